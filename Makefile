@@ -1,0 +1,61 @@
+# Two commands suffice: `make run` and `make test`. Both set the environment up first, which takes minutes once and nothing later.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+SOURCES := stablessm_core server worker web migrations tests benchmarks docs
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test attack chaos load lint format docs audit clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP)  ## build .venv from constraints.txt; does nothing when up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make setup: $(PYTHON) not found; Python 3.11 or newer is needed" \
+	    "(make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make setup: Python 3.11 or newer is needed," \
+	    "$(PYTHON) is $$($(PYTHON) --version) (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) || { echo "make setup: no virtual" \
+	    "environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "installing into $(VENV); the first time this takes minutes"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	@touch $(STAMP)
+
+run: setup  ## start StableSSM with a demo on http://127.0.0.1:8000
+	@exec $(BIN)/stablessm up --demo $(ARGS)
+
+test: setup  ## run every test; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
+	@exec $(BIN)/pytest $(ARGS)
+
+attack: setup  ## send 20,000 requests made from the OpenAPI document, alone and in sequences, on both databases
+	ATTACK_REQUESTS=10000 $(BIN)/pytest tests/server/test_attack.py -s $(ARGS)
+
+chaos: setup  ## break real services 200 times while runs train, and judge every run; ARGS="--seed 7" repeats the faults of a seed
+	@exec $(BIN)/python -m tests.chaos $(ARGS)
+
+load: setup  ## measure what the service bears, beside what it promises; ARGS="viewers" for one part, --short to rehearse
+	$(BIN)/python -m benchmarks.load $(ARGS)
+
+lint: setup  ## formatting, ruff, types, who may import whom
+	$(BIN)/ruff format --check $(wildcard $(SOURCES))
+	$(BIN)/ruff check $(wildcard $(SOURCES))
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## rewrite the sources as `make lint` wants them
+	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
+	$(BIN)/ruff format $(wildcard $(SOURCES))
+
+docs: setup  ## rewrite the generated table of docs/configuration.md
+	$(BIN)/python docs/configuration_table.py
+
+audit:  ## are any of the pinned packages known to be vulnerable?
+	@$(PYTHON) .ci/audit.py
+
+clean:  ## remove the environment and caches (never the runs in .stablessm)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
