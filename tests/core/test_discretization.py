@@ -1,0 +1,54 @@
+"""Zero-order hold: exact against high precision, smooth through lambda = 0."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from stablessm_core.discretization import input_gain
+
+
+def exact_gain(lambda_: float, dt: float) -> float:
+    """dt times the series of (e^z - 1)/z in exact rationals; |z| <= 8."""
+    z, term, total = Fraction(lambda_) * Fraction(dt), Fraction(1), Fraction(0)
+    for k in range(1, 60):
+        total += term / k
+        term = term * z / k
+    return float(Fraction(dt) * total)
+
+
+VALUES = [-80.0, -9.0, -1.0, -0.011, -1e-3, -1e-7, -1e-30, 0.0, 1e-12, 1e-4, 0.5, 30.0]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-7), (torch.float64, 1e-15)])
+@pytest.mark.parametrize("dt", [1e-3, 0.1])
+def test_the_gain_is_exact_through_zero(dtype: torch.dtype, tolerance: float, dt: float) -> None:
+    lambda_, step = torch.tensor(VALUES, dtype=dtype), torch.full((len(VALUES),), dt, dtype=dtype)
+    expected = torch.tensor([exact_gain(x.item(), step[0].item()) for x in lambda_], dtype=torch.float64)
+    torch.testing.assert_close(input_gain(lambda_, step).double(), expected, rtol=tolerance, atol=0)
+
+
+def test_the_gradient_in_float32_keeps_its_digits_where_the_quotient_would_cancel() -> None:
+    lambda_ = torch.cat([-torch.logspace(-9, 2, 2001), torch.logspace(-9, 1, 501), torch.zeros(1)])
+    dt = torch.full_like(lambda_, 0.05)
+    exact = [lambda_.double().requires_grad_(), dt.double().requires_grad_()]
+    single = [lambda_.clone().requires_grad_(), dt.clone().requires_grad_()]
+    wanted = torch.autograd.grad(input_gain(*exact).sum(), exact)
+    got = torch.autograd.grad(input_gain(*single).sum(), single)
+    for g, w in zip(got, wanted, strict=True):
+        torch.testing.assert_close(g.double(), w, rtol=5e-6, atol=0)
+
+
+def test_the_gradient_is_that_of_finite_differences_on_both_sides_of_the_switch() -> None:
+    lambda_ = torch.tensor([-30.0, -2.0, -1.001, -0.999, -0.3, 0.0, 0.3, 0.999, 1.001, 3.0], dtype=torch.float64)
+    dt = torch.full_like(lambda_, 0.1)
+    assert torch.autograd.gradcheck(input_gain, (lambda_.requires_grad_(), dt.requires_grad_()), atol=1e-9, rtol=1e-6)
+
+
+def test_extreme_modes_stay_finite() -> None:
+    lambda_ = torch.tensor([-1.6e38, -1e4, 1e4, 1e-45, -1e-45], requires_grad=True)
+    dt = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1], requires_grad=True)
+    gain = input_gain(lambda_, dt)
+    assert gain.isfinite().all()
+    for gradient in torch.autograd.grad(gain.sum(), (lambda_, dt)):
+        assert gradient.isfinite().all()

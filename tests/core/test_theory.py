@@ -1,0 +1,53 @@
+"""The theory page's numbers: the paper's table, flatness of best, the memory of a diagonal system."""
+
+import math
+
+import numpy as np
+import pytest
+
+from stablessm_core.formulas import FORMS
+from stablessm_core.theory import curves, gradient_over_weight, memory_function
+
+
+@pytest.mark.parametrize("time", ["continuous", "discrete"])
+def test_every_map_with_a_form_has_curves_without_nan(time: str) -> None:
+    found = curves(time)
+    assert set(found) == {name for name, forms in FORMS.items() if time in forms}
+    for curve in found.values():
+        for values in (curve.w, curve.eigenvalue, curve.gradient_scale, curve.distance, curve.gradient_over_weight):
+            assert not np.isnan(values).any()
+        assert np.isfinite(curve.eigenvalue).all()
+        assert len(curve.distance) == len(curve.gradient_over_weight) > 300
+
+
+@pytest.mark.parametrize("time", ["continuous", "discrete"])
+def test_only_best_is_flat_towards_the_boundary(time: str) -> None:
+    for name, curve in curves(time).items():
+        near = curve.gradient_over_weight[curve.distance < 0.3]
+        assert bool(near.max() / near.min() < 1.001) == (name == "best"), name
+
+
+def test_the_ratio_matches_the_oracle() -> None:
+    lambdas = [0.9, 0.99, 0.999, 0.9999]
+    np.testing.assert_allclose(gradient_over_weight("best", "discrete", lambdas), 2.0, rtol=1e-9)
+    np.testing.assert_allclose(gradient_over_weight("exp", "discrete", lambdas), [4.21, 21.6, 145, 1090], rtol=5e-3)
+    np.testing.assert_allclose(gradient_over_weight("tanh", "discrete", lambdas), [12.9, 75.2, 526, 4040], rtol=5e-3)
+    np.testing.assert_allclose(gradient_over_weight("best", "continuous", [-2.0, -0.5, -1e-6], a=3.0), 6.0, rtol=1e-9)
+    assert gradient_over_weight("exp", "continuous", -1.0) == math.inf
+
+
+def test_an_unreachable_eigenvalue_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\[-2, 0\)"):
+        gradient_over_weight("best", "continuous", [-0.5, -3.0])
+
+
+def test_the_memory_function_is_the_response_to_an_impulse() -> None:
+    rng = np.random.default_rng(0)
+    modes, b, c = rng.uniform(-0.5, 0.99, 8), rng.normal(size=8), rng.normal(size=8)
+    h, response = b.copy(), []
+    for _ in range(50):
+        response.append(abs(c @ h))
+        h = modes * h
+    np.testing.assert_allclose(memory_function(modes, b, c, 50), response, rtol=1e-12)
+    with pytest.raises(ValueError, match="d_state"):
+        memory_function(modes, b[:3], c, 5)
