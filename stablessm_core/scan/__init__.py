@@ -1,0 +1,83 @@
+"""The linear recurrence h_t = a_t h_{t-1} + b_t, differentiable, in three interchangeable backends."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stablessm_core.scan import reference
+from stablessm_core.scan.autograd import backend_module, common_dtype, scan
+
+BACKENDS = ("auto", "reference", "torch", "triton")
+
+__all__ = ["BACKENDS", "linear_scan", "resolve_backend"]
+
+
+def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool = False, backend: str = "auto") -> Tensor:
+    """All states of a diagonal linear recurrence.
+
+    h_t = a_t h_{t-1} + b_t for t = 1..length with h_0 = h0 (zero if None); with `reverse`, h_t = a_t h_{t+1} + b_t from the
+    last step to the first, h0 standing after the last step.
+
+    a: (d_state,), the same at every step, or b's shape. b: (batch, length, d_state), length at least 1. h0: (batch, d_state).
+    Any strides. Real (float16, bfloat16, float32, float64) or complex (complex64, complex128), on one device.
+    backend: "reference" is the loop, "torch" runs in parallel on any device, "triton" needs a CUDA device, "auto" takes the
+    fastest one that works here. Returns h, b's shape, in the common dtype of the arguments; half-precision inputs are
+    accumulated in float32. Differentiable any number of times in a, b and h0; the same inputs give the same bits, gradients
+    included. Works under torch.compile and torch.func (vmap: a replica dimension of any argument).
+
+    Raises TypeError for what is no floating or complex tensor, ValueError for shapes, devices and backends that do not fit.
+    """
+    _check(a, b, h0)
+    name = resolve_backend(backend, b.device)
+    dtype = common_dtype(a, b, h0)
+    compute = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    if name != "triton" or dtype.is_complex:  # the kernels widen real inputs as they read them
+        a, b, h0 = a.to(compute), b.to(compute), None if h0 is None else h0.to(compute)
+    if name == "reference":
+        return reference.scan(a, b, h0, reverse).to(dtype)
+    return scan(a, b, h0, reverse, name).to(dtype)
+
+
+def resolve_backend(backend: str, device: torch.device | str) -> str:
+    """The backend that "auto" stands for on this device, or `backend` itself if it can run there.
+
+    Raises ValueError for an unknown name and for "triton" where it cannot run, saying what is missing and what would work.
+    """
+    device = torch.device(device)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend == "triton" and (missing := _triton_missing(device)):
+        raise ValueError(f"backend 'triton' cannot run here: {missing}; backend 'torch' works on {device}")
+    if backend == "auto":
+        return "triton" if device.type == "cuda" and _triton_missing(device) is None else "torch"
+    return backend
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _triton_missing(device: torch.device) -> str | None:
+    try:
+        module = backend_module("triton")
+    except ImportError as error:
+        return f"Triton is not installed ({error})"
+    missing: str | None = module.missing(device)
+    return missing
+
+
+def _check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
+    given = {"a": a, "b": b} if h0 is None else {"a": a, "b": b, "h0": h0}
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if not (x.is_floating_point() or x.is_complex()) or x.dtype == torch.complex32 or x.element_size() == 1:
+            raise TypeError(f"{name} must be float16, bfloat16, float32, float64, complex64 or complex128, got {x.dtype}")
+    for name, x in given.items():
+        if x.device != b.device:
+            raise ValueError(f"all tensors must be on one device: b is on {b.device}, {name} on {x.device}")
+    if b.dim() != 3 or b.shape[1] == 0:
+        raise ValueError(f"b must be (batch, length, d_state) with length at least 1, got {tuple(b.shape)}")
+    batch, _, d_state = b.shape
+    if a.shape not in (b.shape, (d_state,)):
+        raise ValueError(f"a must be ({d_state},) or b's shape {tuple(b.shape)}, got {tuple(a.shape)}")
+    if h0 is not None and h0.shape != (batch, d_state):
+        raise ValueError(f"h0 must be (batch, d_state) = ({batch}, {d_state}), got {tuple(h0.shape)}")

@@ -1,0 +1,233 @@
+"""The one differentiable scan behind every fast backend: the backend computes states and adjoints, this file the rest.
+
+A backend is a module with
+    states(a, b, h0, reverse) -> h
+    adjoints(a, h, grad, h0, reverse, need_da, need_dh0) -> (g, da or None, dh0 or None)
+where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Both are called
+through custom operators, so that torch.compile takes them whole instead of tracing into them and torch.func.vmap folds a
+replica dimension into the batch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.scan.triton_scan"}
+
+
+def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+    """All states, differentiable any number of times. PyTorch makes functions that `torch.func` can transform slow to call."""
+    transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    function = TransformedScan if transformed else LinearScan
+    h: Tensor = function.apply(a, b, h0, reverse, backend)  # type: ignore[no-untyped-call]
+    return h
+
+
+class LinearScan(torch.autograd.Function):
+    """h = scan(a, b, h0); a, h and h0 are kept for the backward pass, b is not.
+
+    The adjoint runs against time: g_t = dL/dh_t + conj(a_{t+1}) g_{t+1}, with g = dL/dh at the last step. Then
+    db_t = g_t, da_t = conj(h_{t-1}) g_t (summed over batch and time if a is one vector), dh0 = conj(a_1) g_1.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+        h: Tensor = scan_states(a, b, h0, reverse, backend)
+        ctx.save_for_backward(a, h, h0)
+        ctx.reverse, ctx.backend = reverse, backend
+        return h
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, h, h0 = ctx.saved_tensors
+        need_da, _, need_dh0, *_ = ctx.needs_input_grad
+        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        adjoints: Any = Adjoints.apply if again else scan_adjoints
+        g, da, dh0 = adjoints(a, h, grad, h0, ctx.reverse, need_da, need_dh0, ctx.backend)
+        return da if need_da else None, g, dh0 if need_dh0 else None, None, None
+
+
+class TransformedScan(torch.autograd.Function):
+    """`LinearScan` in the form that `torch.func` asks for."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+        h: Tensor = scan_states(a, b, h0, reverse, backend)
+        return h
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        a, _, h0, ctx.reverse, ctx.backend = inputs
+        ctx.save_for_backward(a, output, h0)
+
+    backward = LinearScan.backward
+
+
+class Adjoints(torch.autograd.Function):
+    """(g, da, dh0) of `LinearScan`, and from there its second and every higher derivative.
+
+    What is differentiated again is written with `scan` and PyTorch's own products; only the values come from the
+    backend's one fused launch.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool, backend: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        values: tuple[Tensor, Tensor, Tensor] = scan_adjoints(a, h, grad, h0, reverse, need_da, need_dh0, backend)
+        return values
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        a, h, _, h0, ctx.reverse, ctx.need_da, ctx.need_dh0, ctx.backend = inputs
+        ctx.save_for_backward(a, h, output[0], h0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_g: Tensor, grad_da: Tensor, grad_dh0: Tensor) -> tuple[Tensor | None, ...]:
+        """With u the cotangent of g: through da it gains h_{t-1} grad_da_t, through dh0 at the first step a_1 grad_dh0.
+
+        g_t = grad_t + conj(a_{t+1}) g_{t+1} gives, with v = scan of u along time: dgrad = v, da_t = g_t conj(v_{t-1}).
+        """
+        a, h, g, h0 = ctx.saved_tensors
+        first = h.shape[1] - 1 if ctx.reverse else 0
+        lti = a.dim() == 1
+        u, dh, da, dh0 = grad_g, None, torch.zeros_like(a), None
+        if ctx.need_da:
+            before = previous(h, h0, ctx.reverse)
+            u = u + before * grad_da
+            d_before = grad_da.conj() * g
+            dh = following(d_before, ctx.reverse)
+            dh0 = d_before[:, first] if h0 is not None else None
+        if ctx.need_dh0:
+            a_first = a if lti else a[:, first]
+            at_first = torch.arange(h.shape[1], device=h.device)[:, None] == first
+            u = u + torch.where(at_first, (a_first * grad_dh0)[:, None], 0.0)
+            d_first = g[:, first] * grad_dh0.conj()
+            da = da + (d_first.sum(0) if lti else torch.where(at_first, d_first[:, None], 0.0))
+        v = scan(a, u, None, ctx.reverse, ctx.backend)
+        product = g * previous(v, None, ctx.reverse).conj()
+        da = da + (product.sum((0, 1)) if lti else product)
+        return da, dh, v, dh0, None, None, None, None
+
+
+def previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
+    """h_{t-1} in running order; at the first step h0 or zero."""
+    edge = (torch.zeros_like(h[:, 0]) if h0 is None else h0)[:, None]
+    return torch.cat([h[:, 1:], edge], 1) if reverse else torch.cat([edge, h[:, :-1]], 1)
+
+
+def following(x: Tensor, reverse: bool) -> Tensor:
+    """x_{t+1} in running order; zero at the last step."""
+    return previous(x, None, not reverse)
+
+
+@torch.library.custom_op("stablessm::scan_states", mutates_args=())
+def scan_states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+    h: Tensor = backend_module(backend).states(
+        _materialized(a), _materialized(b), None if h0 is None else _materialized(h0), reverse
+    )
+    return h
+
+
+@scan_states.register_fake
+def _(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:  # noqa: ARG001
+    return torch.empty(b.shape, dtype=common_dtype(a, b, h0), device=b.device)
+
+
+@scan_states.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str
+) -> tuple[Tensor, int]:
+    a, b, h0 = _folded(info.batch_size, in_dims[:3], a, b, h0)
+    return scan_states(a, b, h0, reverse, backend).unflatten(0, (info.batch_size, -1)), 0
+
+
+@torch.library.custom_op("stablessm::scan_adjoints", mutates_args=())
+def scan_adjoints(
+    a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool, backend: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """g, da, dh0; what is not needed comes back empty."""
+    g, da, dh0 = backend_module(backend).adjoints(
+        _materialized(a),
+        _materialized(h),
+        _materialized(grad),
+        None if h0 is None else _materialized(h0),
+        reverse,
+        need_da,
+        need_dh0,
+    )
+    return g, h.new_empty(0) if da is None else da, h.new_empty(0) if dh0 is None else dh0
+
+
+@scan_adjoints.register_fake
+def _(a: Tensor, h: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, need_da, need_dh0, _ = others
+    g, da, dh0 = torch.empty(h.shape, dtype=h.dtype, device=h.device), h.new_empty(0), h.new_empty(0)
+    if need_da:
+        da = h.new_empty(a.shape, dtype=accumulator_of(h.dtype) if a.dim() < 3 else h.dtype)
+    if need_dh0:
+        dh0 = h.new_empty((h.shape[0], h.shape[2]))
+    return g, da, dh0
+
+
+@scan_adjoints.register_vmap
+def _(
+    info: Any, in_dims: tuple[int | None, ...], a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None,
+    reverse: bool, need_da: bool, need_dh0: bool, backend: str,
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int | None, ...]]:  # fmt: skip
+    replicas, a_dim = info.batch_size, in_dims[0]
+    if need_da and a_dim is None:  # each replica has its own gradient
+        a, a_dim = a.expand(replicas, *a.shape), 0
+    one_vector = a.dim() - (a_dim is not None) == 1
+    grad = _leading(grad, in_dims[2], replicas).flatten(0, 1)
+    a, h, h0 = _folded(replicas, (a_dim, in_dims[1], in_dims[3]), a, h, h0)
+    g, da, dh0 = scan_adjoints(a, h, grad, h0, reverse, need_da, need_dh0, backend)
+    if need_da and not one_vector:
+        da = da.unflatten(0, (replicas, -1))
+    if need_dh0:
+        dh0 = dh0.unflatten(0, (replicas, -1))
+    return (g.unflatten(0, (replicas, -1)), da, dh0), (0, 0 if need_da else None, 0 if need_dh0 else None)
+
+
+def _folded(
+    replicas: int, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, h0: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Replicas become batch rows. An `a` that does not vary with time then has a row for each group of them."""
+    a_dim, b_dim, h0_dim = in_dims
+    b = _leading(b, b_dim, replicas).flatten(0, 1)
+    if a_dim is not None or a.dim() > 1:
+        a = _leading(a, a_dim, replicas)
+        a = a.flatten(0, 1) if a.dim() > 2 else a
+    return a, b, None if h0 is None else _leading(h0, h0_dim, replicas).flatten(0, 1)
+
+
+def _leading(x: Tensor, dim: int | None, replicas: int) -> Tensor:
+    return x.expand(replicas, *x.shape) if dim is None else x.movedim(dim, 0)
+
+
+def backend_module(backend: str) -> ModuleType:
+    """Imported at first use: Triton is absent on some platforms and slow to import on the others."""
+    return importlib.import_module(MODULES[backend])
+
+
+def common_dtype(a: Tensor, b: Tensor, h0: Tensor | None) -> torch.dtype:
+    common = torch.promote_types(a.dtype, b.dtype)
+    return common if h0 is None else torch.promote_types(common, h0.dtype)
+
+
+def accumulator_of(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _materialized(x: Tensor) -> Tensor:
+    """Without PyTorch's lazy conjugation and negation, which a kernel reading the memory would not see."""
+    return x.resolve_conj().resolve_neg()

@@ -1,0 +1,305 @@
+"""The scan as one Triton kernel: states and adjoints, real and complex, a constant or not, many chains or few long ones.
+
+A tile is STRIPS x ROWS steps of CHANNELS chains. Each lane holds ROWS consecutive steps of its strip in registers; one small
+exclusive scan joins the strips; then every strip walks its steps by the recurrence itself, from the right state. The next tile
+is on its way from memory meanwhile. Steps q count in running order, so one forward scan serves both directions of time.
+
+Many chains: a program walks its chains from end to end, one tile after the other. Few long chains (LOOK_BACK): a program
+owns one tile. It publishes the tile's map h -> p h + x, waits for the maps of its group of tiles before it and for the state
+with which the group begins, and joins them in a fixed order: who was first never shows in a bit. It waits only for programs
+of lower number, which the hardware starts first (CUB's scan rests on the same).
+
+Nothing that is not finite may end before its chain does, yet a joined map can step over an overflow. So each strip's end is
+looked at, and chains where anything is not finite are walked again from there, step by step, while all others keep their bits.
+State and arithmetic are in ACC.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: RUF005, SIM102 (Triton's tuples grow by addition; what compiling decides stands in an if of its own)
+import triton
+import triton.language as tl
+
+from stablessm_core.scan.triton_values import (
+    add,
+    carried,
+    conj,
+    constant,
+    finite,
+    interleaved,
+    multiply,
+    picked,
+    planes,
+    powers,
+    prefixes,
+    summed,
+    where,
+)
+
+GROUP = tl.constexpr(16)  # tiles whose maps are joined from one published state
+STATE_IS_THERE = tl.constexpr(1 << 16)
+
+
+@triton.jit
+def load_rows(row, step, q, length, in_state, LOWEST: tl.constexpr, ROWS: tl.constexpr):
+    """Rows q … q + ROWS - 1 of every strip as they are in memory; zero from `length` on and before LOWEST (-1: not looked at)."""
+    rows = ()
+    here = row + tl.cast(q, tl.int64) * step
+    for i in tl.static_range(ROWS):
+        inside = (q + i < length) & in_state
+        if i == 0 and LOWEST >= 0:
+            inside = inside & (q >= LOWEST)
+        rows = rows + (tl.load(here + i * step, mask=inside, other=0.0),)
+    return rows
+
+
+@triton.jit
+def row_zero(tensor, batch, batch_stride, time_stride, length, n, AGAINST_TIME: tl.constexpr, WIDTH: tl.constexpr):
+    """Pointers to the first row in running order, and the distance from one row to the next; 64 bits wide."""
+    step = tl.cast(time_stride, tl.int64) * WIDTH
+    row = tensor + batch * batch_stride * WIDTH + n
+    if AGAINST_TIME:
+        return row + (tl.cast(length, tl.int64) - 1) * step, -step
+    else:
+        return row, step
+
+
+@triton.jit
+def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr):
+    """Publishes this tile's map and returns the state before the tile; `carry` is the state before the first tile.
+
+    maps: (tiles, chains, 2, columns) of p and x, then (groups + 1, chains, columns), the state with which each group begins.
+    A signal per chain and group: bit i says that its map i is there, STATE_IS_THERE that its state is.
+    """
+    chain, chains, tile, tiles = at
+    C: tl.constexpr = CHANNELS * 2 if COMPLEX else CHANNELS
+    column = tl.arange(0, C)[None, :]
+    group = tile // GROUP
+    member = tile % GROUP
+    signal = signals + group * chains + chain
+    mine = maps + (tl.cast(tile, tl.int64) * chains + chain) * (2 * C) + column
+    tl.store(mine, interleaved(map_p))
+    tl.store(mine + C, interleaved(map_x))
+    tl.debug_barrier()
+    tl.atomic_or(signal, 1 << member, sem="release")
+    needed = (1 << member) - 1 + tl.where(group > 0, STATE_IS_THERE, 0)
+    seen = tl.atomic_or(signal, 0, sem="acquire")
+    while (seen & needed) != needed:
+        seen = tl.atomic_or(signal, 0, sem="acquire")
+    if group > 0:
+        begins = maps + tl.cast(tiles, tl.int64) * chains * (2 * C) + (tl.cast(group, tl.int64) * chains + chain) * C + column
+        carry = planes(tl.load(begins, cache_modifier=".cg"), COMPLEX, ACC)
+    other = tl.arange(0, GROUP)[:, None]
+    theirs = maps + ((tl.cast(group, tl.int64) * GROUP + other) * chains + chain) * (2 * C) + column
+    earlier = other < member
+    p = planes(tl.load(theirs, mask=earlier, other=0.0, cache_modifier=".cg"), COMPLEX, ACC)
+    x = planes(tl.load(theirs + C, mask=earlier, other=0.0, cache_modifier=".cg"), COMPLEX, ACC)
+    p, x, _, _ = prefixes(p, x, COMPLEX, ACC)
+    newest = other == member - 1
+    if member > 0:
+        carry = add(carried(picked(newest, p), carry), picked(newest, x))
+    return carry
+
+
+@triton.jit
+def walk(
+    memory, maps, signals, carry, edge, at, begin, end, length, in_state, stored,
+    ADJOINT: tl.constexpr, LTI: tl.constexpr, FROM_STATE: tl.constexpr, WITH_DLINKS: tl.constexpr, COMPLEX: tl.constexpr,
+    ACC: tl.constexpr, STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr,
+):  # fmt: skip
+    """Steps begin … end - 1 from state `carry`. Returns the sum of dlinks if LTI, and the columns where anything is not finite.
+
+    Writes the columns `stored`. A single strip walks again: it writes only from where `out` is not finite.
+    """
+    link_row, link_step, input_row, input_step, out_row, out_step, state_row, dlink_row = memory
+    TILE: tl.constexpr = STRIPS * ROWS
+    SHIFT: tl.constexpr = 1 if ADJOINT else 0
+    LOWEST: tl.constexpr = 0 if ADJOINT else -1 if FROM_STATE else 1  # the first link meets no state
+    strip = (tl.arange(0, STRIPS) * ROWS)[:, None]
+    last_strip = strip == TILE - ROWS
+    zeros = constant(0.0, STRIPS, CHANNELS, COMPLEX, ACC)
+    total = zeros
+    AGAIN: tl.constexpr = STRIPS == 1
+    bad = tl.zeros((STRIPS, CHANNELS), tl.int1)
+    q = begin + strip
+    if LTI:
+        link = planes(tl.load(link_row, mask=in_state, other=0.0), COMPLEX, ACC)
+        if ADJOINT:
+            link = conj(link)
+        strip_power, before_power, tile_power = powers(link, STRIPS, ROWS, COMPLEX, ACC)
+    else:
+        next_links = load_rows(link_row, link_step, q - SHIFT, length, in_state, LOWEST, ROWS)
+    next_inputs = load_rows(input_row, input_step, q, length, in_state, -1, ROWS)
+    if WITH_DLINKS:
+        next_states = load_rows(state_row, out_step, q + 1, length, in_state, -1, ROWS)
+    for start in range(begin, end, TILE):
+        q = start + strip
+        inputs = next_inputs
+        if not LTI:
+            link_rows = next_links
+        if WITH_DLINKS:
+            states = next_states
+        if not LOOK_BACK:
+            next_inputs = load_rows(input_row, input_step, q + TILE, length, in_state, -1, ROWS)
+            if not LTI:
+                next_links = load_rows(link_row, link_step, q + TILE - SHIFT, length, in_state, LOWEST, ROWS)
+            if WITH_DLINKS:
+                next_states = load_rows(state_row, out_step, q + TILE + 1, length, in_state, -1, ROWS)
+        links = ()
+        for i in tl.static_range(ROWS):
+            if not LTI:
+                this_link = planes(link_rows[i], COMPLEX, ACC)
+                if ADJOINT:
+                    this_link = conj(this_link)
+                links = links + (this_link,)
+            elif i == 0 and LOWEST >= 0:
+                links = links + (where(q >= LOWEST + SHIFT, link, zeros),)
+            else:
+                links = links + (link,)
+        state = carry
+        if STRIPS > 1:
+            p = links[0]
+            x = planes(inputs[0], COMPLEX, ACC)
+            for i in tl.static_range(1, ROWS):
+                if not LTI:
+                    p = multiply(links[i], p)
+                x = add(multiply(links[i], x), planes(inputs[i], COMPLEX, ACC))
+            if LTI:
+                p = add(strip_power, zeros)
+            upto_p, upto_x, before_p, before_x = prefixes(p, x, COMPLEX, ACC)
+            if LOOK_BACK:
+                map_p = picked(last_strip, upto_p)
+                if LTI:
+                    map_p = tile_power
+                carry = joined_before(map_p, picked(last_strip, upto_x), carry, maps, signals, at, COMPLEX, ACC, CHANNELS)
+            if LTI:
+                before_p = before_power
+            state = add(carried(before_p, carry), before_x)
+        for i in tl.static_range(ROWS):
+            state = add(multiply(links[i], state), planes(inputs[i], COMPLEX, ACC))
+            here = tl.cast(q + i, tl.int64) * out_step
+            inside = (q + i < length) & stored
+            value = state
+            if AGAIN:
+                before = planes(tl.load(out_row + here, mask=inside, other=0.0), COMPLEX, ACC)
+                bad = bad | (finite(before) == 0) | (finite(state) == 0)
+                value = where(bad, state, before)
+            tl.store(out_row + here, interleaved(value).to(out_row.dtype.element_ty), mask=inside)
+            if WITH_DLINKS:
+                met = planes(states[i], COMPLEX, ACC)
+                meets = q + i < length - 1
+                if FROM_STATE:
+                    met = where(meets, met, edge)
+                    meets = q + i < length
+                product = where(meets, multiply(conj(met), value), zeros)
+                if LTI:
+                    total = add(total, product)
+                else:
+                    tl.store(dlink_row + here, interleaved(product).to(dlink_row.dtype.element_ty), mask=inside)
+        bad = bad | ((q < length) & (finite(state) == 0))
+        carry = picked(last_strip, state)
+        if LOOK_BACK:
+            publish_state(carry, maps, signals, at, COMPLEX, CHANNELS)
+    return summed(total), tl.max(bad.to(tl.int32), axis=0)[None, :]
+
+
+@triton.jit
+def publish_state(state, maps, signals, at, COMPLEX: tl.constexpr, CHANNELS: tl.constexpr):
+    """The last tile of a group says with which state the next group begins."""
+    chain, chains, tile, tiles = at
+    C: tl.constexpr = CHANNELS * 2 if COMPLEX else CHANNELS
+    if tile % GROUP == GROUP - 1:
+        begins = tl.cast(tile // GROUP + 1, tl.int64) * chains + chain
+        column = tl.arange(0, C)[None, :]
+        tl.store(maps + tl.cast(tiles, tl.int64) * chains * (2 * C) + begins * C + column, interleaved(state))
+        tl.debug_barrier()
+        tl.atomic_or(signals + begins, STATE_IS_THERE, sem="release")
+
+
+@triton.jit
+def scan_kernel(
+    links, inputs, first, out, states, dlinks, dfirst, maps, signals, spoiled, chains, length, d_state, batch_per_links,
+    links_batch, links_time, inputs_batch, inputs_time, first_batch,
+    ADJOINT: tl.constexpr, LTI: tl.constexpr, AGAINST_TIME: tl.constexpr, COMPLEX: tl.constexpr, ACC: tl.constexpr,
+    STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr, REPAIR: tl.constexpr,
+):  # fmt: skip
+    """States: h_q = a_q h_{q-1} + b_q from h0 = `first` (zero if None), into `out`; links are a, inputs b.
+
+    ADJOINT: g_q = grad_q + conj(a_{q-1}) g_{q-1} from zero, q running against the states: links are a, inputs grad. With
+    dlinks, da_q = conj(h_{q+1}) g_q, where h0 stands after the last h. With dfirst, dh0 = conj(a) g of the last step.
+    If LTI, links are (batch / batch_per_links, d_state) and dlinks (tiles if LOOK_BACK, else 1; batch; d_state), to be summed.
+
+    The last dimension of every tensor is contiguous; strides and d_state count values, complex ones too. `out`, `states`,
+    dfirst and dlinks are contiguous. REPAIR walks the chains that a look-back marked in `spoiled`, step by step.
+    """
+    WIDTH: tl.constexpr = 2 if COMPLEX else 1
+    FROM_STATE: tl.constexpr = first is not None
+    WITH_DLINKS: tl.constexpr = dlinks is not None
+    blocks = tl.cdiv(d_state, CHANNELS)
+    chain = tl.program_id(0) % chains
+    tile = tl.program_id(0) // chains
+    tiles = tl.cdiv(length, STRIPS * ROWS)
+    batch = tl.cast(chain // blocks, tl.int64)
+    n = ((chain % blocks) * CHANNELS * WIDTH + tl.arange(0, CHANNELS * WIDTH))[None, :]
+    in_state = n < d_state * WIDTH
+    row = tl.cast(d_state, tl.int64)
+    link_row, link_step = row_zero(links, batch // batch_per_links, links_batch, links_time, length, n, AGAINST_TIME, WIDTH)
+    input_row, input_step = row_zero(inputs, batch, inputs_batch, inputs_time, length, n, AGAINST_TIME, WIDTH)
+    out_row, out_step = row_zero(out, batch, length * row, row, length, n, AGAINST_TIME, WIDTH)
+    state_row, dlink_row = out_row, out_row
+    if WITH_DLINKS:
+        state_row, _ = row_zero(states, batch, length * row, row, length, n, AGAINST_TIME, WIDTH)
+        if not LTI:
+            dlink_row, _ = row_zero(dlinks, batch, length * row, row, length, n, AGAINST_TIME, WIDTH)
+    memory = (link_row, link_step, input_row, input_step, out_row, out_step, state_row, dlink_row)
+    at = (chain, chains, tile, tiles)
+    zeros = constant(0.0, 1, CHANNELS, COMPLEX, ACC)
+    carry, edge = zeros, zeros
+    if FROM_STATE:
+        h0 = planes(tl.load(first + batch * first_batch * WIDTH + n, mask=in_state, other=0.0), COMPLEX, ACC)
+        if ADJOINT:
+            edge = h0
+        else:
+            carry = h0
+    begin, end = 0, length
+    if LOOK_BACK:
+        begin = tile * STRIPS * ROWS
+        end = tl.minimum(begin + STRIPS * ROWS, length)
+    total = zeros
+    column = tl.arange(0, CHANNELS)[None, :]
+    if REPAIR:
+        bad = tl.load(spoiled + chain * CHANNELS + column)
+    else:
+        total, bad = walk(
+            memory, maps, signals, carry, edge, at, begin, end, length, in_state, in_state,
+            ADJOINT, LTI, FROM_STATE, WITH_DLINKS, COMPLEX, ACC, STRIPS, ROWS, CHANNELS, LOOK_BACK,
+        )  # fmt: skip
+    sums = dlinks
+    if WITH_DLINKS and LTI:
+        sums = dlinks + (tl.cast(tile, tl.int64) * (chains // blocks) + batch) * row * WIDTH + n
+        if not REPAIR:
+            tl.store(sums, interleaved(total), mask=in_state)
+    if LOOK_BACK:
+        tl.store(spoiled + chain * CHANNELS + column, bad, mask=bad > 0)
+    elif tl.max(tl.max(bad, axis=1), axis=0) > 0:
+        again = bad
+        if COMPLEX:
+            again = interleaved((bad, bad))
+        again = (again > 0) & in_state
+        tl.debug_barrier()
+        total, bad = walk(
+            memory, maps, signals, carry, edge, at, begin, end, length, in_state, again,
+            ADJOINT, LTI, FROM_STATE, WITH_DLINKS, COMPLEX, ACC, 1, 2, CHANNELS, False,
+        )  # fmt: skip
+        if WITH_DLINKS and LTI:
+            tl.store(sums, interleaved(total), mask=again)
+            if REPAIR:
+                for other in range(1, tiles):
+                    nothing = tl.zeros((1, CHANNELS * WIDTH), ACC)
+                    tl.store(sums + other * (chains // blocks) * row * WIDTH, nothing, mask=again)
+    if dfirst is not None:
+        if end == length:
+            tl.debug_barrier()  # another lane may have written it
+            last = tl.cast(length, tl.int64) - 1
+            a_last = planes(tl.load(link_row + last * link_step, mask=in_state, other=0.0), COMPLEX, ACC)
+            g_last = planes(tl.load(out_row + last * out_step, mask=in_state, other=0.0), COMPLEX, ACC)
+            tl.store(dfirst + batch * row * WIDTH + n, interleaved(multiply(conj(a_last), g_last)), mask=in_state)

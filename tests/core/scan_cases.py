@@ -1,0 +1,91 @@
+"""What the scan tests share: random problems, the float64 loop with its gradients, tolerances, memory that starts as NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm_core.scan import linear_scan
+
+# largest error relative to the largest true value, by the dtype the scan computes in or, for halves, returns
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.complex128: 1e-12,
+    torch.float32: 3e-6,
+    torch.complex64: 3e-6,
+    torch.float16: 2e-3,
+    torch.bfloat16: 2e-2,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    a: Tensor
+    b: Tensor
+    h0: Tensor | None
+    weight: Tensor  # dL/dh of the loss the gradients are taken of
+    reverse: bool
+
+    def solve(self, backend: str, dtype: torch.dtype | None = None, device: str = "cpu") -> dict[str, Tensor]:
+        """h and the gradients of all inputs, computed in `dtype` (default: as given) on `device`."""
+        leaves = {name: x.detach().to(device, dtype or x.dtype).requires_grad_() for name, x in self.inputs().items()}
+        h = linear_scan(**leaves, reverse=self.reverse, backend=backend)
+        h.backward(self.weight.to(device, h.dtype))
+        gradients = {f"d{name}": torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()}
+        return {"h": h.detach().cpu()} | {name: gradient.cpu() for name, gradient in gradients.items()}
+
+    def inputs(self) -> dict[str, Tensor]:
+        return {"a": self.a, "b": self.b} | ({} if self.h0 is None else {"h0": self.h0})
+
+
+def problem(shape: tuple[int, int, int], dtype: torch.dtype, *, lti: bool, h0: bool, reverse: bool = False) -> Problem:
+    """|a| up to 0.99, half of the real ones negative, complex ones at any angle."""
+    batch, _, d_state = shape
+    random = torch.Generator().manual_seed(sum(shape) + 2 * lti + h0)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(size, dtype=wide, generator=random).to(dtype)
+
+    size = (d_state,) if lti else shape
+    radius = 0.99 * torch.rand(size, dtype=torch.float64, generator=random) ** 0.25
+    angle = torch.rand(size, dtype=torch.float64, generator=random) * 2 * torch.pi
+    a = torch.polar(radius, angle) if dtype.is_complex else radius * torch.sign(torch.cos(angle))
+    return Problem(a.to(dtype), normal(*shape), normal(batch, d_state) if h0 else None, normal(*shape), reverse)
+
+
+def assert_matches_the_float64_loop(given: Problem, backend: str, device: str = "cpu") -> None:
+    wide = torch.complex128 if given.b.is_complex() else torch.float64
+    truth = given.solve("reference", wide)
+    for name, value in given.solve(backend, device=device).items():
+        assert value.dtype == given.b.dtype
+        assert relative_error(value, truth[name]) <= TOLERANCE[value.dtype], name
+
+
+def relative_error(value: Tensor, truth: Tensor) -> float:
+    assert value.shape == truth.shape
+    scale = truth.abs().max().item()
+    return (value.to(truth.dtype) - truth).abs().max().item() / (scale or 1.0)
+
+
+def loop64(a: Tensor, b: Tensor) -> Tensor:
+    """The recurrence in float64 numpy, for long sequences. a (d_state,)."""
+    wide = np.complex128 if b.is_complex() else np.float64
+    a_wide, h = a.numpy().astype(wide), b.transpose(0, 1).numpy().astype(wide)
+    for t in range(1, len(h)):
+        h[t] += a_wide * h[t - 1]
+    return torch.from_numpy(h).transpose(0, 1)
+
+
+class PoisoningTorch:
+    """Stands in for the name `torch` in a module: whatever that module allocates empty starts as NaN."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def empty(self, *size: Any, **options: Any) -> Tensor:
+        return torch.empty(*size, **options).fill_(float("nan"))

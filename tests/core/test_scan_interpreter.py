@@ -1,0 +1,71 @@
+"""What can be proved of the Triton backend without a GPU: it runs in the interpreter, it compiles, it says why it cannot run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from stablessm_core.scan import configurations, linear_scan, resolve_backend
+
+triton = pytest.importorskip("triton")
+scan_compiling = pytest.importorskip("scan_compiling")
+
+KERNEL_TESTS = Path(__file__).with_name("test_scan_triton.py")
+TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
+
+
+@pytest.mark.skipif(TRITON_VERSION < (3, 7) and NUMPY_VERSION >= (2, 4), reason="Triton 3.6 cannot interpret on numpy 2.4")
+def test_kernel_tests_pass_in_the_interpreter() -> None:
+    """In a process of its own: Triton decides at import between compiling and interpreting."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
+    done = subprocess.run(command, env=environment, cwd=KERNEL_TESTS.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+HOPPER = (9, 0)
+TILES = [(kind, tile) for kind, tiles in configurations.TABLE[HOPPER].items() for tile in tiles]
+FALLBACK = [(("adjoints", "ltv", kind), tile) for kind in ("float64", "complex128") for tile in configurations.DEFAULT[kind]]
+
+
+@pytest.mark.parametrize(("kind", "tile"), TILES + FALLBACK, ids=str)
+def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile, tmp_path, monkeypatch) -> None:
+    """Type errors, and anything else the interpreter forgives, show here; so does a tile that does not fit the registers."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compiled = scan_compiling.compiled(kind, tile, HOPPER)
+    used = scan_compiling.resources(compiled, tmp_path)
+    assert used["LOCAL"] == 0
+    assert used["STACK"] <= 16, "registers are spilled"
+    assert used["REG"] * 32 * tile.warps <= 65_536 // 2, "two programs must fit a multiprocessor"
+    assert used["SHARED"] <= 16_384
+    assert ("atom" in compiled.asm["ptx"]) == tile.look_back, "only tiles that run at once signal each other"
+    assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", compiled.asm["ptx"]), "rows are read 16 bytes at a time"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is usable here")
+def test_triton_without_a_device_says_what_is_missing_and_what_works() -> None:
+    with pytest.raises(ValueError, match=r"tensors are on cpu, the kernels need a CUDA device.*backend 'torch' works on cpu"):
+        linear_scan(torch.ones(3), torch.ones(1, 4, 3), backend="triton")
+
+
+def test_triton_not_installed_is_said_so(monkeypatch) -> None:
+    monkeypatch.delitem(sys.modules, "stablessm_core.scan.triton_scan", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(ValueError, match="Triton is not installed"):
+        resolve_backend("triton", "cuda")
+    assert resolve_backend("auto", "cuda") == "torch"
+
+
+def test_a_device_on_which_waiting_programs_were_never_run_walks_its_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = ("states", "ltv", "float32"), 1, 131_072, 1024
+    assert not configurations.tile_for(HOPPER, *long).look_back
+    monkeypatch.setattr(configurations, "PROVEN", {HOPPER})
+    assert configurations.tile_for(HOPPER, *long).look_back

@@ -1,0 +1,135 @@
+"""The scan under PyTorch's transforms: higher derivatives, vmap over replicas, torch.compile, and what operators must promise."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from scan_cases import problem
+from torch.func import grad, vmap
+
+from stablessm_core.scan import linear_scan, parallel
+from stablessm_core.scan.autograd import scan_adjoints, scan_states
+
+lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
+with_h0 = pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])
+direction = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+wide = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@wide
+@lti_or_ltv
+@with_h0
+@direction
+def test_gradcheck_of_first_and_second_derivatives(backend, dtype, lti, h0, reverse) -> None:
+    given = problem((2, 5, 2), dtype, lti=lti, h0=h0, reverse=reverse)
+    inputs = [x.requires_grad_() for x in given.inputs().values()]
+    scan = partial(linear_scan, reverse=reverse, backend=backend)
+    assert torch.autograd.gradcheck(scan, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(scan, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("frozen", ["a", "b", "h0"])
+@lti_or_ltv
+def test_second_derivatives_hold_where_an_input_asks_for_none(frozen, lti) -> None:
+    given = problem((2, 5, 2), torch.float64, lti=lti, h0=True)
+    inputs = [x.clone().requires_grad_(name != frozen) for name, x in given.inputs().items()]
+    assert torch.autograd.gradgradcheck(linear_scan, inputs, fast_mode=True)
+
+
+@lti_or_ltv
+def test_third_derivatives_match_the_loop(lti) -> None:
+    given = problem((1, 6, 2), torch.float64, lti=lti, h0=False)
+
+    def third(backend: str) -> torch.Tensor:
+        a = given.a.clone().requires_grad_()
+        value = linear_scan(a, given.b, backend=backend).square().sum()
+        for _ in range(3):
+            (derivative,) = torch.autograd.grad(value, a, create_graph=True)
+            value = derivative.sin().sum()
+        return derivative.detach()
+
+    torch.testing.assert_close(third("torch"), third("reference"))
+
+
+def stacked(lti: bool, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """a, b, h0, weight of three replicas."""
+    problems = [problem((2, length, 2), dtype, lti=lti, h0=True) for length in (40, 41, 42)]
+    cut = [(p.a if lti else p.a[:, :40], p.b[:, :40], p.h0, p.weight[:, :40]) for p in problems]
+    return tuple(torch.stack(tensors) for tensors in zip(*cut, strict=True))
+
+
+def loss(backend: str, a, b, h0, weight) -> torch.Tensor:
+    return (linear_scan(a, b, h0, backend=backend).abs().square() * weight.abs()).sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+@lti_or_ltv
+@pytest.mark.parametrize("which", [(0, 0, 0), (0, None, 0), (None, 0, None), (0, 0, None)], ids=str)
+def test_vmap_over_replicas_is_one_replica_after_the_other(dtype, lti, which) -> None:
+    given = stacked(lti, dtype)
+    inputs = [x if dim == 0 else x[0] for x, dim in zip(given[:3], which, strict=True)]
+    together = vmap(linear_scan, in_dims=which)(*inputs)
+    apart = [linear_scan(*(x[i] if dim == 0 else x for x, dim in zip(inputs, which, strict=True))) for i in range(3)]
+    torch.testing.assert_close(together, torch.stack(apart))
+
+
+@lti_or_ltv
+def test_vmap_of_gradients_and_gradients_of_vmap_are_those_of_each_replica(lti) -> None:
+    given = stacked(lti, torch.float64)
+    per_replica = vmap(grad(partial(loss, "torch"), argnums=(0, 1, 2)))(*given)
+    of_the_sum = grad(lambda *x: vmap(partial(loss, "torch"))(*x).sum(), argnums=(0, 1, 2))(*given)
+    leaves = [x.clone().requires_grad_() for x in given[:3]]
+    sum(loss("reference", *(x[i] for x in leaves), given[3][i]) for i in range(3)).backward()
+    for mapped, summed, leaf in zip(per_replica, of_the_sum, leaves, strict=True):
+        torch.testing.assert_close(mapped, leaf.grad)
+        torch.testing.assert_close(summed, leaf.grad)
+
+
+@lti_or_ltv
+def test_a_shared_eigenvalue_gets_the_gradient_of_each_replica_or_of_all(lti) -> None:
+    a, b, h0, weight = stacked(lti, torch.float64)
+    shared = a[0]
+    apart = vmap(grad(partial(loss, "torch")), in_dims=(None, 0, 0, 0))(shared, b, h0, weight)
+    expected = [grad(partial(loss, "torch"))(shared, b[i], h0[i], weight[i]) for i in range(3)]
+    torch.testing.assert_close(apart, torch.stack(expected))
+    whole = grad(lambda a: vmap(partial(loss, "torch", a))(b, h0, weight).sum())(shared)
+    torch.testing.assert_close(whole, sum(expected))
+
+
+def test_vmaps_nest() -> None:
+    a, b, _, _ = stacked(True, torch.float64)
+    grid = vmap(vmap(linear_scan, in_dims=(0, None)), in_dims=(None, 0))(a, b)
+    for i in range(3):
+        for j in range(3):
+            torch.testing.assert_close(grid[i, j], linear_scan(a[j], b[i]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
+@lti_or_ltv
+@with_h0
+def test_operators_keep_their_promises(dtype, lti, h0) -> None:
+    given = problem((2, 40, 3), dtype, lti=lti, h0=h0)
+    torch.library.opcheck(scan_states, (given.a, given.b, given.h0, False, "torch"))
+    h = linear_scan(given.a, given.b, given.h0)
+    for need in (True, False):
+        torch.library.opcheck(scan_adjoints, (given.a, h, given.weight, given.h0, True, need, need and h0, "torch"))
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize("few_elements", [0, parallel.FEW_ELEMENTS], ids=["chunks", "doubling"])
+def test_compiles_as_one_graph_with_the_same_bits(few_elements, monkeypatch) -> None:
+    monkeypatch.setattr(parallel, "FEW_ELEMENTS", few_elements)
+    given = problem((2, 100, 3), torch.float32, lti=True, h0=True)
+    a, b = given.a.clone().requires_grad_(), given.b.clone().requires_grad_()
+    compiled = torch.compile(lambda a, b: linear_scan(a, b, given.h0).tanh(), fullgraph=True, backend="aot_eager")
+    h = compiled(a, b)
+    h.backward(given.weight)
+    da = a.grad.clone()
+    a.grad = None
+    expected = linear_scan(a, b, given.h0).tanh()
+    expected.backward(given.weight)
+    assert torch.equal(h, expected)
+    assert torch.equal(da, a.grad)

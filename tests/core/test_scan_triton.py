@@ -1,0 +1,223 @@
+"""The Triton kernels: compiled on a CUDA device, or interpreted on the CPU under TRITON_INTERPRET=1 (`test_scan_interpreter`)."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from functools import partial
+
+import pytest
+import torch
+from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, problem
+
+from stablessm_core.scan import configurations, linear_scan
+from stablessm_core.scan.configurations import Tile
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+SHAPES = ((2, 11, 3), (1, 1, 1)) if INTERPRETED else ((2, 1, 3), (3, 63, 1), (1, 1000, 33), (2, 4097, 3), (2, 20, 2048))
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device"),
+]
+lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
+real_or_complex = pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles in time and in d_state even at sizes that the interpreter can bear."""
+    triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
+    monkeypatch.setattr(triton_scan, "torch", PoisoningTorch())
+    if INTERPRETED:
+        monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (Tile(2, 2, 2, 1),)))
+
+
+@pytest.fixture
+def _look_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile per program whatever the number of chains, on any device."""
+    tile = Tile(2, 2, 2, 1, look_back=True) if INTERPRETED else Tile(16, 4, 16, 4, look_back=True)
+    monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (tile, tile)))
+    monkeypatch.setattr(configurations, "TABLE", {})
+    monkeypatch.setattr(configurations, "PROVEN", {None if INTERPRETED else torch.cuda.get_device_capability()})
+    monkeypatch.setattr(configurations, "FEW_PROGRAMS", 1 << 30)
+    monkeypatch.setattr(configurations, "MANY_TILES", 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@real_or_complex
+@lti_or_ltv
+@pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
+    assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
+
+
+LONG = (1, 71, 2) if INTERPRETED else (2, 20_000, 40)  # more tiles than a group has
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lti", "reverse"),
+    [(torch.float32, True, False), (torch.float32, False, True), (torch.complex64, False, False)],
+    ids=["lti", "ltv-reverse-h0", "complex"],
+)
+@pytest.mark.usefixtures("_look_back")
+def test_tiles_of_one_chain_that_run_at_once_match_the_float64_loop(dtype, lti, reverse) -> None:
+    assert_matches_the_float64_loop(problem(LONG, dtype, lti=lti, h0=reverse, reverse=reverse), "triton", DEVICE)
+
+
+def overflowing(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Chain 0 overflows in the second strip and would come back to zero by the joined map of the strips after it."""
+    a, b = torch.full((1, length, 3), 0.5), torch.ones(1, length, 3)
+    a[0, 5, 0], b[0, 4, 0] = 1e30, 1e30
+    a[0, 6:, 0] = 1e-30
+    a[0, 9, 1] = float("nan")
+    return a, b
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # interpreter
+@pytest.mark.parametrize("tiles", ["walked", "at once"])
+def test_what_overflowed_never_comes_back_and_other_chains_keep_their_bits(tiles, request) -> None:
+    if tiles == "at once":
+        request.getfixturevalue("_look_back")
+    a, b = overflowing(21)
+    clean = linear_scan(torch.full_like(a, 0.5).to(DEVICE), torch.ones_like(b).to(DEVICE), backend="triton").cpu()
+    leaves = [x.clone().to(DEVICE).requires_grad_() for x in (a, b)]
+    h = linear_scan(*leaves, backend="triton")
+    expected = linear_scan(a, b, backend="reference")
+    assert torch.equal(h.detach().cpu().isfinite(), expected.isfinite())
+    assert torch.equal(h.detach().cpu()[..., 2], clean[..., 2])
+    h.sum().backward()
+    truth = [x.clone().requires_grad_() for x in (a, b)]
+    linear_scan(*truth, backend="reference").sum().backward()
+    for mine, theirs in zip(leaves, truth, strict=True):
+        assert torch.equal(mine.grad.cpu().isfinite(), theirs.grad.isfinite())
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a device cannot reach memory that is promised only")
+@lti_or_ltv
+@pytest.mark.parametrize(("shape", "strides"), [((3, 2, 2), (1 << 30, 64)), ((2, 3, 2), (64, 1 << 30))], ids=["batch", "time"])
+def test_offsets_do_not_wrap_at_two_to_the_31(lti, shape, strides) -> None:
+    """Strides whose products need more than 31 bits, over memory of which only a few pages ever exist."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    memory = mmap.mmap(-1, 2 * ((1 << 31) + 128), flags=flags)
+    b = torch.frombuffer(memory, dtype=torch.bfloat16).as_strided(shape, (*strides, 1))
+    b.copy_(torch.arange(12.0).reshape(shape))
+    a = torch.tensor([0.5, -0.25])
+    a = a if lti else a.expand(shape)
+    h = linear_scan(a, b, backend="triton")
+    torch.testing.assert_close(h, linear_scan(a.clone(), b.clone(), backend="reference"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.bfloat16, torch.float16], ids=str)
+@lti_or_ltv
+def test_other_precisions_match_the_float64_loop(dtype, lti) -> None:
+    assert_matches_the_float64_loop(problem((1, 10, 2), dtype, lti=lti, h0=True), "triton", DEVICE)
+
+
+@real_or_complex
+@lti_or_ltv
+def test_strides_do_not_matter(dtype, lti) -> None:
+    given = problem((2, 10, 2), dtype, lti=lti, h0=True)
+    transposed = Problem(
+        given.a if lti else given.a.permute(2, 1, 0).contiguous().permute(2, 1, 0),
+        given.b.transpose(1, 2).contiguous().transpose(1, 2).conj(),
+        given.h0.t().contiguous().t(),
+        given.weight[:1, :1].expand(given.weight.shape).conj(),
+        reverse=False,
+    )
+    assert_matches_the_float64_loop(transposed, "triton", DEVICE)
+
+
+def test_float32_eigenvalues_take_bfloat16_inputs_to_float32_states() -> None:
+    a, b = torch.tensor([0.5, 0.25], device=DEVICE), torch.ones(1, 10, 2, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    h = linear_scan(a, b, backend="triton")
+    assert h.dtype == torch.float32
+    torch.testing.assert_close(h, linear_scan(a, b, backend="reference"))
+    h.sum().backward()
+    assert b.grad.dtype == torch.bfloat16
+
+
+@lti_or_ltv
+def test_frozen_eigenvalues_cost_no_gradient(lti) -> None:
+    given = problem((1, 10, 2), torch.float32, lti=lti, h0=False)
+    b = given.b.to(DEVICE).requires_grad_()
+    linear_scan(given.a.to(DEVICE), b, backend="triton").backward(given.weight.to(DEVICE))
+    torch.testing.assert_close(b.grad.cpu(), given.solve("reference")["db"])
+
+
+@real_or_complex
+@lti_or_ltv
+def test_two_runs_give_the_same_bits(dtype, lti) -> None:
+    given = problem((1, 10, 2) if INTERPRETED else (8, 1000, 64), dtype, lti=lti, h0=True)
+    first, second = given.solve("triton", device=DEVICE), given.solve("triton", device=DEVICE)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # interpreter
+@real_or_complex
+@lti_or_ltv
+def test_zero_states_survive_powers_that_overflow(dtype, lti) -> None:
+    b = torch.zeros(1, 12, 2, dtype=dtype, device=DEVICE)
+    b[:, 10:] = 1
+    a = torch.full((2,) if lti else b.shape, 1e30, dtype=dtype, device=DEVICE)
+    h = linear_scan(a, b, backend="triton")
+    torch.testing.assert_close(h, linear_scan(a, b, backend="reference"))
+    assert h.isfinite().all()
+
+
+@real_or_complex
+@lti_or_ltv
+def test_non_finite_input_stays_in_its_chain_and_in_its_future(dtype, lti) -> None:
+    b = torch.randn(2, 20, 3, dtype=dtype, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    b[1, 10, 2] = float("nan")
+    h = linear_scan(torch.full((3,) if lti else b.shape, 0.9, dtype=dtype, device=DEVICE), b, backend="triton")
+    spoiled = torch.zeros(b.shape, dtype=torch.bool, device=DEVICE)
+    spoiled[1, 10:, 2] = True
+    assert torch.equal(~h.isfinite(), spoiled)
+
+
+@real_or_complex
+def test_non_finite_eigenvalue_spoils_even_a_zero_state(dtype) -> None:
+    a = torch.tensor([0.9, float("nan")], dtype=dtype, device=DEVICE)
+    h = linear_scan(a, torch.zeros(1, 12, 2, dtype=dtype, device=DEVICE), backend="triton")
+    assert h[:, 1:, 1].isnan().all()
+    assert (h[..., 0] == 0).all()
+
+
+def test_empty_batch_launches_nothing() -> None:
+    assert linear_scan(torch.ones(3, device=DEVICE), torch.ones(0, 5, 3, device=DEVICE), backend="triton").shape == (0, 5, 3)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="more than the interpreter can bear")
+@lti_or_ltv
+def test_float32_holds_over_long_sequences_near_the_boundary(lti) -> None:
+    a = torch.tensor([1 - 1e-4, -(1 - 1e-4), 0.0, 1.0], device=DEVICE)
+    b = torch.randn(2, 131_072, 4, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
+    truth = linear_scan(a.double(), b.double(), backend="torch")
+    h = linear_scan(a if lti else a.expand(b.shape), b, backend="triton")
+    assert ((h - truth).abs().amax((0, 1)) / truth.abs().amax((0, 1))).max() < 1e-4
+
+
+@pytest.mark.skipif(INTERPRETED, reason="needs 20 GiB of device memory")
+def test_offsets_past_two_to_the_31() -> None:
+    b = torch.zeros(3, 1 << 20, 1024, dtype=torch.bfloat16, device=DEVICE)
+    b[-1, -2, -1] = 1
+    h = linear_scan(torch.full((1024,), 0.5, dtype=torch.bfloat16, device=DEVICE), b, backend="triton")
+    assert h[-1, -2:, -1].tolist() == [1.0, 0.5]
+    assert h.count_nonzero() == 2
+
+
+@real_or_complex
+def test_replicas_with_eigenvalues_of_their_own_are_one_launch(dtype) -> None:
+    """a of (replicas, d_state): every replica's batch rows read their own row of it, and da is summed over those rows alone."""
+    problems = [problem((2, length, 3), dtype, lti=True, h0=False) for length in (5, 6)]
+    a = torch.stack([given.a for given in problems]).to(DEVICE).requires_grad_()
+    b = torch.stack([given.b[:, :5] for given in problems]).to(DEVICE)
+    together = torch.func.vmap(partial(linear_scan, backend="triton"))(a, b)
+    (da,) = torch.autograd.grad(together.abs().square().sum(), a)
+    apart = torch.stack([linear_scan(a[i], b[i], backend="reference") for i in range(2)])
+    (expected,) = torch.autograd.grad(apart.abs().square().sum(), a)
+    torch.testing.assert_close(together, apart)
+    torch.testing.assert_close(da, expected, rtol=1e-5, atol=1e-4)
