@@ -1,0 +1,99 @@
+"""The layer in pieces of PIECE steps, on any device PyTorch knows: only one piece's states exist at any time.
+
+The backward pass makes the states of each piece again from the one that was kept before it, the last piece first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stablessm_core.scan import linear_scan
+
+PIECE = 128
+
+aten = torch.ops.aten
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "relu": torch.relu,
+    "identity": lambda h: h,
+}
+
+# (gradient of z = act(h), h, z) -> gradient of h
+DERIVATIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "tanh": lambda grad, _h, z: aten.tanh_backward(grad, z),
+    "gelu": lambda grad, h, _z: aten.gelu_backward(grad, h),
+    "silu": lambda grad, h, _z: aten.silu_backward(grad, h),
+    "relu": lambda grad, _h, z: aten.threshold_backward(grad, z, 0),
+    "identity": lambda grad, _h, _z: grad,
+}
+
+
+def piece(_d_model: int) -> int:
+    """Steps of a piece."""
+    return PIECE
+
+
+def forward(
+    a: Tensor, B: Tensor, C: Tensor, D: Tensor, x: Tensor, activation: str, products: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the state after the last step, and the state before each chunk, (batch, chunks, d_state)."""
+    batch, length, _ = x.shape
+    y = torch.empty(x.shape, dtype=torch.promote_types(D.dtype, x.dtype), device=x.device)
+    before = torch.empty((batch, -(-length // PIECE), len(a)), dtype=a.dtype, device=x.device)
+    B, C = B.to(products), C.to(products)
+    state = a.new_zeros(batch, len(a))
+    for i, piece in enumerate(_pieces(length)):
+        before[:, i] = state
+        h = _states(a, B, x[:, piece], state)
+        torch.addcmul(_product(ACTIVATIONS[activation](h), C), D, x[:, piece], out=y[:, piece])
+        state = h[:, -1]
+    return y, state.clone(), before
+
+
+def backward(
+    a: Tensor, B: Tensor, C: Tensor, D: Tensor, x: Tensor, before: Tensor, grad: Tensor, activation: str, products: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of a, B, C, D and x; g_t = act'(h_t) (C^T grad_t) + a g_{t+1} is the adjoint of h_t."""
+    dx = torch.empty_like(x)
+    da, dB, dC, dD = (torch.zeros_like(p) for p in (a, B, C, D))
+    B, C = B.to(products), C.to(products)
+    after = a.new_zeros(len(x), len(a))  # a g at the first step of the piece behind
+    for i, piece in reversed(list(enumerate(_pieces(x.shape[1])))):
+        x_i, grad_i = x[:, piece], grad[:, piece]
+        h = _states(a, B, x_i, before[:, i])
+        z = ACTIVATIONS[activation](h)
+        g = DERIVATIVES[activation](_product(grad_i, C.t()).to(h.dtype), h, z)
+        g[:, -1] += after
+        g = linear_scan(a, g, reverse=True)
+        torch.add(_product(g, B.t()), D * grad_i, out=dx[:, piece])
+        da += (before[:, i] * g[:, 0]).sum(0) + (h[:, :-1] * g[:, 1:]).sum((0, 1))
+        dB += _outer(g, x_i, products)
+        dC += _outer(grad_i, z, products)
+        dD += (grad_i * x_i).sum((0, 1))
+        after = a * g[:, 0]
+    return da, dB, dC, dD, dx
+
+
+def _pieces(length: int) -> Iterator[slice]:
+    return (slice(start, min(start + PIECE, length)) for start in range(0, length, PIECE))
+
+
+def _states(a: Tensor, B: Tensor, x: Tensor, state: Tensor) -> Tensor:
+    return linear_scan(a, _product(x, B).to(a.dtype), state)
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight^T in the weight's precision."""
+    return functional.linear(x.to(weight.dtype), weight)
+
+
+def _outer(x: Tensor, y: Tensor, products: torch.dtype) -> Tensor:
+    """sum over batch and time of x_i y_j, (x's features, y's features)."""
+    return x.to(products).flatten(0, 1).t() @ y.to(products).flatten(0, 1)

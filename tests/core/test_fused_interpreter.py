@@ -1,0 +1,41 @@
+"""What can be proved of the fused layer's kernels without a GPU: they run in the interpreter, they compile and spill nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+KERNEL_TESTS = Path(__file__).with_name("test_fused_triton.py")
+SHARED = 227 * 1024  # bytes that one program may have on an H200
+
+
+def test_kernel_tests_pass_in_the_interpreter() -> None:
+    """In a process of its own: Triton decides at import between compiling and interpreting."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
+    done = subprocess.run(command, env=environment, cwd=KERNEL_TESTS.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("d_model", [64, 128, 256])
+def test_kernels_compile_for_hopper_to_tensor_cores_without_spills(d_model, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from fused_compile import KERNELS, compiled
+
+    from stablessm_core.fused import triton_layer
+
+    tile, language = triton_layer.tile_for(d_model), triton.language
+    sizes = {"TIME": tile.time, "STATES": tile.states, "INNER": triton_layer.INNER, "MODEL": d_model, "ACTIVATION": "tanh"}
+    for kernel in KERNELS:
+        needs = compiled(kernel, warps=tile.warps, PRODUCTS=language.float32, PRECISION="tf32x3", **sizes)
+        assert needs.stack == 0, (kernel, needs[:3])
+        assert needs.shared <= SHARED, (kernel, needs[:3])
+        assert "mma" in needs.ptx, kernel
+        assert "atom" not in needs.ptx, kernel

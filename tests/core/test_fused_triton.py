@@ -1,0 +1,118 @@
+"""The fused layer's Triton kernels: on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (`test_fused_interpreter`)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from scan_cases import PoisoningTorch
+from torch import Tensor
+
+from stablessm_core.fused import chunked
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+NAMES = ("y", "last", "da", "dB", "dC", "dD", "dx")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning"),
+]
+triton_layer = pytest.importorskip("stablessm_core.fused.triton_layer")
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles in time and in d_state, several parts, even at sizes that the interpreter can bear."""
+    monkeypatch.setattr(triton_layer, "torch", PoisoningTorch())
+    if INTERPRETED:
+        monkeypatch.setattr(triton_layer, "TILES", {256: triton_layer.Tile(8, 4, 4)})
+        monkeypatch.setattr(triton_layer, "INNER", 4)
+        monkeypatch.setattr(triton_layer, "PARTS", 4)
+
+
+def problem(length: int = 18, d_model: int = 5, d_state: int = 3, batch: int = 1) -> list[Tensor]:
+    """a (negative, zero and one among them), B, C, D, x and the gradient of y."""
+    random = torch.Generator().manual_seed(0)
+    a = 1.9 * torch.rand(d_state, generator=random) - 0.95
+    a[:3] = torch.tensor([0.0, 1.0, -1.0])[:d_state]
+    B = torch.randn(d_state, d_model, generator=random) / d_model**0.5
+    C = torch.randn(d_model, d_state, generator=random) / d_state**0.5
+    rest = [torch.randn(shape, generator=random) for shape in ((d_model,), (batch, length, d_model), (batch, length, d_model))]
+    return [a, B, C, *rest]
+
+
+def solve(given: list[Tensor], activation: str = "tanh", products: torch.dtype = torch.float32) -> list[Tensor]:
+    *inputs, grad = (t.to(DEVICE) for t in given)
+    y, last, before = triton_layer.forward(*inputs, activation, products)
+    return [t.cpu() for t in (y, last, *triton_layer.backward(*inputs, before, grad, activation, products))]
+
+
+def truth(given: list[Tensor], activation: str = "tanh") -> list[Tensor]:
+    *inputs, grad = (t.double() for t in given)
+    y, last, before = chunked.forward(*inputs, activation, torch.float64)
+    return [y, last, *chunked.backward(*inputs, before, grad, activation, torch.float64)]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu", "silu", "relu", "identity"])
+def test_values_and_gradients_are_those_of_float64(activation: str) -> None:
+    given = problem()
+    for name, got, wanted in zip(NAMES, solve(given, activation), truth(given, activation), strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (18, 17, 5, 2)], ids=str)
+def test_any_shape(shape: tuple[int, int, int, int]) -> None:
+    length, d_model, d_state, batch = shape
+    given = problem(length, d_model, d_state, batch)
+    for got, wanted in zip(solve(given), truth(given), strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="more than the interpreter can bear")
+@pytest.mark.parametrize("d", [64, 128, 250, 256])
+def test_real_sizes(d: int) -> None:
+    given = problem(1000, d, d, 8)
+    for got, wanted in zip(solve(given), truth(given), strict=True):
+        assert (got - wanted).norm() <= 1e-5 * wanted.norm()
+
+
+def test_half_precision_products_keep_float32_states() -> None:
+    given = problem()
+    # the interpreter takes the bits of bfloat16 for integers
+    found = solve(given, products=torch.float16 if INTERPRETED else torch.bfloat16)
+    assert {t.dtype for t in found} == {torch.float32}
+    for got, wanted in zip(found, truth(given), strict=True):
+        assert (got - wanted).norm() <= 0.02 * wanted.norm()
+
+
+def test_two_runs_give_the_same_bits() -> None:
+    given = problem()
+    assert all(torch.equal(one, other) for one, other in zip(solve(given), solve(given), strict=True))
+
+
+def test_a_non_finite_input_spoils_its_own_row_from_its_own_step_on() -> None:
+    given = problem(batch=2)
+    given[4][1, 16, 2] = float("nan")
+    y, last, *_, dx = solve(given)
+    spoiled = torch.zeros(2, 18, dtype=torch.bool)
+    spoiled[1, 16:] = True
+    assert torch.equal(~y.isfinite().all(2), spoiled)
+    assert torch.equal(last.isfinite().all(1), torch.tensor([True, False]))
+    assert dx[0].isfinite().all()
+
+
+def test_a_diverging_eigenvalue_shows_in_the_last_state_alone() -> None:
+    given = problem(d_state=4)
+    given[0][3] = 1e4
+    _, last, *_ = solve(given)
+    assert last.isfinite().all(0).tolist() == [True, True, True, False]
+
+
+def test_an_empty_batch_launches_nothing() -> None:
+    y, last, da, *_ = solve(problem(batch=0))
+    assert y.shape == (0, 18, 5)
+    assert last.shape == (0, 3)
+    assert (da == 0).all()
