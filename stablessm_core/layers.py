@@ -1,0 +1,172 @@
+"""The state-space layer itself: a real diagonal linear recurrence with the nonlinearity in the readout.
+
+StableSSM (arXiv 2311.14495), equations 1 and 2: dh/dt = Lambda h + B x, y = C act(h) + D x, Lambda = Diag(f(w)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stablessm_core.discretization import input_gain
+from stablessm_core.formulas import default_eigenvalue_range, saturated_exp
+from stablessm_core.fused.choice import MODES, Choice, choose
+from stablessm_core.fused.operator import fused_layer
+from stablessm_core.reparameterization import Reparameterization, initial_eigenvalues
+from stablessm_core.scan import linear_scan
+from stablessm_core.telemetry.watch import Watched
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "relu": torch.relu,
+    "identity": _identity,
+}
+
+
+class StableSSM(nn.Module):
+    """y_t = C act(h_t) + D x_t with h_t = lambda_bar h_{t-1} + B_bar x_t, h_0 = 0: (batch, length, d_model) to the same.
+
+    Discrete time: lambda_bar = f(w), B_bar = diag(gamma) B with the constant gamma = sqrt(1 - lambda_bar^2) of the initial
+    eigenvalues. Continuous time: zero-order hold with a trainable step per state, lambda_bar = e^{dt f(w)},
+    B_bar = (e^{dt f(w)} - 1)/f(w) B.
+
+    White input of variance v leaves a state with variance v |B_bar|^2 / (1 - lambda_bar^2). Both times therefore start with
+    |B_bar|^2 = 1 - lambda_bar^2: every state, of long memory or short, at the input's own scale, where act is curved but not
+    flat (LRU's normalisation, arXiv 2303.06349). In discrete time gamma stands apart from B, or the rows of long memory would
+    be small numbers that a step of Adam's fixed size overturns; it is constant, so the gradient of w stays that of f alone. Both
+    depend on the eigenvalues only: every map starts as the same function.
+
+    Parameters: w (d_state,), log_dt (d_state,) in continuous time only, B (d_state, d_model), C (d_model, d_state),
+    D (d_model,); buffer gamma (d_state,) in discrete time only. w and log_dt must be float32 or float64; the recurrence runs in
+    their dtype even under autocast, where the products with B and C are taken in the lower precision.
+
+    eigenvalue_range: (low, high) of the initial f(w), the same for every map; dt_range: initial steps are log-uniform in it;
+    activation: one of ACTIVATIONS; scan_backend: as in `linear_scan`. fused: "on" makes the states again in the backward pass
+    instead of keeping them (`fused.operator`), "off" keeps them, "auto" asks the measured table of `fused.choice`.
+    """
+
+    last_state: Tensor | None  # (batch, d_state), detached: the final state of the last forward
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int,
+        *,
+        reparameterization: Reparameterization,
+        eigenvalue_range: tuple[float, float] | None = None,
+        activation: str = "tanh",
+        scan_backend: str = "auto",
+        dt_range: tuple[float, float] = (1e-3, 1e-1),
+        fused: str = "auto",
+    ) -> None:
+        super().__init__()
+        if d_model < 1 or d_state < 1:
+            raise ValueError(f"d_model is {d_model} and d_state is {d_state}; both need to be at least 1")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; allowed are {sorted(ACTIVATIONS)}")
+        if not 0 < dt_range[0] <= dt_range[1] < math.inf:
+            raise ValueError(f"dt_range is {dt_range}; needs 0 < low <= high")
+        if fused not in MODES:
+            raise ValueError(f"fused is {fused!r}; allowed are {', '.join(MODES)}")
+        self.reparameterization = reparameterization
+        self.fused = fused
+        self.activation = activation
+        self.scan_backend = scan_backend
+        self.last_state = None
+        time = reparameterization.time
+        low, high = eigenvalue_range or default_eigenvalue_range(time)
+        w = reparameterization.inverse(initial_eigenvalues(low, high, d_state, time))
+        self.w = nn.Parameter(w.float())
+        self.log_dt: nn.Parameter | None = None
+        if time == "continuous":
+            start, end = math.log(dt_range[0]), math.log(dt_range[1])
+            self.log_dt = nn.Parameter(start + (end - start) * torch.rand(d_state))
+        B = torch.randn(d_state, d_model) / math.sqrt(d_model)
+        scale = self._balanced_scale()
+        self.gamma: Tensor | None
+        self.register_buffer("gamma", scale if time == "discrete" else None)
+        with torch.no_grad():
+            self.B = nn.Parameter(B if time == "discrete" else (scale / self._transition()[1])[:, None] * B)
+        self.C = nn.Parameter(torch.randn(d_model, d_state) / math.sqrt(d_state))
+        self.D = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # int: a number the compiler may not keep open
+        backend = self.choice(x.device, int(math.prod(x.shape[:-1]))).backend
+        if backend is not None:
+            return self._fused(x, backend)
+        lambda_bar, gain = self._transition()
+        driven = functional.linear(x, gain[:, None] * self.B)  # scaled on the weight, which is smaller than the activations
+        with torch.autocast(x.device.type, enabled=False):
+            h = linear_scan(lambda_bar, driven.to(lambda_bar.dtype), backend=self.scan_backend)
+        self.last_state = h[:, -1].detach().clone()  # a view would keep all of h alive
+        return functional.linear(ACTIVATIONS[self.activation](h), self.C) + self.D * x
+
+    def choice(self, device: torch.device, steps: int) -> Choice:
+        """Fused or not on this device for inputs of `steps` = batch x length."""
+        d_model, d_state = self.C.shape
+        choice: Choice = choose(
+            self.fused, device, d_model=d_model, d_state=d_state, steps=steps, dtype=self.w.dtype, scan_backend=self.scan_backend
+        )
+        return choice
+
+    def _fused(self, x: Tensor, backend: str) -> Tensor:
+        lambda_bar, gain = self._transition()
+        lower = torch.is_autocast_enabled(x.device.type)
+        products = torch.get_autocast_dtype(x.device.type) if lower else self.w.dtype
+        with torch.autocast(x.device.type, enabled=False):
+            y, self.last_state = fused_layer(
+                lambda_bar, gain[:, None] * self.B, self.C, self.D, x,
+                activation=self.activation, products=products, backend=backend,
+            )  # fmt: skip
+        return y
+
+    def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of the recurrence: x_t (batch, d_model), state (batch, d_state) -> (y_t, next state)."""
+        lambda_bar, gain = self._transition()
+        driven = functional.linear(x_t, gain[:, None] * self.B)
+        h = lambda_bar * state + driven.to(lambda_bar.dtype)
+        return functional.linear(ACTIVATIONS[self.activation](h), self.C) + self.D * x_t, h
+
+    def initial_state(self, batch: int) -> Tensor:
+        """h_0 = 0, (batch, d_state)."""
+        return self.w.new_zeros(batch, self.w.shape[0])
+
+    def eigenvalues(self) -> Tensor:
+        """lambda_bar, (d_state,), of the recurrence as it stands; carries no gradient."""
+        with torch.no_grad():
+            return self._transition()[0].clone()  # direct's eigenvalue is w itself
+
+    def watched(self) -> Watched:
+        return Watched(self.w, self.reparameterization, self.log_dt, "w")
+
+    def extra_repr(self) -> str:
+        d_model, d_state = self.C.shape
+        map_ = self.reparameterization
+        return f"d_model={d_model}, d_state={d_state}, reparameterization={map_.name} ({map_.time}), activation={self.activation}"
+
+    def _transition(self) -> tuple[Tensor, Tensor]:
+        """lambda_bar and the rows' factor B_bar / B, both (d_state,)."""
+        if self.log_dt is None:
+            assert self.gamma is not None
+            return self.reparameterization.lambda_bar(self.w), self.gamma
+        dt = saturated_exp(self.log_dt, torch)
+        return self.reparameterization.lambda_bar(self.w, dt), input_gain(self.reparameterization(self.w), dt)
+
+    @torch.no_grad()
+    def _balanced_scale(self) -> Tensor:
+        """sqrt(1 - lambda_bar^2), (d_state,)."""
+        dt = None if self.log_dt is None else self.log_dt.exp()
+        distance = self.reparameterization.boundary_distance(self.w, dt)
+        return (distance * (2 - distance)).sqrt()

@@ -1,0 +1,121 @@
+"""Which parameters learn how fast: AdamW's groups, the learning rate of each step, and the update as device work alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from stablessm_core.config import Optimizer as OptimizerConfig
+from stablessm_core.telemetry.watch import watched_layers
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW whose every number lies in a tensor with a fixed address, so that a captured graph of `update` is an update.
+
+    factor: (), what the learning rates are multiplied by; the only number a training step is given by the host. rates: (groups
+    + 1,), rates of the groups and, last, the common one; float64, because that is what a Python number is, but on CUDA float32,
+    which is what the fused kernel reads there. Moments exist from the start; whoever restores them copies into them.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:
+        # fused: one pass over memory, and unlike the default no host copy of the step counters
+        super().__init__(groups, fused=True)
+        device = self.param_groups[0]["params"][0].device
+        dtype = torch.float32 if device.type == "cuda" else torch.float64
+        self.factor = torch.ones((), dtype=dtype, device=device)
+        self._base = torch.tensor([g["base_lr"] for g in self.param_groups] + [common_lr], dtype=dtype, device=device)
+        self.rates = self._base.clone()
+        for group, rate in zip(self.param_groups, self.rates.unbind(), strict=False):
+            group["lr"] = rate
+            for p in group["params"]:
+                step = torch.zeros((), device=p.device)
+                self.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+
+    def schedule(self) -> None:
+        """Every rate to `factor` times its unscheduled one."""
+        torch.mul(self._base, self.factor, out=self.rates)
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """What `step` does, bit for bit, without its bookkeeping on the host."""
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            states = [self.state[p] for p in moved]
+            adamw(
+                moved,
+                [p.grad for p in moved if p.grad is not None],
+                [s["exp_avg"] for s in states],
+                [s["exp_avg_sq"] for s in states],
+                [],
+                [s["step"] for s in states],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+            )
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
+    """AdamW over three groups, empty ones left out; each group keeps its unscheduled rate in `base_lr`.
+
+    recurrent: the eigenvalue weights w and the step sizes log_dt, with their own rate and decay. matrices: every other
+    parameter of two dimensions or more, decayed. vectors: biases, gains and other vectors, never decayed.
+    """
+    recurrent_ids: set[int] = set()
+    for layer in watched_layers(model):
+        recurrent_ids |= {id(p) for p in (layer.watched.weight, layer.watched.log_dt) if p is not None}
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    recurrent = [p for p in parameters if id(p) in recurrent_ids]
+    others = [p for p in parameters if id(p) not in recurrent_ids]
+    recurrent_lr = config.lr if config.recurrent_lr is None else config.recurrent_lr
+    groups: list[dict[str, Any]] = [
+        {"name": "recurrent", "params": recurrent, "lr": recurrent_lr, "weight_decay": config.recurrent_weight_decay},
+        {"name": "matrices", "params": [p for p in others if p.ndim >= 2], "lr": config.lr, "weight_decay": config.weight_decay},
+        {"name": "vectors", "params": [p for p in others if p.ndim < 2], "lr": config.lr, "weight_decay": 0.0},
+    ]
+    return AdamW([group | {"base_lr": group["lr"]} for group in groups if group["params"]], config.lr)
+
+
+def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:
+    """What the learning rates are multiplied by at training step `step` of 1..`steps`.
+
+    Warm-up: step / warmup_steps. Then constant 1, or down from 1 by a half cosine or a line that would be 0 at the step after
+    the last one, so that no step is wasted.
+    """
+    if step <= config.warmup_steps:
+        return step / config.warmup_steps
+    progress = (step - 1 - config.warmup_steps) / (steps - config.warmup_steps)
+    match config.schedule:
+        case "cosine":
+            return 0.5 * (1 + math.cos(math.pi * progress))
+        case "linear":
+            return 1 - progress
+        case "constant":
+            return 1.0
+
+
+def clip_gradients(model: nn.Module, max_norm: float, norm: Tensor) -> None:
+    """Scale all gradients so that their global L2 norm, given as `norm` (), is at most `max_norm`."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())
+
+
+def describe_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Name, rates and number of parameters of each group, as the run's environment shows them."""
+    return [
+        {
+            "name": group["name"],
+            "lr": group["base_lr"],
+            "weight_decay": group["weight_decay"],
+            "count": sum(p.numel() for p in group["params"]),
+        }
+        for group in optimizer.param_groups
+    ]

@@ -1,0 +1,113 @@
+"""Each parameter learns at the rate, and decays by the amount, that the configuration says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from stablessm_core.config import Optimizer, parse_config
+from stablessm_core.model import Network, build_model
+from stablessm_core.optimizer import build_optimizer, describe_groups, lr_factor
+from stablessm_core.tasks import get_task
+
+
+def network(time: str = "continuous") -> Network:
+    model = {"n_layers": 2, "d_model": 4, "d_state": 6, "reparameterization": {"name": "exp", "time": time}}
+    config = parse_config({"task": {"name": "polynomial_memory", "length": 8}, "model": model})
+    return build_model(config, get_task(config.task, None))  # type: ignore[arg-type]
+
+
+def test_every_parameter_is_in_the_group_it_belongs_to() -> None:
+    model = network()
+    config = Optimizer(lr=0.02, recurrent_lr=0.001, weight_decay=0.1, recurrent_weight_decay=0.3)
+    optimizer = build_optimizer(model, config)
+    paths = {id(p): path for path, p in model.named_parameters()}
+    groups = {g["name"]: [paths[id(p)] for p in g["params"]] for g in optimizer.param_groups}
+    assert sorted(groups["recurrent"]) == [f"blocks.{i}.ssm.{p}" for i in range(2) for p in ("log_dt", "w")]
+    assert all(dict(model.named_parameters())[path].ndim == 2 for path in groups["matrices"])
+    assert all(dict(model.named_parameters())[path].ndim == 1 for path in groups["vectors"])
+    assert sorted(path for paths_ in groups.values() for path in paths_) == sorted(paths.values())
+    described = {g["name"]: (g["lr"], g["weight_decay"], g["count"]) for g in describe_groups(optimizer)}
+    assert described["recurrent"] == (0.001, 0.3, 24)
+    assert described["matrices"][:2] == (0.02, 0.1)
+    assert described["vectors"][:2] == (0.02, 0.0)
+    assert sum(count for _, _, count in described.values()) == sum(p.numel() for p in model.parameters())
+
+
+def test_without_its_own_rate_the_recurrent_group_has_the_common_one() -> None:
+    optimizer = build_optimizer(network("discrete"), Optimizer(lr=0.02))
+    assert {float(g["lr"]) for g in optimizer.param_groups} == {0.02}
+
+
+def test_decay_shrinks_matrices_and_nothing_else() -> None:
+    model = network()
+    optimizer = build_optimizer(model, Optimizer(lr=0.1, weight_decay=0.5))
+    before = {path: p.detach().clone() for path, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.update()
+    for path, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), before[path] * (0.95 if p.ndim == 2 else 1.0))
+
+
+def test_a_rate_of_its_own_moves_the_recurrent_weights_by_that_much() -> None:
+    model = network("discrete")
+    optimizer = build_optimizer(model, Optimizer(lr=0.1, recurrent_lr=0.001, weight_decay=0.0))
+    optimizer.factor.fill_(0.5)
+    optimizer.schedule()
+    before = {path: p.detach().clone() for path, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.update()
+    for path, p in model.named_parameters():
+        step = 0.0005 if path.endswith("ssm.w") else 0.05  # the first Adam step is the rate itself
+        torch.testing.assert_close(before[path] - p.detach(), torch.full_like(p, step), rtol=1e-3, atol=1e-6)
+
+
+def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates() -> None:
+    ours, theirs = network(), network()
+    config = Optimizer(lr=0.02, recurrent_lr=0.003, weight_decay=0.1, grad_clip=None)
+    optimizer = build_optimizer(ours, config)
+    groups = [
+        {
+            "params": [
+                dict(theirs.named_parameters())[path] for path, p in ours.named_parameters() if any(p is q for q in g["params"])
+            ]
+        }
+        | {"lr": g["base_lr"], "weight_decay": g["weight_decay"], "base_lr": g["base_lr"]}
+        for g in optimizer.param_groups
+    ]
+    reference = torch.optim.AdamW(groups, fused=True)
+    for step in range(1, 21):
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step * 1000 + p.numel()))
+            q.grad = p.grad.clone()
+        optimizer.factor.fill_(step / 20)
+        optimizer.schedule()
+        optimizer.update()
+        for group in reference.param_groups:
+            group["lr"] = group["base_lr"] * (step / 20)
+        reference.step()
+    assert all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "after", "last"),
+    [("constant", 1.0, 1.0), ("linear", 0.5, 1 / 80), ("cosine", 0.5, math.sin(math.pi / 160) ** 2)],
+)
+def test_schedules_warm_up_then_go_their_way(schedule: str, after: float, last: float) -> None:
+    config = Optimizer(schedule=schedule, warmup_steps=20)  # type: ignore[arg-type]
+    factors = [lr_factor(config, step, 100) for step in range(1, 101)]
+    assert factors[:20] == pytest.approx([s / 20 for s in range(1, 21)])
+    assert factors[20] == 1.0
+    assert factors[60] == pytest.approx(after)
+    assert factors[-1] == pytest.approx(last, rel=1e-3)
+    assert all(a >= b for a, b in itertools.pairwise(factors[20:]))
+
+
+def test_a_warm_up_longer_than_the_run_never_ends() -> None:
+    assert lr_factor(Optimizer(warmup_steps=1000, schedule="cosine"), 10, 10) == 0.01
+    assert lr_factor(Optimizer(warmup_steps=10, schedule="cosine"), 10, 10) == 1.0
