@@ -1,0 +1,59 @@
+"""Associative recall: read key-value pairs, then give the value of one key again (StableSSM, table 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from stablessm_core import config
+from stablessm_core.tasks.base import EVALUATION, IGNORED, TRAIN, Device, OnDevice, Task, generator, in_batches
+
+EVALUATION_SEQUENCES = 500
+EVALUATION_TOKENS = 1 << 22  # very long sequences are evaluated on fewer of them
+
+
+class AssociativeRecall(Task):
+    """k v k v ... => q v(q): a fresh map from keys to values per sequence, length/2 pairs drawn with replacement.
+
+    Tokens 0 .. K-1 are keys, K .. V-3 values (K the smaller half of V - 2), V-2 the prefix "=>" before the query, V-1 a
+    no-op that the task does not use. Inputs have length + 2 tokens; every next token trains, only the last one, the answer,
+    is evaluated. Every training batch is new.
+    """
+
+    kind = "next_token"
+
+    def __init__(self, task: config.AssociativeRecall) -> None:
+        self.vocabulary = self.output_size = task.vocabulary_size
+        self.length = task.length + 2
+        self._pairs = task.length // 2
+        self._keys = (task.vocabulary_size - 2) // 2
+        self._values = task.vocabulary_size - 2 - self._keys
+        count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // self.length))
+        tokens = self._sequences(count, generator("cpu", 0, 0, EVALUATION))
+        answers = torch.full((count, self.length), IGNORED)
+        answers[:, -1] = tokens[:, -1]
+        self._evaluation = OnDevice(tokens[:, :-1].contiguous(), answers)
+        self.facts = {"pairs": self._pairs, "keys": self._keys, "values": self._values, "evaluation_sequences": count}
+
+    def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
+        tokens = self._sequences(batch_size, generator(device, seed, step, TRAIN))
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self._evaluation(device)
+        return in_batches(batch_size, x, y)
+
+    def _sequences(self, count: int, random: torch.Generator) -> Tensor:
+        """(count, length + 3) int64: the pairs, "=>", the query, its value."""
+
+        def draw(below: int, *shape: int) -> Tensor:
+            return torch.randint(below, shape, device=random.device, generator=random)
+
+        value_of = self._keys + draw(self._values, count, self._keys)
+        keys = draw(self._keys, count, self._pairs)
+        pairs = torch.stack([keys, value_of.gather(1, keys)], dim=2).flatten(1)
+        query = keys.gather(1, draw(self._pairs, count, 1))
+        prefix = torch.full_like(query, self._keys + self._values)
+        return torch.cat([pairs, prefix, query, value_of.gather(1, query)], dim=1)

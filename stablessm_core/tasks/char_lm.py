@@ -1,0 +1,62 @@
+"""Next character of a text: the first 90 % trains, the last 10 % evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stablessm_core import config
+from stablessm_core.tasks.base import TRAIN, Device, OnDevice, Task, generator, in_batches
+from stablessm_core.tasks.files import locate
+from stablessm_core.tasks.text import load_text, split_point
+
+EVALUATION_CHARACTERS = 1_000_000
+
+
+class CharLm(Task):
+    """Training windows of length + 1 characters start anywhere in the training part, drawn with replacement.
+
+    Evaluation windows follow each other without overlap; of a part longer than a million characters as many as make a million
+    are taken, evenly spaced. The vocabulary is that of the whole file, so that evaluation has no unknown character.
+    """
+
+    kind = "next_token"
+
+    def __init__(self, task: config.CharLm, data_root: Path) -> None:
+        path = locate(data_root, task.file)
+        text = load_text(path)
+        split = split_point(path, len(text.ids), task.length)
+        self.length = task.length
+        self.vocabulary = self.output_size = len(text.vocabulary)
+        self.characters = text.vocabulary
+        ids = torch.from_numpy(text.ids)
+        self._windows = split - task.length
+        self._train = OnDevice(ids[:split])
+        count = (len(ids) - split - 1) // task.length
+        kept = min(count, max(1, EVALUATION_CHARACTERS // task.length))
+        starts = torch.arange(kept) * count // kept
+        self._evaluation = OnDevice(ids[split:].unfold(0, task.length + 1, task.length)[starts])
+        self.facts = {
+            "file": task.file,
+            "vocabulary": len(text.vocabulary),
+            "train_characters": split,
+            "evaluation_characters": kept * task.length,
+        }
+
+    def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
+        (ids,) = self._train(device)
+        starts = torch.randint(self._windows, (batch_size,), device=ids.device, generator=generator(device, seed, step, TRAIN))
+        return _shifted(ids.unfold(0, self.length + 1, 1)[starts])
+
+    def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
+        (windows,) = self._evaluation(device)
+        for some, _ in in_batches(batch_size, windows, windows):
+            yield _shifted(some)
+
+
+def _shifted(windows: Tensor) -> tuple[Tensor, Tensor]:
+    tokens = windows.to(torch.int64)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

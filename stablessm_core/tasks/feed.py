@@ -1,0 +1,43 @@
+"""Batches in the order of the steps, made before they are needed where that costs the step nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm_core.tasks.base import Task
+
+
+class Feed:
+    """Batches of training steps. On CUDA the next one is made on a stream of its own while the step before it still runs.
+
+    A batch is a pure function of seed and step, so one that was made too early, before a rollback say, is simply not used.
+    """
+
+    def __init__(self, task: Task, batch_size: int, seed: int, device: torch.device) -> None:
+        self._task, self._batch_size, self._seed, self._device = task, batch_size, seed, device
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._ahead: tuple[int, Tensor, Tensor] | None = None
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        """(x, y) of training step 1, 2, ...; waits for nothing on the device."""
+        if self._stream is None:
+            return self._make(step)
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = step, *self._aside(step)
+        _, x, y = self._ahead
+        training = torch.cuda.current_stream(self._device)
+        training.wait_stream(self._stream)
+        for tensor in (x, y):
+            tensor.record_stream(training)  # or its memory would be given out again before the training stream has read it
+        self._ahead = step + 1, *self._aside(step + 1)
+        return x, y
+
+    def _make(self, step: int) -> tuple[Tensor, Tensor]:
+        return self._task.batch(step, self._batch_size, self._seed, self._device)
+
+    def _aside(self, step: int) -> tuple[Tensor, Tensor]:
+        with torch.cuda.stream(self._stream):
+            return self._make(step)

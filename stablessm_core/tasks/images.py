@@ -1,0 +1,109 @@
+"""Image classification, one grey value at a time: MNIST from its IDX files, digits from scikit-learn."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stablessm_core import config
+from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches
+from stablessm_core.tasks.files import DataError
+from stablessm_core.tasks.idx import load_mnist
+from stablessm_core.tasks.requirements import digits_file
+
+DIGITS_FOR_EVALUATION = 360
+
+
+def mnist(task: config.Mnist, data_root: Path) -> Images:
+    """60,000 training images, the standard 10,000 test images for evaluation; pixels (p / 255 - 0.1307) / 0.3081."""
+    train, test = load_mnist(data_root, "train"), load_mnist(data_root, "test")
+    return Images(train, test, permuted=task.permuted, mean=255 * 0.1307, deviation=255 * 0.3081)
+
+
+def digits(task: config.Digits) -> Images:
+    """1,797 images of 8 x 8 pixels: a fixed shuffle (NumPy's default_rng(0)), the last 360 for evaluation, the rest for training.
+
+    Pixels (0 to 16) are normalised by mean and deviation over the training images.
+    """
+    path = digits_file()
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            table = np.loadtxt(file, delimiter=",").astype(np.uint8)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path}: is damaged ({error})") from None
+    table = table[np.random.default_rng(0).permutation(len(table))]
+    pixels, labels = table[:, :-1], table[:, -1]
+    train, test = slice(0, -DIGITS_FOR_EVALUATION), slice(-DIGITS_FOR_EVALUATION, None)
+    mean, deviation = float(pixels[train].mean()), float(pixels[train].std())
+    return Images(
+        (pixels[train], labels[train]), (pixels[test], labels[test]), permuted=task.permuted, mean=mean, deviation=deviation
+    )
+
+
+class Images(Task):
+    """Ten classes from (count, pixels) uint8 images. Each epoch visits every training image once, in a new order."""
+
+    kind = "classification"
+    input_size = 1
+    output_size = 10
+
+    def __init__(
+        self,
+        train: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+        test: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+        *,
+        permuted: bool,
+        mean: float,
+        deviation: float,
+    ) -> None:
+        self.length = train[0].shape[1]
+        # one fixed order of the pixels, the same for every run and split
+        order = np.random.default_rng(0).permutation(self.length) if permuted else slice(None)
+        self._mean, self._scale = mean, 1 / deviation
+        self._train, self._test = (
+            OnDevice(torch.from_numpy(pixels[:, order].copy()), torch.from_numpy(labels.astype(np.int64)))
+            for pixels, labels in (train, test)
+        )
+        self._count = len(train[1])
+        self._orders: dict[tuple[int, int, torch.device], Tensor] = {}
+        self.facts = {"train_images": len(train[1]), "evaluation_images": len(test[1])}
+
+    def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
+        pixels, labels = self._train(device)
+        chosen = self._chosen((step - 1) * batch_size, batch_size, seed, pixels.device)
+        return self._normalised(pixels.index_select(0, chosen)), labels.index_select(0, chosen)
+
+    def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
+        pixels, labels = self._test(device)
+        for some, right in in_batches(batch_size, pixels, labels):
+            yield self._normalised(some), right
+
+    def _normalised(self, pixels: Tensor) -> Tensor:
+        return pixels.to(torch.float32).sub_(self._mean).mul_(self._scale).unsqueeze(-1)
+
+    def _chosen(self, position: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
+        """Images at `position` ... of the endless sequence of epochs."""
+        pieces = []
+        while batch_size > 0:
+            epoch, offset = divmod(position, self._count)
+            pieces.append(self._order(epoch, seed, device)[offset : offset + batch_size])
+            position += len(pieces[-1])
+            batch_size -= len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _order(self, epoch: int, seed: int, device: torch.device) -> Tensor:
+        key = (epoch, seed, device)
+        if key not in self._orders:
+            order = torch.randperm(self._count, generator=generator("cpu", seed, epoch))
+            # pinned, because the copy of ordinary memory would wait for the device in the middle of a step
+            moved = order.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else order.to(device)
+            if len(self._orders) >= 2:
+                self._orders.pop(next(iter(self._orders)))
+            self._orders[key] = moved
+        return self._orders[key]

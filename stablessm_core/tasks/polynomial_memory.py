@@ -1,0 +1,52 @@
+"""Linear functional with polynomially decaying memory: the task on which the paper measures stability (section 4.1, F.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from stablessm_core import config
+from stablessm_core.tasks.base import EVALUATION, TRAIN, Device, OnDevice, Task, generator, in_batches
+
+EVALUATION_SEQUENCES = 2048
+EVALUATION_NUMBERS = 1 << 20  # very long sequences are evaluated on fewer of them
+
+
+def memory_kernel(kernel: str, length: int) -> Tensor:
+    """rho(0..length-1), float64: "paper" 1/(t+1)^1.1, "authors" 1/(1+0.1 t)^1.1 (as in their released code)."""
+    t = torch.arange(length, dtype=torch.float64)
+    return (1 + (t if kernel == "paper" else 0.1 * t)) ** -1.1
+
+
+class PolynomialMemory(Task):
+    """x_t iid N(0, 1); y_t = sum_{s=0..t} rho(s) x_{t-s}. Every training batch is new; evaluation has 2,048 fixed sequences."""
+
+    kind = "regression"
+    input_size = 1
+    output_size = 1
+
+    def __init__(self, task: config.PolynomialMemory) -> None:
+        self.length = task.length
+        self._fft_length = 1 << (2 * task.length - 1).bit_length()  # no wrap-around, and quick for any length
+        rho = memory_kernel(task.kernel, task.length)
+        self._kernel = OnDevice(torch.fft.rfft(rho, n=self._fft_length).to(torch.complex64))
+        count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_NUMBERS // task.length))
+        x = torch.randn(count, task.length, 1, generator=generator("cpu", 0, 0, EVALUATION))
+        self._evaluation = OnDevice(x, self._target(x))
+        self.facts = {"kernel": task.kernel, "evaluation_sequences": count}
+
+    def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
+        x = torch.randn(batch_size, self.length, 1, device=device, generator=generator(device, seed, step, TRAIN))
+        return x, self._target(x)
+
+    def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self._evaluation(device)
+        return in_batches(batch_size, x, y)
+
+    def _target(self, x: Tensor) -> Tensor:
+        (kernel,) = self._kernel(x.device)
+        spectrum = torch.fft.rfft(x.squeeze(-1), n=self._fft_length) * kernel
+        target: Tensor = torch.fft.irfft(spectrum, n=self._fft_length)[:, : self.length, None]
+        return target.contiguous()

@@ -1,0 +1,233 @@
+"""The tasks: right targets, batches that depend on nothing but seed and step, splits that do not leak."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stablessm_core import config
+from stablessm_core.config import parse_config
+from stablessm_core.tasks import get_task
+from stablessm_core.tasks.base import IGNORED, Task, mixed_seed
+from stablessm_core.tasks.files import DataError
+
+ALL = ["polynomial_memory", "digits", "associative_recall", "char_lm", "mnist"]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    (root / "story.txt").write_text("Der Käfer kroch über den Weg. " * 120 + "Ende – ∎\n" * 30, encoding="utf-8")
+    return root
+
+
+def make(name: str, root: Path = Path("nowhere"), **options: object) -> Task:
+    return get_task(parse_config({"task": {"name": name} | options}).task, root)
+
+
+@pytest.fixture(params=ALL)
+def any_task(request: pytest.FixtureRequest, texts: Path) -> Task:
+    if request.param == "mnist":
+        return make("mnist", request.getfixturevalue("data_root"))
+    return make(request.param, texts, **({"file": "story.txt", "length": 30} if request.param == "char_lm" else {}))
+
+
+def test_batches_are_pure_functions_of_seed_and_step(any_task: Task) -> None:
+    def batch(step: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return any_task.batch(step, 16, seed, "cpu")
+
+    first = [batch(step, 3) for step in (1, 2, 40_000)]
+    torch.manual_seed(99)
+    again = [batch(step, 3) for step in (40_000, 2, 1)][::-1]
+    for (x, y), (x_again, y_again) in zip(first, again, strict=True):
+        assert torch.equal(x, x_again)
+        assert torch.equal(y, y_again)
+    assert not torch.equal(first[0][0], first[1][0])
+    assert not torch.equal(first[0][0], batch(1, 4)[0])
+
+
+def test_batches_have_the_announced_shapes_and_a_model_loss(any_task: Task) -> None:
+    for x, y in (any_task.batch(5, 7, 0, "cpu"), next(iter(any_task.evaluation_batches(7, "cpu")))):
+        assert x.shape[:2] == (7, any_task.length)
+        assert x.is_contiguous()
+        assert y.is_contiguous()
+        if any_task.vocabulary is None:
+            assert x.shape[2] == any_task.input_size
+            assert x.dtype == torch.float32
+        else:
+            assert x.dtype == torch.int64
+            assert 0 <= int(x.min()) <= int(x.max()) < any_task.vocabulary
+        steps = () if any_task.kind == "classification" else (any_task.length,)
+        output = torch.randn(7, *steps, any_task.output_size, requires_grad=True)
+        loss, accuracy = any_task.loss(output, y), any_task.accuracy(output, y)
+        loss.backward()
+        assert loss.shape == ()
+        assert loss.isfinite()
+        assert (accuracy is None) is (any_task.kind == "regression")
+    assert any_task.tokens_per_batch(7) == 7 * any_task.length
+
+
+def test_evaluation_is_the_same_however_it_is_cut(any_task: Task) -> None:
+    whole = [torch.cat(parts) for parts in zip(*any_task.evaluation_batches(10_000, "cpu"), strict=True)]
+    cut = [torch.cat(parts) for parts in zip(*any_task.evaluation_batches(333, "cpu"), strict=True)]
+    for a, b in zip(whole, cut, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kernel", ["paper", "authors"])
+@pytest.mark.parametrize("length", [1, 2, 37, 100])
+def test_polynomial_memory_is_the_causal_convolution_with_rho(kernel: str, length: int) -> None:
+    task = make("polynomial_memory", kernel=kernel, length=length)
+    x, y = task.batch(1, 3, 0, "cpu")
+    t = np.arange(length)
+    rho = 1 / (t + 1) ** 1.1 if kernel == "paper" else 1 / (1 + 0.1 * t) ** 1.1
+    for sequence, target in zip(x.double().numpy()[..., 0], y.numpy()[..., 0], strict=True):
+        np.testing.assert_allclose(target, np.convolve(sequence, rho)[:length], rtol=1e-5, atol=3e-6)
+
+
+def test_polynomial_inputs_are_standard_normal_and_new_each_step() -> None:
+    task = make("polynomial_memory")
+    x = torch.cat([task.batch(step, 128, 0, "cpu")[0] for step in range(1, 21)])
+    assert x.mean().item() == pytest.approx(0, abs=0.01)
+    assert x.std().item() == pytest.approx(1, abs=0.01)
+    assert len(x.flatten(1).unique(dim=0)) == len(x)
+    evaluation = torch.cat([x for x, _ in task.evaluation_batches(512, "cpu")])
+    assert len(evaluation) == 2048
+    assert len(torch.cat([x, evaluation]).flatten(1).unique(dim=0)) == len(x) + 2048
+
+
+def test_an_epoch_of_images_visits_each_once_in_a_new_order() -> None:
+    task = make("digits")
+    assert task.facts == {"train_images": 1437, "evaluation_images": 360}
+    epochs = []
+    for epoch in range(2):
+        seen = [task.batch(step, 479, 0, "cpu")[0] for step in range(1 + 3 * epoch, 4 + 3 * epoch)]
+        epochs.append(torch.cat(seen).flatten(1))
+    assert not torch.equal(*epochs)
+    for epoch in epochs:
+        torch.testing.assert_close(epoch.unique(dim=0), epochs[0].unique(dim=0))
+    wide, _ = task.batch(1, 1437 * 3 + 5, 0, "cpu")
+    torch.testing.assert_close(wide[: 2 * 1437].flatten(1), torch.cat(epochs))
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    source, task = load_digits(), make("digits")
+    parts = [task.batch(1, 1437, 0, "cpu"), *task.evaluation_batches(360, "cpu")]
+    x, y = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+    assert parts[0][0].mean().item() == pytest.approx(0, abs=1e-5)
+    assert parts[0][0].std().item() == pytest.approx(1, abs=1e-3)
+    pixels = (x.flatten(1) - x.min()) / (x.max() - x.min()) * 16
+    rows, expected = np.column_stack([pixels.round(), y]), np.column_stack([source.data, source.target])
+    np.testing.assert_array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
+
+
+def test_permuted_pixels_follow_one_fixed_order_in_both_splits() -> None:
+    plain, permuted, again = make("digits"), make("digits", permuted=True), make("digits", permuted=True)
+    train = [task.batch(1, 1437, 0, "cpu") for task in (plain, permuted, again)]
+    evaluation = [next(iter(task.evaluation_batches(360, "cpu"))) for task in (plain, permuted, again)]
+    order = torch.from_numpy(np.random.default_rng(0).permutation(64))
+    for one in (train, evaluation):
+        assert torch.equal(one[1][0], one[2][0])
+        assert torch.equal(one[0][0][:, order], one[1][0])
+        assert torch.equal(one[0][1], one[1][1])
+    assert not torch.equal(train[0][0], train[1][0])
+
+
+def test_mnist_is_the_standard_split_normalised(data_root: Path) -> None:
+    task = make("mnist", data_root)
+    x, y = task.batch(1, 60_000, 0, "cpu")
+    assert x.shape == (60_000, 784, 1)
+    assert x.mean().item() == pytest.approx(0, abs=1e-3)
+    assert x.std().item() == pytest.approx(1, abs=1e-3)
+    assert y.bincount().tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    first, labels = next(iter(task.evaluation_batches(10, "cpu")))
+    assert labels.tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert first.min().item() == pytest.approx(-0.1307 / 0.3081, abs=1e-5)
+
+
+def test_recall_sequences_hold_their_own_answer() -> None:
+    task = make("associative_recall", length=20, vocabulary_size=11)
+    assert task.facts == {"pairs": 10, "keys": 4, "values": 5, "evaluation_sequences": 500}
+    x, y = task.batch(1, 256, 0, "cpu")
+    assert x.shape == y.shape == (256, 22)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    for tokens, answer in zip(x.tolist(), y[:, -1].tolist(), strict=True):
+        keys, values, prefix, query = tokens[:20:2], tokens[1:20:2], tokens[20], tokens[21]
+        assert set(keys) <= set(range(4))
+        assert set(values) <= set(range(4, 9))
+        assert prefix == 9
+        recalled = {value for key, value in zip(keys, values, strict=True) if key == query}
+        assert recalled == {answer}
+    assert len({tuple(row) for row in x.tolist()}) == 256
+
+
+def test_recall_is_evaluated_on_the_answer_alone() -> None:
+    task = make("associative_recall")
+    for x, y in task.evaluation_batches(100, "cpu"):
+        assert (y[:, :-1] == IGNORED).all()
+        output = torch.zeros(len(x), task.length, task.output_size)
+        output[torch.arange(len(x)), -1, y[:, -1]] = 5.0
+        assert task.accuracy(output, y) == 1.0
+        assert task.loss(output, y) < 0.2
+        output[::2, -1] = 0.0
+        output[::2, -1, 0] = 9.0  # a key, never an answer
+        assert task.accuracy(output, y).item() == pytest.approx(0.5)
+
+
+def test_char_lm_shifts_by_one_and_keeps_evaluation_apart(texts: Path) -> None:
+    task = make("char_lm", texts, file="story.txt", length=30)
+    text = (texts / "story.txt").read_text(encoding="utf-8")
+    characters = "".join(sorted(set(text)))
+    assert task.vocabulary == len(characters)
+
+    def read(ids: torch.Tensor) -> str:
+        return "".join(characters[i] for i in ids.tolist())
+
+    split = len(text) * 9 // 10
+    x, y = task.batch(1, 500, 0, "cpu")
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    for window in torch.cat([x, y[:, -1:]], 1):
+        assert read(window) in text[:split]
+    evaluation = [(read(a), read(b)) for xs, ys in task.evaluation_batches(4, "cpu") for a, b in zip(xs, ys, strict=True)]
+    assert "".join(a for a, _ in evaluation) == text[split : split + 30 * len(evaluation)]
+    assert "".join(b for _, b in evaluation) == text[split + 1 : split + 1 + 30 * len(evaluation)]
+    assert len(text) - split - 1 - 30 * len(evaluation) < 30
+
+
+def test_the_first_and_last_training_window_can_be_drawn(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("".join(chr(0x100 + i) for i in range(60)), encoding="utf-8")
+    task = make("char_lm", tmp_path, file="t.txt", length=4)
+    x, _ = task.batch(1, 2000, 0, "cpu")
+    assert task.facts["train_characters"] == 54
+    assert sorted(set(x[:, 0].tolist())) == list(range(54 - 4))
+
+
+def test_tiny_shakespeare_has_its_65_characters(data_root: Path) -> None:
+    task = make("char_lm", data_root)
+    assert task.vocabulary == 65
+    assert task.facts["train_characters"] == 1_115_394 * 9 // 10
+
+
+def test_missing_data_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte\(.gz\): no such file"):
+        make("mnist", tmp_path)
+    with pytest.raises(DataError, match=r"none\.txt: no such file"):
+        make("char_lm", tmp_path, file="none.txt")
+
+
+def test_seeds_are_mixed_in_their_low_bits() -> None:
+    low = {mixed_seed(seed, step) & 0xFFFFFFFF for seed in range(30) for step in range(1000)}
+    assert len(low) > 29_990
+    assert mixed_seed(1, 2) != mixed_seed(2, 1)
+    assert all(0 <= mixed_seed(seed) < 2**63 for seed in range(100))
+
+
+@pytest.mark.parametrize("name", sorted(config.TASKS))
+def test_every_configured_task_can_be_made_and_has_the_length_the_limits_count_with(name: str, data_root: Path) -> None:
+    parsed = parse_config({"task": {"name": name}}).task
+    task = get_task(parsed, data_root)
+    assert task.length == config.sequence_length(parsed)
+    assert task.facts

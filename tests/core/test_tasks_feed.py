@@ -1,0 +1,37 @@
+"""A feed hands out the very batches of its task, in the order that is asked for, however early they were made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stablessm_core.config import parse_config
+from stablessm_core.tasks import get_task
+from stablessm_core.tasks.base import Task
+from stablessm_core.tasks.feed import Feed
+
+ASKED = [1, 2, 3, 9, 4, 5, 5, 6]  # a rollback goes back, a resumed run begins anywhere
+
+
+def task_of(name: str) -> Task:
+    return get_task(parse_config({"task": {"name": name}}).task, Path("/nonexistent"))
+
+
+@pytest.mark.parametrize("name", ["digits", "polynomial_memory", "associative_recall"])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+        ),
+    ],
+)
+def test_a_batch_that_was_fed_has_the_bits_of_the_tasks_own(name: str, device: str) -> None:
+    feed = Feed(task_of(name), 8, 3, torch.device(device))
+    task = task_of(name)
+    for step in ASKED:
+        for fed, own in zip(feed(step), task.batch(step, 8, 3, device), strict=True):
+            assert torch.equal(fed, own), step
