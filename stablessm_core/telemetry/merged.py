@@ -1,0 +1,83 @@
+"""Merged payloads: the numbers of many blocks as one, and exactly where each of them began. Pure numpy, no SQL.
+
+Long blocks compress better and cost fewer rows; but a live stream that resumes, and a run that goes back to a checkpoint, must
+find the flushes as they were. So a merged payload carries its pieces: (event number, points) of each block in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import zstandard
+
+from stablessm_core.telemetry.blocks import MERGED, SMALL_EFFORT, encode_small
+
+MAX_PIECES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a block lies: `count` points or buckets of `level` from `first_step` on."""
+
+    level: int
+    first_step: int
+    stride: int
+    count: int
+
+    def joined(self, after: Span) -> Span | None:
+        """The one span of both laid end to end, None where they do not fit.
+
+        A single point of level 0 has no stride of its own: points that came one by one join at any equal distance.
+        """
+        stride = self.stride
+        if self.level == 0 and self.count == 1:
+            stride = after.stride if after.count > 1 else after.first_step - self.first_step
+        fits = after.stride == stride or (self.level == 0 and after.count == 1)
+        if stride < 1 or not fits or after.first_step != self.first_step + self.count * stride:
+            return None
+        return Span(self.level, self.first_step, stride, self.count + after.count)
+
+
+def pack(values: np.ndarray, pieces: np.ndarray) -> bytes:
+    """Payload of the numbers (columns, ..., points) of blocks laid end to end; `pieces` int64 (n, 2): event number, points."""
+    if len(pieces) == 1:
+        return encode_small(values)
+    if int(pieces[:, 1].sum()) != values.shape[-1] or len(pieces) > MAX_PIECES:
+        raise ValueError(f"{len(pieces)} pieces of {int(pieces[:, 1].sum())} points for {values.shape[-1]} points")
+    table = np.ascontiguousarray(pieces, "<i8").copy()
+    table[1:, 0] -= pieces[:-1, 0]  # numbers grow by little: their differences compress to nothing
+    head = zstandard.ZstdCompressor(level=SMALL_EFFORT).compress(np.ascontiguousarray(table.T).tobytes())
+    return bytes([MERGED]) + len(head).to_bytes(4, "little") + head + encode_small(values)
+
+
+def pieces_of(payload: bytes, seq: int, count: int) -> np.ndarray:
+    """int64 (n, 2): event number and points of each block inside; one that was never merged is its own only piece.
+
+    `seq`, `count`: of the block's row. Raises ValueError on a damaged table.
+    """
+    if payload[:1] != bytes([MERGED]):
+        return np.array([[seq, count]], np.int64)
+    length = int.from_bytes(payload[1:5], "little")
+    head = payload[5 : 5 + length]
+    try:
+        size = zstandard.frame_content_size(head)
+        if len(head) != length or not 0 < size <= 16 * MAX_PIECES or size % 16:
+            raise ValueError(f"block payload has {len(head)} bytes of pieces that announce {size}; it is damaged")
+        table = np.frombuffer(zstandard.ZstdDecompressor().decompress(head, allow_extra_data=False), "<i8").reshape(2, -1).T
+    except zstandard.ZstdError as error:
+        raise ValueError(f"block payload has damaged pieces: {error}") from None
+    pieces = np.column_stack([np.cumsum(table[:, 0]), table[:, 1]])
+    if (pieces[:, 1] < 1).any() or int(pieces[:, 1].sum()) != count or pieces[-1, 0] != seq:
+        raise ValueError(f"block payload has pieces of {int(pieces[:, 1].sum())} points; it holds {count}")
+    return pieces
+
+
+def cut(pieces: np.ndarray, points: int, *, whole: bool) -> np.ndarray:
+    """The pieces of the first `points` points; one that straddles is shortened, or with `whole` left out."""
+    ends = np.cumsum(pieces[:, 1])
+    kept = pieces[ends <= points].copy()
+    begun = int(kept[:, 1].sum())
+    if whole or begun == points or len(kept) == len(pieces):
+        return kept
+    return np.concatenate([kept, [[pieces[len(kept), 0], points - begun]]])

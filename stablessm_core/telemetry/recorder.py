@@ -1,0 +1,330 @@
+"""From rows on the device to blocks in a sink: flush thread, levels, detectors, back-pressure.
+
+The training thread calls `record` once a step and never waits for the device or, short of back-pressure, for the sink. Every
+step's row passes through the ring, so a non-finite number is found at its exact step however late the flush;
+`every` only thins what is kept. Back-pressure: QUEUE flushes may wait, then the ring collects, then the training thread waits
+PATIENCE seconds once, then rows are dropped and counted until the sink moves again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.detectors import NONFINITE, Alert, Detectors
+from stablessm_core.telemetry.monitor import Monitor
+from stablessm_core.telemetry.ring import Ring, RowCopy
+from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.sinks import Flush as Flush
+from stablessm_core.telemetry.sinks import MemorySink as MemorySink
+from stablessm_core.telemetry.sinks import Sink as Sink
+
+FLUSH_STEPS = 64
+FLUSH_SECONDS = 0.2
+QUEUE = 8
+PATIENCE = 5.0  # seconds
+RING_BYTES = 1 << 26
+DETECTORS = "detectors"  # beside the groups, in what a checkpoint keeps of the telemetry
+RATE_SECONDS = 10.0  # steps per second are over this long
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    # consecutive steps on their way to the flush thread
+    first_step: int
+    copies: tuple[RowCopy, ...]
+    rows: int
+    seconds: float  # spent on them, pauses left out
+    steps_per_second: float | None
+
+
+class Recorder:
+    """Records series of a run. The catalogue's recorded series are columns of the rows, except gauges and `log`ged groups.
+
+    catalogue: every series, groups in the order of their columns. layout: (name, width) of a row's columns in order.
+    gauges: per name a function (rows, seconds) -> value, asked at each flush and repeated for the steps in it.
+    monitor: derived columns and detectors; without one the catalogue may hold no derived series.
+    ring: where the rows are; who writes them there itself, in a captured graph say, calls `recorded` instead of `record`.
+    halt: at the first non-finite step set `fatal` and take nothing after that step, until `rewind`.
+    """
+
+    def __init__(
+        self,
+        catalogue: Sequence[Series],
+        sink: Sink,
+        *,
+        layout: Sequence[tuple[str, int]],
+        device: torch.device | str = "cpu",
+        every: int = 1,
+        monitor: Monitor | None = None,
+        gauges: Mapping[str, Callable[[int, float], float]] | None = None,
+        halt: bool = False,
+        flush_steps: int = FLUSH_STEPS,
+        flush_seconds: float = FLUSH_SECONDS,
+    ) -> None:
+        self.fatal: Alert | None = None
+        self.dropped, self.errors = 0, 0  # steps whose telemetry was lost; calls that raised
+        self.latest: dict[str, float] = {}  # last value of each scalar series that reached the sink
+        self._sink, self._every, self._monitor, self._halt = sink, every, monitor, halt
+        self._gauges = dict(gauges or {})
+        ends = np.cumsum([width for _, width in layout])
+        self._columns = {name: slice(int(end) - width, int(end)) for (name, width), end in zip(layout, ends, strict=True)}
+        self._groups = self._recorded_groups(catalogue)
+        self._levels = {group: LevelBuilder(group, every) for group in self._groups}
+        columns = int(ends[-1])
+        self._flush_steps = max(1, min(flush_steps, RING_BYTES // (8 * columns)))
+        self._flush_seconds = flush_seconds
+        self.ring = Ring(columns, 4 * self._flush_steps, torch.device(device))
+        self._first_step, self._started = 0, False
+        self._flushed_at = self._clocked_at = perf_counter() - flush_seconds  # so that the first step is out at once
+        self._paused = 0.0
+        self._marks: deque[tuple[float, int]] = deque()  # (seconds of training, steps recorded) at the latest flushes
+        self._recorded = 0
+        self._patience = PATIENCE
+        self._queue: queue.Queue[_Batch | Callable[[], None] | None] = queue.Queue(QUEUE)
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._thread.start()
+        self._call(lambda: sink.open(list(catalogue)))
+
+    @property
+    def thread_id(self) -> int:
+        """Of the flush thread, for whoever measures it."""
+        return self._thread.ident or 0
+
+    def record(self, step: int, row: Tensor) -> None:
+        """Take the row of training step `step`, float32 (columns,) on the recorder's device; steps follow on each other."""
+        self.ring.write(row)
+        self.recorded(step)
+
+    def recorded(self, step: int) -> None:
+        """The host's half of `record`, for whoever has written the row of `step` into `ring`."""
+        if self.ring.rows == 0:
+            self._first_step = step
+        elif step != self._first_step + self.ring.rows:
+            raise ValueError(f"step is {step}; expected {self._first_step + self.ring.rows}, the one after the last recorded")
+        self.ring.advance()
+        if self.ring.rows >= self._flush_steps or perf_counter() - self._flushed_at >= self._flush_seconds:
+            self.flush()
+
+    def log(self, step: int, group: str, values: Mapping[str, float]) -> None:
+        """Record values of a group that comes at its own pace (evaluation), in the order of its catalogue columns."""
+        self.flush()
+        block = Block(group, 0, step, 1, np.array(list(values.values()), np.float32)[:, None])
+        self.latest.update(values)
+        self._call(lambda: self._sink.write(Flush([block], [], step, None)))
+
+    def alert(self, step: int, alert: Alert) -> None:
+        """Send an alert that no row shows; `step`: the last step recorded."""
+        self._call(lambda: self._sink.write(Flush([], [alert], step, None)))
+
+    def flush(self, *, force: bool = False) -> None:
+        """Start sending what was recorded; with a full queue only when the ring is full too, or when forced."""
+        if self.ring.rows == 0 or (self._queue.full() and self.ring.rows < self.ring.max_rows and not force):
+            return
+        rows, first_step = self.ring.rows, self._first_step
+        now = perf_counter()
+        seconds, self._flushed_at, self._clocked_at = now - self._clocked_at, now, now
+        self._recorded += rows
+        batch = _Batch(first_step, (self.ring.take(),), rows, seconds, self._rate(now))
+        try:
+            self._queue.put(batch, timeout=self._patience)
+            self._patience = PATIENCE
+        except queue.Full:
+            self._patience = 0.0
+            self._lost(rows, "the sink is too slow")
+
+    def drain(self, timeout: float = 30.0) -> bool:
+        """Wait until everything recorded so far has reached the sink; False when that took longer than `timeout` seconds."""
+        self.flush(force=True)
+        done = threading.Event()
+        return self._call(done.set) and done.wait(timeout)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Drain, then leave the time spent inside out of every rate (evaluation, checkpoints)."""
+        self.drain()
+        began = perf_counter()
+        yield
+        ended = perf_counter()
+        self._paused += ended - began
+        self._clocked_at += ended - began
+        self._flushed_at = ended
+
+    def checkpoint(self, step: int, path: Path, sha256: str) -> None:
+        """Tell the sink of a durable checkpoint, after everything recorded before."""
+        self._call(lambda: self._sink.checkpoint(step, path, sha256))
+
+    def checkpoints_needed(self) -> Collection[int]:
+        """Steps whose checkpoints must stay on disk."""
+        return self._sink.needed()
+
+    def levels(self) -> dict[str, np.ndarray]:
+        """What the coarser levels wait for and the detectors remember, for a checkpoint; call it when drained."""
+        parts: dict[str, LevelBuilder | Detectors] = dict(self._levels)
+        if self._monitor:
+            parts[DETECTORS] = self._monitor.detectors
+        return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.state().items()}
+
+    def restore_levels(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from `levels()` of an earlier recorder with the same catalogue; call it when drained."""
+
+        def of(name: str) -> dict[str, np.ndarray]:
+            return {key.removeprefix(name + "/"): array for key, array in arrays.items() if key.startswith(name + "/")}
+
+        for group in self._levels:
+            self._levels[group] = LevelBuilder(group, self._every)
+            if own := of(group):
+                self._levels[group].restore(own)
+        if self._monitor:
+            self._monitor.detectors.restore(of(DETECTORS))
+
+    def rewind(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
+        """Take back the steps after `to_step`; recording goes on at `to_step + 1` as if they had never been.
+
+        Waits for the sink, however long: two histories must not mix.
+        """
+        self.flush(force=True)
+        done = threading.Event()
+
+        def forget() -> None:
+            self.restore_levels(levels)
+            self.fatal = None
+
+        for job in (lambda: self._sink.rolled_back(to_step, reason), forget, done.set):
+            self._queue.put(job)
+        done.wait()
+
+    def close(self, timeout: float = 60.0) -> bool:
+        """Send everything and end the thread; False when the sink did not take it within `timeout` seconds."""
+        done = self.drain(timeout)
+        if done:
+            self._queue.put(None)
+            self._thread.join(timeout)
+        return done
+
+    def _recorded_groups(self, catalogue: Sequence[Series]) -> dict[str, list[Series]]:
+        groups: dict[str, list[Series]] = {}
+        for series in catalogue:
+            known = self._columns.get(series.name)
+            if series.derived:
+                if self._monitor is None:
+                    raise ValueError(f"series {series.name!r} is derived; that needs a monitor")
+            elif known is not None and known.stop - known.start != series.width:
+                raise ValueError(f"series {series.name!r} has width {series.width}; its columns are {known.stop - known.start}")
+            elif known is not None or series.name in self._gauges:
+                groups.setdefault(series.group, []).append(series)
+        return groups
+
+    def _rate(self, now: float) -> float | None:
+        self._marks.append((now - self._paused, self._recorded))
+        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[0][0] > RATE_SECONDS:
+            self._marks.popleft()
+        (t0, n0), (t1, n1) = self._marks[0], self._marks[-1]
+        return (n1 - n0) / (t1 - t0) if t1 > t0 else None
+
+    def _call(self, function: Callable[[], None]) -> bool:
+        try:
+            self._queue.put(function, timeout=PATIENCE)
+        except queue.Full:
+            self._lost(0, "the sink is too slow")
+            return False
+        return True
+
+    # ---- everything below runs on the recorder's thread ----
+
+    def _work(self) -> None:
+        while True:
+            for job in _merged(self._waiting()):
+                if job is None:
+                    return
+                try:
+                    if callable(job):
+                        job()
+                    else:
+                        self._process(job)
+                except Exception as error:  # noqa: BLE001 - telemetry never stops training: warned once, counted
+                    self._lost(0 if callable(job) else job.rows, repr(error), error)
+
+    def _waiting(self) -> list[_Batch | Callable[[], None] | None]:
+        jobs = [self._queue.get()]
+        while not self._queue.empty():
+            jobs.append(self._queue.get())
+        return jobs
+
+    def _lost(self, rows: int, reason: str, error: BaseException | None = None) -> None:
+        if self.dropped == self.errors == 0:
+            log.warning("telemetry is being lost: %s; training goes on, losses are counted", reason, exc_info=error)
+        self.dropped += rows
+        self.errors += 1
+
+    def _process(self, batch: _Batch) -> None:
+        if self.fatal is not None:
+            return
+        table = np.concatenate([copy.wait() for copy in batch.copies])
+        columns = {name: table[:, where] for name, where in self._columns.items()}
+        alerts: list[Alert] = []
+        derived: dict[str, np.ndarray] = {}
+        fatal = None
+        if self._monitor is not None:
+            rows, derived = self._monitor.read(batch.first_step, columns)
+            bad = self._monitor.detectors.first_nonfinite(rows) if self._halt else None
+            if bad is not None:
+                table, rows = table[: bad + 1], rows.cut(bad + 1)
+                columns = {name: values[: bad + 1] for name, values in columns.items()}
+                derived = {group: values[: bad + 1] for group, values in derived.items()}
+            alerts = self._monitor.detectors.scan(rows)
+            if bad is not None:
+                fatal = next(alert for alert in alerts if alert.kind in NONFINITE)
+        for name, gauge in self._gauges.items():
+            columns[name] = np.full((len(table), 1), gauge(batch.rows, batch.seconds), np.float32)
+        last_step = batch.first_step + len(table) - 1
+        blocks = self._blocks(batch.first_step, last_step, columns, derived, keep_last=fatal is not None)
+        self.latest.update((name, float(values[-1, 0])) for name, values in columns.items() if values.shape[1] == 1)
+        try:
+            self._sink.write(Flush(blocks, alerts, last_step, batch.steps_per_second))
+        finally:
+            self.fatal = fatal  # after the fatal step is out, so that whoever sees it may stop
+
+    def _blocks(
+        self, first: int, last: int, columns: Mapping[str, np.ndarray], derived: Mapping[str, np.ndarray], *, keep_last: bool
+    ) -> list[Block]:
+        # kept are steps 1, 1 + every, 1 + 2 every, ...
+        skip = (1 - first) % self._every
+        blocks: list[Block] = []
+        for group, recorded in self._groups.items():
+            raw = np.concatenate([columns[series.name] for series in recorded], axis=1).T
+            kept = np.ascontiguousarray(raw[:, skip :: self._every])
+            if kept.shape[1]:
+                blocks.append(Block(group, 0, first + skip, self._every, kept))
+                whole = np.concatenate([kept, derived[group].T[:, skip :: self._every]]) if group in derived else kept
+                blocks += self._levels[group].feed(first + skip, whole)
+            if keep_last and (last - 1) % self._every:
+                blocks.append(Block(group, 0, last, self._every, np.ascontiguousarray(raw[:, -1:])))
+        return blocks
+
+
+def _merged(jobs: list[_Batch | Callable[[], None] | None]) -> list[_Batch | Callable[[], None] | None]:
+    # batches that piled up behind a slow sink travel as one
+    merged: list[_Batch | Callable[[], None] | None] = []
+    for job in jobs:
+        last = merged[-1] if merged else None
+        if isinstance(job, _Batch) and isinstance(last, _Batch) and last.first_step + last.rows == job.first_step:
+            seconds = last.seconds + job.seconds
+            merged[-1] = _Batch(last.first_step, last.copies + job.copies, last.rows + job.rows, seconds, job.steps_per_second)
+        else:
+            merged.append(job)
+    return merged

@@ -1,0 +1,97 @@
+"""The catalogue of series: every name, unit and meaning, once. No other file spells a series name.
+
+A *group* of series is recorded together: its columns share steps and travel in the same blocks. `scalars` holds the width-1
+series of every step, `ssm/{layer}` the per-eigenvalue ones of a layer, `eval` what comes at its own pace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TRAIN_LOSS = "train/loss"
+TRAIN_RATE = "train/tokens_per_second"
+STEP_TIME = "train/step_seconds"
+LR = "optim/lr"
+GRAD_NORM = "optim/grad_norm"
+EVAL_LOSS = "eval/loss"
+EVAL_ACCURACY = "eval/accuracy"
+GPU_MEMORY = "system/gpu_memory_gib"
+HOST_MEMORY = "system/host_memory_gib"
+
+SCALARS, EVAL = "scalars", "eval"
+
+WIDE = 4096  # eigenvalues; layers above this are recorded as quantiles and extremes unless the run asks for all
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+EXTREMES = 16
+
+
+@dataclass(frozen=True)
+class Series:
+    """One recorded series: `width` numbers per step, the next `width` columns of its group's blocks in catalogue order.
+
+    A derived series is not in the raw blocks: it is computed from its layer's weight when read, and only its coarse levels are
+    stored, in the columns after the recorded ones.
+    """
+
+    name: str
+    group: str
+    width: int
+    unit: str
+    meaning: str
+    derived: bool = False
+
+
+MEANINGS: dict[str, tuple[str, str]] = {
+    TRAIN_LOSS: ("", "Training loss of the step."),
+    TRAIN_RATE: ("1/s", "Sequence steps (tokens) trained per second, over the last flush."),
+    STEP_TIME: ("s", "Wall time per training step, over the last flush."),
+    LR: ("", "Learning rate of the step."),
+    GRAD_NORM: ("", "Global L2 norm of the gradient, before clipping."),
+    EVAL_LOSS: ("", "Mean loss on the evaluation split."),
+    EVAL_ACCURACY: ("", "Share of right answers on the evaluation split, 0 to 1."),
+    GPU_MEMORY: ("GiB", "Largest GPU memory allocated so far."),
+    HOST_MEMORY: ("GiB", "Resident memory of the training process."),
+    "grad_over_weight": ("", "|dL/dw| / |w| of each eigenvalue's weight w."),
+    "weight": ("", "Trainable weight w of each eigenvalue."),
+    "dt": ("", "Step size of each eigenvalue (continuous time only)."),
+    "eigenvalue": ("", "Eigenvalue lambda_bar of the discrete recurrence, f(w) or exp(dt f(w))."),
+    "boundary_distance": ("", "1 - |lambda_bar|: distance to the stability boundary; negative is unstable."),
+    "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
+    "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),
+    "boundary_distance_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of 1 - |lambda_bar| over the layer; NaN is largest."),
+    "grad_over_weight_largest": ("", "The 16 largest |dL/dw| / |w| of the layer, largest first, NaN before all."),
+    "grad_over_weight_largest_index": ("", "Which eigenvalues the 16 largest |dL/dw| / |w| belong to."),
+    "boundary_distance_smallest": ("", "The 16 smallest 1 - |lambda_bar| of the layer, smallest first, NaN before all."),
+    "boundary_distance_smallest_index": ("", "Which eigenvalues the 16 smallest 1 - |lambda_bar| belong to."),
+}
+
+
+def layer_group(layer: int) -> str:
+    return f"ssm/{layer}"
+
+
+def layer_series(layer: int, kind: str) -> str:
+    """Name of a per-eigenvalue series, e.g. layer_series(0, "grad_over_weight") == "ssm/0/grad_over_weight"."""
+    return f"ssm/{layer}/{kind}"
+
+
+def scalar(name: str, group: str = SCALARS) -> Series:
+    unit, meaning = MEANINGS[name]
+    return Series(name, group, 1, unit, meaning)
+
+
+def layer_catalogue(layer: int, width: int, time: str) -> list[Series]:
+    """Series of one layer, recorded ones first, in the column order of its blocks."""
+    kinds = ["grad_over_weight", "weight"] + (["dt"] if time == "continuous" else [])
+    return [Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k]) for k in kinds] + [
+        Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=True)
+        for k in ("eigenvalue", "boundary_distance")
+    ]
+
+
+def wide_layer_catalogue(layer: int) -> list[Series]:
+    """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues."""
+    widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
+    for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
+        widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
+    return [Series(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k]) for k, n in widths.items()]

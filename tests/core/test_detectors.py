@@ -1,0 +1,211 @@
+"""Detectors name the exact step, layer, eigenvalue and tensor, once per episode, wherever the flushes fall."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stablessm_core.telemetry.detectors import DEAD_STEPS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
+
+PARAMETERS = ["encoder.weight", "blocks.0.ssm.w", "blocks.1.ssm.w"]
+STEPS, WIDTH = 600, 5
+
+
+class History:
+    """A healthy run of two layers, to be damaged by a test and then read in flushes of any size."""
+
+    def __init__(self) -> None:
+        self.loss = np.ones(STEPS, np.float32)
+        self.norms = np.ones((STEPS, 6), np.float32)
+        self.ratio = np.full((2, STEPS, WIDTH), 0.5, np.float32)
+        self.weight = np.full((2, STEPS, WIDTH), 0.3, np.float32)
+        self.distance = np.full((2, STEPS, WIDTH), 0.2, np.float32)
+        self.state = np.ones((2, STEPS, WIDTH), np.float32)
+
+    def rows(self, first: int, last: int) -> Rows:
+        at = slice(first, last)
+        layers = [
+            LayerRows(
+                i,
+                f"blocks.{i}.ssm.w",
+                Values(self.ratio[i, at]),
+                Values(self.weight[i, at]),
+                Values(self.distance[i, at]),
+                Values(self.state[i, at]),
+            )
+            for i in range(2)
+        ]
+        return Rows(first + 1, self.loss[at], self.norms[at], layers)
+
+    def alerts(self, flush: int = 64, **thresholds: float) -> list[Alert]:
+        detectors = Detectors(PARAMETERS, **thresholds)
+        found: list[Alert] = []
+        for first in range(0, STEPS, flush):
+            found += detectors.scan(self.rows(first, min(first + flush, STEPS)))
+        return found
+
+
+@pytest.fixture(params=[1, 64, 600], ids="flush={}".format)
+def flush(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def test_a_healthy_run_raises_nothing(flush: int) -> None:
+    assert History().alerts(flush, max_grad_over_weight=1e4, min_boundary_distance=1e-4) == []
+
+
+def test_a_nonfinite_loss_is_named_with_its_value(flush: int) -> None:
+    history = History()
+    history.loss[99:] = np.nan
+    (alert,) = history.alerts(flush)
+    assert (alert.kind, alert.severity, alert.step, alert.tensor, alert.series) == (
+        "nonfinite_loss",
+        "critical",
+        100,
+        "loss",
+        "train/loss",
+    )
+    assert np.isnan(alert.value or 0)
+
+
+def test_a_nonfinite_gradient_of_an_eigenvalue_weight_is_named_down_to_the_eigenvalue(flush: int) -> None:
+    history = History()
+    history.norms[49:, 5] = np.inf
+    history.ratio[1, 49:, 3] = np.inf
+    (alert,) = history.alerts(flush)
+    assert (alert.kind, alert.step, alert.layer, alert.eigenvalue) == ("nonfinite_gradient", 50, 1, 3)
+    assert (alert.tensor, alert.value, alert.series) == ("blocks.1.ssm.w.grad", np.inf, "ssm/1/grad_over_weight")
+
+
+def test_a_nonfinite_gradient_elsewhere_is_named_by_its_tensor() -> None:
+    history = History()
+    history.norms[9, 3] = np.nan
+    (alert,) = history.alerts()
+    assert (alert.kind, alert.step, alert.layer, alert.tensor) == ("nonfinite_gradient", 10, None, "encoder.weight.grad")
+
+
+def test_a_nonfinite_weight_is_named(flush: int) -> None:
+    history = History()
+    history.norms[9:, 1] = np.nan
+    history.weight[0, 9:, 2] = history.distance[0, 9:, 2] = np.nan
+    (alert,) = history.alerts(flush)
+    assert (alert.kind, alert.step, alert.layer, alert.eigenvalue, alert.tensor) == (
+        "nonfinite_weight",
+        10,
+        0,
+        2,
+        "blocks.0.ssm.w",
+    )
+
+
+def test_of_several_overflowing_states_the_eigenvalue_furthest_beyond_the_boundary_is_named(flush: int) -> None:
+    history = History()
+    history.state[1, 300:, [1, 2, 4]] = np.inf
+    history.distance[1, :, 2] = -0.3
+    found = [a for a in history.alerts(flush) if a.kind == "nonfinite_state"]
+    assert [(a.step, a.layer, a.eigenvalue, a.value) for a in found] == [(301, 1, 2, np.inf)]
+    assert "and 2 others" in found[0].message
+
+
+def test_first_nonfinite_is_the_earliest_row_of_any_kind() -> None:
+    history, detectors = History(), Detectors(PARAMETERS)
+    assert detectors.first_nonfinite(history.rows(0, STEPS)) is None
+    history.loss[200], history.norms[190, 4], history.state[0, 180, 0] = np.nan, np.inf, np.nan
+    assert detectors.first_nonfinite(history.rows(0, STEPS)) == 180
+    assert detectors.first_nonfinite(history.rows(185, STEPS)) == 5
+    assert len(history.rows(0, STEPS).cut(3).layers[1].state.values) == 3
+
+
+def test_causes_come_before_consequences_in_one_step() -> None:
+    history = History()
+    history.loss[4] = history.norms[4, 1] = history.norms[4, 4] = history.state[0, 4, 0] = np.nan
+    history.weight[0, 4, 0] = history.ratio[0, 4, 0] = np.nan
+    kinds = [a.kind for a in history.alerts()]
+    assert kinds == ["nonfinite_weight", "nonfinite_state", "nonfinite_loss", "nonfinite_gradient"]
+
+
+def test_a_ratio_above_the_threshold_names_the_worst_and_counts_the_others(flush: int) -> None:
+    history = History()
+    history.ratio[0, 120, [0, 3, 4]] = [2e4, 5e4, 3e4]
+    (alert,) = history.alerts(flush, max_grad_over_weight=1e4)
+    assert (alert.kind, alert.severity, alert.step, alert.layer, alert.eigenvalue, alert.value) == (
+        "grad_over_weight",
+        "warning",
+        121,
+        0,
+        3,
+        5e4,
+    )
+    assert "and 2 others" in alert.message
+
+
+def test_a_weight_of_exactly_zero_raises_nothing_because_the_ratio_says_nothing_there() -> None:
+    history = History()
+    history.ratio[0, 10, 1], history.ratio[1, 10, 1] = np.inf, np.nan
+    assert history.alerts(max_grad_over_weight=1e4) == []
+    history.ratio[0, 10, 2] = 2e4
+    (alert,) = history.alerts(max_grad_over_weight=1e4)
+    assert (alert.layer, alert.eigenvalue, alert.value) == (0, 2, 2e4)
+
+
+def test_an_episode_alerts_once_and_the_next_only_after_a_quiet_time(flush: int) -> None:
+    history = History()
+    history.ratio[0, 50:100, 0] = 9e9
+    history.ratio[0, 100 + REARM_STEPS - 1, 0] = 9e9  # too soon
+    later = 100 + 2 * REARM_STEPS + 5
+    history.ratio[0, later : later + 2, 0] = 9e9
+    history.ratio[1, 60, 0] = 9e9  # another layer is another story
+    found = history.alerts(flush, max_grad_over_weight=1e4)
+    assert [(a.step, a.layer) for a in found] == [(51, 0), (61, 1), (later + 1, 0)]
+
+
+def test_the_boundary_is_watched_from_inside_and_beyond(flush: int) -> None:
+    history = History()
+    history.distance[0, 30:, 1] = 5e-5
+    history.distance[0, 40:, 1] = -1e-3
+    found = history.alerts(flush, min_boundary_distance=1e-4)
+    assert [(a.kind, a.severity, a.step, a.eigenvalue) for a in found] == [
+        ("boundary_distance", "warning", 31, 1),
+        ("unstable_eigenvalue", "critical", 41, 1),
+    ]
+    assert found[1].value == pytest.approx(-1e-3)
+
+
+def test_on_the_boundary_is_unstable_and_thresholds_can_be_off() -> None:
+    history = History()
+    history.distance[1, 3, 2] = 0.0
+    history.ratio[0, 3, 2] = 1e30
+    assert [(a.kind, a.step) for a in history.alerts()] == [("unstable_eigenvalue", 4)]
+
+
+def test_eigenvalues_without_any_gradient_for_long_are_dead(flush: int) -> None:
+    history = History()
+    history.ratio[1, 70:, 2] = 0.0
+    history.ratio[1, 90 : 90 + DEAD_STEPS - 1, 4] = 0.0  # one step short
+    (alert,) = history.alerts(flush)
+    assert (alert.kind, alert.step, alert.layer, alert.eigenvalue) == ("dead_eigenvalues", 70 + DEAD_STEPS, 1, 2)
+
+
+def test_extremes_of_a_wide_layer_name_the_eigenvalue_not_the_column() -> None:
+    ratio = Values(np.float32([[7e5, 1.0]]), np.float32([[50_001, 3]]))
+    at = np.float32([[9, 12_345]])
+    layer = LayerRows(2, "w", ratio, Values(np.ones((1, 2)), at), Values(np.float32([[-0.5, 0.1]]), at), ratio)
+    rows = Rows(8, np.ones(1, np.float32), np.ones((1, 2), np.float32), [layer])
+    found = Detectors(["w"], max_grad_over_weight=1e4).scan(rows)
+    assert [(a.kind, a.step, a.eigenvalue) for a in found] == [("grad_over_weight", 8, 50_001), ("unstable_eigenvalue", 8, 9)]
+
+
+def test_detectors_that_go_on_from_a_checkpoint_raise_what_uninterrupted_ones_raise(flush: int) -> None:
+    history = History()
+    history.ratio[0, 50:400, 2] = 0.0  # dead from step 150 on, in one episode
+    history.ratio[1, 30:300] = 1e6
+    thresholds = {"max_grad_over_weight": 1e4}
+    found: list[Alert] = []
+    state: dict[str, np.ndarray] = {}
+    for first in range(0, STEPS, flush):
+        detectors = Detectors(PARAMETERS, **thresholds)
+        detectors.restore(state)
+        found += detectors.scan(history.rows(first, min(first + flush, STEPS)))
+        state = detectors.state()
+    assert {alert.kind for alert in found} == {"dead_eigenvalues", "grad_over_weight"}
+    assert found == history.alerts(flush, **thresholds)
