@@ -1,0 +1,158 @@
+"""Checkpoints: one safetensors file with every tensor of a run, its JSON state in the header, and a digest over both.
+
+No pickle, no half-written file: a temporary file is written, synced to disk and renamed, then its folder is synced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+FORMAT = 1
+KEEP = 2  # checkpoints left in a folder; the one before the newest is there in case the newest is damaged
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is missing, damaged, or of another run; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Steps 1..`step` are done. `tensors` by path (`model/...`, `optimizer/...`, `rng/...`, `levels/...`), `state` plain JSON."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose path begins with `prefix/`, by the rest of it."""
+        return {path.removeprefix(prefix + "/"): t for path, t in self.tensors.items() if path.startswith(prefix + "/")}
+
+
+def save_checkpoint(
+    directory: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, needed: Collection[int] = ()
+) -> tuple[Path, str]:
+    """Write `step-{step}.safetensors` into `directory`, replacing one of the same step; path and SHA-256 of the file.
+
+    When it returns, the file survives a power cut. Older ones than the newest KEEP are removed, but for those of the steps
+    `needed`. OSError when the disk refuses.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    on_host = {path: t.detach().cpu().contiguous() for path, t in tensors.items()}
+    header = json.dumps({"format": FORMAT, "step": step, "state": dict(state)}, sort_keys=True)
+    path = directory / f"step-{step:010d}.safetensors"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _write(on_host, temporary, {"stablessm": header, "digest": _digest(header, on_host)})
+        with temporary.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    for old in sorted(directory.glob("step-*.safetensors"))[:-KEEP]:
+        if old != path and int(old.stem.removeprefix("step-")) not in needed:
+            old.unlink(missing_ok=True)
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return path, sha256
+
+
+def _write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        system = re.search(r"\(os error (\d+)\)", str(error))
+        if system is None:
+            raise
+        raise OSError(int(system[1]), os.strerror(int(system[1])), str(path)) from error
+
+
+def load_checkpoint(path: Path, *, sha256: str | None = None) -> Checkpoint:
+    """Read and verify a checkpoint, tensors on the CPU; CheckpointError unless it is exactly what was written.
+
+    The digest in the file always counts; `sha256`, where given, must also be that of the file.
+    """
+    try:
+        if sha256 is not None:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != sha256:
+                raise CheckpointError(f"checkpoint {path} is damaged: its SHA-256 is {found}, recorded was {sha256}")
+        with safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
+    except FileNotFoundError:
+        raise CheckpointError(f"checkpoint {path} does not exist") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+    header = metadata.get("stablessm")
+    if header is None:
+        raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of a run")
+    if metadata.get("digest") != _digest(header, tensors):
+        raise CheckpointError(f"checkpoint {path} is damaged: its content does not have the digest it was written with")
+    fields = json.loads(header)
+    if fields["format"] != FORMAT:
+        raise CheckpointError(f"checkpoint {path} has format {fields['format']}; this version reads format {FORMAT}")
+    return Checkpoint(fields["step"], tensors, fields["state"])
+
+
+def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, levels: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    """Everything a run needs to go on bit for bit: weights, optimizer moments, random states, unfinished coarser levels.
+
+    Batches are pure functions of (seed, step), so only dropout draws from the random states.
+    """
+    tensors = {f"model/{path}": t for path, t in model.state_dict().items()}
+    for path, p in model.named_parameters():
+        tensors |= {f"optimizer/{path}/{key}": value for key, value in optimizer.state.get(p, {}).items()}
+    tensors["rng/cpu"] = torch.get_rng_state()
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        tensors["rng/cuda"] = torch.cuda.get_rng_state(device)
+    return tensors | {f"levels/{path}": torch.from_numpy(np.ascontiguousarray(array)) for path, array in levels.items()}
+
+
+def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
+    """Put a checkpoint back into the tensors of `model` and `optimizer` and the random states; returns the coarser levels.
+
+    CheckpointError when the tensors are not those of this model.
+    """
+    try:
+        model.load_state_dict(checkpoint.under("model"))
+    except RuntimeError as error:
+        raise CheckpointError(f"checkpoint of step {checkpoint.step} does not fit the model: {error}") from None
+    moments = checkpoint.under("optimizer")
+    for path, p in model.named_parameters():
+        # into the tensors that are there: a captured training step knows them by address
+        for key, tensor in optimizer.state.get(p, {}).items():
+            saved = moments.get(f"{path}/{key}")
+            tensor.zero_() if saved is None else tensor.copy_(saved)
+    torch.set_rng_state(checkpoint.tensors["rng/cpu"])
+    device = next(model.parameters()).device
+    if device.type == "cuda" and "rng/cuda" in checkpoint.tensors:
+        torch.cuda.set_rng_state(checkpoint.tensors["rng/cuda"], device)
+    return {path: t.numpy().copy() for path, t in checkpoint.under("levels").items()}
+
+
+def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(header.encode())
+    for path in sorted(tensors):
+        t = tensors[path]
+        digest.update(f"{path} {t.dtype} {tuple(t.shape)}\n".encode())
+        digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,73 @@
+"""Where a run happens: its device, and the facts about machine, versions, model and data that are kept with its numbers."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import stablessm_core
+from stablessm_core.config import RunConfig
+from stablessm_core.execution import Execution
+from stablessm_core.layers import StableSSM
+from stablessm_core.optimizer import describe_groups
+from stablessm_core.scan import resolve_backend
+from stablessm_core.tasks.base import Task
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a run: "auto" is CUDA where there is one. ValueError when "cuda" is asked for and absent."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda'; this machine has no usable CUDA device, 'cpu' and 'auto' would work")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def describe(
+    config: RunConfig,
+    task: Task,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    execution: Execution,
+) -> dict[str, Any]:
+    """The environment of a run: what a reader needs to judge, or repeat, its numbers. Plain JSON."""
+    return {
+        "device": str(device),
+        "device_name": device_name(device),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "stablessm": stablessm_core.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "scan_backend": resolve_backend(config.train.scan_backend, device),
+        "layers": _layers(config, task, model, device),
+        "precision": config.train.precision,
+        "execution": execution.described(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameter_groups": describe_groups(optimizer),
+        "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size} | task.facts,
+    }
+
+
+def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:
+    """Fused or not, and why; the layers of a run are all of one size."""
+    layer = next(module for module in model.modules() if isinstance(module, StableSSM))
+    return layer.choice(device, config.train.batch_size * task.length).described()
+
+
+def device_name(device: torch.device) -> str:
+    """What the maker calls the GPU, or this machine's processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    processors = Path("/proc/cpuinfo")
+    if processors.exists():
+        for line in processors.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

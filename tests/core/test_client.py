@@ -1,0 +1,164 @@
+"""The Python client against the real application: what it gives back is what was recorded."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
+from http_service import BODY, TOKEN, InProcess, application, running
+from recording import Recording, claim, nonfinite
+
+from server import jobs
+from server.db import Database
+from stablessm_core.client import ApiError, Client, LiveEvent, find_server
+from stablessm_core.config import parse_config
+
+RATIO = "ssm/0/grad_over_weight"
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    database = Database(sqlite_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[Client]:
+    with Client("http://127.0.0.1:8000", TOKEN, transport=InProcess(application(database.url, tmp_path))) as client:
+        yield client
+
+
+@pytest.fixture
+def recording(client: Client, database: Database) -> Recording:
+    client.submit(BODY | {"train": {"steps": 500}, "model": {"d_state": 4}})
+    made = Recording(database, claim(database), width=4)
+    made.write(200, [nonfinite(step=7)])
+    return made
+
+
+def test_runs_are_submitted_listed_changed_and_stopped(client: Client) -> None:
+    first = client.submit(parse_config(BODY), key="once")
+    assert client.submit(BODY, key="once")["id"] == first["id"] == 1
+    clone = client.clone(1, {"optimizer.lr": 0.5})
+    assert clone["config"]["optimizer"]["lr"] == 0.5
+    sweep = client.submit_sweep(BODY, {"train.seed": range(120)})
+    assert client.sweep(sweep["id"])["statuses"] == {"queued": 120}
+    assert [run["id"] for run in client.runs(sort="id")] == [1, clone["id"], *(run["id"] for run in sweep["runs"])]
+    assert [run["id"] for run in client.runs("lr=0.5")] == [clone["id"]]
+    assert len(list(client.runs(limit=7))) == 7
+    assert client.update(1, name="x")["name"] == "x"
+    assert client.cancel(1)["status"] == "cancelled"
+    assert client.resume(1)["status"] == "queued"
+    client.cancel(1)
+    client.delete(1)
+    with pytest.raises(ApiError) as refused:
+        client.run(1)
+    assert (refused.value.status, refused.value.code, refused.value.field) == (404, "not_found", "run_id")
+    assert client.workers() == []
+
+
+def test_a_refusal_names_the_field_and_what_is_allowed(client: Client) -> None:
+    with pytest.raises(ApiError, match="allowed: >= 1") as refused:
+        client.submit(BODY | {"train": {"steps": 0}})
+    assert (refused.value.field, refused.value.allowed) == ("train.steps", ">= 1")
+
+
+def test_series_are_numpy_bit_for_bit(client: Client, recording: Recording) -> None:
+    series = client.series(1, RATIO)
+    assert (series.step.dtype, series.value.dtype) == (np.int64, np.float32)
+    assert np.array_equal(series.step, recording.steps)
+    assert np.array_equal(series.value.view(np.uint32), recording.truth[RATIO].view(np.uint32))
+    loss = client.series(1, "train/loss", from_step=10, to_step=12)
+    assert loss.value.shape == (3,)
+    some = client.series(1, RATIO, eigenvalues=[2])
+    assert np.array_equal(some.value, recording.truth[RATIO][:, 2], equal_nan=True)
+    coarse = client.series(1, RATIO, max_points=10)
+    assert coarse.value is None
+    assert coarse.max.shape == coarse.nonfinite.shape == (10, 4)
+    assert {s["name"] for s in client.catalogue(1)} >= {RATIO, "train/loss"}
+
+
+def test_series_are_arrow_and_files(client: Client, recording: Recording) -> None:
+    table = client.arrow(1, RATIO)
+    assert table.num_rows == 200
+    values = table["value"].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(200, 4)
+    assert np.array_equal(values, recording.truth[RATIO], equal_nan=True)
+    assert client.download(1, "train/loss", "csv").startswith(b"step,value\n1,")
+
+
+def test_the_pages_own_figure_is_a_plotly_figure(client: Client, recording: Recording) -> None:
+    figure = client.figure(1, "grad_over_weight", eigenvalues=[1])
+    assert figure.layout.yaxis.type == "log"
+    lines = [trace for trace in figure.data if trace.meta.get("each") == "eigenvalue"]
+    truth = recording.truth[RATIO][:, 1]
+    shown = np.where(np.isfinite(truth) & (truth > 0), truth, np.nan).astype(np.float32)
+    assert np.array_equal(np.asarray(lines[0].y, np.float32), shown, equal_nan=True)
+
+
+def test_alerts_and_comparisons(client: Client, recording: Recording) -> None:
+    assert [alert["step"] for alert in client.alerts(1)] == [7]
+    assert client.alerts(since=client.alerts()[0]["id"]) == []
+    assert client.compare([1])["ranges"][0]["run_id"] == 1
+
+
+def test_watching_gives_every_step_once_over_a_restart_of_the_server(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stablessm_core.client.RETRY_SECONDS", (0.1,))
+    with running(database.url, tmp_path) as (address, _):
+        client = Client(address, TOKEN)
+        client.submit(BODY | {"train": {"steps": 500}, "model": {"d_state": 4}})
+        recording = Recording(database, claim(database), width=4)
+        collected: list[LiveEvent] = []
+
+        def collect() -> None:
+            for event in client.watch(1, after="0"):
+                collected.append(event)
+
+        watching = threading.Thread(target=collect, daemon=True)
+        watching.start()
+        recording.write(30)
+        deadline = time.monotonic() + 10
+        while not any(e.kind == "points" for e in collected) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    recording.write(20)  # while nobody serves
+    with running(database.url, tmp_path, listen=int(address.rsplit(":", 1)[1])):
+        recording.write(10)
+        with database.write() as session:
+            jobs.finish(session, 1, 1, "finished")
+        watching.join(15)
+        assert not watching.is_alive()
+    steps = np.concatenate([e.series[RATIO].step for e in collected if e.kind == "points"])
+    values = np.concatenate([e.series[RATIO].value for e in collected if e.kind == "points"])
+    assert steps.tolist() == list(range(1, 61))
+    assert np.array_equal(values, recording.truth[RATIO], equal_nan=True)
+    assert collected[-1].data["status"] == "finished"
+    assert len({e.id for e in collected}) == len(collected)
+    client.close()
+
+
+def test_nobody_there_is_an_error_after_the_patience() -> None:
+    with Client("http://127.0.0.1:9", TOKEN) as client, pytest.raises(httpx.TransportError):
+        list(client.watch(1, patience=0.0))
+
+
+def test_a_server_on_this_machine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_server(tmp_path) == ("http://127.0.0.1:8000", None)
+    (tmp_path / "up.json").write_text('{"pid": 1, "url": "http://127.0.0.1:8123"}')
+    (tmp_path / "token").write_text("the-token\n")
+    assert find_server(tmp_path) == ("http://127.0.0.1:8123", "the-token")
+    monkeypatch.setenv("STABLESSM_URL", "http://elsewhere:1")
+    monkeypatch.setenv("STABLESSM_TOKEN", "other")
+    assert find_server(tmp_path) == ("http://elsewhere:1", "other")
+    (tmp_path / "up.json").write_text("")  # a clean end
+    monkeypatch.delenv("STABLESSM_URL")
+    assert find_server(tmp_path)[0] == "http://127.0.0.1:8000"

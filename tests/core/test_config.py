@@ -1,0 +1,144 @@
+"""The run configuration: complete defaults, one clear problem per mistake, limits that hold."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from stablessm_core.config import TASKS, ConfigError, RunConfig, parse_config, sequence_length
+from stablessm_core.formulas import FORMS
+
+TASK = {"name": "polynomial_memory"}
+PAIRS = [(name, time) for name, forms in FORMS.items() for time in forms]
+
+
+def refused(**sections: object) -> tuple[str, str, str | None]:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"task": TASK} | sections)
+    return caught.value.problems[0]
+
+
+def test_only_the_task_name_is_required() -> None:
+    config = parse_config({"task": TASK})
+    assert config.model.reparameterization.name == "best"
+    assert config.optimizer.name == "adamw"
+    with pytest.raises(ConfigError, match="task"):
+        parse_config({})
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_stored_configuration_reads_back_the_same(name: str) -> None:
+    config = parse_config({"task": {"name": name}, "model": {"eigenvalue_range": [0.1, 0.9]}})
+    assert parse_config(json.loads(config.model_dump_json())) == config
+    assert parse_config(config.model_dump(mode="json")) == config
+    assert sequence_length(config.task) >= 1
+
+
+@pytest.mark.parametrize(("name", "time"), PAIRS)
+def test_the_default_eigenvalues_are_reachable_by_every_map(name: str, time: str) -> None:
+    parse_config({"task": TASK, "model": {"reparameterization": {"name": name, "time": time}}})
+
+
+def test_an_impossible_map_lists_the_possible_ones() -> None:
+    field, _, allowed = refused(model={"reparameterization": {"name": "tanh", "time": "continuous"}})
+    assert field == "model.reparameterization.time"
+    assert allowed is not None
+    assert all(f"{name} ({time})" in allowed for name, time in PAIRS)
+
+
+def test_best_cannot_cross_minus_one() -> None:
+    field, _, allowed = refused(model={"reparameterization": {"name": "best", "b": 0.49}})
+    assert field == "model.reparameterization.b"
+    assert allowed is not None
+    assert ">= 0.5" in allowed
+    parse_config({"task": TASK, "model": {"reparameterization": {"name": "best", "time": "continuous", "b": 0.1}}})
+
+
+def test_unreachable_eigenvalues_name_the_reachable_interval() -> None:
+    field, _, allowed = refused(model={"reparameterization": {"name": "clip"}, "eigenvalue_range": [0.5, 0.99995]})
+    assert field == "model.eigenvalue_range"
+    assert allowed is not None
+    assert "[-0.9999, 0.9999]" in allowed
+
+
+@pytest.mark.parametrize("pair", [[0.5, 1.0], [0.9, 0.5], [-1.0, 0.5], [0.5, math.nan], [0.5], "ab", [0.1, 0.2, 0.3]])
+def test_a_bad_eigenvalue_range_is_refused(pair: object) -> None:
+    assert refused(model={"eigenvalue_range": pair})[0].startswith("model.eigenvalue_range")
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"bogus": 1}, "bogus"),
+        ({"model": {"bogus": 1}}, "model.bogus"),
+        ({"model": {"reparameterization": {"bogus": 1}}}, "model.reparameterization.bogus"),
+        ({"task": {"name": "mnist", "bogus": 1}}, "task.bogus"),
+        ({"task": {"name": "mnist", "mnist": 1}}, "task.mnist"),
+    ],
+)
+def test_an_unknown_field_is_named_with_those_that_exist(section: dict[str, object], field: str) -> None:
+    named, _, allowed = refused(**section)
+    assert named == field
+    known = {"bogus": "optimizer", "model.bogus": "d_state", "model.reparameterization.bogus": "time"}.get(field, "permuted")
+    assert allowed is not None
+    assert known in allowed
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"optimizer": {"lr": "0.1"}}, "optimizer.lr"),
+        ({"optimizer": {"lr": math.nan}}, "optimizer.lr"),
+        ({"optimizer": {"lr": math.inf}}, "optimizer.lr"),
+        ({"optimizer": {"lr": 10**400}}, "optimizer.lr"),
+        ({"optimizer": {"lr": 0}}, "optimizer.lr"),
+        ({"train": {"steps": -3}}, "train.steps"),
+        ({"train": {"seed": True}}, "train.seed"),
+        ({"train": {"seed": 1.5}}, "train.seed"),
+        ({"model": {"d_state": 10**30}}, "model.d_state"),
+        ({"model": {"reparameterization": {"a": 1e-320}}}, "model.reparameterization.a"),
+        ({"task": {"name": "associative_recall", "length": 21}}, "task.length"),
+        ({"task": {"name": "char_lm", "file": "../secret"}}, "task.file"),
+        ({"task": {"name": "char_lm", "file": "/etc/passwd"}}, "task.file"),
+        ({"task": {"name": "nonesuch"}}, "task"),
+        ({"task": "mnist"}, "task"),
+        ({"name": "a\x00b"}, "name"),
+        ({"name": "\ud800"}, "name"),
+        ({"tags": ["x"] * 21}, "tags"),
+        ({"alerts": {"min_boundary_distance": 1.0}}, "alerts.min_boundary_distance"),
+    ],
+)
+def test_a_wrong_value_names_its_field(section: dict[str, object], field: str) -> None:
+    assert refused(**section)[0] == field
+
+
+@pytest.mark.parametrize(
+    ("sections", "field"),
+    [
+        ({"model": {"n_layers": 128, "d_state": 65_536}}, "model.d_state"),
+        ({"model": {"n_layers": 128, "d_model": 8192, "d_state": 8192}}, "model.d_model"),
+        ({"train": {"batch_size": 65_536}, "model": {"d_model": 4096}}, "train.batch_size"),
+    ],
+)
+def test_absurd_sizes_are_refused_with_the_limit(sections: dict[str, object], field: str) -> None:
+    named, message, allowed = refused(**sections)
+    assert named == field
+    assert "allowed" in message
+    assert allowed is not None
+    assert "<=" in allowed or "at most" in allowed
+
+
+def test_the_schema_states_every_default_and_limit() -> None:
+    schema = RunConfig.model_json_schema()
+    assert schema["required"] == ["task"]
+    optimizer = schema["$defs"]["Optimizer"]["properties"]
+    assert optimizer["lr"]["default"] == 0.01
+    assert optimizer["lr"]["maximum"] == 1000.0
+
+
+def test_config_and_formulas_import_without_torch() -> None:
+    code = "import sys, stablessm_core.config, stablessm_core.formulas, stablessm_core.theory, stablessm_core.tasks.requirements;"
+    code += "assert not {'torch', 'sklearn', 'scipy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

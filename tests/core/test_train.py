@@ -1,0 +1,364 @@
+"""A run trains, records each of its steps, resumes bit for bit, and ends as what it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stablessm_core.checkpoint import CheckpointError, load_checkpoint
+from stablessm_core.config import RunConfig, parse_config
+from stablessm_core.model import build_model
+from stablessm_core.tasks import get_task
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.recorder import Flush, MemorySink
+from stablessm_core.train import Outcome, pick_device, train
+
+NOWHERE = Path("/nonexistent")  # the tasks here need no data
+
+SMALL: dict[str, Any] = {
+    "task": {"name": "polynomial_memory", "length": 12},
+    "model": {"n_layers": 2, "d_model": 6, "d_state": 5},
+    "train": {"steps": 40, "batch_size": 4, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"},
+}
+# `direct` at a rate this high is beyond the boundary after one step and overflows within a few
+DIVERGING = {"model.reparameterization.name": "direct", "task.length": 100, "optimizer.lr": 1.0, "train.steps": 150}
+
+
+def small(changes: dict[str, Any] | None = None) -> RunConfig:
+    data = copy.deepcopy(SMALL)
+    for path, value in (changes or {}).items():
+        at = data
+        *sections, last = path.split(".")
+        for section in sections:
+            at = at.setdefault(section, {})
+        at[last] = value
+    return parse_config(data)
+
+
+def go(config: RunConfig, folder: Path, sink: MemorySink | None = None, **options: Any) -> tuple[Outcome, MemorySink]:
+    sink = sink or MemorySink()
+    return train(config, sink=sink, data_root=NOWHERE, checkpoint_dir=folder, **options), sink
+
+
+def stop_at(step: int, answer: str) -> Callable[[], str | None]:
+    calls = iter(range(1, 10**9))
+    return lambda: answer if next(calls) == step else None
+
+
+def losses(sink: MemorySink) -> np.ndarray:
+    return sink.series(names.TRAIN_LOSS)[1][:, 0]
+
+
+def test_a_run_learns_and_records_every_step(tmp_path: Path) -> None:
+    environment: dict[str, Any] = {}
+    config = small({"train.steps": 150, "train.batch_size": 16, "train.eval_every": 60, "train.checkpoint_every": 100})
+    outcome, sink = go(config, tmp_path, on_ready=environment.update)
+    assert (outcome.status, outcome.step, outcome.divergence) == ("finished", 150, None)
+    assert losses(sink)[-20:].mean() < 0.2 * losses(sink)[:5].mean()
+    for series in sink.catalogue.values():
+        if not series.derived and series.group != names.EVAL:
+            steps, values = sink.series(series.name)
+            assert np.array_equal(steps, np.arange(1, 151)), series.name
+            assert np.isfinite(values).all(), series.name
+    assert sink.series(names.EVAL_LOSS)[0].tolist() == [60, 120, 150]
+    assert outcome.result["eval_loss"] == pytest.approx(sink.series(names.EVAL_LOSS)[1][-1, 0])
+    assert outcome.result["train_loss"] == losses(sink)[-1]
+    assert (outcome.result["telemetry_dropped"], outcome.result["telemetry_errors"]) == (0, 0)
+    assert [step for step, _, _ in sink.checkpoints] == [100, 150]
+    assert [g["name"] for g in environment["parameter_groups"]] == ["recurrent", "matrices", "vectors"]
+    assert environment["scan_backend"] == "torch"
+
+
+@pytest.mark.parametrize("time", ["discrete", "continuous"])
+def test_the_recorded_ratio_is_the_gradient_over_the_weight_before_clipping_and_update(tmp_path: Path, time: str) -> None:
+    config = small({"model.reparameterization": {"name": "exp", "time": time}, "optimizer.grad_clip": 1e-3, "train.steps": 1})
+    _, sink = go(config, tmp_path)
+    task = get_task(config.task, NOWHERE)
+    model = build_model(config, task)
+    x, y = task.batch(1, 4, 0, "cpu")
+    loss = task.loss(model(x), y)
+    loss.backward()
+    assert losses(sink)[0] == loss.item()
+    total = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None))
+    assert sink.series(names.GRAD_NORM)[1][0, 0] == pytest.approx(total, rel=1e-6)
+    for i, block in enumerate(model.blocks):
+        w = block.ssm.w
+        assert np.array_equal(sink.series(names.layer_series(i, "grad_over_weight"))[1][0], (w.grad.abs() / w.abs()).detach())
+        assert np.array_equal(sink.series(names.layer_series(i, "weight"))[1][0], w.detach())
+        if time == "continuous":
+            dt = sink.series(names.layer_series(i, "dt"))[1][0]
+            np.testing.assert_allclose(dt, block.ssm.log_dt.detach().exp(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.dropout": 0.3, "optimizer.schedule": "cosine", "optimizer.warmup_steps": 5},
+        {"model.reparameterization": {"name": "softplus", "time": "continuous"}, "optimizer.grad_clip": 0.1},
+        {"train.precision": "bfloat16", "model.dropout": 0.1},
+        {"task": {"name": "associative_recall", "length": 6}, "train.on_nonfinite": "rollback", "telemetry.every": 3},
+    ],
+    ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3"],
+)
+def test_a_resumed_run_has_the_very_bits_of_one_that_was_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = small(changes | {"train.eval_every": 15})
+    straight_outcome, straight = go(config, tmp_path / "straight")
+    stopped_outcome, both = go(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
+    assert (stopped_outcome.status, stopped_outcome.step, both.checkpoints[-1][0]) == ("drained", 17, 17)
+    torch.rand(100)  # whatever the process did since
+    resumed_outcome, _ = go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    assert resumed_outcome.status == straight_outcome.status == "finished"
+    timing = {names.TRAIN_RATE, names.STEP_TIME, names.HOST_MEMORY}
+    for series in straight.catalogue.values():
+        if not series.derived and series.name not in timing:
+            for a, b in zip(straight.series(series.name), both.series(series.name), strict=True):
+                assert np.array_equal(a, b, equal_nan=True), series.name
+    ends = [load_checkpoint(sink.checkpoints[-1][1]) for sink in (straight, both)]
+    for path, tensor in ends[0].tensors.items():
+        if not path.startswith("levels/scalars"):
+            assert torch.equal(tensor.reshape(-1).view(torch.uint8), ends[1].tensors[path].reshape(-1).view(torch.uint8)), path
+
+
+def test_a_resumed_run_raises_the_alerts_of_one_that_was_never_stopped(tmp_path: Path) -> None:
+    config = small({"alerts.max_grad_over_weight": 1e-9})  # it always holds
+    _, straight = go(config, tmp_path / "straight")
+    _, both = go(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
+    go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    assert straight.alerts != []
+    assert both.alerts == straight.alerts, "an episode in progress is not raised again"
+
+
+def test_evaluation_and_checkpoints_leave_training_alone(tmp_path: Path) -> None:
+    bare, busy = {"model.dropout": 0.4}, {"model.dropout": 0.4, "train.eval_every": 3, "train.checkpoint_every": 5}
+    assert np.array_equal(*(losses(go(small(changes), tmp_path / str(len(changes)))[1]) for changes in (bare, busy)))
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    go(small({"model.dropout": 0.4, "train.steps": 3}), tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+class NoWaiting(TorchFunctionMode):
+    """Refuses what would make the host wait for a device, had the tensors been on one."""
+
+    WAITING = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.__bool__)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in (*self.WAITING, torch.Tensor.__float__, torch.Tensor.__int__, torch.Tensor.nonzero), func
+        return func(*args, **(kwargs or {}))
+
+
+class NoScalars(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default), func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("time", ["discrete", "continuous"])
+def test_no_step_asks_the_device_for_a_number(tmp_path: Path, time: str) -> None:
+    modes: list[Any] = []
+
+    def watch_from_step_2_to_29() -> None:
+        watch_from_step_2_to_29.step += 1  # type: ignore[attr-defined]
+        if watch_from_step_2_to_29.step == 1:  # type: ignore[attr-defined]
+            modes.extend((NoWaiting(), NoScalars()))
+            for mode in modes:
+                mode.__enter__()
+        if watch_from_step_2_to_29.step == 29:  # type: ignore[attr-defined]
+            for mode in reversed(modes):
+                mode.__exit__(None, None, None)
+
+    watch_from_step_2_to_29.step = 0  # type: ignore[attr-defined]
+    map_ = {"name": "exp", "time": time}
+    config = small({"train.steps": 30, "optimizer.grad_clip": 0.5, "model.dropout": 0.1, "model.reparameterization": map_})
+    outcome, sink = go(config, tmp_path, should_stop=watch_from_step_2_to_29)
+    assert watch_from_step_2_to_29.step == 30  # type: ignore[attr-defined]
+    assert len(losses(sink)) == outcome.step == 30
+    with pytest.raises(AssertionError), NoWaiting():
+        torch.zeros(()).item()
+    with pytest.raises(AssertionError), NoScalars():
+        torch.zeros(()).item()
+
+
+def test_a_diverging_run_ends_at_its_fatal_step_with_everything_up_to_it_recorded(tmp_path: Path) -> None:
+    outcome, sink = go(small(DIVERGING), tmp_path)
+    assert outcome.status == "diverged"
+    assert outcome.divergence is not None
+    assert outcome.divergence["step"] == outcome.step == sink.step == len(losses(sink))
+    assert 2 <= outcome.step < 100
+    fatal = next(a for a in sink.alerts if a.kind.startswith("nonfinite"))
+    assert (fatal.step, fatal.tensor, fatal.eigenvalue) == (
+        outcome.step,
+        outcome.divergence["tensor"],
+        outcome.divergence["eigenvalue"],
+    )
+    assert outcome.divergence["value"] in ("NaN", "Infinity", "-Infinity")
+    assert sink.checkpoints == []
+    unstable = [a for a in sink.alerts if a.kind == "unstable_eigenvalue"]
+    assert {a.layer for a in unstable} == {0, 1}
+    assert min(a.step for a in unstable) < outcome.step
+    # whoever flushes at another time sees the same run
+    again, other = go(small(DIVERGING | {"train.checkpoint_every": 1}), tmp_path)
+    assert (again.step, again.divergence) == (outcome.step, outcome.divergence)
+    assert np.array_equal(losses(other), losses(sink), equal_nan=True)
+
+
+def test_a_run_that_goes_on_after_divergence_says_so_once_per_kind(tmp_path: Path) -> None:
+    outcome, sink = go(
+        small(DIVERGING | {"train.on_nonfinite": "continue", "train.checkpoint_every": 20, "train.steps": 40}), tmp_path
+    )
+    assert (outcome.status, outcome.step, len(losses(sink))) == ("finished", 40, 40)
+    kinds = [a.kind for a in sink.alerts if a.kind.startswith("nonfinite")]
+    assert sorted(kinds) == sorted(set(kinds))
+    assert "nonfinite_loss" in kinds
+    assert np.isnan(losses(sink)[-1])
+    assert math.isnan(outcome.result["train_loss"])
+    assert [step for step, _, _ in sink.checkpoints] == [20, 40]
+
+
+def test_rolling_back_lowers_the_rates_and_repairs_the_run(tmp_path: Path) -> None:
+    changes = {"train.on_nonfinite": "rollback", "train.rollback_lr_factor": 0.01, "train.checkpoint_every": 5}
+    outcome, sink = go(small(DIVERGING | changes | {"train.steps": 60, "optimizer.warmup_steps": 60}), tmp_path)
+    assert (outcome.status, outcome.step, outcome.result["rollbacks"]) == ("finished", 60, 1)
+    ((to_step, reason),) = sink.rollbacks
+    fatal = next(a for a in sink.alerts if a.kind.startswith("nonfinite"))
+    assert 0 < to_step < fatal.step <= to_step + 5
+    assert f"step {fatal.step}" in reason
+    assert [a.step for a in sink.alerts if a.kind == "rolled_back"] == [fatal.step]
+    steps, lr = sink.series(names.LR)
+    assert np.array_equal(steps, np.arange(1, 61))
+    np.testing.assert_allclose(lr[:, 0], steps / 60 * np.where(steps <= to_step, 1.0, 0.01), rtol=1e-6)
+    assert np.isfinite(losses(sink)).all()
+    # the checkpoint that was returned to was replaced at once: a run resumed from it has the lower rate already
+    assert [step for step, _, _ in sink.checkpoints].count(to_step) == 2
+    assert load_checkpoint(sink.checkpoints[-1][1]).state["progress"]["lr_scale"] == 0.01
+
+
+def test_rolling_back_from_the_first_steps_returns_to_the_initial_state(tmp_path: Path) -> None:
+    changes = {"train.on_nonfinite": "rollback", "train.rollback_lr_factor": 0.9, "train.max_rollbacks": 2}
+    outcome, sink = go(small(DIVERGING | changes), tmp_path)
+    assert (outcome.status, outcome.result["rollbacks"]) == ("diverged", 2)
+    assert [to for to, _ in sink.rollbacks] == [0, 0]
+    _, lr = sink.series(names.LR)
+    assert len(lr) == outcome.step
+    assert lr[0, 0] == np.float32(0.81)
+
+
+def test_cancelled_runs_stop_at_the_step_and_can_be_resumed(tmp_path: Path) -> None:
+    outcome, sink = go(small(), tmp_path, should_stop=stop_at(7, "cancel"))
+    assert (outcome.status, outcome.step, len(losses(sink))) == ("cancelled", 7, 7)
+    assert outcome.result["eval_loss"] is None
+    resumed, _ = go(small(), tmp_path, sink, resume=sink.checkpoints[-1][1])
+    assert (resumed.status, len(losses(sink))) == ("finished", 40)
+    # and a run that is already done only says its result again
+    done, _ = go(small(), tmp_path, resume=sink.checkpoints[-1][1])
+    assert (done.status, done.step, done.result["eval_loss"]) == ("finished", 40, resumed.result["eval_loss"])
+
+
+def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    _, sink = go(small({"train.steps": 3}), tmp_path)
+    path = sink.checkpoints[-1][1]
+    with pytest.raises(CheckpointError, match=r"another model\.d_state, model\.dropout"):
+        go(small({"model.d_state": 4, "model.dropout": 0.5}), tmp_path, resume=path)
+    with pytest.raises(CheckpointError, match="only 2 steps"):
+        go(small({"train.steps": 2}), tmp_path, resume=path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        go(small(), tmp_path, resume=path)
+
+
+def test_a_failing_sink_never_stops_training_and_is_in_the_result(tmp_path: Path) -> None:
+    class Failing(MemorySink):
+        def open(self, series: list[Any]) -> None:
+            raise ConnectionError("away")
+
+        def write(self, flush: Flush) -> None:
+            raise ConnectionError("away")
+
+    outcome, _ = go(small({"train.eval_every": 10}), tmp_path, Failing())
+    assert (outcome.status, outcome.step, outcome.result["telemetry_dropped"]) == ("finished", 40, 40)
+    assert outcome.result["telemetry_errors"] >= 5
+    diverged, _ = go(small(DIVERGING), tmp_path, Failing())
+    assert diverged.status == "diverged"
+
+
+def test_an_error_in_training_is_raised_after_the_steps_before_it_are_out(tmp_path: Path) -> None:
+    def crash() -> None:
+        crash.step += 1  # type: ignore[attr-defined]
+        if crash.step == 9:  # type: ignore[attr-defined]
+            raise MemoryError("out of memory")
+
+    crash.step = 0  # type: ignore[attr-defined]
+    sink = MemorySink()
+    with pytest.raises(MemoryError):
+        go(small(), tmp_path, sink, should_stop=crash)
+    assert len(losses(sink)) == 9
+
+
+def test_wide_layers_are_recorded_as_quantiles_and_extremes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "WIDE", 40)
+    wide = {"model.d_state": 50, "model.reparameterization": {"name": "direct"}, "train.steps": 10}
+    _, summary = go(small(wide), tmp_path)
+    _, full = go(small(wide | {"telemetry.all_eigenvalues": True}), tmp_path)
+    assert np.array_equal(losses(summary), losses(full))
+    for layer in range(2):
+        ratio = full.series(names.layer_series(layer, "grad_over_weight"))[1]
+        weight = full.series(names.layer_series(layer, "weight"))[1]
+        quantiles = summary.series(names.layer_series(layer, "weight_quantiles"))[1]
+        assert np.array_equal(quantiles[:, [0, 4]], np.stack([weight.min(1), weight.max(1)], axis=1))
+        at = summary.series(names.layer_series(layer, "grad_over_weight_largest_index"))[1].astype(int)
+        largest = summary.series(names.layer_series(layer, "grad_over_weight_largest"))[1]
+        assert np.array_equal(largest, np.sort(ratio)[:, : -names.EXTREMES - 1 : -1])
+        assert np.array_equal(np.take_along_axis(ratio, at, 1), largest)
+        near = summary.series(names.layer_series(layer, "boundary_distance_smallest"))[1]
+        np.testing.assert_allclose(near, np.sort(1 - np.abs(weight))[:, : names.EXTREMES], atol=1e-6)
+
+
+def test_wide_layers_name_the_eigenvalue_that_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full, _ = go(small(DIVERGING | {"model.d_state": 50}), tmp_path)
+    monkeypatch.setattr(names, "WIDE", 40)
+    summary, _ = go(small(DIVERGING | {"model.d_state": 50}), tmp_path)
+    assert full.divergence is not None
+    assert summary.divergence is not None
+    assert summary.divergence["eigenvalue"] is not None
+    assert summary.divergence["step"] == full.divergence["step"]
+    assert summary.divergence["tensor"] == full.divergence["tensor"]
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no usable CUDA device"):
+        pick_device("cuda")
+    assert pick_device("auto") == pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_no_step_waits_for_the_device_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    def guard() -> None:
+        guard.step += 1  # type: ignore[attr-defined]
+        torch.cuda.set_sync_debug_mode("error" if 3 <= guard.step < 199 else "default")  # type: ignore[attr-defined]
+
+    guard.step = 0  # type: ignore[attr-defined]
+    config = small({"train.device": "cuda", "train.steps": 200, "model.dropout": 0.1, "optimizer.grad_clip": 1.0})
+    try:
+        outcome, straight = go(config, tmp_path / "straight", should_stop=guard)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert outcome.status == "finished"
+    _, both = go(config, tmp_path / "stopped", should_stop=stop_at(77, "drain"))
+    go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    assert np.array_equal(losses(straight), losses(both))
+    assert len(losses(straight)) == 200
