@@ -1,0 +1,1 @@
+"""Schema migrations (Alembic), run by `stablessm migrate` and by `Database.migrate()`."""

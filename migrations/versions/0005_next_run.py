@@ -1,0 +1,29 @@
+"""An index over the queued runs, alike runs together: which run is next does not depend on how many wait."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    alike: list[str | sa.TextClause] = [
+        sa.text("coalesce(submitted_by, 0)"),
+        "priority",
+        "queue",
+        "needs_cuda",
+        "needs_data",
+        "needs_gpu",
+        "id",
+    ]
+    queued = sa.text("status = 'queued'")
+    op.create_index("ix_runs_next", "runs", alike, sqlite_where=queued, postgresql_where=queued)
+
+
+def downgrade() -> None:
+    op.drop_index("ix_runs_next", "runs")

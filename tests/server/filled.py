@@ -1,0 +1,115 @@
+"""A database with something in every table and every kind of value, at any version of the schema; and its checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import numpy as np
+from recording import WEIRD
+from sqlalchemy import Connection, Table, insert, inspect, select
+
+from server.db import Database
+from server.models import STATUSES, Base
+from stablessm_core.telemetry.blocks import encode
+
+HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
+CONFIG = {"task": {"name": "digits"}, "train": {"steps": 10}, "x": [1e-300, 0.1 + 0.2, 2**53 + 1, None, True, "NaN", HOSTILE]}
+PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(256)) * 5000]
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    """Rows by table, parents first; every status, every nullable column both ways, bytes and floats at their extremes."""
+    runs, blocks, alerts, transitions, checkpoints, series = [], [], [], [], [], []
+    for number, status in enumerate(STATUSES, 1):
+        run_id, full = number * 10, number % 2 == 0
+        runs.append({
+            "id": run_id, "name": HOSTILE if full else None, "tags": [HOSTILE] if full else [],
+            "notes": "n\x01\n" if full else "", "config": CONFIG,
+            "sweep_id": 3 if full else None, "cloned_from": 10 if full else None,
+            "idempotency_key": f"key-{number}" if full else None, "status": status, "status_reason": HOSTILE, "priority": -number,
+            "needs_cuda": full, "needs_data": "digits" if full else "", "queue": "gpu" if full else "default",
+            "needs_gpu": "H200" if full else "", "submitted_by": 7 if full else None, "created_at": 1763726045.1234567,
+            "started_at": math.pi if full else None, "finished_at": 5e-324 if full else None, "attempt": number, "beat": 2**60,
+            "owner": "host:1:2" if full else None, "workers_lost": number, "cancel_requested": full, "seq": number, "step": 2**40,
+            "steps_per_second": 1 / 3 if full else None, "environment": {"device": "cpu"} if full else None,
+            "result": {"loss": "NaN"} if full else None, "divergence": {"value": "-Infinity"} if full else None,
+            "compacted_at": 1.5 if full else None,
+        })  # fmt: skip
+        for level, payload in enumerate(PAYLOADS):
+            blocks.append({
+                "run_id": run_id, "group_name": "layer0", "level": level, "first_step": 1, "last_step": 128, "stride": 16**level,
+                "point_count": 4, "column_count": 3, "attempt": 1, "seq": 1, "payload": payload,
+            })  # fmt: skip
+        alerts.append({
+            "id": number * 100, "run_id": run_id, "seq": 1, "attempt": 1, "kind": "nonfinite_loss", "severity": "critical",
+            "step": 3, "series": "", "layer": 0 if full else None, "eigenvalue": None, "tensor": HOSTILE, "value": "NaN",
+            "message": HOSTILE, "created_at": 1e300,
+        })  # fmt: skip
+        transitions.append({"run_id": run_id, "seq": number, "status": status, "reason": HOSTILE, "attempt": 1, "step": 0,
+                            "truncated_from": 5 if full else None, "at": 0.1})  # fmt: skip
+        checkpoints.append({"run_id": run_id, "step": 4, "attempt": 1, "path": f"runs/{run_id}/checkpoints/step-4.safetensors",
+                            "sha256": "0" * 64, "created_at": 2.5})  # fmt: skip
+        series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
+                       "unit": "", "derived": full})  # fmt: skip
+    return {
+        "sweeps": [{"id": 3, "base": CONFIG, "grid": {"train.seed": [1, 2]}, "created_at": 1.0}],
+        "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,
+                     "started_at": 1.0, "seen_at": 2.0}],
+        "runs": runs, "blocks": blocks, "alerts": alerts, "transitions": transitions, "checkpoints": checkpoints,
+        "series": series,
+        "queues": [{"name": "gpu", "max_running": 2, "paused": True}, {"name": "cpu", "max_running": None, "paused": False}],
+        "tokens": [{"id": 7, "name": HOSTILE, "scope": "submit", "sha256": "a" * 64, "created_at": 1.0, "expires_at": None,
+                    "revoked_at": 3.0, "last_used_at": None}],
+        "audit": [{"id": 5, "at": 1.0, "token_id": 7, "token_name": "t", "address": "::1", "method": "POST", "path": "/api/runs",
+                   "status": 201, "run_id": 20}, {"id": 6, "at": 2.0, "token_id": None, "token_name": "", "address": "", "method":
+                   "PUT", "path": HOSTILE, "status": 401, "run_id": None}],
+        "webhooks": [{"id": 2, "url": "https://example.org/hook", "events": ["ended"], "cursor": {"20": 4}, "failures": 1,
+                      "last_error": HOSTILE, "created_at": 1.0}],
+    }  # fmt: skip
+
+
+def fill(database: Database) -> None:
+    """Put in all rows, as far as the present schema has tables and columns for them."""
+    with database.engine.begin() as connection:
+        for name, values in rows().items():
+            if inspect(connection).has_table(name):
+                table = present(connection, name)
+                connection.execute(insert(table), [{k: v for k, v in row.items() if k in table.c} for row in values])
+
+
+def present(connection: Connection, name: str) -> Table:
+    """The model's table with the columns that the database has now."""
+    from sqlalchemy import Column, MetaData
+
+    there = {column["name"] for column in inspect(connection).get_columns(name)}
+    model = Base.metadata.tables[name]
+    return Table(name, MetaData(), *(Column(c.name, c.type, primary_key=c.primary_key) for c in model.c if c.name in there))
+
+
+def checksums(database: Database, columns: dict[str, list[str]] | None = None) -> dict[str, str]:
+    """SHA-256 by table over every value; `columns` limits it to those of an older schema."""
+    found = {}
+    with database.engine.connect() as connection:
+        for name in Base.metadata.tables:
+            if not inspect(connection).has_table(name) or (columns is not None and name not in columns):
+                continue
+            table = present(connection, name)
+            chosen = [table.c[c] for c in (columns[name] if columns else sorted(table.c.keys()))]
+            digest = hashlib.sha256()
+            for row in connection.execute(select(*chosen).order_by(*table.primary_key)):
+                digest.update(json.dumps([_exact(value) for value in row], sort_keys=True).encode() + b"\n")
+            found[name] = digest.hexdigest()
+    return found
+
+
+def columns_of(database: Database) -> dict[str, list[str]]:
+    with database.engine.connect() as connection:
+        names = [name for name in Base.metadata.tables if inspect(connection).has_table(name)]
+        return {name: sorted(present(connection, name).c.keys()) for name in names}
+
+
+def _exact(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes | float) else value
