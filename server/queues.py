@@ -1,0 +1,220 @@
+"""Which queued run is next, and the queues runs wait in: who serves them, how many may run at once, whether they are paused.
+
+Order: highest priority; then the submitter with the fewest runs running in that queue; then the oldest. Neither priorities nor
+shares can hold a run back for ever: of the claims made while some run has waited longer than PATIENCE_SECONDS, one in
+1 / PATIENT_SHARE takes the oldest run, whatever its priority.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import func, literal_column, select, text
+from sqlalchemy.orm import Session
+
+from server.blocks import insert_into
+from server.models import Queue, Run, Transition, Worker
+
+DEFAULT_QUEUE = "default"
+QUEUE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MAX_NAME = 60
+PATIENCE_SECONDS = 3600.0
+PATIENT_SHARE = 1 / 8
+
+# Literals, not parameters: only they let the engines see that the partial index ix_runs_next answers.
+_QUEUED = Run.status == literal_column("'queued'")
+_SUBMITTER = func.coalesce(Run.submitted_by, literal_column("0"))
+# numbers first: comparing texts by the rules of a language is what costs time in an index
+_ALIKE = "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu"
+_COLUMNS = f"r.id, {_ALIKE.format('r.')}, r.created_at"
+# PostgreSQL: from the first of one kind straight to the first of the next, one probe of the index each. SQLite would use only two
+# columns of that comparison and read the same rows again and again; one pass over the index is faster there.
+_FIRST_OF_EACH_KIND = {
+    "postgresql": f"""
+        WITH RECURSIVE first(id) AS (
+            (SELECT id FROM runs WHERE status = 'queued' ORDER BY {_ALIKE.format("")}, id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT n.id FROM runs n WHERE n.status = 'queued' AND ({_ALIKE.format("n.")}) > ({_ALIKE.format("r.")})
+                    ORDER BY {_ALIKE.format("n.")}, n.id LIMIT 1)
+            FROM first JOIN runs r ON r.id = first.id
+        ) SELECT {_COLUMNS} FROM first JOIN runs r ON r.id = first.id""",  # noqa: S608 - our own columns
+    "sqlite": f"""
+        SELECT {_COLUMNS} FROM (SELECT min(id) AS id FROM runs INDEXED BY ix_runs_next
+            WHERE status = 'queued' GROUP BY {_ALIKE.format("")}) first
+        JOIN runs r ON r.id = first.id""",  # noqa: S608 - our own columns
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Head:
+    """The oldest of the queued runs that are alike in everything that decides who trains them, and when."""
+
+    id: int
+    queue: str
+    needs_cuda: bool
+    needs_data: str
+    needs_gpu: str
+    submitter: int  # token; 0 for the token of the settings
+    priority: int
+    created_at: float
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """`max_running` None: no limit. `oldest_at`: since when the run waits that has waited longest."""
+
+    name: str
+    max_running: int | None = None
+    paused: bool = False
+    running: int = 0
+    queued: int = 0
+    oldest_at: float | None = None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing starts from this queue, None if something may."""
+        if self.paused:
+            return "is paused"
+        if self.max_running is not None and self.running >= self.max_running:
+            return f"runs its limit of {self.max_running}"
+        return None
+
+
+def serves(capabilities: Mapping[str, Any], queue: str) -> bool:
+    """Whether a worker takes runs of this queue; one that names no queues takes all."""
+    named = capabilities.get("queues")
+    return named is None or queue in named
+
+
+def misfit(
+    capabilities: Mapping[str, Any], *, needs_cuda: bool, needs_data: str, queue: str = DEFAULT_QUEUE, needs_gpu: str = ""
+) -> str | None:
+    """Why a worker with these capabilities cannot train such a run, None if it can.
+
+    capabilities: {"devices": ["cpu", "cuda", ...], "data": {task or file: "ok" or what is wrong}, "gpus": [name, ...],
+    "queues": [name, ...] or None for all}. A file that is not reported at all counts as absent.
+    """
+    if not serves(capabilities, queue):
+        return f"it does not serve queue {queue!r}"
+    if needs_cuda and not any(str(d).startswith("cuda") for d in capabilities.get("devices", ())):
+        return "it has no CUDA device"
+    if needs_gpu and not any(needs_gpu.casefold() in str(name).casefold() for name in capabilities.get("gpus", ())):
+        return f"it has no GPU named {needs_gpu!r}"
+    state = capabilities.get("data", {}).get(needs_data, "the worker does not have it")
+    return f"data for {needs_data!r}: {state}" if needs_data and state != "ok" else None
+
+
+def lock_next(session: Session, capabilities: Mapping[str, Any]) -> int | None:
+    """The run that this worker should take next, its row locked until the transaction ends; None if there is none.
+
+    A row that somebody else is taking is passed over. Claims from a queue with settings of its own go one after the other, so
+    that its limit holds.
+    """
+    heads = [head for head in first_of_each_kind(session) if _fits(capabilities, head)]
+    heads, running = _startable(session, heads)
+    for head in _in_order(heads, running):
+        alike = (
+            Run.queue == head.queue, Run.needs_cuda == head.needs_cuda, Run.needs_data == head.needs_data,
+            Run.needs_gpu == head.needs_gpu, _SUBMITTER.op("=", is_comparison=True)(head.submitter),
+            Run.priority == head.priority,
+        )  # fmt: skip
+        oldest = select(Run.id).where(_QUEUED, *alike).order_by(Run.id).limit(1).with_for_update(skip_locked=True)
+        if (found := session.scalar(oldest)) is not None:
+            return found
+    return None
+
+
+def first_of_each_kind(session: Session) -> list[Head]:
+    """One head per kind of queued run: the cost goes with the number of kinds, on PostgreSQL not with that of runs."""
+    rows = session.execute(text(_FIRST_OF_EACH_KIND[session.get_bind().dialect.name]))
+    return [
+        Head(run_id, queue, bool(cuda), data, gpu, submitter, priority, created_at)
+        for run_id, submitter, priority, queue, cuda, data, gpu, created_at in rows
+    ]
+
+
+def change_queue(session: Session, name: str, changes: Mapping[str, Any]) -> None:
+    """Set `max_running` and `paused` as given; what is not given stays. Waits for claims in progress from that queue."""
+    session.execute(insert_into(session, Queue).values(name=name).on_conflict_do_nothing(index_elements=["name"]))
+    queue = session.scalars(select(Queue).where(Queue.name == name).with_for_update()).one()
+    for field, value in changes.items():
+        setattr(queue, field, value)
+
+
+def queue_states(session: Session) -> dict[str, QueueState]:
+    """Every queue that has settings or running runs, by name; what waits is not counted."""
+    settings = {row.name: row for row in session.execute(select(Queue.name, Queue.max_running, Queue.paused))}
+    counted = select(Run.queue, func.count()).where(Run.status == "running").group_by(Run.queue)
+    running = dict(session.execute(counted).all())
+    return {
+        name: QueueState(name, own.max_running, own.paused, running.get(name, 0))
+        if (own := settings.get(name))
+        else QueueState(name, running=running[name])
+        for name in {*settings, *running}
+    }
+
+
+def all_queues(session: Session, workers: Iterable[Worker] = ()) -> list[QueueState]:
+    """Every queue that has settings, runs that wait or run, or a worker among these; and the default one. By name."""
+    states = queue_states(session)
+    counted = select(Run.queue, func.count()).where(_QUEUED).group_by(Run.queue)
+    queued = dict(session.execute(counted).all())
+    # the newest event of a queued run is its coming into the queue: submitted, given back, resumed
+    came = (Transition.run_id == Run.id) & (Transition.seq == Run.seq)
+    waits = select(Run.queue, func.min(Transition.at)).join(Transition, came).where(_QUEUED).group_by(Run.queue)
+    oldest = dict(session.execute(waits).all())
+    named = {str(name) for worker in workers for name in worker.capabilities.get("queues") or ()}
+    return [
+        replace(states.get(name, QueueState(name)), queued=queued.get(name, 0), oldest_at=oldest.get(name))
+        for name in sorted({DEFAULT_QUEUE, *states, *named, *queued})
+    ]
+
+
+def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
+    return (
+        misfit(
+            capabilities, needs_cuda=head.needs_cuda, needs_data=head.needs_data, queue=head.queue, needs_gpu=head.needs_gpu
+        )
+        is None
+    )  # fmt: skip
+
+
+def _startable(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int]]:
+    """The heads whose queues let something start, those queues' rows locked; and how many runs each submitter has, by queue."""
+    if not heads:
+        return [], {}
+    settings = select(Queue.name, Queue.max_running, Queue.paused).order_by(Queue.name)
+    open_heads, running = list(heads), _running(session)
+    # looked at first without locks: a worker that finds its queues paused or full, again and again, must not write
+    for query in (settings, settings.with_for_update()):
+        rows = session.execute(query.where(Queue.name.in_({head.queue for head in open_heads}))).all()
+        if not rows:
+            break
+        running = _running(session)  # after the locks: now nobody else adds to these queues
+        shut = set()
+        for name, most, paused in rows:
+            now = sum(number for (queue, _), number in running.items() if queue == name)
+            if QueueState(name, most, paused, now).obstacle:
+                shut.add(name)
+        open_heads = [head for head in open_heads if head.queue not in shut]
+        if not open_heads:
+            break
+    return open_heads, running
+
+
+def _running(session: Session) -> dict[tuple[str, int], int]:
+    counted = select(Run.queue, _SUBMITTER, func.count()).where(Run.status == "running").group_by(Run.queue, _SUBMITTER)
+    return {(queue, submitter): number for queue, submitter, number in session.execute(counted)}
+
+
+def _in_order(heads: Sequence[Head], running: Mapping[tuple[str, int], int]) -> list[Head]:
+    order = sorted(heads, key=lambda head: (-head.priority, running.get((head.queue, head.submitter), 0), head.id))
+    if order and random.random() < PATIENT_SHARE:
+        oldest = min(order, key=lambda head: head.id)
+        if time.time() - oldest.created_at > PATIENCE_SECONDS:
+            order.insert(0, oldest)
+    return order
