@@ -1,0 +1,74 @@
+"""How often somebody may try: failed tokens per address, new runs per token. Everything here is bounded in memory."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TypeVar
+
+REMEMBERED = 10_000  # addresses, or tokens at addresses
+MINUTES_OF_BURST = 10
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Failures:
+    """Wrong tokens per address. Who has shown the right one from there before is not held up by the failures of others."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute, self._clock = per_minute, clock
+        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+        self._good: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def wait(self, address: str, sha256: str) -> float:
+        """Seconds until this address may try this token; 0 if it may now."""
+        place = _network(address)
+        times = self._failed.get(place)
+        if times is None or (place, sha256) in self._good:
+            return 0.0
+        return max(0.0, times[0] + 60.0 - self._clock()) if len(times) == self.per_minute else 0.0
+
+    def failed(self, address: str) -> None:
+        _touch(self._failed, _network(address), deque(maxlen=self.per_minute)).append(self._clock())
+
+    def succeeded(self, address: str, sha256: str) -> None:
+        _touch(self._good, (_network(address), sha256), None)
+
+
+class Budget:
+    """So many per minute and key, and ten minutes' worth of them at once; 0 per minute means no limit."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_minute, self._clock = per_minute, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> left, when
+
+    def take(self, key: str) -> float:
+        """Takes one and gives 0, or the seconds until there is one."""
+        if not self.per_minute:
+            return 0.0
+        now, most = self._clock(), float(self.per_minute * MINUTES_OF_BURST)
+        left, since = self._left.get(key, (most, now))
+        left = min(most, left + (now - since) * self.per_minute / 60.0)
+        _touch(self._left, key, (0.0, 0.0))
+        self._left[key] = (left - 1.0 if left >= 1.0 else left, now)
+        return 0.0 if left >= 1.0 else (1.0 - left) * 60.0 / self.per_minute
+
+
+def _touch(known: OrderedDict[K, V], key: K, fresh: V) -> V:
+    value = known.setdefault(key, fresh)
+    known.move_to_end(key)
+    if len(known) > REMEMBERED:
+        known.popitem(last=False)
+    return value
+
+
+def _network(address: str) -> str:
+    # one customer has a whole /64 of IPv6
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((address, 64), strict=False)) if parsed.version == 6 else address
