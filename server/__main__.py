@@ -1,0 +1,5 @@
+"""`python -m server`: the same as `stablessm`."""
+
+from server.cli import main
+
+main()

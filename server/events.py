@@ -1,0 +1,139 @@
+"""A run's events as Server-Sent Events: what was stored under one number becomes frames, encoded once for all viewers.
+
+Alerts come first, then points, then the change of status. The last frame of an event carries the event's number as its id; the
+ones before it carry "number-before.index", so that a connection which breaks between them loses and repeats nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from server.answers import alert_answer, eta_seconds
+from server.encoding import dumps, plain, typed
+from server.models import Run
+from server.queries import Event as StoredEvent
+from server.queries import Points, events_after
+
+MAX_FRAMES = 1000  # of one event; more would not fit the id
+KEPT_SELECTIONS = 4
+
+
+@dataclass(frozen=True)
+class Frame:
+    """`data` as JSON; for points all but the series, which are added as each viewer wants them."""
+
+    kind: str
+    data: bytes
+    series: tuple[tuple[str, bytes], ...] | None = None
+
+    def body(self, wanted: frozenset[str] | None) -> bytes:
+        if self.series is None:
+            return self.data
+        chosen = [part for name, part in self.series if wanted is None or name in wanted]
+        return self.data[:-1] + b',"series":[' + b",".join(chosen) + b"]}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """All frames of one number."""
+
+    seq: int
+    frames: tuple[Frame, ...]
+    _encoded: dict[frozenset[str] | None, bytes] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        return sum(len(f.data) + sum(len(part) for _, part in f.series or ()) for f in self.frames)
+
+    def encode(self, wanted: frozenset[str] | None, skip: int = 0) -> bytes:
+        """The frames with the `wanted` series (None: all), without the first `skip`."""
+        if skip:
+            return self._join(wanted, skip)
+        if wanted not in self._encoded:
+            if len(self._encoded) >= KEPT_SELECTIONS:
+                return self._join(wanted, 0)
+            self._encoded[wanted] = self._join(wanted, 0)
+        return self._encoded[wanted]
+
+    def _join(self, wanted: frozenset[str] | None, skip: int) -> bytes:
+        count = len(self.frames)
+        ids = [f"{self.seq - 1}.{i:03d}" for i in range(1, count)] + [str(self.seq)]
+        return b"".join(
+            f"event: {frame.kind}\nid: {id_}\ndata: ".encode() + frame.body(wanted) + b"\n\n"
+            for frame, id_ in list(zip(self.frames, ids, strict=True))[skip:]
+        )
+
+
+def parse_position(text: str) -> tuple[int, int]:
+    """(event number, frames of the next event already seen) of an id; raises ValueError."""
+    number, _, index = text.strip().partition(".")
+    if not (number.isascii() and number.isdigit() and len(number) <= 18 and (not index or (index.isdigit() and len(index) <= 3))):
+        raise ValueError(f"event id is {text[:40]!r}; expected a number such as 17")
+    return int(number), int(index.ljust(3, "0") or 0)
+
+
+def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[list[Event], int] | None:
+    """Events of the numbers after `after`, and the number up to which they go; None if the run does not exist."""
+    run = session.get(Run, run_id)
+    if run is None:
+        return None
+    stored = events_after(session, run_id, after, limit)
+    return [_encode(event, run) for event in stored], min(run.seq, after + limit)
+
+
+def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
+    """The run's newest number and a status frame of the present state."""
+    run = session.get(Run, run_id)
+    if run is None:
+        return None
+    status = _status(run, run.seq, run.status, run.status_reason, run.step, run.attempt, None)
+    return run.seq, Event(run.seq, (Frame("status", status),)).encode(None)
+
+
+def _encode(event: StoredEvent, run: Run) -> Event:
+    frames = [Frame("alert", dumps(plain(alert_answer(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
+    if event.points:
+        rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
+        head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, **rate}
+        frames.append(Frame("points", dumps(head), _series(event)))
+    if (change := event.transition) is not None:
+        frames.append(
+            Frame(
+                "status",
+                _status(run, event.seq, change.status, change.reason, change.step, change.attempt, change.truncated_from),
+            )
+        )
+    return Event(event.seq, tuple(frames))
+
+
+def _series(event: StoredEvent) -> tuple[tuple[str, bytes], ...]:
+    by_name: dict[str, list[Points]] = {}
+    for points in event.points:
+        by_name.setdefault(points.name, []).append(points)
+    steps: dict[int, dict[str, str]] = {}  # series of one block share their steps
+    parts = []
+    for name, pieces in by_name.items():
+        at = pieces[0].step if len(pieces) == 1 else np.concatenate([p.step for p in pieces])
+        step = steps.setdefault(id(pieces[0].step), typed(at))
+        value = np.concatenate([p.value for p in pieces]) if len(pieces) > 1 else pieces[0].value
+        part = {"name": name, "width": value.shape[1], "step": step, "value": typed(value.astype(np.float32, copy=False))}
+        parts.append((name, dumps(part)))
+    return tuple(parts)
+
+
+def _status(run: Run, seq: int, status: str, reason: str, step: int, attempt: int, truncated_from: int | None) -> bytes:
+    answer: dict[str, Any] = {
+        "seq": seq,
+        "status": status,
+        "reason": reason,
+        "step": step,
+        "attempt": attempt,
+        "truncated_from": truncated_from,
+        "steps_per_second": run.steps_per_second,
+        "eta_seconds": eta_seconds(run, step) if status == "running" else None,
+    }
+    return dumps(answer)

@@ -1,0 +1,74 @@
+"""One line per event, with the run and the attempt where there is one: JSON for machines, key=value on a terminal.
+
+STABLESSM_LOG says which: json, text, or auto (text on a terminal, else JSON). No secret gets into a line: what looks like one is
+replaced wherever it stands, in tracebacks and addresses too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from typing import Any
+
+FORMATS = ("auto", "json", "text")
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+_SECRETS = (
+    (re.compile(r"(\bssm_)[A-Za-z0-9_-]{8,}"), r"\1..."),  # created tokens
+    (re.compile(r"([?&]token=)[^&\s\"'\\]+"), r"\1..."),
+    (re.compile(r"(\b[a-z][a-z0-9+.]*://[^\s:/@\"']*:)[^\s@/\"']+@"), r"\1...@"),  # the password of an address
+    (re.compile(r"(?i)(\b(?:bearer|authorization:|stablessm_session=)\s*)(?!bearer\b)[\w.~+/=:-]{8,}"), r"\1..."),
+)
+
+
+class Lines(logging.Formatter):
+    """time, level, logger, what is `always` said, what the event carries (run, attempt, ...), msg, and a traceback last."""
+
+    def __init__(self, always: dict[str, object] | None = None, form: str | None = None) -> None:
+        super().__init__()
+        self._always, self._form = always or {}, form or _form()
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        fields: dict[str, Any] = {"time": moment, "level": record.levelname.lower(), "logger": record.name, **self._always}
+        fields |= {key: value for key, value in vars(record).items() if key not in _ORDINARY and not key.startswith("_")}
+        fields["msg"] = record.getMessage()
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._form == "text":
+            line = " ".join(f"{key}={_quoted(str(value))}" for key, value in fields.items())
+            return without_secrets(f"{line}\n{trace}" if trace else line)
+        fields |= {"trace": trace} if trace else {}
+        return json.dumps({key: _plain(value) for key, value in fields.items()}, ensure_ascii=False)
+
+
+def start_logging(**always: object) -> None:
+    """Log to standard error; `always` is added to every line of this process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lines(always))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+def without_secrets(text: str) -> str:
+    """The text with tokens, passwords in addresses and session cookies replaced."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _form() -> str:
+    form = os.environ.get("STABLESSM_LOG") or "auto"
+    if form not in FORMATS:
+        raise ValueError(f"STABLESSM_LOG is {form[:40]!r}; allowed are {', '.join(FORMATS)}")
+    return ("text" if sys.stderr.isatty() else "json") if form == "auto" else form
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | None) else without_secrets(str(value))
+
+
+def _quoted(text: str) -> str:
+    return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text, ensure_ascii=False)

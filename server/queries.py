@@ -1,0 +1,185 @@
+"""Reading what a run recorded: its catalogue, its series at any zoom, its events in order.
+
+A long stretch is read from the coarsest stored level that is fine enough: see server.zoom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from server.layout import Layout as Layout
+from server.layout import Points as Points
+from server.models import AlertRow, BlockRow, Run, Transition
+from server.zoom import Reader
+from stablessm_core.telemetry.blocks import BUCKET, LEVELS, decode
+from stablessm_core.telemetry.merged import pieces_of
+from stablessm_core.telemetry.series import MEANINGS
+
+MAX_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class SeriesInfo:
+    """One entry of a run's catalogue. `points`: recorded steps so far; first and last are None before the first one."""
+
+    name: str
+    group: str
+    width: int
+    unit: str
+    meaning: str
+    derived: bool
+    first_step: int | None
+    last_step: int | None
+    points: int
+
+
+@dataclass(frozen=True)
+class SeriesData:
+    """A stretch of a series, raw or as an envelope. All 2-D arrays are (n, width), rows in step order.
+
+    Raw: `value` (float32 as recorded, float64 for derived series). Envelope: buckets over the steps `step[i]..last_step[i]`
+    of `count[i]` recorded points, with min and max over the finite values (NaN where there is none), the last value as it is,
+    and how many were not finite.
+    """
+
+    name: str
+    unit: str
+    eigenvalues: np.ndarray | None  # which ones, None: all
+    step: np.ndarray  # int64 (n,)
+    value: np.ndarray | None = None
+    last_step: np.ndarray | None = None  # int64 (n,)
+    count: np.ndarray | None = None  # int64 (n,)
+    min: np.ndarray | None = None
+    max: np.ndarray | None = None
+    last: np.ndarray | None = None
+    nonfinite: np.ndarray | None = None  # int64 (n, width)
+
+
+@dataclass
+class Event:
+    """What happened under one `seq`: a flush (points, alerts), or a transition (with the alerts that caused it)."""
+
+    seq: int
+    points: list[Points] = field(default_factory=list)
+    alerts: list[AlertRow] = field(default_factory=list)
+    transition: Transition | None = None
+    attempt: int = 0
+    last_step: int = 0
+
+
+def catalogue(session: Session, run_id: int) -> list[SeriesInfo]:
+    """Every series of the run, in the order of groups and columns. Raises LookupError."""
+    layout = Layout(session, run_id)
+    extent = select(BlockRow.group, func.min(BlockRow.first_step), func.max(BlockRow.last_step), func.sum(BlockRow.count)).where(
+        BlockRow.run_id == run_id, BlockRow.level == 0
+    )
+    extents = {group: (first, last, int(n)) for group, first, last, n in session.execute(extent.group_by(BlockRow.group))}
+    nothing = (None, None, 0)
+    return [
+        SeriesInfo(row.name, row.group, row.width, row.unit, meaning(row.name), row.derived, *extents.get(row.group, nothing))
+        for row in layout.series.values()
+    ]
+
+
+def meaning(name: str) -> str:
+    """One line on what a series says; "" for one this version does not know."""
+    return MEANINGS.get(name, MEANINGS.get(name.rsplit("/", 1)[-1], ("", "")))[1]
+
+
+def read_series(
+    session: Session,
+    run_id: int,
+    name: str,
+    *,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    max_points: int = MAX_POINTS,
+    eigenvalues: Sequence[int] | None = None,
+    layout: Layout | None = None,
+) -> SeriesData:
+    """The series between two steps (both included), raw if it has at most `max_points` there, else as an envelope.
+
+    Raises LookupError for an unknown run or series, ValueError for an eigenvalue it does not have.
+    """
+    if max_points < 1:
+        raise ValueError(f"max_points is {max_points}; at least 1 is needed")
+    layout = layout or Layout(session, run_id)
+    row = layout.find(name)
+    reader = Reader(session, layout, row, eigenvalues)
+    answer = partial(SeriesData, row.name, row.unit, reader.eigenvalues)
+    low, high, points = reader.extent(from_step, to_step)
+    if points <= max_points:
+        steps, values = reader.raw([(low, high)])
+        return answer(step=steps, value=_rows(values))
+    # buckets up to twice as long as asked for: finer material would cost up to 16 times as much to read
+    level = max(k for k in range(LEVELS + 1) if BUCKET**k * max_points <= 2 * points)
+    first, end, weight, stats = reader.elements(level, low, high)
+    size = -(-int(weight.sum()) // max_points)  # with longer buckets each is one of its own
+    starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
+    ends = np.append(starts[1:], len(first)) - 1
+    return answer(
+        step=first[starts],
+        last_step=end[ends],
+        count=np.add.reduceat(weight, starts),
+        min=_rows(np.fmin.reduceat(stats[:, 0], starts, axis=1)),
+        max=_rows(np.fmax.reduceat(stats[:, 1], starts, axis=1)),
+        last=_rows(stats[:, 2, ends]),
+        nonfinite=_rows(np.add.reduceat(stats[:, 3], starts, axis=1, dtype=np.int64)),
+    )
+
+
+def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layout: Layout | None = None) -> list[Event]:
+    """The next at most `limit` numbers of the run's events after `seq`, in order, with everything each one holds.
+
+    Numbers whose points were taken back since are left out. A stream must send all of an event before it counts as seen.
+    """
+    upper = session.scalar(select(Run.seq).where(Run.id == run_id))
+    upper = min(upper or 0, seq + limit)
+    events = {number: Event(number) for number in range(seq + 1, upper + 1)}
+    between = [table.seq > seq for table in (BlockRow, AlertRow, Transition)]
+    for row, number, at, values in _pieces(session, run_id, seq, upper):
+        layout = layout or Layout(session, run_id)
+        event = events[number]
+        event.points += layout.points(row.group, row.first_step + at * row.stride, row.stride, values)
+        last = row.first_step + (at + values.shape[1] - 1) * row.stride
+        event.attempt, event.last_step = row.attempt, max(event.last_step, last)
+    alerts = select(AlertRow).where(AlertRow.run_id == run_id, between[1], AlertRow.seq <= upper).order_by(AlertRow.id)
+    for alert in session.scalars(alerts):
+        events[alert.seq].alerts.append(alert)
+    changes = select(Transition).where(Transition.run_id == run_id, between[2], Transition.seq <= upper)
+    for change in session.scalars(changes):
+        events[change.seq].transition = change
+    return [e for e in events.values() if e.points or e.alerts or e.transition]
+
+
+def _pieces(session: Session, run_id: int, seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:
+    """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there.
+
+    A merged block stands under its last number, so of each group the first one beyond `upper` may begin with some of these.
+    """
+    raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
+    rows = list(session.scalars(select(BlockRow).where(*raw, BlockRow.seq > seq, BlockRow.seq <= upper)))
+    beyond = select(BlockRow.group, func.min(BlockRow.seq)).where(*raw, BlockRow.seq > upper).group_by(BlockRow.group)
+    for group, number in session.execute(beyond):
+        first = select(BlockRow).where(*raw, BlockRow.group == group, BlockRow.seq == number).order_by(BlockRow.first_step)
+        rows += session.scalars(first.limit(1))
+    found = []
+    for row in rows:
+        pieces = pieces_of(row.payload, row.seq, row.count)
+        ends = np.cumsum(pieces[:, 1])
+        chosen = np.flatnonzero((pieces[:, 0] > seq) & (pieces[:, 0] <= upper))
+        values = decode(row.payload, (row.columns, row.count)) if len(chosen) else np.empty((row.columns, 0), np.float32)
+        for i in chosen.tolist():
+            at = int(ends[i] - pieces[i, 1])
+            found.append((row, int(pieces[i, 0]), at, values[:, at : ends[i]]))
+    return sorted(found, key=lambda part: (part[1], part[0].group, part[0].first_step + part[2] * part[0].stride))
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values.T)

@@ -1,0 +1,104 @@
+"""An attacker who has read the OpenAPI document: every operation with valid and invalid input, alone and in sequences.
+
+schemathesis makes the requests; they go over HTTP to a real server. `Tally` says what came back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from hypothesis.errors import FlakyStrategyDefinition
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+# The document cannot say which fields of a configuration exclude each other, so input that fits it may still be refused.
+EXCUSED = [positive_data_acceptance]
+SEQUENCE = 20  # requests of one sequence, each using what earlier ones answered
+BATCH = 10  # sequences that share a seed
+
+
+@dataclass
+class Tally:
+    """Requests by operation and by status, and every answer the document does not promise."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
+    problems: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def requests(self) -> int:
+        return sum(self.statuses.values())
+
+    def judge(self, case: schemathesis.Case, response: schemathesis.Response, headers: dict[str, str]) -> None:
+        self.operations[case.operation.label] += 1
+        self.statuses[response.status_code] += 1
+        try:
+            case.validate_response(response, excluded_checks=EXCUSED, headers=headers)
+        except BaseExceptionGroup as failures:
+            for failure in failures.exceptions:
+                text = (
+                    f"{case.operation.label} -> {response.status_code}: {failure}: {response.text[:300]} {case.as_curl_command()}"
+                )
+                self.problems[text] += 1
+
+    def lines(self) -> Iterator[str]:
+        """A Markdown table of what was asked and what came back."""
+        yield "| operation | requests |"
+        yield "| --- | ---: |"
+        yield from (f"| `{label}` | {count:,} |" for label, count in sorted(self.operations.items()))
+        yield f"| all | {self.requests:,} |"
+        yield ""
+        yield "Statuses: " + ", ".join(f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
+
+
+def settings(examples: int, **more: Any) -> hypothesis.settings:
+    return hypothesis.settings(
+        derandomize=False,  # the seeds are ours
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+        **more,
+    )
+
+
+def attack(url: str, headers: dict[str, str], requests: int, tally: Tally, *, seed: int = 0) -> None:
+    """At least `requests` requests at the service: half of them operation by operation, half in sequences."""
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers).exclude(path_regex="/stream$")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    for operation in operations:
+        _attack_alone(operation, headers, requests // (2 * len(operations)) + 1, tally, seed)
+    while tally.requests < requests:
+        seed += 1
+        _attack_in_sequences(schema, headers, tally, seed)
+
+
+def _attack_alone(operation: Any, headers: dict[str, str], examples: int, tally: Tally, seed: int) -> None:
+    @hypothesis.seed(seed)
+    @settings(examples)
+    @hypothesis.given(case=operation.as_strategy())
+    def ask(case: schemathesis.Case) -> None:
+        tally.judge(case, case.call(headers=headers), headers)
+
+    ask()
+
+
+def _attack_in_sequences(schema: Any, headers: dict[str, str], tally: Tally, seed: int) -> None:
+    class Attacker(schema.as_state_machine()):  # type: ignore[misc]
+        def get_call_kwargs(self, case: schemathesis.Case) -> dict[str, Any]:
+            return {"headers": headers}
+
+        def validate_response(self, response: schemathesis.Response, case: schemathesis.Case, **_: Any) -> None:
+            tally.judge(case, response, headers)
+
+    hypothesis.seed(seed)(Attacker)
+    # The service remembers earlier sequences and may answer the same beginning differently: that ends the batch, no more.
+    with suppress(FlakyStrategyDefinition):
+        Attacker.run(settings=settings(BATCH, stateful_step_count=SEQUENCE))

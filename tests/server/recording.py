@@ -1,0 +1,150 @@
+"""A run that records known numbers into a database, without a trainer, and the same numbers beside it to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from server import blocks, jobs
+from server.db import Database
+from server.models import Run
+from stablessm_core import formulas
+from stablessm_core.config import RunConfig, parse_config
+from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, Series, layer_catalogue, layer_group, scalar
+
+CPU = {"devices": ["cpu"], "data": {"digits": "ok"}}
+WEIRD = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000], np.uint32).view(np.float32)  # NaNs, infs, -0.0
+
+
+def config(**changes: Any) -> RunConfig:
+    """A small run; changes are dotted paths with __ for the dot."""
+    data: dict[str, Any] = {"task": {"name": "polynomial_memory"}}
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = data
+        for name in parents:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return parse_config(data)
+
+
+def submitted(database: Database, **changes: Any) -> int:
+    with database.write() as session:
+        return jobs.submit(session, config(**changes)).id
+
+
+def claimed(database: Database, **changes: Any) -> jobs.Claim:
+    """A run of this configuration, claimed; nothing else may be queued."""
+    submitted(database, **changes)
+    return claim(database)
+
+
+def claim(database: Database, owner: str = "tester", capabilities: dict[str, Any] = CPU) -> jobs.Claim:
+    with database.write() as session:
+        claim = jobs.claim(session, owner, capabilities)
+    assert claim is not None
+    return claim
+
+
+def run_of(database: Database, run_id: int) -> Run:
+    with database.read() as session:
+        run = session.get(Run, run_id)
+    assert run is not None
+    return run
+
+
+def nonfinite(kind: str = "nonfinite_loss", step: int = 3, **fields: Any) -> Alert:
+    values = {
+        "severity": "critical",
+        "series": TRAIN_LOSS,
+        "layer": None,
+        "eigenvalue": None,
+        "tensor": "",
+        "value": float("nan"),
+    }
+    return Alert(kind=kind, step=step, message="it is NaN", **(values | fields))  # type: ignore[arg-type]
+
+
+@dataclass
+class Recording:
+    """Writes layer groups and the loss of a claimed run as the recorder does; `truth` holds what a reader must find."""
+
+    database: Database
+    claim: jobs.Claim
+    width: int = 4
+    layers: int = 1
+    every: int = 1
+    first: int = 1  # first recorded step
+    weird: bool = True
+    seed: int = 0
+    truth: dict[str, np.ndarray] = field(default_factory=dict)  # series -> (points, width) as written
+    _levels: dict[str, LevelBuilder] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+        self.map = self.claim.config["model"]["reparameterization"]
+        self.next = self.first
+        with self.database.write() as session:
+            blocks.store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
+
+    @property
+    def catalogue(self) -> list[Series]:
+        layers = [s for layer in range(self.layers) for s in layer_catalogue(layer, self.width, self.map["time"])]
+        return [scalar(TRAIN_LOSS), *layers]
+
+    @property
+    def steps(self) -> np.ndarray:
+        return self.first + self.every * np.arange(len(self.truth[TRAIN_LOSS]))
+
+    def write(self, points: int, alerts: Iterable[Alert] = ()) -> list[Block]:
+        """One flush of `points` recorded steps; gives its blocks."""
+        flush = self._group(SCALARS, [TRAIN_LOSS], self.rng.standard_normal((1, points)))
+        for layer in range(self.layers):
+            group = layer_group(layer)
+            weight = self.rng.standard_normal((self.width, points)) * 2
+            recorded = [np.exp(self.rng.standard_normal((self.width, points))), weight]
+            if self.map["time"] == "continuous":
+                recorded.append(np.exp(self.rng.standard_normal((self.width, points)) - 3))
+            kinds = ["grad_over_weight", "weight", "dt"][: len(recorded)]
+            flush += self._group(group, [f"{group}/{kind}" for kind in kinds], np.concatenate(recorded))
+        step = self.next + (points - 1) * self.every
+        with self.database.write() as session:
+            blocks.store_flush(session, self.claim.run_id, self.claim.attempt, flush, list(alerts), step, 100.0)
+        self.next = step + self.every
+        return flush
+
+    def cut(self, from_step: int) -> None:
+        """Forget what lies at or after `from_step`, and record on from there."""
+        kept = int((self.steps < from_step).sum())
+        self.truth = {name: values[:kept] for name, values in self.truth.items()}
+        self.next, self._levels = from_step, {}
+
+    def _group(self, group: str, names: list[str], numbers: np.ndarray) -> list[Block]:
+        values = numbers.astype(np.float32)
+        if self.weird and values.size > 40:
+            at = self.rng.integers(0, values.size, 6)
+            values.reshape(-1)[at] = self.rng.choice(WEIRD, 6)
+        width = len(values) // len(names)
+        parts = {name: values[i * width : (i + 1) * width] for i, name in enumerate(names)}
+        derived = self._derive(group, parts) if group != SCALARS else {}
+        for name, part in (parts | derived).items():
+            self.truth[name] = np.concatenate([self.truth.get(name, np.empty((0, width), part.dtype)), part.T])
+        raw = Block(group, 0, self.next, self.every, values)
+        builder = self._levels.setdefault(group, LevelBuilder(group, self.every))
+        with np.errstate(over="ignore"):
+            coarse = np.concatenate([values, *(d.astype(np.float32) for d in derived.values())])
+        return [raw, *builder.feed(self.next, coarse)]
+
+    def _derive(self, group: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        weight = parts[f"{group}/weight"].astype(np.float64)
+        dt = parts[f"{group}/dt"].astype(np.float64) if f"{group}/dt" in parts else None
+        form = {"dt": dt, "a": self.map["a"], "b": self.map["b"]}
+        with np.errstate(all="ignore"):
+            eigenvalue = formulas.lambda_bar(self.map["name"], self.map["time"], weight, np, **form)
+            distance = formulas.boundary_distance(self.map["name"], self.map["time"], weight, np, **form)
+        return {f"{group}/eigenvalue": eigenvalue, f"{group}/boundary_distance": distance}

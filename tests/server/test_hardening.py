@@ -1,0 +1,154 @@
+"""What a client on a raw socket can do to the real server: little, and not for long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_service import TOKEN, running
+
+from server import bodies, protocol
+
+SECONDS = 1.0  # the deadlines of these tests; 15 s in production
+
+
+@pytest.fixture
+def place(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", SECONDS)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", SECONDS)
+    with running(sqlite_url, tmp_path) as (address, _):
+        yield "127.0.0.1", int(address.rpartition(":")[2])
+
+
+def head(place: tuple[str, int], method: str = "GET", path: str = "/healthz", *more: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{place[1]}", f"Authorization: Bearer {TOKEN}", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the other side closes; fails if it does not."""
+    connection.settimeout(30)
+    data = b""
+    try:
+        while more := connection.recv(65_536):
+            data += more
+    except ConnectionResetError:
+        pass  # closed while we were still sending
+    return data
+
+
+def test_silent_and_dripping_clients_are_closed_and_do_not_hold_up_others(place: tuple[str, int]) -> None:
+    silent = [socket.create_connection(place) for _ in range(25)]
+    half = [socket.create_connection(place) for _ in range(25)]
+    for connection in half:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127")
+    with socket.create_connection(place) as good:
+        good.sendall(head(place, "GET", "/healthz", "Connection: close"))
+        assert everything(good).startswith(b"HTTP/1.1 200")
+    for connection in silent:
+        assert everything(connection) == b""
+        connection.close()
+    for connection in half:
+        assert everything(connection).startswith(b"HTTP/1.1 408")
+        connection.close()
+
+
+def test_a_header_that_drips_is_cut_off_however_often_a_byte_comes(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        begun, sent = time.monotonic(), 0
+        try:
+            for sent, byte in enumerate(head(place) * 20):
+                connection.sendall(bytes([byte]))
+                if sent > len(head(place)) - 10:
+                    time.sleep(0.2)
+                if time.monotonic() - begun > 60:
+                    pytest.fail("it was never cut off")
+        except OSError:
+            pass
+        assert sent < len(head(place) * 20) - 1
+        assert b"408" in everything(connection) or sent > 0
+
+
+def test_the_second_request_on_a_connection_has_a_deadline_too(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        connection.sendall(head(place) + b"GET /healthz HT")  # the beginning of the next comes with the first
+        data = everything(connection)
+        assert data.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1 408" in data
+
+
+def test_a_kept_connection_serves_many_requests(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        connection.settimeout(30)
+        for _ in range(5):
+            connection.sendall(head(place))
+            data = b""
+            while not data.endswith(b"}"):
+                data += connection.recv(65_536)
+            assert data.startswith(b"HTTP/1.1 200")
+            time.sleep(SECONDS / 3)  # together longer than the deadline
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+     b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 40_000 + b"\r\n", os.urandom(4096), b"GET / HTTP/x.y\r\n\r\n",
+     b"\x16\x03\x01\x02\x00\x01\x00\x01",
+     b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+     b"POST /api/runs HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: a\r\nX\x00Y: 1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"],
+    ids=["long path", "long header", "many headers", "random", "version", "TLS", "two lengths", "coding", "NUL", "space"],
+)  # fmt: skip
+def test_what_is_no_request_or_too_long_a_one_is_refused(place: tuple[str, int], request_head: bytes) -> None:
+    with socket.create_connection(place) as connection:
+        try:
+            connection.sendall(request_head)
+        except OSError:
+            pass
+        data = everything(connection)
+        assert data == b"" or data.split(b" ")[1] in (b"400", b"408", b"431", b"501", b"505")
+
+
+def test_a_body_that_drips_is_cut_off(place: tuple[str, int]) -> None:
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Content-Length: 1000", "Connection: close")
+    with socket.create_connection(place) as connection:
+        connection.sendall(start)
+        begun = time.monotonic()
+        try:
+            for _ in range(300):
+                connection.sendall(b" ")
+                time.sleep(0.1)
+                if time.monotonic() - begun > 2 * SECONDS:
+                    break
+        except OSError:
+            pass
+        assert everything(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_chunked_body_that_never_ends_is_cut_off(place: tuple[str, int]) -> None:
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    with socket.create_connection(place) as connection:
+        connection.sendall(start)
+        try:
+            for _ in range(40):
+                connection.sendall(b"10000\r\n" + b" " * 65_536 + b"\r\n")
+        except OSError:
+            pass
+        assert everything(connection).split(b" ")[1:2] in ([b"413"], [])
+
+
+def test_an_idle_connection_is_closed(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        connection.sendall(head(place))
+        data = everything(connection)  # five seconds after the answer
+        assert data.startswith(b"HTTP/1.1 200")
+
+
+def test_an_upgrade_is_not_followed(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        connection.sendall(head(place, "GET", "/healthz", "Upgrade: websocket", "Connection: Upgrade, close"))
+        assert not everything(connection).startswith(b"HTTP/1.1 101")
