@@ -1,0 +1,212 @@
+"""A real worker process on a real database, and what a test needs to ask of both."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import psutil
+import psycopg
+from sqlalchemy import select
+
+from server import jobs
+from server.db import Database
+from server.models import FINAL, AlertRow, Run, Transition
+from server.queries import read_series
+from server.ring import ring
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.series import TRAIN_LOSS
+
+T = TypeVar("T")
+
+START_SECONDS = 120.0  # importing torch on a busy machine included
+MEMORY_BYTES = 12 << 30  # address space of each process: what a run may ask for before it is out of memory
+STEPS = 150
+SMALL: dict[str, Any] = {  # about 10 ms a step: slow enough to be caught in the middle
+    "task": {"name": "polynomial_memory", "length": 200},
+    "model": {"d_model": 16, "d_state": 8},
+    "train": {"steps": STEPS, "batch_size": 64, "eval_every": 0, "checkpoint_every": 30},
+}
+LONG_STEP: dict[str, Any] = {  # a loop over time in Python: one step takes minutes
+    "task": {"name": "polynomial_memory", "length": 50_000},
+    "model": {"d_model": 8, "d_state": 8},
+    "train": {"steps": 100, "batch_size": 2, "eval_every": 0, "scan_backend": "reference"},
+    "alerts": {"no_progress_seconds": 1.0},
+}
+TOO_LARGE: dict[str, Any] = {  # allowed by the configuration's limits, not by this machine's
+    "task": {"name": "polynomial_memory", "length": 1000},
+    "model": {"d_model": 8192, "d_state": 8, "mlp_expansion": 0},
+    "train": {"steps": 10, "batch_size": 1000, "eval_every": 0},
+}
+
+
+@dataclass
+class Station:
+    """One installation's worker. `start` may be called again after the process ended."""
+
+    database: Database
+    data_dir: Path
+    broker_url: str | None = None
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.data_dir / "worker.log"
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "worker", "--database-url", self.database.url, "--data-dir", str(self.data_dir)]
+        command += ["--broker-url", self.broker_url] if self.broker_url else []
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.data_dir,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
+            )
+        self.processes.append(process)
+        return process
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        return self.processes[-1]
+
+    def children(self) -> list[psutil.Process]:
+        """Training processes of the worker, warm ones included."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            try:
+                if "worker.child" in child.cmdline():
+                    found.append(child)
+            except psutil.NoSuchProcess:
+                continue  # a zombie, too
+        return found
+
+    def trainer_of(self, run_id: int) -> psutil.Process:
+        """The training process of a run: the one that writes its log."""
+        log = str(self.data_dir / "runs" / str(run_id) / "log.txt")
+
+        def found() -> psutil.Process | None:
+            return next((child for child in self.children() if _writes_to(child, log)), None)
+
+        return self.until(f"training process of run {run_id}", found)
+
+    def submit(self, config: dict[str, Any]) -> int:
+        with self.database.write() as session:
+            run_id = jobs.submit(session, parse_config(config)).id
+        ring(self.broker_url)
+        return run_id
+
+    def cancel(self, run_id: int) -> None:
+        with self.database.write() as session:
+            jobs.request_cancel(session, run_id)
+
+    def run(self, run_id: int) -> Run:
+        with self.database.read() as session:
+            return session.get_one(Run, run_id)
+
+    def until(self, what: str, ask: Callable[[], T | None], seconds: float = START_SECONDS) -> T:
+        """What `ask` gives once it is neither None nor False; fails with the worker's log."""
+        deadline = time.monotonic() + seconds
+        while (answer := ask()) is None or answer is False:
+            assert time.monotonic() < deadline, f"no {what} within {seconds:g} s\n{self.log.read_text(errors='replace')}"
+            time.sleep(0.02)
+        return answer
+
+    def until_status(self, run_id: int, *statuses: str, seconds: float = START_SECONDS) -> Run:
+        def reached() -> Run | None:
+            run = self.run(run_id)
+            return run if run.status in statuses else None
+
+        return self.until(f"run {run_id} {' or '.join(statuses)}", reached, seconds)
+
+    def until_ended(self, run_id: int, seconds: float = START_SECONDS) -> Run:
+        return self.until_status(run_id, *FINAL, seconds=seconds)
+
+    def until_step(self, run_id: int, step: int, attempt: int = 1) -> None:
+        """The run has come this far in this attempt; fails at once when it has ended instead."""
+
+        def there() -> bool:
+            run = self.run(run_id)
+            assert run.status not in FINAL, f"run {run_id} is {run.status} already: {run.status_reason}"
+            return run.attempt >= attempt and run.status == "running" and run.step >= step
+
+        self.until(f"step {step} of run {run_id}", there)
+
+    def losses(self, run_id: int) -> tuple[list[int], bytes]:
+        """Recorded steps of the training loss, and the bits of its values."""
+        with self.database.read() as session:
+            data = read_series(session, run_id, TRAIN_LOSS, max_points=1_000_000)
+        assert data.value is not None
+        return data.step.tolist(), np.ascontiguousarray(data.value, np.float32).tobytes()
+
+    def reasons(self, run_id: int) -> list[str]:
+        with self.database.read() as session:
+            rows = select(Transition.reason).where(Transition.run_id == run_id).order_by(Transition.seq)
+            return list(session.scalars(rows))
+
+    def alerts(self, run_id: int) -> list[str]:
+        with self.database.read() as session:
+            return list(session.scalars(select(AlertRow.kind).where(AlertRow.run_id == run_id)))
+
+    def stop(self, seconds: float = 8.0) -> int:
+        """SIGTERM; exit code. Fails when the worker or a training process is there after `seconds`."""
+        children = self.children()
+        begun = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(seconds)
+        _gone, alive = psutil.wait_procs(children, max(0.1, begun + seconds - time.monotonic()))
+        assert not alive, alive
+        return code
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self.database.close()
+
+
+@contextmanager
+def away(database: Database) -> Iterator[None]:
+    """The real database really out of reach: Postgres refuses and ends connections, SQLite's file is locked by another."""
+    if database.path is None:
+        name = database.engine.url.database
+        admin = database.engine.url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False)
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            try:
+                yield
+            finally:
+                connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    else:
+        # Both ways in one rename: a writer that opened the path in between would make an empty database there and keep it open.
+        hidden, nowhere = database.path.with_suffix(".hidden"), database.path.with_suffix(".nowhere")
+        database.close()
+        os.link(database.path, hidden)
+        nowhere.symlink_to(database.path.parent / "missing" / "folder")  # "unable to open database file"
+        nowhere.replace(database.path)
+        try:
+            yield
+        finally:
+            hidden.replace(database.path)
+
+
+def _writes_to(process: psutil.Process, log: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{process.pid}/fd/2") == log
+    except OSError:
+        return False

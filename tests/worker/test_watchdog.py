@@ -1,0 +1,91 @@
+"""A database that falls silent holds nobody up for longer than the limit, however often it happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import make_url, text
+
+from server.db import Database
+from server.watchdog import guard
+from tests.chaos.proxy import Proxy
+from worker.writer import AWAY
+
+LIMIT = 0.5
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    url = make_url(postgres_url)
+    proxy = Proxy((url.host or "127.0.0.1", url.port or 5432))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def database(postgres_url: str, proxy: Proxy) -> Iterator[Database]:
+    database = Database(make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False))
+    guard(database, LIMIT)
+    yield database
+    database.close()
+
+
+def _ask(database: Database) -> None:
+    with database.read() as session:
+        session.execute(text("SELECT 1"))
+
+
+def _fails_soon(database: Database) -> None:
+    begun = time.monotonic()
+    with pytest.raises(AWAY):
+        _ask(database)
+    assert time.monotonic() - begun < 20, "without the watchdog it would hang for ever"
+
+
+def test_a_pooled_connection_that_fell_silent_is_given_up_already_when_it_is_taken(database: Database, proxy: Proxy) -> None:
+    _ask(database)  # one connection waits in the pool
+    proxy.become("silent")
+    _fails_soon(database)
+    proxy.become("pass")
+    _ask(database)
+
+
+def test_a_statement_whose_answer_never_comes_is_given_up(database: Database, proxy: Proxy) -> None:
+    def ask_twice() -> None:
+        with database.write() as session:
+            session.execute(text("SELECT 1"))
+            proxy.become("silent")
+            session.execute(text("SELECT 2"))
+
+    begun = time.monotonic()
+    with pytest.raises(AWAY):
+        ask_twice()
+    assert time.monotonic() - begun < 20
+    proxy.become("pass")
+    _ask(database)
+
+
+def test_a_new_connection_that_is_never_answered_is_given_up(database: Database, proxy: Proxy) -> None:
+    proxy.become("silent")
+    _fails_soon(database)
+    proxy.become("pass")
+    _ask(database)
+
+
+def test_the_watchdog_outlives_connections_that_were_lost_in_use(database: Database, proxy: Proxy) -> None:
+    def lose() -> None:
+        with database.write() as session:
+            session.execute(text("SELECT 1"))
+            proxy.cut()
+            session.execute(text("SELECT 2"))
+
+    for _ in range(3):
+        with pytest.raises(AWAY):
+            lose()
+    time.sleep(3 * LIMIT)  # it comes to look at them
+    _ask(database)
+    proxy.become("silent")
+    _fails_soon(database)

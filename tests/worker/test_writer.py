@@ -1,0 +1,234 @@
+"""What a run records is stored in order and once, also when the database goes away in between or the run is given to another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select, text
+from station import away
+
+from server import jobs
+from server.db import Database
+from server.models import AlertRow, BlockRow, Run
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.blocks import Block, decode
+from stablessm_core.telemetry.recorder import Flush
+from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
+from worker.records import End
+from worker.spool import Spool, left_behind
+from worker.writer import AWAY, Writer
+
+STEPS = 8  # per flush
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+def _claimed(database: Database) -> jobs.Claim:
+    with database.write() as session:
+        jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
+    with database.write() as session:
+        claim = jobs.claim(session, "test", {"devices": ["cpu"], "data": {}})
+    assert claim is not None
+    return claim
+
+
+def _never() -> None:
+    pytest.fail("lease lost")
+
+
+def _writer(
+    database: Database, claim: jobs.Claim, folder: Path, *, limit: int = 1 << 20, on_lease_lost: Callable[[], None] = _never
+) -> Writer:
+    return Writer(
+        database,
+        claim.run_id,
+        claim.attempt,
+        data_dir=folder,
+        spool=Spool(folder / "spool", limit),
+        publish=lambda _run_id: None,
+        on_lease_lost=on_lease_lost,
+    )
+
+
+def _flush(number: int) -> Flush:
+    first = 1 + number * STEPS
+    values = np.arange(first, first + STEPS, dtype=np.float32)[None]
+    return Flush([Block(SCALARS, 0, first, 1, values)], [], first + STEPS - 1, 100.0)
+
+
+def _stored_steps(database: Database, run_id: int) -> list[int]:
+    """The recorded values, which are the steps themselves, in the order of the run's events."""
+    with database.read() as session:
+        rows = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id).order_by(BlockRow.seq)).all()
+        return [int(v) for row in rows for v in decode(row.payload, (row.columns, row.count))[0]]
+
+
+def _until(what: Callable[[], bool], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+def test_a_flush_is_in_the_database_within_milliseconds_of_being_handed_over(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.wait_stored(5)
+    waits, handovers = [], []
+    for number in range(20):
+        begun = time.perf_counter()
+        writer.write(_flush(number))
+        handovers.append(time.perf_counter() - begun)
+        writer.wait_stored(5)
+        waits.append(time.perf_counter() - begun)
+    assert _stored_steps(database, claim.run_id) == list(range(1, 20 * STEPS + 1))
+    assert sorted(handovers)[10] < 0.002, handovers
+    assert sorted(waits)[10] < 0.05, waits
+    assert not (tmp_path / "spool").exists()
+
+
+def test_while_the_database_is_away_records_go_to_disk_and_arrive_afterwards_in_order(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.write(_flush(0))
+    writer.wait_stored(5)
+    with away(database):
+        for number in range(1, 30):
+            writer.write(_flush(number))
+        _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 29)
+        assert not writer.full
+    writer.write(_flush(30))
+    writer.finish(End("finished", "", {"train_loss": float("nan")}))
+    assert _stored_steps(database, claim.run_id) == list(range(1, 31 * STEPS + 1))
+    with database.read() as session:
+        run = session.get_one(Run, claim.run_id)
+        assert (run.status, run.step, run.result) == ("finished", 31 * STEPS, {"train_loss": "NaN"})
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_full_spool_asks_training_to_wait_loses_nothing_and_says_so(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path, limit=2000)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.wait_stored(5)
+    with away(database):
+        for number in range(20):
+            writer.write(_flush(number))
+        _until(lambda: writer.full)
+        assert (tmp_path / "spool").stat().st_size <= 2000
+    writer.wait_stored(20)
+    assert not writer.full
+    assert _stored_steps(database, claim.run_id) == list(range(1, 20 * STEPS + 1))
+    with database.read() as session:
+        alerts = session.scalars(select(AlertRow).where(AlertRow.kind == "spool_full")).all()
+        assert [(a.severity, a.run_id) for a in alerts] == [("critical", claim.run_id)]
+        assert "2000 bytes" in alerts[0].message
+
+
+def test_who_lost_the_run_writes_nothing_more(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    lost = threading.Event()
+    writer = _writer(database, claim, tmp_path, on_lease_lost=lost.set)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.write(_flush(0))
+    writer.wait_stored(5)
+    with database.write() as session:
+        jobs.release(session, claim.run_id, claim.attempt, "given up by the test")
+    with database.write() as session:
+        assert jobs.claim(session, "another", {"devices": ["cpu"], "data": {}}) is not None
+    writer.write(_flush(1))
+    assert lost.wait(5)
+    assert _stored_steps(database, claim.run_id) == []  # without a checkpoint the claim took every step back
+
+
+def test_what_no_retry_cures_is_reported_instead_of_retried(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.checkpoint(50, tmp_path / "step-50", "ab" * 32)  # of steps whose telemetry never came
+    with pytest.raises(ValueError, match="comes before its telemetry"):
+        writer.finish(End("finished", ""))
+
+
+@pytest.mark.postgres
+def test_a_transaction_that_was_ended_because_the_process_had_been_stopped_in_it_is_tried_again(postgres_url: str) -> None:
+    database = Database(postgres_url)
+
+    def wake_up_late() -> None:
+        with database.write() as session:
+            session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '50ms'"))
+            time.sleep(0.5)
+            session.execute(text("SELECT 1"))
+
+    with pytest.raises(AWAY):
+        wake_up_late()
+    database.close()
+
+
+def test_recorded_checkpoints_are_needed_until_newer_ones_are_recorded(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    writer.open([scalar(TRAIN_LOSS)])
+    for number in range(3):
+        writer.write(_flush(number))
+    for earlier in ("attempt-0", "attempt-1"):
+        (tmp_path / "checkpoints" / earlier).mkdir(parents=True)
+    for step in (8, 16):
+        writer.checkpoint(step, tmp_path / "checkpoints" / "attempt-1" / f"step-{step}.safetensors", "ab" * 32)
+    writer.wait_stored(5)
+    assert writer.needed() == [8, 16]
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["attempt-1"], "nobody resumes from older ones"
+    with away(database):
+        writer.checkpoint(24, tmp_path / "checkpoints" / "attempt-1" / "step-24.safetensors", "ab" * 32)
+        _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 1)
+        assert writer.needed() == [8, 16], "nobody knows of the newest yet"
+    writer.wait_stored(20)
+    assert writer.needed() == [16, 24]
+
+
+def test_what_is_in_memory_when_the_process_gives_up_is_left_to_its_worker(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    writer.open([scalar(TRAIN_LOSS)])
+    writer.wait_stored(5)
+    with away(database):
+        writer.write(_flush(0))
+        writer.save_for_later()
+        assert len(list(left_behind(tmp_path / "spool"))) == 1
+    writer.wait_stored(20)
+    assert _stored_steps(database, claim.run_id) == list(range(1, STEPS + 1))
+
+
+def test_a_record_that_moves_to_the_spool_while_it_is_looked_for_is_not_missed(database: Database, tmp_path: Path) -> None:
+    claim = _claimed(database)
+    writer = _writer(database, claim, tmp_path)
+    looked, moved = threading.Event(), threading.Event()
+
+    class Slow(Spool):
+        def first(self) -> bytes | None:
+            found = super().first()
+            looked.set()
+            moved.wait(0.3)
+            return found
+
+    writer._spool = Slow(tmp_path / "slow", 1 << 20)
+    writer.open([scalar(TRAIN_LOSS)])
+    assert looked.wait(5)
+    writer.save_for_later()  # waits for the look, or goes between it and the record
+    moved.set()
+    writer.write(_flush(0))
+    writer.wait_stored(10)
+    assert writer.error is None
+    assert _stored_steps(database, claim.run_id) == list(range(1, STEPS + 1))

@@ -1,0 +1,167 @@
+"""One attempt at one run inside the training process: resume, train, stay alive in the database, end in the right status."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from server import jobs
+from server.db import Database
+from server.settings import run_folder
+from server.watchdog import guard
+from stablessm_core.config import RunConfig
+from stablessm_core.telemetry.detectors import Alert
+from worker.causes import LEASE_LOST
+from worker.link import Message
+from worker.notify import publisher
+from worker.records import End
+from worker.spool import Spool
+from worker.writer import AWAY, Writer
+
+HEARTBEAT_SECONDS = 2.0
+SETTLE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), and where things are."""
+
+    def __init__(self, order: Message) -> None:
+        self.run_id, self.number = int(order["run_id"]), int(order["attempt"])
+        self.config = RunConfig.model_validate(order["config"])
+        self._order = order
+        self._data_dir = Path(order["data_dir"])
+        self._folder = run_folder(self._data_dir, self.run_id)
+        self.database = Database(order["database_url"])
+        guard(self.database)
+        self.writer = Writer(
+            self.database,
+            self.run_id,
+            self.number,
+            data_dir=self._data_dir,
+            spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(order["spool_bytes"])),
+            publish=publisher(self.database, order["broker_url"]),
+            on_lease_lost=_leave,
+            recorded=[step for step, _, _ in reversed(order["checkpoints"])],
+        )
+        self._stop: Literal["cancel", "drain"] | None = None
+        self._progress_at = time.monotonic()
+        threading.Thread(target=self._live, name="heartbeat", daemon=True).start()
+
+    def ask(self, stop: Literal["cancel", "drain"]) -> None:
+        """Stop at the end of this step: for good, or to go on elsewhere. A cancel outranks a drain."""
+        if self._stop != "cancel":
+            self._stop = stop
+
+    def run(self, on_ready: Callable[[], None]) -> str:
+        """Train to some end, store it; gives the run's status, "queued" if it was only drained here."""
+        from stablessm_core.train import train
+
+        def ready(environment: dict[str, Any]) -> None:
+            self.writer.environment(environment)
+            on_ready()
+
+        outcome = train(
+            self.config,
+            sink=self.writer,
+            data_root=Path(self._order["data_root"]),
+            checkpoint_dir=checkpoint_folder(self._data_dir, self.run_id, self.number),
+            resume=self._newest_checkpoint(),
+            should_stop=self._should_stop,
+            on_ready=ready,
+        )
+        status = "queued" if outcome.status == "drained" else outcome.status
+        self.writer.finish(End(status, _reason(outcome.status, outcome.divergence), outcome.result, outcome.divergence))
+        return status
+
+    def settle(self) -> None:
+        """After a failure: let what was recorded before it reach the database, for a little while, or else the disk."""
+        self.writer.wait_stored(SETTLE_SECONDS)
+        self.writer.save_for_later()
+
+    def _should_stop(self) -> str | None:
+        # once per training step, so it is also what shows that the run moves
+        self._progress_at = time.monotonic()
+        if self.writer.error is not None:
+            raise self.writer.error
+        while self.writer.full and self.writer.error is None and self._stop is None:
+            time.sleep(0.1)
+        return self._stop
+
+    def _newest_checkpoint(self) -> Path | None:
+        """The newest recorded checkpoint whose file is as recorded; what was stored after it is taken back."""
+        newest = self._order["checkpoints"][0][0] if self._order["checkpoints"] else 0
+        for step, path, sha256 in self._order["checkpoints"]:
+            file: Path = self._data_dir / path
+            if problem := _damage(file, sha256):
+                log.warning("checkpoint of step %d is not used: %s", step, problem)
+                continue
+            if step < newest:
+                self.writer.rolled_back(step, f"checkpoint of step {newest} is missing or damaged")
+            return file
+        if newest:
+            self.writer.rolled_back(0, "no checkpoint is left undamaged")
+        return None
+
+    def _live(self) -> None:
+        limit, stalled_since = self.config.alerts.no_progress_seconds, None
+        while True:
+            try:
+                with self.database.write() as session:
+                    beat = jobs.heartbeat(session, self.run_id, self.number)
+                if beat is None:
+                    _leave()
+                elif beat.cancel_requested:
+                    self.ask("cancel")
+            except AWAY as error:
+                log.warning("no heartbeat, database away: %s", error)
+            except Exception:  # without this thread the run would be taken for lost while it trains
+                log.exception("no heartbeat")
+            if limit is not None and time.monotonic() - self._progress_at > limit and stalled_since != self._progress_at:
+                stalled_since = self._progress_at
+                self.writer.alert(_no_progress(self.writer.step, limit))
+            time.sleep(HEARTBEAT_SECONDS)
+
+
+def checkpoint_folder(data_dir: Path, run_id: int, attempt: int) -> Path:
+    """An attempt's own, since one that was given up may still be writing when the next one has begun."""
+    return run_folder(data_dir, run_id) / "checkpoints" / f"attempt-{attempt}"
+
+
+def spool_path(data_dir: Path, run_id: int, attempt: int) -> Path:
+    return run_folder(data_dir, run_id) / "spool" / f"attempt-{attempt}"
+
+
+def _leave() -> None:
+    # At once and from any thread: the step in progress must not be finished, no checkpoint written, nothing stored.
+    log.warning("lease lost: another attempt owns the run, or it is over")
+    logging.shutdown()
+    os._exit(LEASE_LOST)
+
+
+def _damage(file: Path, sha256: str) -> str | None:
+    try:
+        with file.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        return str(error)
+    return None if found == sha256 else f"{file} has SHA-256 {found}, recorded is {sha256}"
+
+
+def _reason(status: str, divergence: dict[str, Any] | None) -> str:
+    if status == "diverged" and divergence:
+        where = "" if divergence.get("layer") is None else f", layer {divergence['layer']}"
+        where += "" if divergence.get("eigenvalue") is None else f", eigenvalue {divergence['eigenvalue']}"
+        return f"{divergence.get('tensor')} is {divergence.get('value')} at step {divergence.get('step')}{where}"
+    return {"cancelled": "cancelled", "drained": "drained: its worker was asked to stop"}.get(status, "")
+
+
+def _no_progress(step: int, seconds: float) -> Alert:
+    return Alert("no_progress", "warning", step, "", None, None, "", None, f"no training step has ended for {seconds:g} s")

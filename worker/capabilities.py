@@ -1,0 +1,37 @@
+"""What this machine can train with: devices, scan backends, versions. Imports torch and the trainer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from typing import Any
+
+import torch
+
+import stablessm_core
+import stablessm_core.train
+
+
+def report() -> dict[str, Any]:
+    """{"devices", "backends", "versions", "threads"}; creates no CUDA context."""
+    cuda = torch.cuda.is_available()
+    triton = importlib.util.find_spec("triton") is not None
+    return {
+        "devices": ["cpu", "cuda"] if cuda else ["cpu"],
+        "backends": ["reference", "torch", *(["triton"] if cuda and triton else [])],
+        "versions": {
+            "stablessm": stablessm_core.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            **({"triton": importlib.metadata.version("triton")} if triton else {}),
+        },
+        "threads": torch.get_num_threads(),
+    }
+
+
+def warm_up() -> None:
+    """Do once what is slow only the first time: the first optimizer step imports as much as torch itself."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    torch.autograd.backward([(weight * weight).sum()])
+    torch.optim.AdamW([weight]).step()

@@ -1,0 +1,45 @@
+"""The line between a worker and its training process: a socket pair that carries one JSON object per line, nothing pickled."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+from typing import Any
+
+Message = dict[str, Any]
+
+
+class Link:
+    """One end. Whoever reads learns from EOFError that the other process is gone."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.setblocking(True)
+        self._buffer = b""
+        self._sending = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Raises OSError when the other end is gone."""
+        with self._sending:  # several threads of a training process have something to say
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        """The next message, or None when `timeout` seconds (None: for ever) brought none."""
+        while b"\n" not in self._buffer:
+            if not select.select([self._socket], [], [], timeout)[0]:
+                return None
+            try:
+                data = self._socket.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise EOFError("the other process is gone")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: Message = json.loads(line)
+        return message
+
+    def close(self) -> None:
+        self._socket.close()

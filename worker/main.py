@@ -1,0 +1,128 @@
+"""The worker: claims queued runs and trains each in a process of its own, woken by polling the database or by Celery.
+
+It never imports torch itself. SIGTERM or Ctrl-C: runs checkpoint and go back to the queue, every process is gone within 8 s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from server.logs import start_logging
+from server.queues import MAX_NAME, QUEUE_PATTERN
+from server.settings import Settings
+from worker.reaper import LEASE_SECONDS, TICK_SECONDS
+from worker.workplace import Workplace
+
+POLL_SECONDS = 0.25
+BROKER_POLL_SECONDS = 2.0  # a message may wake a worker that cannot train the run, and never wake the one that can
+PR_SET_PDEATHSIG = 1
+
+log = logging.getLogger("worker")
+
+
+def _queue_names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> list[str] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise click.BadParameter("names no queue; allowed are names separated by commas, or leave it out for every queue")
+    for name in names:
+        if len(name) > MAX_NAME or not re.match(QUEUE_PATTERN, name):
+            raise click.BadParameter(f"{name[:80]!r}; allowed are letters, digits, . _ -, at most {MAX_NAME}")
+    return names
+
+
+@click.command()
+@click.option("--database-url", help="Default: STABLESSM_DATABASE_URL, else SQLite in the data directory.")
+@click.option("--broker-url", help="Redis to be woken by. Default: STABLESSM_BROKER_URL, else the database is polled.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="State: checkpoints, logs, spool. Default: STABLESSM_DATA_DIR.")
+@click.option("--data-root", type=click.Path(path_type=Path), help="Data sets. Default: STABLESSM_DATA.")
+@click.option("--slots", type=click.IntRange(1, 64), help="Runs trained at a time. Default: one per GPU, else 1.")
+@click.option(
+    "--queues",
+    envvar="STABLESSM_QUEUES",
+    callback=_queue_names,
+    metavar="NAME,...",
+    help="Queues to take runs from. Default: STABLESSM_QUEUES, else every queue.",
+)
+@click.option(
+    "--lease-seconds",
+    envvar="STABLESSM_LEASE_SECONDS",
+    type=click.FloatRange(3 * TICK_SECONDS, 600),
+    default=LEASE_SECONDS,
+    show_default=True,
+    help="A run without a sign of life for so long is given to another worker. The same on every worker.",
+)
+@click.option("--spool-mib", type=click.IntRange(1), default=2048, help="Disk per run while the database is away. Default: 2048.")
+@click.option("--parent-pid", type=int, help="Process that starts this one: stop when it is gone.")
+def main(
+    database_url: str | None,
+    broker_url: str | None,
+    data_dir: Path | None,
+    data_root: Path | None,
+    slots: int | None,
+    queues: list[str] | None,
+    lease_seconds: float,
+    spool_mib: int,
+    parent_pid: int | None,
+) -> None:
+    """Train queued runs."""
+    start_logging()
+    if parent_pid is not None:
+        _stop_with(parent_pid)
+    settings = Settings.from_environment(database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    workplace = Workplace(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues, lease=lease_seconds)
+
+    def asked(_number: int, _frame: FrameType | None) -> None:
+        workplace.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent
+
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGINT, asked)
+    if settings.broker_url:
+        # before any thread rings: celery replaces its module while it is first imported, and two threads at once see half of it
+        from worker.celery_app import listen
+    workplace.open()
+    way = "Celery" if settings.broker_url else "polling"
+    log.info("worker %s with %d slots, woken by %s", workplace.id, len(workplace.lanes), way)
+    lanes = _look(workplace, BROKER_POLL_SECONDS if settings.broker_url else POLL_SECONDS)
+    if settings.broker_url:
+        listen(settings.broker_url, workplace)
+    workplace.stop.wait()
+    log.info("stopping")
+    for lane in lanes:
+        lane.join()
+    workplace.close()
+    log.info("worker stopped")
+    logging.shutdown()
+    os._exit(0)  # what is left are daemon threads; none of them may hold up the exit
+
+
+def _look(workplace: Workplace, seconds: float) -> list[threading.Thread]:
+    """Threads that look into the database themselves, one per lane."""
+
+    def lane() -> None:
+        while not workplace.stop.wait(seconds):
+            workplace.work()
+
+    threads = [threading.Thread(target=lane, name=f"lane-{one.number}", daemon=True) for one in workplace.lanes]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _stop_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(f"process {parent}, which was to start this worker, is gone")

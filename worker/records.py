@@ -1,0 +1,95 @@
+"""What a training process wants stored, and its bytes on disk for the time the database is away.
+
+Bytes: length of the head (4, little-endian), head (JSON: kind, fields, shapes and sizes), then the payloads of the blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stablessm_core.telemetry.blocks import Block, decode, encode
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.sinks import Flush
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    series: list[Series]
+
+
+@dataclass(frozen=True)
+class Environment:
+    facts: dict[str, Any]  # device, versions, backend, parameter groups, data
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int
+    path: str  # relative to the data directory
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Rollback:
+    to_step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The last word of an attempt: a final status, or "queued" when it only stops here and goes on elsewhere."""
+
+    status: str
+    reason: str
+    result: dict[str, Any] | None = None
+    divergence: dict[str, Any] | None = None
+
+
+Record = Catalogue | Environment | Flush | Checkpoint | Rollback | End
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Catalogue, Environment, Flush, Checkpoint, Rollback, End)}
+
+
+def size_of(record: Record) -> int:
+    """Bytes the record keeps in memory, roughly."""
+    return 500 + sum(block.values.nbytes for block in record.blocks) if isinstance(record, Flush) else 500
+
+
+def to_bytes(record: Record) -> bytes:
+    payloads: list[bytes] = []
+    if isinstance(record, Flush):
+        payloads = [encode(block.values) for block in record.blocks]
+        fields: dict[str, Any] = {
+            "alerts": [asdict(alert) for alert in record.alerts],
+            "step": record.step,
+            "steps_per_second": record.steps_per_second,
+            "blocks": [
+                [b.group, b.level, b.first_step, b.stride, b.values.shape, len(payload)]
+                for b, payload in zip(record.blocks, payloads, strict=True)
+            ],
+        }
+    else:
+        fields = asdict(record)
+    head = json.dumps({"kind": type(record).__name__, **fields}).encode()  # non-finite values as Python writes and reads them
+    return b"".join((struct.pack("<I", len(head)), head, *payloads))
+
+
+def from_bytes(data: bytes) -> Record:
+    """Inverse of to_bytes; raises ValueError on damaged bytes."""
+    if len(data) < 4 or len(data) < 4 + (length := struct.unpack_from("<I", data)[0]):
+        raise ValueError(f"record of {len(data)} bytes is cut short")
+    fields = json.loads(data[4 : 4 + length])
+    kind = _KINDS[fields.pop("kind")]
+    if kind is Catalogue:
+        return Catalogue([Series(**one) for one in fields["series"]])
+    if kind is not Flush:
+        record: Record = kind(**fields)
+        return record
+    blocks, at = [], 4 + length
+    for group, level, first_step, stride, shape, size in fields["blocks"]:
+        blocks.append(Block(group, level, first_step, stride, decode(data[at : at + size], tuple(shape))))
+        at += size
+    return Flush(blocks, [Alert(**one) for one in fields["alerts"]], fields["step"], fields["steps_per_second"])

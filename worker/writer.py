@@ -1,0 +1,240 @@
+"""The recorder's sink in a worker: everything a run records, stored in order under the run's fence by one thread.
+
+The recorder hands over and goes on. While the database is away records go to the spool on disk and training continues; when it is
+back they are stored in the same order under the same fence, which nobody else can have taken meanwhile. When the spool is full
+`full` says so, and the trainer waits before its next step: nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+
+from server import blocks, jobs
+from server.db import Database
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.sinks import Flush
+from worker.notify import Publish
+from worker.records import Catalogue, Checkpoint, End, Environment, Record, Rollback, from_bytes, size_of, to_bytes
+from worker.spool import Spool
+from worker.writes import Writes
+
+NEEDED = 2  # recorded checkpoints whose files stay: the newest, and the one before in case that is damaged
+MEMORY_LIMIT_BYTES = 32 << 20  # more than this waiting also goes to disk
+RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
+# The database cannot be reached or cannot write now; later it may. InternalError: a transaction that was ended because this
+# process had been stopped in it, or a standby that is still read-only.
+AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+
+log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Implements the recorder's Sink. `on_lease_lost` is called from the writer's thread and must not return."""
+
+    def __init__(
+        self,
+        database: Database,
+        run_id: int,
+        attempt: int,
+        *,
+        data_dir: Path,
+        spool: Spool,
+        publish: Publish,
+        on_lease_lost: Callable[[], None],
+        recorded: Sequence[int] = (),
+    ) -> None:
+        self.database, self.run_id, self.attempt = database, run_id, attempt
+        self.step = 0  # last training step handed over
+        self.full = False  # spool and memory: training should wait
+        self.writes = Writes()
+        self.error: Exception | None = None  # what no retry can cure; the run fails with it
+        self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
+        self._waiting: deque[Record] = deque()
+        self._waiting_bytes = 0
+        self._away = False
+        self._own_checkpoints = 0
+        self._recorded = list(recorded)  # steps of the checkpoints in the database, oldest first
+        self._changed = threading.Condition()
+        threading.Thread(target=self._run, name="writer", daemon=True).start()
+
+    # Sink
+
+    def open(self, series: list[Series]) -> None:
+        self._put(Catalogue(series))
+
+    def write(self, flush: Flush) -> None:
+        self.step = max(self.step, flush.step)
+        self._put(flush)
+
+    def checkpoint(self, step: int, path: Path, sha256: str) -> None:
+        self._put(Checkpoint(step, path.resolve().relative_to(self._data_dir).as_posix(), sha256))
+
+    def rolled_back(self, to_step: int, reason: str) -> None:
+        self.step = min(self.step, to_step)
+        self._put(Rollback(to_step, reason))
+
+    def needed(self) -> list[int]:
+        return self._recorded[-NEEDED:]
+
+    # For the rest of the training process
+
+    def environment(self, facts: dict[str, object]) -> None:
+        self._put(Environment(facts))
+
+    def alert(self, alert: Alert) -> None:
+        self._put(Flush([], [alert], self.step, None))
+
+    def finish(self, end: End) -> None:
+        """Store the attempt's last word after everything else, however long the database is away; raises what no retry cures."""
+        self._put(end)
+        self.wait_stored()
+        if self.error:
+            raise self.error
+
+    def wait_stored(self, timeout: float | None = None) -> None:
+        """Until everything handed over so far is stored, or cannot be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.error or not (self._waiting or len(self._spool)), timeout)
+
+    def save_for_later(self) -> None:
+        """Put on disk what still waits in memory: this process ends, and its worker stores what it left behind."""
+        with self._changed:
+            self._spill()
+
+    # The queue is spool + memory, in this order: what spills over leaves the head of memory for the tail of the spool.
+
+    def _put(self, record: Record) -> None:
+        with self._changed:
+            self.writes.handed_over(record)
+            if self.error is not None:
+                self.writes.given_up()
+            self._waiting.append(record)
+            self._waiting_bytes += size_of(record)
+            if self._away or self._waiting_bytes > MEMORY_LIMIT_BYTES:
+                self._spill()
+                self.writes.numbers["spool_bytes"] = len(self._spool)
+            self._changed.notify_all()
+
+    def _spill(self) -> None:
+        # with the condition held
+        while self._waiting:
+            try:
+                fits, why = self._spool.append(to_bytes(self._waiting[0])), f"it holds {self._spool.limit_bytes} bytes"
+            except OSError as error:
+                fits, why = False, str(error)
+            if not fits:
+                self._report_full(why)
+                return
+            self._waiting_bytes -= size_of(self._waiting.popleft())
+
+    def _report_full(self, why: str) -> None:
+        if self.full:
+            return
+        self.full = True
+        message = f"database away and spool full ({why}): training waits until it can be stored; nothing is dropped"
+        log.error(message)
+        alert = Alert("spool_full", "critical", self.step, "", None, None, "", None, message)
+        self._waiting.append(Flush([], [alert], self.step, None))
+        self.writes.handed_over(self._waiting[-1])
+        self._waiting_bytes += size_of(self._waiting[-1])
+
+    def _head(self) -> Record:
+        with self._changed:  # it may move from memory to the spool at any moment
+            spooled = self._spool.first()
+            return self._waiting[0] if spooled is None else from_bytes(spooled)
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or len(self._spool))
+            try:
+                record = self._head()
+                self._store(record)
+                self._stored(record)
+            except blocks.LeaseLost as error:
+                log.warning("lease lost, nothing more is written: %s", error)
+                self._on_lease_lost()
+                return
+            except AWAY as error:
+                self._keep(error, first=failures == 0)
+                time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+                failures += 1
+                continue
+            except Exception as error:
+                log.exception("telemetry cannot be stored")
+                with self._changed:
+                    self.error = error
+                    self.writes.given_up()
+                    self._changed.notify_all()
+                return
+            failures = 0
+            self._publish(self.run_id)
+
+    def _keep(self, error: Exception, *, first: bool) -> None:
+        if first:
+            log.warning("database away, telemetry goes to %s: %s", self._spool.path, error)
+        with self._changed:
+            self._away = True
+            self._spill()
+            self.writes.numbers["spool_bytes"] = len(self._spool)
+
+    def _stored(self, record: Record) -> None:
+        if isinstance(record, Rollback):
+            self._recorded = [step for step in self._recorded if step <= record.to_step]
+        if isinstance(record, Checkpoint):
+            self._recorded = [step for step in self._recorded if step != record.step] + [record.step]
+            self._own_checkpoints += 1
+            if self._own_checkpoints == NEEDED:
+                self._forget_earlier_attempts((self._data_dir / record.path).parent)
+        with self._changed:
+            if len(self._spool):
+                self._spool.drop()
+            else:
+                self._waiting_bytes -= size_of(self._waiting.popleft())
+            self.writes.stored(len(self._spool))
+            if not len(self._spool):
+                if self._away:
+                    log.info("database back, everything is stored")
+                self._away = self.full = False
+            self._changed.notify_all()
+
+    def _forget_earlier_attempts(self, own: Path) -> None:
+        # under the fence that was just shown; a later attempt's folder cannot be there
+        for folder in own.parent.glob("attempt-*") if own.name == f"attempt-{self.attempt}" else ():
+            if folder != own:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _store(self, record: Record) -> None:
+        with self.database.write() as session:
+            store(session, self.run_id, self.attempt, record)
+
+
+def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
+    """Store one record under its fence; repeating it changes nothing. Raises LeaseLost."""
+    match record:
+        case Flush():
+            blocks.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, record.steps_per_second)
+        case Catalogue():
+            blocks.store_catalogue(session, run_id, attempt, record.series)
+        case Checkpoint():
+            blocks.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256)
+        case Rollback():
+            blocks.take_back(session, run_id, attempt, record.to_step + 1, record.reason)
+        case Environment():
+            jobs.set_environment(session, run_id, attempt, record.facts)
+        case End(status="queued"):
+            jobs.release(session, run_id, attempt, record.reason)
+        case End():
+            jobs.finish(session, run_id, attempt, record.status, record.reason, record.result, record.divergence)
