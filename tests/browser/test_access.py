@@ -1,0 +1,80 @@
+"""Signing in and out, and a token's life on the page, in a real Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from installation import Installation
+
+from server.tokens import SECRET
+
+pytestmark = pytest.mark.browser
+
+TOKEN = "token-of-the-tests-0123456789"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def address(sqlite_url: str, data_dir: Path, free_port: int) -> Iterator[str]:
+    made = Installation(data_dir, free_port, environment={"STABLESSM_DATABASE_URL": sqlite_url, "STABLESSM_TOKEN": TOKEN})
+    try:
+        made.start("serve", "--port", str(free_port), "--data-dir", str(data_dir))
+        made.wait("answer", lambda: _answers(made.url))
+        yield made.url
+    finally:
+        made.kill_all()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    context = browser.new_context()
+    page = context.new_page()
+    yield page
+    context.close()
+
+
+def sign_in(page: Any, address: str, token: str) -> None:
+    page.goto(f"{address}/access")
+    page.fill("#token", token)
+    page.click("text=Sign in >> visible=true")
+    page.wait_for_load_state()
+
+
+def test_a_person_signs_in_makes_a_token_revokes_it_and_signs_out(page: Any, address: str) -> None:
+    sign_in(page, address, TOKEN)
+    page.wait_for_selector("h1:has-text('Access')")
+    page.fill("#name", "<b>ci</b>")
+    page.click("text=Create token")
+    secret = page.inner_text("[data-part=tokens] [data-secret]:not([hidden]) code")
+    assert SECRET.fullmatch(secret)
+    key = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(f"{address}/api/runs", headers=key).status_code == 200
+    page.click("text=Done")
+    page.wait_for_selector("td:has-text('<b>ci</b>')")
+    assert secret not in page.content()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.click("text=Revoke")
+    page.wait_for_selector("[data-state=revoked]")
+    assert httpx.get(f"{address}/api/runs", headers=key).status_code == 401
+    page.click("text=Sign out")
+    page.wait_for_url("**/login")
+    assert page.goto(f"{address}/access").status == 401
+
+
+def test_a_token_of_a_lesser_scope_sees_runs_and_is_told_what_it_may_not(page: Any, address: str) -> None:
+    made = httpx.post(f"{address}/api/tokens", json={"name": "wall", "scope": "read"}, headers=BEARER).json()["secret"]
+    sign_in(page, address, made)
+    assert "this needs a token of the scope admin" in page.inner_text("main")
+    assert page.goto(f"{address}/").status == 200
+    assert page.evaluate("document.cookie") == ""

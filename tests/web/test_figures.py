@@ -1,0 +1,166 @@
+"""Every chart is defined once, carries no data, offers nothing to strangers, and shows what is not finite."""
+
+import base64
+import re
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from web import figures
+from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues, typed
+from web.figures import CHARTS, CONFIG, catalogue, spec
+from web.palette import COLORS, MAP_DASHES
+
+STATIC = Path(figures.__file__).parent / "static"
+RATIO = "ssm/0/grad_over_weight"
+
+
+def numbers(array: dict[str, str]) -> np.ndarray:
+    flat = np.frombuffer(base64.b64decode(array["bdata"]), "<" + array["dtype"])
+    return flat.reshape([int(n) for n in array["shape"].split(",")]) if "shape" in array else flat
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_chart_is_a_valid_figure_without_data(chart: str) -> None:
+    figure = spec(chart)
+    go.Figure(figure)  # plotly's own validation
+    for trace in figure["data"]:
+        assert not {"x", "y", "z", "base"} & set(trace)
+        assert trace["meta"]["field"]
+    assert "template" not in figure["layout"]
+
+
+def test_unknown_chart_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="grad_over_weight_heatmap"):
+        spec("nonsense")
+
+
+def test_no_chart_offers_to_send_data_away() -> None:
+    assert CONFIG["showSendToCloud"] is False
+    assert CONFIG["displaylogo"] is False
+    assert CONFIG["plotlyServerURL"] == ""
+    assert all(entry["config"] == CONFIG for entry in catalogue().values())
+
+
+def test_binding_leaves_the_definition_as_it_was() -> None:
+    before = repr(spec("grad_over_weight"))
+    bind(spec("grad_over_weight"), {RATIO: {"step": np.arange(3.0), "value": np.ones((3, 4), np.float32)}})
+    assert repr(spec("grad_over_weight")) == before
+
+
+def test_bound_figure_is_valid_and_within_its_limits() -> None:
+    values = np.exp(np.random.default_rng(0).normal(size=(3000, 600))).astype(np.float32)
+    data = {RATIO: {"step": np.arange(1.0, 3001.0), "value": values}}
+    items = [{"key": str(i), "column": i, "label": f"eigenvalue {i}", "color": "line-0"} for i in range(600)]
+    lines = bind(spec("grad_over_weight"), data, items=items)
+    go.Figure(lines)
+    assert sum(t["meta"].get("each") == "eigenvalue" for t in lines["data"]) == 24
+    heat = bind(spec("grad_over_weight_heatmap"), data)["data"][0]
+    rows, columns = numbers(heat["z"]).shape
+    assert rows <= MAX_ROWS
+    assert columns <= MAX_COLUMNS
+    assert numbers(heat["z"]).max() == pytest.approx(np.log10(values.max()), rel=1e-6)  # no extreme is lost
+
+
+def test_nonfinite_values_are_gaps_in_the_line_and_marks_that_say_which() -> None:
+    value = np.array([1, 2, np.nan, np.inf, -np.inf, 3], np.float32)
+    figure = bind(spec("loss"), {"train/loss": {"step": np.arange(1.0, 7.0), "value": value}})
+    line = next(t for t in figure["data"] if t["name"] == "train")
+    np.testing.assert_array_equal(np.isnan(numbers(line["y"])), ~np.isfinite(value))
+    marks = next(t for t in figure["data"] if t["meta"]["field"] == "nonfinite" and t["visible"])
+    assert marks["text"] == ["step 3: NaN", "step 4: Infinity", "step 5: -Infinity"]
+    assert marks["marker"]["symbol"] == ["x", "triangle-up", "triangle-down"]
+    assert marks["yaxis"] == "y2"
+
+
+def test_heatmap_shows_cells_that_are_no_number_apart() -> None:
+    value = np.ones((4, 3), np.float32)
+    value[2, 1], value[3, 2], value[0, 0] = np.nan, np.inf, 0
+    traces = bind(spec("grad_over_weight_heatmap"), {RATIO: {"step": np.arange(4.0), "value": value}})["data"]
+    heat, nan, inf, minus = traces[:4]
+    assert np.isnan(numbers(heat["z"])[1, 2])
+    assert numbers(heat["z"])[0, 0] == heat["zmin"]
+    assert (numbers(nan["z"])[1, 2], numbers(inf["z"])[2, 3]) == (1, 1)
+    assert minus["visible"] is False
+
+
+def test_top_eigenvalues_put_the_lost_ones_first() -> None:
+    value = np.tile(np.arange(10, dtype=np.float32), (5, 1))
+    value[4, 2] = np.nan
+    assert top_eigenvalues({"step": np.arange(5.0), "value": value}, 3) == [2, 8, 9]
+
+
+def test_alerts_stand_on_the_chart_of_their_series_only() -> None:
+    alert = {"step": 4, "series": "ssm/1/grad_over_weight", "severity": "critical", "message": "<img src=x onerror=alert(1)>"}
+    data = {f"ssm/{layer}/grad_over_weight": {"step": np.arange(9.0), "value": np.ones((9, 2), np.float32)} for layer in (0, 1)}
+
+    def shown(chart: str, layer: int) -> list[str]:
+        traces = bind(spec(chart), data, layer=layer, alerts=[alert])["data"]
+        return [text for t in traces if t["meta"]["field"] == "alerts" for text in t["text"] if text]
+
+    assert shown("grad_over_weight", 1) == ["step 4: &lt;img src=x onerror=alert(1)>"]
+    assert shown("grad_over_weight", 0) == shown("loss", 1) == []
+
+
+def test_names_with_markup_stay_text() -> None:
+    items = [{"key": "7", "label": "<a href='javascript:x'>&", "color": "map-best", "dash": "dot"}]
+    data = {"7:train/loss": {"step": np.arange(2.0), "value": np.ones(2, np.float32)}}
+    trace = bind(spec("compare_loss"), data, items=items, colors={"map-best": "#123456"})["data"][0]
+    assert trace["name"] == "&lt;a href='javascript:x'>&amp;"
+    assert "<a" not in trace["hovertemplate"]
+    assert trace["line"] == {"color": "#123456", "dash": "dot", "width": 1.5}
+
+
+def test_median_of_a_step_ignores_what_is_not_finite() -> None:
+    value = np.array([[1, np.nan, 5, 3], [np.inf, 2, 4, np.nan], [np.nan] * 4], np.float32)
+    traces = bind(spec("weight"), {"ssm/0/weight": {"step": np.arange(3.0), "value": value}})["data"]
+    middle = next(t for t in traces if t["meta"]["field"] == "median")
+    np.testing.assert_array_equal(numbers(middle["y"]), np.array([3, 3, np.nan], np.float32))
+
+
+def test_typed_arrays_are_little_endian_with_their_shape() -> None:
+    array = np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32)
+    wire = typed(array)
+    assert wire["shape"] == "2, 2"
+    assert base64.b64decode(wire["bdata"]) == array.astype("<f4").tobytes()
+    assert typed(np.arange(3))["dtype"] == "f8"
+
+
+def test_page_and_python_agree_on_every_colour() -> None:
+    css = (STATIC / "colors.css").read_text()
+    light, dark = css.split("@media")
+    named = dict(re.findall(r"--([\w-]+):\s*(#\w+)", light))
+    assert {name: named[name] for name in COLORS} == COLORS
+    assert set(COLORS) <= set(re.findall(r"--([\w-]+):", dark))
+    assert {f"map-{name}" for name in MAP_DASHES} <= set(COLORS)
+
+
+def contrast(a: str, b: str) -> float:
+    def luminance(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_text_and_lines_can_be_read(mode: int) -> None:
+    css = (STATIC / "colors.css").read_text().split("@media")[mode]
+    c = dict(re.findall(r"--([\w-]+):\s*(#\w+)", css))
+    for text in ("ink", "muted", "accent", "danger", "warning", "ok"):
+        for surface in ("surface", "background", "raised"):
+            assert contrast(c[text], c[surface]) >= 4.5, (text, surface)
+    for text, surface in (
+        ("danger", "danger-soft"),
+        ("ok", "ok-soft"),
+        ("accent", "accent-soft"),
+        ("warning", "warning-soft"),
+        ("on-accent", "accent"),
+    ):
+        assert contrast(c[text], c[surface]) >= 4.5, (text, surface)
+    for line in (name for name in c if name.startswith(("map-", "line-"))):
+        assert contrast(c[line], c["surface"]) >= 2.9, line

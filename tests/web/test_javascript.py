@@ -1,0 +1,129 @@
+"""The pure parts of the browser's modules hold in node, and draw what Python draws."""
+
+import base64
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from web.binding import bind, typed
+from web.figures import CHARTS, spec
+
+TESTS = Path(__file__).parent / "js"
+RATIO, LOSS, DISTANCE = "ssm/1/grad_over_weight", "train/loss", "ssm/1/boundary_distance"
+
+
+def run_node(static: Path, *arguments: str, stdin: str | None = None) -> str:
+    environment = {**os.environ, "STATIC": static.as_uri()}
+    done = subprocess.run(["node", *arguments], input=stdin, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in TESTS.glob("*.test.mjs")))
+def test_module_tests_pass_in_node(static_modules: Path, name: str) -> None:
+    assert "# fail 0" in run_node(static_modules, "--test", "--test-reporter=tap", str(TESTS / name))
+
+
+def sick_data() -> dict[str, dict[str, np.ndarray]]:
+    """A run that leaves the finite numbers: raw series, one of buckets, one wide enough to be folded."""
+    rng = np.random.default_rng(3)
+    step = np.arange(1.0, 1301.0)
+    loss = (rng.random(1300) + 0.1).astype(np.float32)
+    loss[700:], loss[650], loss[651] = np.nan, np.inf, -np.inf
+    ratio = np.exp(rng.normal(size=(1300, 300))).astype(np.float32)
+    ratio[800:, 7], ratio[900, 11], ratio[3, 5] = np.nan, np.inf, 0.0
+    low = rng.random((40, 3)).astype(np.float32) - 0.1
+    buckets = {"min": low, "max": low + 1, "last": low + 0.5, "nonfinite": (rng.random((40, 3)) > 0.9).astype(np.float32)}
+    return {
+        LOSS: {"step": step, "value": loss},
+        RATIO: {"step": step, "value": ratio},
+        DISTANCE: {"step": np.arange(1.0, 401.0, 10.0), **buckets},
+        "5:train/loss": {"step": step, "value": loss},
+        "5:max_grad_over_weight": {"step": step, "value": ratio.max(axis=1)},
+    }
+
+
+ALERTS = [
+    {"step": 701, "series": LOSS, "severity": "critical", "message": "loss is <NaN> & lost"},
+    {"step": 801, "series": RATIO, "severity": "warning", "message": "ratio above 1e4"},
+]
+RUNS = [{"key": "5", "label": "<b>best</b> $& {key}", "color": "map-best", "dash": "dot"}]
+RANGES = [
+    {
+        "label": "a <1>",
+        "color": "map-exp",
+        "min": 1e-3,
+        "q05": 0.01,
+        "median": 0.1,
+        "q95": 1.0,
+        "max": 20.0,
+        "finite": 9,
+        "total": 10,
+    },
+    {
+        "label": "b",
+        "color": "map-direct",
+        "min": 0.0,
+        "q05": None,
+        "median": "NaN",
+        "q95": 2.0,
+        "max": "Infinity",
+        "finite": 0,
+        "total": 10,
+    },
+]
+
+
+def plain(value: object) -> object:
+    if isinstance(value, dict) and "bdata" in value:
+        flat = np.frombuffer(base64.b64decode(value["bdata"]), "<" + value["dtype"]).astype(np.float64)
+        shape = [int(n) for n in value["shape"].split(",")] if "shape" in value else [len(flat)]
+        return plain(flat.reshape(shape).tolist())
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def assert_same(python: object, browser: object, where: str) -> None:
+    if isinstance(python, dict):
+        assert isinstance(browser, dict), where
+        assert sorted(python) == sorted(browser), where
+        for key in python.keys() - {"hovertext"}:  # words for the mouse; each side formats numbers its own way
+            assert_same(python[key], browser[key], f"{where}.{key}")
+    elif isinstance(python, list):
+        assert isinstance(browser, list), where
+        assert len(python) == len(browser), where
+        for i, (p, b) in enumerate(zip(python, browser, strict=True)):
+            assert_same(p, b, f"{where}[{i}]")
+    elif isinstance(python, float) and isinstance(browser, int | float):
+        assert browser == pytest.approx(python, rel=1e-5, abs=1e-6), where
+    else:
+        assert python == browser, where
+
+
+def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:
+    data = sick_data()
+    charts = [c for c in CHARTS if not c.startswith(("theory", "sweep"))]
+    items = {c: RANGES if c == "compare_ranges" else RUNS for c in charts if c.startswith("compare")}
+    cases, expected = [], []
+    wire = {
+        n: {"width": next(v for k, v in d.items() if k != "step").reshape(len(d["step"]), -1).shape[1]}
+        | {k: typed(v) for k, v in d.items()}
+        for n, d in data.items()
+    }
+    for chart in charts:
+        options = {"layer": 1, "alerts": ALERTS} | ({"items": items[chart]} if chart in items else {})
+        cases.append({"figure": spec(chart), "data": wire, "options": options})
+        expected.append(plain(bind(spec(chart), data, **options)))
+    answers = json.loads(run_node(static_modules, str(TESTS / "bind_cases.mjs"), stdin=json.dumps(cases)))
+    for chart, python, browser in zip(charts, expected, answers, strict=True):
+        assert_same(python, browser, chart)

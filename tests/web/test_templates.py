@@ -1,0 +1,295 @@
+"""Pages say what they should without JavaScript, and hostile names stay text."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from server.schemas_queues import Placement
+from stablessm_core.config import RunConfig
+from stablessm_core.formulas import FORMS
+from web import figures
+
+WEB = Path(figures.__file__).parent
+EVIL = "<script>alert(1)</script>\"' onmouseover=alert(2) {{7*7}} &amp;"
+
+
+class Tags(HTMLParser):
+    """Every element of a page with its attributes, and the text of it all."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, attribute: str) -> Iterator[dict[str, str | None]]:
+        return (attrs for _, attrs in self.tags if attribute in attrs)
+
+
+def asset(name: str) -> str:
+    assert (WEB / "static" / name).is_file(), name
+    return f"/static/v/{name}"
+
+
+def render(template: str, **context: Any) -> Tags:
+    # StrictUndefined: a value that a template expects and nobody promises is a failure here, not an empty spot
+    environment = Environment(loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined)
+    frame = {
+        "page": template.removesuffix(".html"),
+        "version": "0.1",
+        "assets": asset,
+        "plotly_url": "/p.js",
+        "json_url": "/api/x",
+    }
+    html = environment.get_template(template).render(**{"title": EVIL, **frame, **context})
+    return Tags(html)
+
+
+def a_run(**changes: Any) -> dict[str, Any]:
+    config = RunConfig.model_validate({"task": {"name": "digits"}, "tags": [EVIL[:50]]}).model_dump(mode="json")
+    run: dict[str, Any] = {
+        "id": 7,
+        "url": "/runs/7",
+        "name": EVIL,
+        "tags": [EVIL],
+        "notes": "",
+        "status": "running",
+        "status_reason": EVIL,
+    }
+    run |= {
+        "config": config,
+        "sweep_id": 1,
+        "cloned_from": 2,
+        "priority": 0,
+        "created_at": 1e9,
+        "started_at": 1e9,
+        "finished_at": None,
+    }
+    run |= {
+        "attempt": 1,
+        "worker": "w",
+        "cancel_requested": False,
+        "seq": 5,
+        "step": 400,
+        "steps": 1000,
+        "progress": 0.4,
+        "alerts": 2,
+    }
+    run |= {
+        "steps_per_second": 9.5,
+        "eta_seconds": 60.0,
+        "environment": {"device": EVIL},
+        "result": None,
+        "divergence": None,
+        "waits_for": EVIL,
+    }
+    return run | changes
+
+
+ALERT = {
+    "id": 1,
+    "run_id": 7,
+    "seq": 1,
+    "attempt": 1,
+    "kind": "nonfinite_loss",
+    "severity": "critical",
+    "step": 3,
+    "series": "train/loss",
+}
+ALERT |= {"layer": 0, "eigenvalue": 31, "tensor": "loss", "value": "NaN", "message": EVIL, "created_at": 1e9}
+LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"}
+SERIES = {"series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}]}
+STABLE = [{"name": "best", "gradient_over_weight": 2.0}, {"name": "exp", "gradient_over_weight": 21.6}]
+RANGE = {
+    "run_id": 7,
+    "reparameterization": "best",
+    "min": 0.0,
+    "q05": 0.1,
+    "median": None,
+    "q95": 2.0,
+    "max": "Infinity",
+    "finite": 9,
+    "total": 10,
+}
+GROUP = {
+    "key": {"optimizer.lr": 0.1},
+    "runs": [7],
+    "finite": 0,
+    "total": 1,
+    "final_loss": {"mean": None, "min": None, "max": None},
+}
+
+
+def page(name: str) -> Tags:
+    run = a_run(status="diverged", divergence=LOST, result={"train_loss": "NaN", "seconds": 3.0})
+    schema = RunConfig.model_json_schema()
+    config = run["config"]
+    compare = {
+        "runs": [run],
+        "differences": [{"field": "optimizer.lr", "values": [EVIL]}],
+        "ranges": [RANGE],
+        "groups": [GROUP],
+        "curves": {},
+    }
+    sweep = {"id": 1, "base": {"name": EVIL}, "grid": {"optimizer.lr": [0.1, EVIL]}, "statuses": {"diverged": 1}, "runs": [run]}
+    contexts: dict[str, dict[str, Any]] = {
+        "runs.html": {
+            "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
+            "filters": {"q": EVIL, "status": None, "tag": None},
+        },
+        "run.html": {"run": run, "series": SERIES, "alerts": {"alerts": [ALERT]}, "stable_maps": STABLE},
+        "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
+        "sweep.html": {"sweep": sweep},
+        "new.html": {
+            "schema": schema,
+            "defaults": config,
+            "maps": FORMS,
+            "workers": [{"alive": True}],
+            "prefill": config | {"name": EVIL},
+            "placement": Placement.model_json_schema()["properties"],
+            "place": {"queue": EVIL, "priority": 3, "gpu": EVIL},
+        },
+        "workers.html": {
+            "workers": [
+                {
+                    "id": EVIL,
+                    "host": EVIL,
+                    "alive": True,
+                    "seen_at": 1.0,
+                    "slots": 2,
+                    "runs": [7],
+                    "capabilities": {"gpus": [EVIL], "queues": [EVIL]},
+                },
+            ],
+            "queues": [
+                {"name": EVIL, "paused": True, "queued": 3, "running": 1, "max_running": None, "oldest_at": 1.0, "workers": 0},
+            ],
+        },
+        "alerts.html": {"alerts": {"alerts": [ALERT]}},
+        "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}},
+        "login.html": {"error": EVIL, "next": EVIL},
+        "error.html": {"error": {"code": "not_found", "message": EVIL, "field": EVIL, "allowed": EVIL}},
+    }
+    return render(name, **contexts[name])
+
+
+PAGES = [
+    "runs.html",
+    "run.html",
+    "compare.html",
+    "sweep.html",
+    "new.html",
+    "workers.html",
+    "alerts.html",
+    "theory.html",
+    "login.html",
+    "error.html",
+]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_hostile_names_stay_text_and_nothing_runs_inline(name: str) -> None:
+    tags = page(name)
+    for tag, attrs in tags.tags:
+        assert not any(a.startswith("on") for a in attrs), (tag, attrs)
+        if tag == "script":
+            assert attrs.get("src") or attrs.get("type") == "application/json"
+        for link in ("href", "src", "action"):
+            assert not (attrs.get(link) or "").lower().startswith(("javascript:", "http:", "https:", "//"))
+    assert "<script>alert(1)" in tags.text + str([a for _, a in tags.tags])  # it was there, as text or in a value
+
+
+@pytest.mark.parametrize("name", [p for p in PAGES if p != "login.html"])
+def test_every_field_has_a_label_and_every_id_is_one(name: str) -> None:
+    tags = page(name)
+    ids = [attrs["id"] for attrs in tags.all("id")]
+    assert len(ids) == len(set(ids))
+    labelled = {attrs["for"] for attrs in tags.all("for")}
+    for tag, attrs in tags.tags:
+        if tag in ("input", "select") and attrs.get("type") != "hidden" and "id" in attrs:
+            assert attrs["id"] in labelled, attrs
+
+
+def test_run_page_says_without_scripts_what_went_wrong_and_what_would_not() -> None:
+    text = re.sub(r"\s+", " ", page("run.html").text)
+    assert "Diverged at step 58, layer 0, eigenvalue 31" in text
+    assert "became NaN" in text
+    assert "keeps every eigenvalue stable" in text  # the map is best: the step size is to blame
+    run = a_run(status="diverged", divergence=LOST)
+    run["config"]["model"]["reparameterization"]["name"] = "direct"
+    tags = render("run.html", run=run, series=SERIES, alerts={"alerts": []}, stable_maps=STABLE)
+    assert "Stable instead: best G/|w| 2 exp G/|w| 21.6" in re.sub(r"\s+", " ", tags.text)
+    assert "/new?clone=7&set=model.reparameterization.name=best" in [a["href"] for a in tags.all("href")]
+
+
+def test_run_page_gives_the_scripts_their_addresses() -> None:
+    root = next(page("run.html").all("data-run-id"))
+    assert root["data-stream-url"] == "/api/runs/7/stream"
+    assert root["data-series-url"] == "/api/runs/7/series"
+    assert root["data-steps"] == "1000"
+
+
+def test_every_chart_on_a_page_is_defined() -> None:
+    named = {attrs["data-chart"] for name in PAGES for attrs in page(name).all("data-chart")}
+    assert named <= set(figures.CHARTS)
+    assert {"loss", "grad_over_weight", "grad_over_weight_heatmap", "eigenvalue", "boundary_distance"} <= named
+
+
+def test_empty_list_says_what_to_do_next() -> None:
+    tags = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "", "status": None, "tag": None})
+    assert "No runs yet" in tags.text
+    assert "/new" in [a["href"] for a in tags.all("href")]
+    filtered = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "lr>1", "status": None, "tag": None})
+    assert "No run matches" in filtered.text
+
+
+def test_form_offers_every_field_of_the_configuration() -> None:
+    paths = {attrs["data-path"] for attrs in page("new.html").all("data-path")}
+
+    def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
+        for name, inner in value.items():
+            if isinstance(inner, dict):
+                yield from leaves(inner, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    assert {attrs["data-place"] for attrs in page("new.html").all("data-place")} == {"queue", "priority", "gpu"}
+    fixed = {"model.layer", "optimizer.name"}  # one possible value each
+    assert set(leaves(a_run()["config"])) - fixed <= paths
+
+
+@pytest.mark.parametrize("module", sorted(p.name for p in (WEB / "static").glob("*.js")))
+def test_modules_stay_small_write_text_only_and_leave_plotly_to_the_chart(module: str) -> None:
+    source = (WEB / "static" / module).read_text()
+    assert source.count("\n") <= 120
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source)
+    assert "Plotly." not in source or module == "chart.js"
+    for imported in re.findall(r'from "(.+?)"|import "(.+?)"', source):
+        name = "".join(imported)
+        assert name.startswith("./"), name
+        assert (WEB / "static" / name).is_file(), name
+
+
+def test_run_page_preloads_exactly_the_modules_it_needs() -> None:
+    preloaded = {attrs["href"] for _, attrs in page("run.html").tags if attrs.get("rel") == "modulepreload"}
+    needed: set[str] = set()
+
+    def follow(module: str) -> None:
+        for name in re.findall(r'from "\./(.+?)"', (WEB / "static" / module).read_text()):
+            if name not in needed:
+                needed.add(name)
+                follow(name)
+
+    follow("run.js")
+    assert preloaded == {f"/static/v/{name}" for name in needed}

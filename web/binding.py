@@ -1,0 +1,287 @@
+"""Puts numbers into the figures of `web.figures`; `static/bind.js` does the same in the browser (a test compares the two).
+
+Data of a series: `step` (n,) and either `value` (n,) or (n, width), or the buckets `min`, `max`, `last`, `nonfinite`, each
+(n, width). Lines keep to what an axis can show; NaN, infinities and, on logarithmic axes, zero and below become markers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+SeriesData = Mapping[str, Any]
+
+MAX_LINES, TOP_LINES = 24, 8
+MAX_ROWS, MAX_COLUMNS, MAX_MARKERS = 256, 1000, 100
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+NONFINITE = ("NaN", "Infinity", "-Infinity")
+SYMBOLS = {"NaN": "x", "Infinity": "triangle-up", "-Infinity": "triangle-down"}
+EDGE = {"NaN": 0.97, "Infinity": 0.97, "-Infinity": 0.03}
+
+
+def typed(values: Any) -> dict[str, Any]:
+    """Array as the wire carries it: {"dtype": "f4" | "f8", "bdata": base64 of little-endian bytes, "shape"? "rows, cols"}."""
+    array = np.asarray(values)
+    kind = "f4" if array.dtype == np.float32 else "f8"
+    data = np.ascontiguousarray(array, "<" + kind)
+    out: dict[str, Any] = {"dtype": kind, "bdata": base64.b64encode(data.tobytes()).decode()}
+    if data.ndim > 1:
+        out["shape"] = ", ".join(str(n) for n in data.shape)
+    return out
+
+
+def statistics(data: SeriesData) -> dict[str, Floats]:
+    """The series as buckets: step (n,), min, max, last, nonfinite (n, width); raw values are buckets of one."""
+    step = np.asarray(data["step"], np.float64)
+    if "value" in data:
+        value = np.asarray(data["value"]).reshape(len(step), -1)
+        finite = np.where(np.isfinite(value), value, np.nan)
+        return {"step": step, "min": finite, "max": finite, "last": value, "nonfinite": (~np.isfinite(value)).astype(np.float32)}
+    return {"step": step} | {k: np.asarray(data[k]).reshape(len(step), -1) for k in ("min", "max", "last", "nonfinite")}
+
+
+def top_eigenvalues(data: SeriesData, k: int = TOP_LINES) -> list[int]:
+    """Columns with the largest values ever, those that left the finite numbers first; ascending."""
+    s = statistics(data)
+    if not len(s["step"]):
+        return list(range(min(k, s["last"].shape[1])))
+    peak = np.fmax.reduce(s["max"], axis=0)
+    score = np.where(s["nonfinite"].sum(axis=0) > 0, np.inf, np.where(np.isnan(peak), -np.inf, peak))
+    return sorted(np.argsort(-score, kind="stable")[:k].tolist())
+
+
+def eigenvalue_items(columns: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {"key": str(c), "column": c, "label": f"eigenvalue {c}", "color": f"line-{i % 8}", "dash": DASHES[i // 8 % 6]}
+        for i, c in enumerate(columns)
+    ]
+
+
+def bind(
+    figure: Mapping[str, Any],
+    data: Mapping[str, SeriesData],
+    *,
+    layer: int = 0,
+    items: Sequence[Mapping[str, Any]] | None = None,
+    alerts: Sequence[Mapping[str, Any]] = (),
+    colors: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The figure with its data as typed arrays.
+
+    `items` are what template traces are copied for, at most MAX_LINES: {"key", "label", "color", "dash", "column"?}; for
+    eigenvalue charts the default is the top of the largest. Series that are not in `data` stay empty.
+    """
+    out: dict[str, Any] = {"data": [], "layout": deepcopy(dict(figure["layout"]))}
+    own = [name.replace("{layer}", str(layer)) for name in out["layout"].get("meta", {}).get("alerts", [])]
+    shown = [a for a in alerts if a["series"] in own]
+    cached: dict[str, dict[str, Floats]] = {}
+    for template in figure["data"]:
+        meta = template["meta"]
+        name = meta.get("series", "").replace("{layer}", str(layer))
+        copies: Sequence[Mapping[str, Any]] = [{}]
+        if meta.get("each") == "eigenvalue" and items is None:
+            copies = eigenvalue_items(top_eigenvalues(data[name])) if name in data else []
+        elif "each" in meta:
+            copies = (items or [])[:MAX_LINES]
+        for item in copies:
+            trace = _copy(template, item, colors or {})
+            key = name.replace("{run}", str(item.get("key"))).replace("{map}", str(item.get("key")))
+            if key in data and key not in cached:
+                cached[key] = statistics(data[key])
+            log = out["layout"]["yaxis"].get("type") == "log"
+            filled = _fill(trace, cached.get(key), item, items or [], shown, log, colors or {})
+            marker = trace.get("marker", {}) | filled.pop("marker", {})
+            trace.update(filled, **({"marker": marker} if marker else {}))
+            out["data"].append(trace)
+    return out
+
+
+def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[str, str]) -> dict[str, Any]:
+    trace: dict[str, Any] = deepcopy(dict(template))
+    for field in ("name", "hovertemplate") if item else ():
+        for word in ("key", "label"):
+            # Plotly reads markup in names
+            text = str(item.get(word, "")).replace("&", "&amp;").replace("<", "&lt;")
+            trace[field] = trace.get(field, "").replace("{" + word + "}", text)
+    if item.get("color"):
+        trace["meta"]["color"] = item["color"]
+    color = colors.get(trace["meta"].get("color", ""))
+    for part in ("line", "marker"):
+        if color and "color" in trace.get(part, {}):
+            trace[part]["color"] = color
+        if item.get("dash") and "dash" in trace.get(part, {}):
+            trace[part]["dash"] = item["dash"]
+    return trace
+
+
+def _fill(
+    trace: Mapping[str, Any],
+    s: dict[str, Floats] | None,
+    item: Mapping[str, Any],
+    items: Sequence[Mapping[str, Any]],
+    alerts: Sequence[Mapping[str, Any]],
+    log: bool,
+    colors: Mapping[str, str],
+) -> dict[str, Any]:
+    field, meta = trace["meta"]["field"], trace["meta"]
+    if field == "alerts":
+        return _alerts([a for a in alerts if a["severity"] == meta["severity"]])
+    if field in ("range", "median_of"):
+        return _ranges(field, meta, items, colors)
+    if s is None or not len(s["step"]):
+        return {"x": [], "y": [], "visible": field in ("last", "heat")}
+    step = s["step"]
+    if field == "constant":
+        return {"x": [float(step[0]), float(step[-1])], "y": [meta["value"]] * 2}
+    if field in ("nonfinite", "nonpositive"):
+        return _marks(s, field)
+    if field.startswith("heat"):
+        return _heat(s, meta)
+    if field == "last":
+        y = s["last"][:, item.get("column", 0)]
+    elif field == "median":
+        y = _median(s["last"])
+    else:
+        low, high = _band(s, log)
+        y = low if field == "min" else high
+    shown = np.isfinite(y) & ((y > 0) | (not log))
+    return {"x": typed(step), "y": typed(np.where(shown, y, np.nan).astype(np.float32))}
+
+
+def _band(s: dict[str, Floats], log: bool) -> tuple[Floats, Floats]:
+    """Smallest and largest value over all eigenvalues at each step, without gaps, across which a filled area would run.
+
+    Where nothing is finite the band has no height; what a logarithmic axis cannot show is the smallest value it can.
+    """
+    low, high = np.fmin.reduce(s["min"], axis=1), np.fmax.reduce(s["max"], axis=1)
+    if log:
+        positive = np.concatenate([low, high])
+        floor = positive[positive > 0].min(initial=np.inf)
+        low, high = (np.where(edge <= 0, floor, edge) for edge in (low, high))
+    known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+    if not len(known):
+        return low, high
+    before = known[np.maximum(np.searchsorted(known, np.arange(len(low)), side="right") - 1, 0)]
+    lost = ~np.isin(np.arange(len(low)), known)
+    return np.where(lost, low[before], low), np.where(lost, low[before], high)
+
+
+def _median(values: Floats) -> Floats:
+    last = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NaN sorts to the end
+    count = np.maximum(np.isfinite(last).sum(axis=1), 1)
+    rows = np.arange(len(last))
+    middle: Floats = (last[rows, (count - 1) // 2] + last[rows, count // 2]) / 2
+    return middle
+
+
+def kinds(s: dict[str, Floats]) -> NDArray[np.int8]:
+    """(n, width): -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf, as in NONFINITE."""
+    kind = np.where(s["nonfinite"] > 0, 0, -1)
+    kind[np.isposinf(s["last"])] = 1
+    kind[np.isneginf(s["last"])] = 2
+    return kind.astype(np.int8)
+
+
+def _marks(s: dict[str, Floats], field: str) -> dict[str, Any]:
+    if field == "nonpositive":
+        hit = s["min"] <= 0
+        rows = _thin(hit.any(axis=1))
+        text = [f"step {s['step'][r]:.0f}: {_which(hit[r])} at {np.nanmin(s['min'][r]):.6g}" for r in rows]
+        return {"x": typed(s["step"][rows]), "y": [0.03] * len(rows), "text": text, "visible": len(rows) > 0}
+    kind = kinds(s)
+    rows = _thin((kind >= 0).any(axis=1))
+    names = [NONFINITE[int(kind[r][kind[r] >= 0].max())] for r in rows]
+    text = [f"step {s['step'][r]:.0f}: {n}{_which(kind[r] >= 0, ' in ')}" for r, n in zip(rows, names, strict=True)]
+    marker = {"size": 9, "symbol": [SYMBOLS[n] for n in names]}
+    y = [EDGE[n] for n in names]
+    return {"x": typed(s["step"][rows]), "y": y, "text": text, "visible": len(rows) > 0, "marker": marker}
+
+
+def _thin(hit: Any) -> NDArray[np.intp]:
+    """Rows to mark: all of them, or, beyond MAX_MARKERS, the beginnings of stretches and evenly spaced ones."""
+    rows = np.flatnonzero(hit)
+    if len(rows) <= MAX_MARKERS:
+        return rows
+    begins = rows[np.diff(rows, prepend=-2) > 1][:MAX_MARKERS]
+    return np.union1d(begins, rows[:: -(-len(rows) // MAX_MARKERS)])
+
+
+def _which(hit: NDArray[np.bool_], before: str = "") -> str:
+    if len(hit) == 1:
+        return "" if before else "value"
+    columns = np.flatnonzero(hit)
+    return f"{before}eigenvalue {columns[0]}" + (f" and {len(columns) - 1} more" if len(columns) > 1 else "")
+
+
+def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
+    n, width = s["last"].shape
+    per_row, per_column = -(-width // MAX_ROWS), -(-n // MAX_COLUMNS)
+    rows, columns = np.arange(0, width, per_row), np.arange(0, n, per_column)
+    x, y = typed(s["step"][columns]), typed(rows.astype(np.float64))
+
+    def largest(a: NDArray[Any]) -> NDArray[Any]:
+        reduced: NDArray[Any] = np.fmax.reduceat(np.fmax.reduceat(a, columns, axis=0), rows, axis=1).T
+        return reduced
+
+    kind = largest(kinds(s))
+    if meta["field"] == "heat_is":
+        cells = kind == NONFINITE.index(meta["kind"])
+        if not cells.any():
+            return {"z": [], "visible": False}
+        return {
+            "x": x,
+            "y": y,
+            "z": typed(np.where(cells, 1.0, np.nan).astype(np.float32)),
+            "visible": True,
+            "zmin": 0,
+            "zmax": 1,
+        }
+    top = largest(s["max"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where((kind >= 0) | ~(top >= 0), np.nan, np.log10(top))
+    finite = z[np.isfinite(z)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    low = max(low, high - 12)  # a few zeros must not wash out the rest
+    return {"x": x, "y": y, "z": typed(np.where(np.isneginf(z), low, z).astype(np.float32)), "zmin": low, "zmax": high}
+
+
+def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # one vertical line per alert, broken by nulls, with a diamond at its top
+    x: list[Any] = []
+    y: list[Any] = []
+    text: list[str] = []
+    size: list[int] = []
+    for alert in alerts[-50:]:
+        message = str(alert["message"]).replace("&", "&amp;").replace("<", "&lt;")
+        x += [alert["step"], alert["step"], None]
+        y += [0, 1, None]
+        text += ["", f"step {alert['step']}: {message}", ""]
+        size += [0, 10, 0]
+    return {"x": x, "y": y, "text": text, "marker": {"symbol": "diamond", "size": size}, "visible": bool(x)}
+
+
+def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> dict[str, Any]:
+    def numbers(name: str) -> Floats:
+        # JSON carries non-finite numbers as strings, which float() reads
+        values = np.array([float(i[name]) if i.get(name) is not None else np.nan for i in items])
+        return np.where(np.isfinite(values) & (values >= 0), values, np.nan)
+
+    labels = [str(i["label"]).replace("&", "&amp;").replace("<", "&lt;") for i in items]
+    ends = np.concatenate([numbers(name) for name in ("min", "q05", "median", "max")])
+    floor = 0.1 * float(ends[ends > 0].min(initial=1.0))  # where zero is drawn on the logarithmic axis
+    if field == "median_of":
+        return {"x": typed(np.maximum(numbers("median"), floor)), "y": labels}
+    low, high = numbers(meta["low"]), numbers(meta["high"])
+    text = [
+        f"{label}: {a:.3g} to {b:.3g}, {i['finite']:,} of {i['total']:,} finite"
+        for label, a, b, i in zip(labels, low, high, items, strict=True)
+    ]
+    marker = {"color": [colors.get(i.get("color", ""), "#5b6577") for i in items]}
+    base = np.maximum(low, floor)
+    return {"base": typed(base), "x": typed(np.maximum(high, floor) - base), "y": labels, "hovertext": text, "marker": marker}

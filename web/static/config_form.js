@@ -1,0 +1,48 @@
+// Between form fields and the run configuration: pure functions on plain objects.
+
+// The value a field's text means; undefined for "leave it out". Text that is no number stays text: the server says why not.
+export function parseField(type, text, checked) {
+  if (type === "boolean") return checked;
+  const trimmed = text.trim();
+  if (type === "tags") return trimmed ? trimmed.split(",").map((t) => t.trim()).filter(Boolean) : [];
+  if (trimmed === "") return null;
+  if (type === "pair") return trimmed.split(/[\s,;]+/).map((part) => toNumber(part));
+  if (type === "integer" || type === "number") return toNumber(trimmed);
+  return trimmed;
+}
+
+export function toNumber(text) {
+  return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
+}
+
+export function setPath(target, path, value) {
+  const names = path.split(".");
+  const last = names.pop();
+  let at = target;
+  for (const name of names) at = at[name] ??= {};
+  at[last] = value;
+}
+
+export function getPath(target, path) {
+  return path.split(".").reduce((at, name) => at?.[name], target);
+}
+
+// The parts of `config` that differ from `defaults`; the task is always whole.
+export function differences(config, defaults) {
+  const out = {};
+  for (const [key, value] of Object.entries(config)) {
+    const usual = defaults?.[key];
+    if (key === "task") out.task = value;
+    else if (value !== null && typeof value === "object" && !Array.isArray(value)) {
+      const inner = differences(value, usual);
+      if (Object.keys(inner).length) out[key] = inner;
+    } else if (JSON.stringify(value) !== JSON.stringify(usual)) out[key] = value;
+  }
+  return out;
+}
+
+// "0.1, 0.01" to numbers, "best, exp" to words; null for an empty field.
+export function parseGrid(text) {
+  const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
+  return parts.length ? parts.map(toNumber) : null;
+}

@@ -1,0 +1,38 @@
+// What is drawn over all eigenvalues of a step: the band from the smallest to the largest value, and the middle one.
+
+// Without gaps, across which a filled area would run: where nothing is finite the band has no height, and what a
+// logarithmic axis cannot show is the smallest value it can.
+export function band({ step, width, min, max }, log) {
+  const low = extreme(min, step.length, width, (a, b) => a < b);
+  const high = extreme(max, step.length, width, (a, b) => a > b);
+  if (log) {
+    let floor = Infinity;
+    for (const edge of [low, high]) for (const v of edge) if (v > 0 && v < floor) floor = v;
+    for (const edge of [low, high]) edge.forEach((v, i) => v <= 0 && (edge[i] = floor));
+  }
+  const known = (i) => Number.isFinite(low[i]) && Number.isFinite(high[i]);
+  let before = low.findIndex((_, i) => known(i));
+  if (before < 0) return [low, high];
+  for (let i = 0; i < low.length; i += 1) {
+    if (known(i)) before = i;
+    else low[i] = high[i] = low[before];
+  }
+  return [low, high];
+}
+
+function extreme(values, n, width, better) {
+  const out = new Float32Array(n).fill(NaN);
+  for (let i = 0; i < n * width; i += 1) {
+    const row = (i / width) | 0;
+    if (Number.isNaN(out[row]) || better(values[i], out[row])) out[row] = values[i];
+  }
+  return out;
+}
+
+export function median({ step, width, last }) {
+  return Float32Array.from(step, (_, i) => {
+    const finite = last.subarray(i * width, (i + 1) * width).filter(Number.isFinite).sort();
+    const n = finite.length;
+    return n ? (finite[(n - 1) >> 1] + finite[n >> 1]) / 2 : NaN;
+  });
+}

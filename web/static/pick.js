@@ -1,0 +1,31 @@
+// Which eigenvalues are drawn as lines, and in which colour.
+
+export const MAX_LINES = 24;
+export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+
+// Columns with the largest values ever, those that left the finite numbers first; ascending.
+export function topEigenvalues(data, k = 8) {
+  const { width, max, nonfinite } = data;
+  const score = new Float64Array(width).fill(-Infinity);
+  for (let i = 0; i < max.length; i += 1) {
+    const c = i % width;
+    if (nonfinite[i] > 0) score[c] = Infinity;
+    else if (max[i] > score[c]) score[c] = max[i];
+  }
+  const order = [...score.keys()].sort((a, b) => (score[b] === score[a] ? a - b : score[b] > score[a] ? 1 : -1));
+  return order.slice(0, k).sort((a, b) => a - b);
+}
+
+// Items for bind(); a column that stays keeps the slot (colour, dash) it had in `previous`.
+export function eigenvalueItems(columns, previous = []) {
+  const slots = new Map(previous.map((item) => [item.column, item.slot]));
+  const kept = columns.slice(0, MAX_LINES);
+  const used = new Set(kept.filter((c) => slots.has(c)).map((c) => slots.get(c)));
+  return kept.map((column) => {
+    let slot = slots.get(column);
+    for (let s = 0; slot === undefined; s += 1) if (!used.has(s)) slot = s;
+    used.add(slot);
+    const look = { color: `line-${slot % 8}`, dash: DASHES[Math.floor(slot / 8) % 6] };
+    return { key: String(column), column, slot, label: `eigenvalue ${column}`, ...look };
+  });
+}

@@ -1,0 +1,79 @@
+// Status, progress and the few numbers at the top of a run page, kept up to date.
+
+import { duration, eta, number } from "./format.js";
+
+const FINAL = ["finished", "failed", "diverged", "cancelled"];
+const STREAM = { live: "live", reconnecting: "reconnecting…", polling: "polling", ended: "ended" };
+
+export const isFinal = (status) => FINAL.includes(status);
+
+export class RunHeader {
+  constructor(root) {
+    Object.assign(this, { root, title: document.title, steps: Number(root.dataset.steps) });
+    const { status, step, rate, started, finished } = root.dataset;
+    this.state = { status, step: Number(step), rate: Number(rate) || null };
+    this.times = { started: Number(started) || null, finished: Number(finished) || null };
+    this.progress();
+  }
+
+  set(name, text) {
+    for (const element of document.querySelectorAll(`[data-live="${name}"]`)) element.textContent = text;
+  }
+
+  status({ status, reason, step, steps_per_second: rate }) {
+    if (step !== undefined) this.state.step = step;
+    if (rate !== undefined) this.state.rate = rate ?? this.state.rate;
+    if (status) {
+      const changed = this.state.status !== status;
+      if (changed && status === "running") this.times.started ??= Date.now() / 1000;
+      if (changed && isFinal(status)) this.times.finished = Date.now() / 1000;
+      this.state.status = status;
+      const badge = document.querySelector("[data-status]");
+      badge.dataset.status = status;
+      this.set("status", status);
+      this.set("reason", reason ?? "");
+      if (changed) document.querySelectorAll("[data-when]").forEach((e) => (e.hidden = !e.dataset.when.split(" ").includes(status)));
+    }
+    this.progress();
+  }
+
+  step(step, rate) {
+    this.state.rate = rate ?? this.state.rate;
+    this.state.step = Math.max(this.state.step, step);
+    this.progress();
+  }
+
+  progress() {
+    const { status, step, rate } = this.state;
+    const { started, finished } = this.times;
+    const took = started && isFinal(status) ? (finished ?? Date.now() / 1000) - started : null;
+    const left = status === "running" ? eta(step, this.steps, rate) : took;
+    document.querySelector("progress[data-progress]").value = step;
+    this.set("step", number(step));
+    this.set("eta-label", isFinal(status) ? "Took" : "Time left");
+    this.set("rate", rate ? `${number(rate, 3)} steps/s` : "–");
+    this.set("eta", left === null ? "–" : duration(left));
+    const percent = Math.floor((100 * step) / this.steps);
+    document.title = status === "running" ? `${percent} % · ${this.title}` : this.title;
+  }
+
+  stream(state) {
+    const chip = document.querySelector("[data-stream]");
+    chip.dataset.stream = state;
+    chip.textContent = STREAM[state];
+  }
+
+  // The newest loss, the largest ratio and the smallest distance to the boundary of the layer that is shown.
+  numbers(model) {
+    const spread = (kind) => model.newest(`ssm/${model.layer}/${kind}`);
+    const [loss, ratio, distance] = [model.newest("train/loss"), spread("grad_over_weight"), spread("boundary_distance")];
+    const accuracy = model.newest("eval/accuracy");
+    this.set("loss", loss ? number(loss[0]) : "–");
+    this.set("accuracy", accuracy ? `${number(100 * accuracy[0], 4)} %` : "–");
+    this.set("ratio", ratio ? number(worst(ratio, Math.max), 3) : "–");
+    this.set("distance", distance ? number(worst(distance, Math.min), 3) : "–");
+  }
+}
+
+// Math.max and Math.min answer NaN as soon as one value is: that is what should be seen.
+const worst = (values, choose) => values.reduce((a, b) => choose(a, b));

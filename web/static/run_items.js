@@ -1,0 +1,18 @@
+// How runs look in charts that show several: colour by map, dash by place among the runs of that map.
+
+import { DASHES } from "./pick.js";
+
+export function runItems(runs) {
+  const seen = {};
+  return runs.map((run) => {
+    const map = run.config.model.reparameterization.name;
+    const place = (seen[map] = (seen[map] ?? -1) + 1);
+    const label = run.name ?? `run ${run.id}`;
+    return { key: String(run.id), label, color: `map-${map}`, dash: DASHES[place % DASHES.length] };
+  });
+}
+
+export function finalLoss(run) {
+  const loss = run.result?.train_loss;
+  return loss === undefined || loss === null ? null : Number(loss);
+}

@@ -1,0 +1,14 @@
+// Keeps <time data-epoch> elements saying how long ago that was.
+
+import { ago } from "./format.js";
+
+export function refreshTimes() {
+  for (const element of document.querySelectorAll("time[data-epoch]")) {
+    const epoch = Number(element.dataset.epoch);
+    element.textContent = ago(epoch);
+    element.title = new Date(epoch * 1000).toLocaleString();
+  }
+}
+
+refreshTimes();
+setInterval(() => document.hidden || refreshTimes(), 10_000);

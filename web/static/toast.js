@@ -1,0 +1,15 @@
+// Short notices in the corner, read out by screen readers; at most four at a time.
+
+const KEEP_MS = 8000;
+
+export function toast(message, severity = "info") {
+  const region = document.querySelector("[data-toasts]");
+  const note = document.createElement("div");
+  note.className = `toast ${severity}`;
+  note.setAttribute("role", severity === "critical" ? "alert" : "status");
+  note.textContent = message;
+  note.addEventListener("click", () => note.remove());
+  region.append(note);
+  while (region.children.length > 4) region.firstElementChild.remove();
+  setTimeout(() => note.remove(), KEEP_MS);
+}
