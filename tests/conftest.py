@@ -1,0 +1,283 @@
+"""What every room's tests share: fresh databases, a Redis of their own, data sets, a browser.
+
+A missing service skips its tests; with REQUIRE_SERVICES=1 it fails them. `unavailable` is the only place that decides.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import hypothesis
+import psutil
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+from sqlalchemy import make_url
+
+# Before any test imports torch: several threads per tiny tensor only slow the tests down, and each other.
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+_data_named = os.environ.get("STABLESSM_DATA")
+# The developer's own settings must not leak into the tests.
+for _variable in [name for name in os.environ if name.startswith("STABLESSM_")]:
+    del os.environ[_variable]
+
+ROOT = Path(__file__).resolve().parent.parent
+POSTGRES_URL = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://127.0.0.1:5432/postgres")
+REDIS_URL = os.environ.get("TEST_REDIS_URL", "redis://127.0.0.1:6379")
+REDIS_OWNER_KEY = "stablessm-tests-owner"
+CHROMIUM_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+# Where a change is judged, the same examples every time; everywhere else new ones are looked for.
+hypothesis.settings.register_profile("judged", derandomize=True, database=None)
+if os.environ.get("REQUIRE_SERVICES") == "1":
+    hypothesis.settings.load_profile("judged")
+
+
+def _unavailable(reason: str) -> NoReturn:
+    if os.environ.get("REQUIRE_SERVICES") == "1":
+        pytest.fail(f"{reason} (REQUIRE_SERVICES=1)", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def unavailable() -> Callable[[str], NoReturn]:
+    """unavailable(reason) skips the test, or fails it when REQUIRE_SERVICES=1."""
+    return _unavailable
+
+
+@pytest.fixture(scope="session")
+def services_required() -> bool:
+    return os.environ.get("REQUIRE_SERVICES") == "1"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """An empty state directory, not yet created: the product makes it."""
+    return tmp_path / "state"
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of the real data sets: STABLESSM_DATA, which must then exist, or shared/data in or beside the checkout."""
+    if _data_named:
+        if not Path(_data_named).is_dir():
+            pytest.fail(f"STABLESSM_DATA={_data_named} is not a directory", pytrace=False)
+        return Path(_data_named).resolve()
+    for place in (ROOT / "shared" / "data", ROOT.parent / "shared" / "data"):
+        if place.is_dir():
+            return place
+    pytest.skip("no data sets: set STABLESSM_DATA to a folder with mnist/ and tinyshakespeare/")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# Databases: migrated once per session, then copied, because a copy costs milliseconds and a migration does not.
+
+
+@pytest.fixture(scope="session")
+def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
+    """A SQLite database without tables."""
+    return f"sqlite:///{tmp_path / 'empty.db'}"
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, _sqlite_template: Path) -> str:
+    """A SQLite database of this test's own, migrated."""
+    path = tmp_path / "stablessm.db"
+    for file in _sqlite_template.parent.glob(f"{_sqlite_template.name}*"):  # -wal and -shm too, if they are still there
+        shutil.copyfile(file, path.with_name(file.name.replace(_sqlite_template.name, path.name)))
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def _postgres() -> Iterator[psycopg.Connection]:
+    try:
+        connection = psycopg.connect(_libpq(POSTGRES_URL), autocommit=True, connect_timeout=5)
+    except psycopg.OperationalError as error:
+        _unavailable(f"PostgreSQL at {POSTGRES_URL} (TEST_POSTGRES_URL): {str(error).strip()}")
+    with connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def _postgres_template(_postgres: psycopg.Connection) -> Iterator[str]:
+    with _new_database(_postgres, None) as url:
+        _migrate(url)
+        yield make_url(url).database or ""
+
+
+@pytest.fixture
+def empty_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
+    """A PostgreSQL database without tables, dropped after the test."""
+    with _new_database(_postgres, None) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(_postgres: psycopg.Connection, _postgres_template: str) -> Iterator[str]:
+    """A PostgreSQL database of this test's own, migrated, dropped after the test."""
+    with _new_database(_postgres, _postgres_template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
+    """A PostgreSQL database without tables that the tests of one module share."""
+    with _new_database(_postgres, None) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database of this test's own, on both engines in turn."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """A database without tables, on both engines in turn."""
+    return str(request.getfixturevalue(f"empty_{request.param}_url"))
+
+
+def _migrate(url: str) -> None:
+    from server.db import Database
+
+    database = Database(url)
+    try:
+        database.migrate()
+    finally:
+        database.close()
+
+
+@contextmanager
+def _new_database(server: psycopg.Connection, template: str | None) -> Iterator[str]:
+    """URL of a new database, dropped at the end together with whoever is still connected to it."""
+    name = sql.Identifier(f"stablessm_test_{uuid.uuid4().hex[:12]}")
+    copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
+    server.execute(sql.SQL("CREATE DATABASE {}{}").format(name, copied))
+    try:
+        yield make_url(POSTGRES_URL).set(database=name.as_string().strip('"')).render_as_string(hide_password=False)
+    finally:
+        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+def _libpq(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+# Redis: a numbered database that was empty when we took it; nobody else's keys are ever flushed.
+
+
+@pytest.fixture(scope="session")
+def _redis_database() -> Iterator[str]:
+    try:
+        count = int(redis.Redis.from_url(REDIS_URL, socket_connect_timeout=5).config_get("databases")["databases"])
+    except redis.exceptions.RedisError as error:
+        _unavailable(f"Redis at {REDIS_URL} (TEST_REDIS_URL): {error}")
+    base = REDIS_URL.partition("?")[0].rstrip("/")
+    base = base if base.count("/") == 2 else base.rpartition("/")[0]
+    for number in range(count - 1, 0, -1):
+        url = f"{base}/{number}"
+        with redis.Redis.from_url(url) as connection:
+            if _take(connection):
+                try:
+                    yield url
+                finally:
+                    connection.flushdb()
+                return
+    _unavailable(f"no empty numbered database in Redis at {REDIS_URL}")
+
+
+def _take(connection: redis.Redis) -> bool:
+    """True when the database is ours now: it was empty, or left behind by a test process of this machine that is gone."""
+    owner = connection.get(REDIS_OWNER_KEY)
+    if owner is not None:
+        host, _, pid = owner.decode().rpartition(":")
+        if host == socket.gethostname() and not psutil.pid_exists(int(pid)):
+            connection.flushdb()
+    if not connection.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}", nx=True):
+        return False
+    if connection.dbsize() == 1:
+        return True
+    connection.delete(REDIS_OWNER_KEY)
+    return False
+
+
+@pytest.fixture
+def redis_url(_redis_database: str) -> Iterator[str]:
+    """An empty Redis database of this test's own."""
+    yield _redis_database
+    _empty(_redis_database)
+
+
+@pytest.fixture(scope="module")
+def module_redis_url(_redis_database: str) -> Iterator[str]:
+    """An empty Redis database that the tests of one module share."""
+    yield _redis_database
+    _empty(_redis_database)
+
+
+def _empty(url: str) -> None:
+    with redis.Redis.from_url(url) as connection:
+        connection.flushdb()
+        connection.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}")
+
+
+# Browser and node
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the Chromium executable: CHROMIUM_PATH, or the one on the PATH."""
+    found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium") or shutil.which("chromium-browser")
+    return found or _unavailable("no chromium executable on the PATH (or in CHROMIUM_PATH)")
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[object]:
+    """A real Chromium driven by Playwright's sync API (module scope: asyncio.run is impossible while it is open)."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """Path of the node executable, for the pure helpers of the pages' scripts."""
+    return shutil.which("node") or _unavailable("no node executable on the PATH")

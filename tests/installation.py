@@ -1,0 +1,142 @@
+"""A running StableSSM made of real processes, as a user starts it, and everything a test needs to ask of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+
+T = TypeVar("T")
+
+COMMAND = str(Path(sys.executable).parent / "stablessm")
+MARK = "STABLESSM_TEST_MARK"
+FINAL = ("finished", "failed", "diverged", "cancelled")
+START_SECONDS = 90.0  # importing torch on a busy machine included
+
+
+@dataclass
+class Installation:
+    """The processes of one installation. All carry one mark in their environment, by which even orphans are found."""
+
+    data_dir: Path
+    port: int
+    token: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+    def start(self, *arguments: str, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """`stablessm ARGUMENTS` in a process group of its own, as a shell would start it; `inside`: a command that starts it."""
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        log = self.data_dir.parent / f"{len(self.logs)}-{arguments[0]}.log"
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self.environment, MARK: self.mark}
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*inside, COMMAND, *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                cwd=self.data_dir.parent,
+                start_new_session=True,
+            )
+        self.logs.append(log)
+        self.processes.append(process)
+        return process
+
+    def output(self) -> str:
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')}" for log in self.logs)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self) -> httpx.Client:
+        token = self.token or (self.data_dir / "token").read_text().strip()
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def wait(self, what: str, ask: Callable[[], T | None], seconds: float = START_SECONDS) -> T:
+        """What `ask` returns once it is neither None nor False; fails with everything the processes said."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            answer = ask()
+            if answer is not None and answer is not False:
+                return answer
+            gone = [p.args for p in self.processes if p.poll() not in (None, 0)]
+            assert not gone, f"{gone} ended while waiting for {what}\n{self.output()}"
+            time.sleep(0.1)
+        raise AssertionError(f"no {what} within {seconds:g} s\n{self.output()}")
+
+    def wait_until_ready(self) -> None:
+        """The server answers and a worker that can train has reported."""
+
+        def ready() -> bool:
+            try:
+                with self.client() as client:
+                    return any(w["alive"] and w["capabilities"] for w in client.get("/api/workers").json()["workers"])
+            except (httpx.TransportError, FileNotFoundError):
+                return False
+
+        self.wait("server with a worker", ready)
+
+    def wait_for_end(self, client: httpx.Client, run_id: int, seconds: float = 90.0) -> dict[str, Any]:
+        """The run, once its status is final."""
+
+        def ended() -> dict[str, Any] | None:
+            run: dict[str, Any] = client.get(f"/api/runs/{run_id}").raise_for_status().json()
+            return run if run["status"] in FINAL else None
+
+        return self.wait(f"end of run {run_id}", ended, seconds)
+
+    def wait_for_step(self, client: httpx.Client, run_id: int, step: int = 1) -> None:
+        self.wait(f"step {step} of run {run_id}", lambda: client.get(f"/api/runs/{run_id}").json()["step"] >= step)
+
+    def alive(self) -> list[psutil.Process]:
+        """Every living process that was started by this installation, however it is related to it now."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def stop(self, process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 10.0) -> int:
+        """Exit status after the signal; fails when the process is still there after `seconds`."""
+        process.send_signal(with_signal)
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{process.args} still runs {seconds:g} s after {with_signal!r}\n{self.output()}") from None
+
+    def kill_all(self) -> None:
+        for process in self.alive():
+            process.kill()
+        for started in self.processes:
+            started.wait(10)
+
+
+def events(response: httpx.Response) -> Iterator[dict[str, str]]:
+    """Server-sent events of a streamed response, comments left out."""
+    event: dict[str, str] = {}
+    for line in response.iter_lines():
+        if line:
+            name, _, value = line.partition(":")
+            if name:
+                event[name] = event.get(name, "") + value.removeprefix(" ")
+        else:
+            if "data" in event:  # a block without data is no event
+                yield event
+            event = {}
