@@ -1,0 +1,124 @@
+"""A TCP proxy that misbehaves on demand: between a service and its clients it delays, drips, swallows, refuses and cuts.
+
+`silent` is the half-open connection: bytes are taken and acknowledged and go nowhere, as behind a hung middlebox, so no timeout
+of TCP ever fires. What was swallowed is gone: a stream with a hole in it can never be used again, so connections that were
+silent are cut when the fault ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+import time
+from typing import Literal
+
+Mode = Literal["pass", "delay", "drip", "silent", "refuse"]
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
+DRIP_BYTES = 200  # at a time
+
+
+class Proxy:
+    """127.0.0.1:`port` in front of `target`; start to finish in threads of this process."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.mode: Mode = "pass"
+        self.seconds = 0.0  # of delay for each piece, or between two drips
+        self.holes = 0  # connections that lost bytes
+        self._pairs: dict[int, tuple[socket.socket, socket.socket]] = {}
+        self._holed: set[int] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def become(self, mode: Mode, seconds: float = 0.0) -> None:
+        """Change the behaviour of every connection, those that exist and those to come."""
+        self.seconds, self.mode = seconds, mode
+        if mode == "refuse":
+            self.cut()
+        if mode == "pass":
+            self.cut(only_holed=True)
+
+    def cut(self, *, only_holed: bool = False) -> int:
+        """Reset connections in both directions, mid-stream; gives how many."""
+        with self._lock:
+            keys = [key for key in self._pairs if not only_holed or key in self._holed]
+            pairs = [self._pairs.pop(key) for key in keys]
+        for pair in pairs:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                    end.shutdown(socket.SHUT_RDWR)  # wakes the pump; its close sends the reset
+        return len(pairs)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.mode == "refuse":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                client.close()
+                continue
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self.target, timeout=5)
+        except OSError:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+            return
+        server.settimeout(None)
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        key = id(client)
+        with self._lock:
+            self._pairs[key] = (client, server)
+        try:
+            self._pump(key, client, server)
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._pairs.pop(key, None)
+                self._holed.discard(key)
+            client.close()
+            server.close()
+
+    def _pump(self, key: int, client: socket.socket, server: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ, server)
+            selector.register(server, selectors.EVENT_READ, client)
+            while True:
+                for ready, _ in selector.select():
+                    data = ready.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    self._pass_on(key, data, ready.data)
+
+    def _pass_on(self, key: int, data: bytes, to: socket.socket) -> None:
+        if self.mode == "silent" or key in self._holed:
+            with self._lock:
+                self.holes += key not in self._holed
+                self._holed.add(key)
+            return
+        if self.mode == "delay":
+            time.sleep(self.seconds)
+        while self.mode == "drip" and data:
+            to.sendall(data[:DRIP_BYTES])
+            data = data[DRIP_BYTES:]
+            time.sleep(self.seconds)
+        if data:
+            to.sendall(data)

@@ -1,0 +1,140 @@
+"""A PostgreSQL and a Redis of our own, to be killed: on free ports, in a folder of their own, durable as in production."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import psycopg
+import redis
+
+START_SECONDS = 60.0
+
+
+class Missing(RuntimeError):
+    """A program that the suite needs is not installed, or may not be used here."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(what: str, ask: Callable[[], bool], seconds: float = START_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not ask():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no {what} within {seconds:g} s")
+        time.sleep(0.05)
+
+
+class Postgres:
+    """Started with initdb as user postgres when we are root, since it refuses to run as root. `url` goes past every proxy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.url = f"postgresql+psycopg://stablessm@127.0.0.1:{self.port}/postgres"
+        found = shutil.which("pg_ctl") or next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin/pg_ctl"), reverse=True)), None)
+        if found is None:
+            raise Missing("no pg_ctl: PostgreSQL is not installed")
+        self._bin = Path(os.path.realpath(found)).parent
+        folder.mkdir(parents=True)
+        if os.getuid() == 0:
+            if shutil.which("runuser") is None:
+                raise Missing("no runuser: PostgreSQL cannot be started as root")
+            shutil.chown(folder, "postgres", "postgres")
+        self._run("initdb", "-D", str(folder / "data"), "-U", "stablessm", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return  # two faults may end at once
+        options = ["-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}"]
+        command = self._as([str(self._bin / "postgres"), "-D", str(self.folder / "data"), *options])
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", start_new_session=True)
+        until("PostgreSQL", self.answers)
+
+    def answers(self) -> bool:
+        try:
+            with psycopg.connect(f"host=127.0.0.1 port={self.port} user=stablessm dbname=postgres", connect_timeout=2):
+                return True
+        except psycopg.OperationalError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9 of every process of it, as a power cut would end them."""
+        if self._process is None:
+            return
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes = psutil.Process(self._process.pid).children(recursive=True)
+            for process in [psutil.Process(self._process.pid), *processes]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, 10)
+        self._process.wait()
+        self._process = None
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(self._as([str(self._bin / program), *arguments]), cwd="/", capture_output=True, text=True)
+        if done.returncode:
+            raise Missing(f"{program} failed: {done.stderr.strip()[-500:]}")
+
+    def _as(self, command: list[str]) -> list[str]:
+        return ["runuser", "-u", "postgres", "--", *command] if os.getuid() == 0 else command
+
+
+class Redis:
+    """With an append-only file, so that `kill` and `start` keep what was queued; `kill(forget=True)` loses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        if shutil.which("redis-server") is None:
+            raise Missing("no redis-server on the PATH")
+        self.folder.mkdir(parents=True)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return  # two faults may end at once
+        options = [
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--dir",
+            str(self.folder),
+        ]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(["redis-server", *options], stdout=log, stderr=log)
+        until("Redis", self.answers)
+
+    def answers(self) -> bool:
+        with redis.Redis(port=self.port, socket_connect_timeout=1, socket_timeout=1) as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+    def kill(self, *, forget: bool = False) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+        if forget:
+            shutil.rmtree(self.folder / "appendonlydir", ignore_errors=True)
