@@ -1,0 +1,45 @@
+# Two images from one file: `server` (web server, migrations; no torch) and `worker` (trains; torch and its CUDA libraries).
+ARG PYTHON=3.11-slim-bookworm
+
+FROM python:${PYTHON} AS base
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 \
+    PATH=/opt/venv/bin:$PATH \
+    STABLESSM_DATA_DIR=/var/lib/stablessm STABLESSM_DATA=/data
+RUN useradd --uid 10001 --create-home stablessm \
+    && install -d -o stablessm -g stablessm -m 0700 /var/lib/stablessm \
+    && python -m venv /opt/venv
+WORKDIR /src
+
+FROM base AS source
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY stablessm_core stablessm_core
+COPY server server
+COPY worker worker
+COPY web web
+COPY migrations migrations
+
+FROM source AS build-server
+RUN pip install --constraint constraints.txt .
+
+FROM base AS server
+COPY --from=build-server /opt/venv /opt/venv
+USER stablessm
+WORKDIR /home/stablessm
+VOLUME /var/lib/stablessm
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
+CMD ["stablessm", "serve", "--host", "0.0.0.0", "--port", "8000"]
+
+FROM source AS build-worker
+RUN pip install --constraint constraints.txt '.[train]'
+
+FROM base AS worker
+# Triton compiles a small launcher with the system's C compiler
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY --from=build-worker /opt/venv /opt/venv
+ENV TRITON_CACHE_DIR=/tmp/triton
+USER stablessm
+WORKDIR /home/stablessm
+VOLUME /var/lib/stablessm
+CMD ["stablessm", "worker"]
