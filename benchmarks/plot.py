@@ -1,0 +1,69 @@
+"""The plot of docs/performance.md, drawn from the tables in `benchmarks/results`: `python -m benchmarks.plot`
+
+Needs a Chromium (`CHROMIUM_PATH`, or the one that Playwright has installed).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import plotly.graph_objects as go
+from playwright.sync_api import sync_playwright
+
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parent.parent / "docs"
+SIZE = {"width": 1000, "height": 420}
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # told apart without red and green
+
+
+def main() -> None:
+    for results in sorted(RESULTS.glob("step_*.md")):
+        save(steps(results), DOCS / f"performance-{results.stem.replace('_', '-')}.png")
+
+
+def steps(results: Path) -> go.Figure:
+    """Steps per second of each way to launch a step, relative to the eager one."""
+    rows = [row for row in read(results) if row["x eager"]]
+    return bars(rows, "launched as", "x eager", "steps per second, eager = 1", results)
+
+
+def bars(rows: list[dict[str, str]], group: str, value: str, title: str, results: Path) -> go.Figure:
+    """One group of bars per first column, one colour per `group`."""
+    first = next(iter(rows[0]))
+    figure = go.Figure()
+    for colour, name in zip(COLOURS, dict.fromkeys(row[group] for row in rows), strict=False):
+        own = [row for row in rows if row[group] == name]
+        numbers = [float(row[value]) for row in own]
+        labels = [row[first].replace(", batch", "<br>batch") for row in own]
+        figure.add_bar(name=name.replace("`", ""), x=labels, y=numbers, text=[f"{n:g}" for n in numbers], marker_color=colour)
+    heading = {"text": f"benchmarks/results/{results.name}", "font": {"size": 13}}
+    margin, legend = {"l": 60, "r": 20, "t": 50, "b": 60}, {"orientation": "h", "y": 1.12, "x": 0.4}
+    figure.update_layout(template="plotly_white", barmode="group", yaxis_title=title, title=heading, margin=margin, legend=legend)
+    figure.update_layout(**SIZE)
+    return figure
+
+
+def read(results: Path) -> list[dict[str, str]]:
+    """The rows of the first table of a Markdown file, by column name."""
+    lines = [line for line in results.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head)]
+
+
+def save(figure: go.Figure, path: Path) -> None:
+    page = figure.to_html(full_html=True, include_plotlyjs=True, config={"displayModeBar": False, "showSendToCloud": False})
+    chromium = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        view = browser.new_page(viewport=SIZE)
+        view.set_content(page)
+        view.wait_for_selector(".main-svg")
+        path.write_bytes(view.screenshot())
+        browser.close()
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

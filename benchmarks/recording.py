@@ -1,0 +1,108 @@
+"""The process that records in `benchmarks.workload`: recorder, worker's sink, fenced writes of a run that was submitted by REST.
+
+    python -m benchmarks.recording '{"url", "data_dir", "values", "full"}'
+
+Prints one JSON object: when the first call was made, how long each call took, what was handed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from server import jobs
+from server.db import Database
+from stablessm_core.config import RunConfig
+from stablessm_core.model import build_model
+from stablessm_core.tasks import get_task
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.probe import Probe
+from stablessm_core.telemetry.recorder import Recorder, Sink
+from stablessm_core.train import make_recorder
+from worker.attempt import spool_path
+from worker.notify import publisher
+from worker.records import End
+from worker.spool import Spool
+from worker.writer import Writer
+
+LAYERS, WIDTH = 4, 64
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    claim, database, writer = join(order["url"], Path(order["data_dir"]).resolve())
+    values = np.load(order["values"])
+    recorder, rows = full(RunConfig.model_validate(claim.config), writer, values) if order["full"] else plain(writer, values)
+    blocked, started = [], time.time()
+    for step, row in enumerate(rows, start=1):
+        at = time.perf_counter()
+        recorder.record(step, row)
+        blocked.append(time.perf_counter() - at)
+    looped = time.time()
+    recorder.close()
+    writer.wait_stored()
+    stored = time.time()
+    writer.finish(End("finished", "", {"train_loss": recorder.latest[names.TRAIN_LOSS]}, None))
+    dropped = recorder.dropped + recorder.errors
+    print(json.dumps({"started": started, "loop_s": looped - started, "stored_s": stored - started, "blocked": blocked,
+                      "dropped": dropped}))  # fmt: skip
+    database.close()
+
+
+def join(url: str, data_dir: Path) -> tuple[jobs.Claim, Database, Writer]:
+    """A claimed run and the worker's sink for it."""
+    database = Database(url)
+    with database.write() as session:
+        claim = jobs.claim(session, "benchmark", {"devices": ["cpu"], "data": {}})
+    if claim is None:
+        raise SystemExit("nothing is queued")
+    writer = Writer(
+        database,
+        claim.run_id,
+        claim.attempt,
+        data_dir=data_dir,
+        spool=Spool(spool_path(data_dir, claim.run_id, claim.attempt), 1 << 30),
+        publish=publisher(database, None),
+        on_lease_lost=lambda: os._exit(75),
+    )
+    return claim, database, writer
+
+
+def plain(sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
+    """W and nothing else: the loss and the 256 ratios."""
+    ratios = [names.layer_catalogue(layer, WIDTH, "discrete")[0] for layer in range(LAYERS)]
+    catalogue = [names.scalar(names.TRAIN_LOSS), *ratios]
+    return Recorder(catalogue, sink, layout=[(s.name, s.width) for s in catalogue]), list(torch.from_numpy(values))
+
+
+def full(config: RunConfig, sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
+    """What the trainer records of such a model, with W's loss and ratios and slowly moving weights."""
+    task = get_task(config.task, Path())
+    probe = Probe(build_model(config, task))
+    walk = np.cumsum(np.random.default_rng(8).normal(0, 1e-3, (len(values), LAYERS * WIDTH)), axis=0) + 2
+    columns = []
+    for name, width in probe.layout:
+        layer = int(name.split("/")[1]) if name[:3] in ("ssm", "sta") else 0
+        own = slice(layer * WIDTH, (layer + 1) * WIDTH)
+        if name == names.TRAIN_LOSS:
+            columns.append(values[:, :1])
+        elif name.endswith("/grad_over_weight"):
+            columns.append(values[:, 1:][:, own])
+        elif name.endswith("/weight"):
+            columns.append(walk[:, own].astype(np.float32))
+        else:
+            columns.append(np.ones((len(values), width), np.float32))
+    rows = torch.from_numpy(np.concatenate(columns, axis=1))
+    return make_recorder(config, task, probe, sink, torch.device("cpu")), list(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Other people's scans on a GPU, each in the layout it wants, for `benchmarks.scan`. Absent ones are named as absent."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+Form = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """layout: BTN is ours, (batch, length, d_state); BNT has time last, and is timed on tensors that lie so already."""
+
+    name: str
+    distribution: str
+    module: str
+    layout: str
+    form: Form
+    complex: bool = False
+
+    def installed(self) -> bool:
+        try:
+            return importlib.util.find_spec(self.module) is not None
+        except ModuleNotFoundError:
+            return False
+
+
+def accelerated_scan(kind: str) -> Form:
+    return lambda a, b: importlib.import_module(f"accelerated_scan.{kind}").scan(a, b)
+
+
+def chunk_hgrn(a: Tensor, b: Tensor) -> Tensor:
+    """Takes log a."""
+    h: Tensor = importlib.import_module("fla.ops.hgrn").chunk_hgrn(b, a.log())[0]
+    return h
+
+
+def fused_recurrent_hgrn(a: Tensor, b: Tensor) -> Tensor:
+    h: Tensor = importlib.import_module("fla.ops.hgrn").fused_recurrent_hgrn(b, a.log())[0]
+    return h
+
+
+@cache
+def associative_scan(dim: int) -> Form:
+    scan = importlib.import_module("torch._higher_order_ops.associative_scan").associative_scan
+
+    def compose(earlier: tuple[Tensor, Tensor], later: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+
+    return torch.compile(lambda a, b: scan(compose, (a, b), dim=dim)[1])
+
+
+PEERS = (
+    Peer("accelerated_scan.scalar", "accelerated-scan", "accelerated_scan.scalar", "BNT", accelerated_scan("scalar")),
+    Peer("accelerated_scan.warp", "accelerated-scan", "accelerated_scan.warp", "BNT", accelerated_scan("warp")),
+    Peer("accelerated_scan.complex", "accelerated-scan", "accelerated_scan.complex", "BNT", accelerated_scan("complex"), True),
+    Peer("fla chunk_hgrn", "flash-linear-attention", "fla.ops.hgrn", "BTN", chunk_hgrn),
+    Peer("fla fused_recurrent_hgrn", "flash-linear-attention", "fla.ops.hgrn", "BTN", fused_recurrent_hgrn),
+    Peer(
+        "torch associative_scan, compiled",
+        "torch",
+        "torch._higher_order_ops.associative_scan",
+        "BTN",
+        lambda a, b: associative_scan(1)(a, b),
+    ),
+    Peer(
+        "torch associative_scan, compiled",
+        "torch",
+        "torch._higher_order_ops.associative_scan",
+        "BNT",
+        lambda a, b: associative_scan(2)(a, b),
+    ),
+)

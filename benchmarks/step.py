@@ -1,0 +1,149 @@
+"""How fast is a training step, and does anything wait for data? `python -m benchmarks.step [--output FILE]`
+
+Each way to launch a step (`train.execution`) trains the same model from the same seed, telemetry recorded and encoded; the ways
+take turns within each round, so that a slow moment of the machine hits all of them. Before anything is timed their losses are
+compared with the eager ones over 200 steps (fewer on a CPU). A way that cannot be had here is named with its reason.
+
+busy: on CUDA the share of wall time in which any kernel or copy runs, from the profiler; on a CPU the share that is not spent
+making the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.training import Rig, Shape, images, machine, table
+from stablessm_core.environment import pick_device
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.recorder import MemorySink
+
+CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
+CPU_SHAPES = (Shape(2, 128, 64, 4), Shape(2, 32, 16, 8, 64))
+# name: (train.execution, steps of the run it stands for), what it should come to
+WAYS = {
+    "eager": ("eager", 1 << 30),
+    "compile": ("compile", 1 << 30),
+    "cuda_graph": ("auto", 1),
+    "cuda_graph+compile": ("graph", 1 << 30),
+}
+ROUND_SECONDS = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--output", type=Path, help="also write the report to this file")
+    args = parser.parse_args()
+    device = pick_device(args.device)
+    lines = [
+        "# Training steps",
+        "",
+        f"`python -m benchmarks.step --device {device.type} --rounds {args.rounds}`, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"{machine(device)}. float32, one grey value at a time, ten classes; medians of {args.rounds} rounds in turns.",
+        "",
+    ]
+    rows: list[list[str]] = []
+    for shape in CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES:
+        rows += measured(shape, device, args.rounds)
+    head = [
+        "layers x (d_model, d_state)",
+        "launched as",
+        "ms",
+        "steps/s",
+        "x eager",
+        "loss differs by",
+        "batch, ms",
+        "busy",
+        "ready",
+    ]
+    report = "\n".join([*lines, *table(head, rows), ""])
+    print(report)
+    if args.output:
+        args.output.write_text(report, encoding="utf-8")
+
+
+def measured(shape: Shape, device: torch.device, rounds: int) -> list[list[str]]:
+    task = images(shape.length)
+    rigs: dict[str, Rig] = {}
+    ready: dict[str, float] = {}
+    refused: list[list[str]] = []
+    losses: dict[str, np.ndarray] = {}
+    for way, (execution, steps) in WAYS.items():
+        began = time.perf_counter()
+        rig = Rig(task, shape, device)
+        got = rig.prepare(execution, steps)
+        ready[way] = time.perf_counter() - began
+        if got.mode != way:
+            refused.append([str(shape), way, f"absent: {got.reason}", *[""] * 6])
+            rig.recorder.close()
+            continue
+        rigs[way] = rig
+        losses[way] = recorded_losses(Rig(task, shape, device, MemorySink()), execution, steps)
+    each = max(1, round(ROUND_SECONDS / rigs["eager"].go(1)))
+    times: dict[str, list[float]] = {way: [] for way in rigs}
+    order = random.Random(0)
+    for turn in range(rounds + 1):
+        for way in order.sample(sorted(rigs), len(rigs)):
+            seconds = rigs[way].go(each) / each
+            if turn:
+                times[way].append(1e3 * seconds)
+    rows = []
+    for way, rig in rigs.items():
+        ms, made = statistics.median(times[way]), batch_ms(rig)
+        faster = statistics.median(a / b for a, b in zip(times["eager"], times[way], strict=True))
+        differs = np.abs(losses[way] / losses["eager"] - 1).max()
+        busy = busy_ms(rig) / ms if device.type == "cuda" else 1 - made / ms
+        shown = [f"{ms:.3f}", f"{1e3 / ms:.1f}", f"{faster:.2f}", f"{differs:.1e}", f"{made:.3f}", f"{100 * busy:.0f} %"]
+        rows.append([str(shape), way, *shown, f"{ready[way]:.1f} s"])
+        rig.recorder.close()
+    return rows + refused
+
+
+def recorded_losses(rig: Rig, execution: str, steps: int) -> np.ndarray:
+    rig.prepare(execution, steps)
+    rig.go(200 if rig.device.type == "cuda" else 20)
+    rig.recorder.close()
+    assert isinstance(rig.sink, MemorySink)
+    return rig.sink.series(names.TRAIN_LOSS)[1][:, 0].astype(np.float64)
+
+
+def batch_ms(rig: Rig) -> float:
+    """Host time to have one batch; on CUDA its operations then run beside the training."""
+    times = []
+    for _ in range(50):
+        rig.done += 1
+        began = time.perf_counter()
+        rig.feed(rig.done)
+        times.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+def busy_ms(rig: Rig, steps: int = 20) -> float:
+    """Time per step in which the device does something."""
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(steps):
+            rig.done += 1
+            rig.step.feed(*rig.feed(rig.done), 1.0)
+            rig.step.run()
+        torch.cuda.synchronize()
+    spans = sorted((e.time_range.start, e.time_range.end) for e in recorded.events() if e.device_type == DeviceType.CUDA)
+    total, until = 0.0, 0.0
+    for start, end in spans:  # the union: what overlaps counts once
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total / 1e3 / steps
+
+
+if __name__ == "__main__":
+    main()
