@@ -1,0 +1,131 @@
+"""The compose file is valid, refers to nothing that is absent, publishes nothing to the network and holds no secret."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::?([-?+])([^}]*))?\}")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return COMPOSE.read_text()
+
+
+@pytest.fixture(scope="module")
+def compose(text: str) -> dict[str, Any]:
+    return yaml.safe_load(text)
+
+
+def test_follows_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_docker_accepts_it_with_and_without_a_gpu(tmp_path: Path) -> None:
+    if shutil.which("docker") is None or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode:
+        pytest.skip("no docker compose here; the schema and reference tests do without")
+    environment = tmp_path / "env"
+    environment.write_text(re.sub(r"^(\w+)=$", r"\1=filled", (ROOT / ".env.example").read_text(), flags=re.MULTILINE))
+    for files in (["docker-compose.yml"], ["docker-compose.yml", "docker-compose.cpu.yml"]):
+        options = [part for file in files for part in ("-f", str(ROOT / file))]
+        command = ["docker", "compose", "--env-file", str(environment), *options, "config", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_reference_has_its_definition(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    for name, service in services.items():
+        for needed, condition in service.get("depends_on", {}).items():
+            assert needed in services, f"{name} depends on {needed}"
+            if condition["condition"] == "service_healthy":
+                assert "healthcheck" in services[needed], f"{name} waits for the health of {needed}, which has no check"
+        assert set(service.get("networks", [])) <= set(compose["networks"]), name
+        assert set(service.get("secrets", [])) <= set(compose.get("secrets", {})), name
+        for mount in service.get("volumes", []):
+            source = re.sub(VARIABLE, ".", mount).partition(":")[0]
+            assert source.startswith((".", "/")) or source in compose["volumes"], f"{name} mounts {mount}"
+        if "build" in service:
+            stages = re.findall(r"^FROM .* AS (\S+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+            assert service["build"]["target"] in stages, name
+    used = {network for service in services.values() for network in service.get("networks", [])}
+    mounted = {mount.partition(":")[0] for service in services.values() for mount in service.get("volumes", [])}
+    assert used == set(compose["networks"])
+    assert set(compose["volumes"]) <= mounted
+
+
+def test_services_wait_for_a_migrated_database(compose: dict[str, Any]) -> None:
+    for name in ("server", "worker"):
+        needs = compose["services"][name]["depends_on"]
+        assert needs["migrate"]["condition"] == "service_completed_successfully"
+        assert needs["postgres"]["condition"] == needs["redis"]["condition"] == "service_healthy"
+
+
+def test_ports_are_published_on_loopback_only(compose: dict[str, Any]) -> None:
+    ports = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
+    assert ports == {"server": ["127.0.0.1:8000:8000"]}
+    assert compose["networks"]["data"]["internal"] is True
+    for name in ("postgres", "redis", "migrate"):
+        assert compose["services"][name]["networks"] == ["data"]
+
+
+def test_durations_can_be_read(compose: dict[str, Any]) -> None:
+    keys = {"interval", "timeout", "start_period"}
+    for name, service in compose["services"].items():
+        durations = {k: v for k, v in service.get("healthcheck", {}).items() if k in keys}
+        durations["stop_grace_period"] = service.get("stop_grace_period", "10s")
+        assert all(re.fullmatch(r"\d+(ms|s|m|h)", value) for value in durations.values()), (name, durations)
+
+
+def test_the_worker_reserves_the_gpu_and_has_time_to_stop(compose: dict[str, Any]) -> None:
+    worker = compose["services"]["worker"]
+    (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert worker["stop_grace_period"] == "120s"
+    assert worker["init"] is True
+
+
+def test_redis_never_evicts_or_forgets_the_queue(compose: dict[str, Any]) -> None:
+    command = " ".join(compose["services"]["redis"]["command"])
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+    assert "--requirepass" in command
+
+
+def test_secrets_come_from_the_environment_only(text: str, compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|TOKEN|AUTH|_URL", variable):
+                assert VARIABLE.search(value), f"{name}: {variable} is written out"
+    required = {name for name, kind, _ in VARIABLE.findall(text) if kind == "?"}
+    assert required == {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "STABLESSM_TOKEN"}
+
+
+def test_the_example_environment_names_every_variable_and_no_secret(text: str) -> None:
+    lines = [line for line in (ROOT / ".env.example").read_text().splitlines() if line and not line.startswith("#")]
+    example = dict(line.split("=", 1) for line in lines)
+    assert set(example) == {name for name, _, _ in VARIABLE.findall(text)}
+    assert not any(example[name] for name in example if re.search("PASSWORD|TOKEN", name))
+    ignored = subprocess.run(["git", "check-ignore", "-q", ".env"], cwd=ROOT)
+    assert ignored.returncode == 0, "a filled-in .env must never be committed"
+
+
+def test_the_processor_override_takes_only_the_reservation_away() -> None:
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("!reset", lambda loader, node: "reset")
+    override = yaml.load((ROOT / "docker-compose.cpu.yml").read_text(), Loader=Loader)
+    assert override == {"services": {"worker": {"deploy": "reset"}}}

@@ -1,0 +1,128 @@
+"""What is documented exists, and what exists is documented."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from stablessm_core.config import RunConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.fixture(scope="module")
+def table() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("configuration_table", ROOT / "docs" / "configuration_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_configuration_page_says_what_the_schema_says(table: ModuleType) -> None:
+    page = table.PAGE.read_text()
+    assert page == table.with_tables(page), "run `make docs`"
+
+
+def test_every_field_of_the_schema_has_a_row_and_a_meaning(table: ModuleType) -> None:
+    rows = {path: meaning for _, _, rows in table.sections(RunConfig.model_json_schema()) for path, _, _, meaning in rows}
+    default = RunConfig.model_validate({"task": {"name": "digits"}}).model_dump()
+    assert set(leaves(default)) <= set(rows)
+    missing = [path for path, meaning in rows.items() if not meaning and path != "task.name"]
+    assert missing == []
+
+
+def leaves(config: dict[str, object], prefix: str = "") -> list[str]:
+    found = []
+    for name, value in config.items():
+        found += leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name]
+    return found
+
+
+def test_environment_variables_are_documented_and_read() -> None:
+    pattern = re.compile(r"\b(?:STABLESSM|TEST)_[A-Z_]*[A-Z]\b|\bCHROMIUM_PATH\b|\bREQUIRE_SERVICES\b")
+    documented = set(pattern.findall((ROOT / "docs" / "configuration.md").read_text()))
+    rooms = [ROOT / room for room in ("server", "worker", "stablessm_core")]
+    sources = [file for room in rooms for file in room.rglob("*.py")] + [ROOT / "tests" / "conftest.py"]
+    read = {name for file in sources for name in pattern.findall(file.read_text())}
+    assert documented == read
+
+
+def test_commands_and_options_named_in_the_pages_exist() -> None:
+    known = options_of_commands()
+    for page in PAGES:
+        for line in re.findall(r"^\s*(?:\.venv/bin/)?stablessm (.+?)(?:\s*#.*)?$", page.read_text(), flags=re.MULTILINE):
+            name, *words = line.split()
+            if words and f"{name} {words[0]}" in known:
+                name = f"{name} {words.pop(0)}"
+            assert name in known, f"{page.name}: stablessm {name}"
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert options <= known[name], f"{page.name}: stablessm {line}"
+
+
+def test_every_command_and_option_is_explained() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for name, options in options_of_commands().items():
+        assert f"`stablessm {name}" in page, f"docs/operations.md does not explain `stablessm {name}`"
+        unexplained = [option for option in options if f"`{option}" not in page]
+        assert unexplained == [], f"docs/operations.md does not explain these of `stablessm {name}`"
+
+
+def options_of_commands() -> dict[str, set[str]]:
+    """Long options of each command of `stablessm`; `stablessm worker` hands its own on to `python -m worker`."""
+    from server.cli import main
+    from worker.main import main as worker
+
+    groups = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}
+    inside = {f"{name} {part}": command for name, group in groups.items() for part, command in group.commands.items()}
+    commands = {**{k: v for k, v in main.commands.items() if k not in groups}, **inside, "worker": worker}
+    return {
+        name: {
+            option
+            for parameter in command.params
+            if not getattr(parameter, "hidden", False)
+            for option in parameter.opts
+            if option.startswith("--")
+        }
+        for name, command in commands.items()
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" not in target and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def test_make_targets_named_in_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in PAGES:
+        text = page.read_text()
+        named = re.findall(r"`make (?:[A-Z]+=\S+ )?([a-z]+)", text) + re.findall(r"^make ([a-z]+)", text, flags=re.MULTILINE)
+        assert set(named) <= targets, page.name
+
+
+def test_series_of_the_catalogue_are_documented() -> None:
+    from stablessm_core.telemetry.series import MEANINGS
+
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    missing = [name for name in MEANINGS if f"`{name}`" not in page and f"`ssm/{{layer}}/{name}`" not in page]
+    assert missing == []
+
+
+def test_the_version_in_the_changelog_is_ours() -> None:
+    code = "import stablessm_core; print(stablessm_core.__version__)"
+    version = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert version in headings
