@@ -1,6 +1,6 @@
 """What does recording every eigenvalue at every step cost? `python -m benchmarks.telemetry [--output FILE]`
 
-Part 1 trains the same model in several ways that take turns, launched as the trainer launches it on this device (`--execution`):
+Part 1 trains one model in several ways that take turns, launched as the trainer launches it on this device (`--execution`):
 without telemetry; with ours (ratio and weight of each eigenvalue, loss, rates, norms; blocks encoded as they are stored); with a
 plain `.item()` per value, which is what scalar loggers need; and with histograms of ratio and weight per layer in
 `torch.utils.tensorboard`. One that is not installed is named as absent. Part 2 is a workload without a model: 257 values a step,
@@ -10,11 +10,13 @@ plain `.item()` per value, which is what scalar loggers need; and with histogram
 from __future__ import annotations
 
 import argparse
+import copy
+import itertools
 import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ import torch
 
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
 from stablessm_core.environment import pick_device
+from stablessm_core.execution import prepare
+from stablessm_core.step import TrainingStep
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import FLUSH_SECONDS, Recorder
 
@@ -35,7 +39,7 @@ CPU_SHAPES = (
     Shape(4, 32, 64, 16, 100),
     Shape(2, 16, 32, 8, 64),
 )
-AGAIN = "off, a second model"
+AGAIN = "off, once more"
 ROUND_SECONDS = {"cpu": 0.1, "cuda": 0.3}
 
 
@@ -43,6 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
+    parser.add_argument("--shapes", type=int, default=99, help="only so many shapes, the first")
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile", "graph"])
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     args = parser.parse_args()
@@ -61,12 +66,13 @@ def main() -> None:
         "because on a busy machine that is noise of several percent, in CPU time of the training thread. What our calls take in",
         "that thread is also measured by itself (of the recorder alone where the rest is inside a graph), and so is the flush",
         "thread (copies, blocks, coarser levels, detectors, compression): CPU time per flush, of which one is due every",
-        f"{1e3 * FLUSH_SECONDS:.0f} ms. A second model without telemetry says what the comparison itself is worth: two models",
-        "lie at different places in memory.",
+        f"{1e3 * FLUSH_SECONDS:.0f} ms. All ways train the same model, whose tensors stay where they are: a second one of its",
+        "shape takes up to 5 % more or less, as its memory lies. A second turn without telemetry says what the comparison is",
+        "worth.",
         "",
     ]
     rows: list[list[str]] = []
-    for shape in CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES:
+    for shape in (CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES)[: args.shapes]:
         rows += training(shape, device, args.rounds, args.execution)
     head = [
         "layers x (d_model, d_state)",
@@ -84,27 +90,25 @@ def main() -> None:
         args.output.write_text(report, encoding="utf-8")
 
 
-class Without(Rig):
-    """The same steps with nothing recorded, and then whatever `after` does with what the step has left."""
+def bare(rig: Rig) -> TrainingStep:
+    """The rig's step, of the same model and optimizer, with nothing recorded."""
+    probe, full = copy.copy(rig.step.probe), rig.step
+    probe.gradients = probe.states = list  # type: ignore[method-assign]
+    step = TrainingStep(full.model, full.task, full.optimizer, probe, full.ring, batch=(full.x, full.y))
+    step.weights, step.record = (lambda: None), (lambda *_: None)
+    return step
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.step.weights, self.step.record = (lambda: None), (lambda *_: None)
-        self.step.probe.gradients = self.step.probe.states = list  # type: ignore[method-assign]
-        self.watched = [layer.watched.weight for layer in self.step.probe.layers]
 
-    def nothing(self) -> None:
-        pass
+def items(watched: Sequence[torch.Tensor]) -> None:
+    for w in watched:
+        ratio = (w.grad / w).abs()  # type: ignore[operator, arg-type]
+        [x.item() for x in ratio.detach()] + [x.item() for x in w.detach()]
 
-    def items(self) -> None:
-        for w in self.watched:
-            ratio = (w.grad / w).abs()  # type: ignore[operator]
-            [x.item() for x in ratio.detach()] + [x.item() for x in w.detach()]
 
-    def histograms(self, writer: Any) -> None:
-        for i, w in enumerate(self.watched):
-            writer.add_histogram(names.layer_series(i, "grad_over_weight"), (w.grad / w).abs().detach(), self.done)  # type: ignore[operator]
-            writer.add_histogram(names.layer_series(i, "weight"), w.detach(), self.done)
+def histograms(watched: Sequence[torch.Tensor], writer: Any, step: int) -> None:
+    for i, w in enumerate(watched):
+        writer.add_histogram(names.layer_series(i, "grad_over_weight"), (w.grad / w).abs().detach(), step)  # type: ignore[operator, arg-type]
+        writer.add_histogram(names.layer_series(i, "weight"), w.detach(), step)
 
 
 class Timed:
@@ -121,33 +125,28 @@ class Timed:
 
 
 def training(shape: Shape, device: torch.device, rounds: int, execution: str) -> list[list[str]]:
-    task = images(shape.length)
-    ours = Rig(task, shape, device)
-    got = ours.prepare(execution)
-    calls = [Timed(ours.recorder.recorded)]
+    rig = Rig(images(shape.length), shape, device)
+    without = bare(rig)
+    got = rig.prepare(execution)
+    prepare(without, execution, steps=1 << 30)
+    watched = [layer.watched.weight for layer in rig.step.probe.layers]
+    numbers = itertools.count(1)
+    calls = [Timed(lambda: rig.recorder.recorded(next(numbers)))]
     if not got.mode.startswith("cuda_graph"):
-        calls += [
-            Timed(part) for part in (ours.step.weights, ours.step.record, ours.step.probe.gradients, ours.step.probe.states)
-        ]
-        _, ours.step.weights, ours.step.record, ours.step.probe.gradients, ours.step.probe.states = calls  # type: ignore[method-assign]
-    ways: dict[str, Callable[[int], float]] = {"ours": lambda n: ours.go(n, lambda: calls[0](ours.done))}
+        calls += [Timed(part) for part in (rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states)]
+        _, rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states = calls  # type: ignore[method-assign]
+    ways: dict[str, Callable[[int], float]] = {"ours": lambda n: rig.go(n, calls[0])}
+    ways |= dict.fromkeys(("off", AGAIN), lambda n: rig.go(n, lambda: None, without))
+    ways |= {"`.item()` per value": lambda n: rig.go(n, lambda: items(watched), without)}
     absent: list[list[str]] = []
-    others = {way: Without(task, shape, device) for way in ("off", AGAIN, "`.item()` per value")}
-    for rig in others.values():
-        rig.prepare(execution)
-    off, again, items = others.values()
-    ways |= {"off": lambda n: off.go(n, off.nothing), AGAIN: lambda n: again.go(n, again.nothing)}
-    ways |= {"`.item()` per value": lambda n: items.go(n, items.items)}
     folder = tempfile.TemporaryDirectory()
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         absent.append([str(shape), "tensorboard histograms", f"absent: {error}", *[""] * 5])
     else:
-        writer, board = SummaryWriter(folder.name), Without(task, shape, device)
-        board.prepare(execution)
-        ways["tensorboard histograms"] = lambda n: board.go(n, lambda: board.histograms(writer))
-        others["tensorboard histograms"] = board
+        writer = SummaryWriter(folder.name)
+        ways["tensorboard histograms"] = lambda n: rig.go(n, lambda: histograms(watched, writer, rig.done), without)
 
     each = max(1, round(ROUND_SECONDS[device.type] / ways["off"](2) * 2))
     wall: dict[str, list[float]] = {way: [] for way in ways}
@@ -163,13 +162,12 @@ def training(shape: Shape, device: torch.device, rounds: int, execution: str) ->
             if turn >= 2:
                 cpu[way].append((time.thread_time() - began) * 1e3 / each)
                 wall[way].append(seconds * 1e3 / each)
-    ours.recorder.drain()
-    assert isinstance(ours.sink, EncodingSink)
-    per_flush = 1e3 * time.clock_gettime(time.pthread_getcpuclockid(ours.recorder.thread_id)) / ours.sink.flushes
-    for rig in (ours, *others.values()):
-        rig.recorder.close()
+    rig.recorder.drain()
+    assert isinstance(rig.sink, EncodingSink)
+    per_flush = 1e3 * time.clock_gettime(time.pthread_getcpuclockid(rig.recorder.thread_id)) / rig.sink.flushes
+    rig.recorder.close()
     folder.cleanup()
-    assert ours.recorder.dropped == ours.recorder.errors == 0
+    assert rig.recorder.dropped == rig.recorder.errors == 0
     rows = []
     for way in sorted(ways, key=["off", AGAIN, "ours", *ways].index):
         medians = statistics.median(wall[way]), statistics.median(cpu[way])

@@ -82,14 +82,18 @@ class Rig:
         """As in the configuration; steps: of the run that this stands for."""
         return prepare(self.step, execution, steps=steps)
 
-    def go(self, steps: int, after: Callable[[], None] | None = None) -> float:
-        """Seconds for so many steps, the device's work included. after: done after each step, in place of the recorder."""
+    def go(self, steps: int, after: Callable[[], None] | None = None, step: TrainingStep | None = None) -> float:
+        """Seconds for so many steps, the device's work included.
+
+        after: done after each step, in place of the recorder. step: another step of the same model, in place of the rig's.
+        """
+        step = step or self.step
         synchronize(self.device)
         began = time.perf_counter()
         for _ in range(steps):
             self.done += 1
-            self.step.feed(*self.feed(self.done), 1.0)
-            self.step.run()
+            step.feed(*self.feed(self.done), 1.0)
+            step.run()
             if after is None:
                 self.recorder.recorded(self.done)
             else:
