@@ -117,14 +117,16 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
 
     The run continues after its newest checkpoint: steps stored beyond it are taken back.
     """
-    first = lock_next(session, capabilities)
-    if first is None:
+    run = lock_next(session, capabilities)
+    if run is None:
         return None
-    run = _get(session, first)
-    rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run.id).order_by(CheckpointRow.step.desc()))
-    checkpoints = tuple(Checkpoint(row.step, row.path, row.sha256) for row in rows)
-    done = checkpoints[0].step if checkpoints else 0
-    cut = truncate(session, run.id, done + 1)
+    checkpoints: tuple[Checkpoint, ...] = ()
+    done, cut = 0, False
+    if run.attempt:  # before its first there is nothing: every write shows its attempt
+        rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run.id).order_by(CheckpointRow.step.desc()))
+        checkpoints = tuple(Checkpoint(row.step, row.path, row.sha256) for row in rows)
+        done = checkpoints[0].step if checkpoints else 0
+        cut = truncate(session, run.id, done + 1)
     run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
     run.started_at = run.started_at or time.time()
     run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")

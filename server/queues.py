@@ -11,9 +11,9 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, literal_column, select, text
+from sqlalchemy import bindparam, func, literal_column, select, text
 from sqlalchemy.orm import Session
 
 from server.blocks import insert_into
@@ -47,19 +47,34 @@ _FIRST_OF_EACH_KIND = {
             WHERE status = 'queued' GROUP BY {_ALIKE.format("")}) first
         JOIN runs r ON r.id = first.id""",  # noqa: S608 - our own columns
 }  # fmt: skip
+# What follows is written once and not anew for every claim: building a statement takes longer than its answer. Each answer costs
+# two switches between processes, on a busy machine milliseconds, so few of them are asked.
+_RUNNING_AND_SETTINGS = text("""
+    SELECT queue, coalesce(submitted_by, 0) AS submitter, count(*) AS running, NULL AS max_running, NULL AS paused
+    FROM runs WHERE status = 'running' GROUP BY 1, 2
+    UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues""")
+_LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
+_OLDEST_ALIKE = (
+    select(Run)
+    .where(_QUEUED, *(column == bindparam(column.key) for column in (Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu)))
+    .where(Run.priority == bindparam("priority"), _SUBMITTER.op("=", is_comparison=True)(bindparam("submitter")))
+    .order_by(Run.id)
+    .limit(1)
+    .with_for_update(skip_locked=True)
+    .execution_options(populate_existing=True)
+)
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """The oldest of the queued runs that are alike in everything that decides who trains them, and when."""
 
     id: int
+    submitter: int  # token; 0 for the token of the settings
+    priority: int
     queue: str
     needs_cuda: bool
     needs_data: str
     needs_gpu: str
-    submitter: int  # token; 0 for the token of the settings
-    priority: int
     created_at: float
 
 
@@ -108,7 +123,7 @@ def misfit(
     return f"data for {needs_data!r}: {state}" if needs_data and state != "ok" else None
 
 
-def lock_next(session: Session, capabilities: Mapping[str, Any]) -> int | None:
+def lock_next(session: Session, capabilities: Mapping[str, Any]) -> Run | None:
     """The run that this worker should take next, its row locked until the transaction ends; None if there is none.
 
     A row that somebody else is taking is passed over. Claims from a queue with settings of its own go one after the other, so
@@ -117,24 +132,14 @@ def lock_next(session: Session, capabilities: Mapping[str, Any]) -> int | None:
     heads = [head for head in first_of_each_kind(session) if _fits(capabilities, head)]
     heads, running = _startable(session, heads)
     for head in _in_order(heads, running):
-        alike = (
-            Run.queue == head.queue, Run.needs_cuda == head.needs_cuda, Run.needs_data == head.needs_data,
-            Run.needs_gpu == head.needs_gpu, _SUBMITTER.op("=", is_comparison=True)(head.submitter),
-            Run.priority == head.priority,
-        )  # fmt: skip
-        oldest = select(Run.id).where(_QUEUED, *alike).order_by(Run.id).limit(1).with_for_update(skip_locked=True)
-        if (found := session.scalar(oldest)) is not None:
-            return found
+        if (run := session.scalar(_OLDEST_ALIKE, head._asdict())) is not None:
+            return run
     return None
 
 
 def first_of_each_kind(session: Session) -> list[Head]:
     """One head per kind of queued run: the cost goes with the number of kinds, on PostgreSQL not with that of runs."""
-    rows = session.execute(text(_FIRST_OF_EACH_KIND[session.get_bind().dialect.name]))
-    return [
-        Head(run_id, queue, bool(cuda), data, gpu, submitter, priority, created_at)
-        for run_id, submitter, priority, queue, cuda, data, gpu, created_at in rows
-    ]
+    return [Head._make(row) for row in session.execute(text(_FIRST_OF_EACH_KIND[session.get_bind().dialect.name]))]
 
 
 def change_queue(session: Session, name: str, changes: Mapping[str, Any]) -> None:
@@ -187,28 +192,29 @@ def _startable(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dic
     """The heads whose queues let something start, those queues' rows locked; and how many runs each submitter has, by queue."""
     if not heads:
         return [], {}
-    settings = select(Queue.name, Queue.max_running, Queue.paused).order_by(Queue.name)
-    open_heads, running = list(heads), _running(session)
     # looked at first without locks: a worker that finds its queues paused or full, again and again, must not write
-    for query in (settings, settings.with_for_update()):
-        rows = session.execute(query.where(Queue.name.in_({head.queue for head in open_heads}))).all()
-        if not rows:
-            break
-        running = _running(session)  # after the locks: now nobody else adds to these queues
-        shut = set()
-        for name, most, paused in rows:
-            now = sum(number for (queue, _), number in running.items() if queue == name)
-            if QueueState(name, most, paused, now).obstacle:
-                shut.add(name)
-        open_heads = [head for head in open_heads if head.queue not in shut]
-        if not open_heads:
-            break
+    open_heads, running, own = _look(session, heads)
+    if limited := {head.queue for head in open_heads} & own:
+        session.execute(_LOCK_QUEUES, {"names": sorted(limited)}).all()
+        open_heads, running, _ = _look(session, open_heads)  # now nobody else adds to these queues
     return open_heads, running
 
 
-def _running(session: Session) -> dict[tuple[str, int], int]:
-    counted = select(Run.queue, _SUBMITTER, func.count()).where(Run.status == "running").group_by(Run.queue, _SUBMITTER)
-    return {(queue, submitter): number for queue, submitter, number in session.execute(counted)}
+def _look(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int], set[str]]:
+    """The heads whose queues let something start now, how much runs for whom, and the queues that have settings."""
+    running: dict[tuple[str, int], int] = {}
+    settings: dict[str, tuple[int | None, bool]] = {}
+    for queue, submitter, number, most, paused in session.execute(_RUNNING_AND_SETTINGS):
+        if submitter is None:
+            settings[queue] = (most, bool(paused))
+        else:
+            running[queue, submitter] = number
+    shut = set()
+    for name, (most, paused) in settings.items():
+        now = sum(number for (queue, _), number in running.items() if queue == name)
+        if QueueState(name, most, paused, now).obstacle:
+            shut.add(name)
+    return [head for head in heads if head.queue not in shut], running, set(settings)
 
 
 def _in_order(heads: Sequence[Head], running: Mapping[tuple[str, int], int]) -> list[Head]:

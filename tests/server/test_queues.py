@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from http_service import BODY, application, client_of, error_of
 from recording import CPU, config, run_of
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 
 from server import jobs, queues
 from server.db import Database
@@ -150,6 +150,17 @@ def test_the_index_answers_which_run_is_next(sqlite: Database) -> None:
         plan = " ".join(str(row) for row in session.execute(text(f"EXPLAIN QUERY PLAN {query}")))
     assert "ix_runs_next" in plan
     assert "TEMP B-TREE" not in plan
+
+
+def test_a_claim_asks_the_database_few_things_however_much_waits(database: Database) -> None:
+    for submitter in range(20):
+        put(database, 5, submitted_by=submitter, queue="night")
+    setting(database, "night", max_running=3)
+    asked: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *call: asked.append(call[2]))
+    assert take(database) is not None
+    # heads, what runs, the queue's lock, what runs under it, the run, its new status and event: each is a switch between processes
+    assert len(asked) == 7, asked
 
 
 def test_a_place_is_given_shown_kept_changed_and_filtered(database_url: str, tmp_path: Path) -> None:
