@@ -158,16 +158,16 @@ class Gate:
 
     @contextmanager
     def _stream(self, scope: Scope, state: dict[str, Any]) -> Iterator[asyncio.Event | None]:
-        """For live streams of created tokens: counts them, and says when the token has ended. Raises TooMany."""
+        """For live streams of created tokens and of sessions: counts them, and says when they have ended. Raises TooMany."""
         principal: Principal | None = state.get("principal")
-        watched = principal is not None and principal.token_id is not None and STREAM.fullmatch(scope["path"]) is not None
-        if principal is None or not watched:
+        cookie: str | None = state.get("cookie")
+        if principal is None or (principal.token_id is None and cookie is None) or not STREAM.fullmatch(scope["path"]):
             yield None
             return
         most = self.access.streams_per_token
-        if self.access.keyring.streams_of(principal) >= most:
+        if principal.token_id is not None and self.access.keyring.streams_of(principal) >= most:
             raise _later(f"{most} live streams of this token are open", 5, f"at most {most}")
-        with self.access.keyring.stream(principal) as ended:
+        with self.access.keyring.stream(principal, cookie) as ended:
             yield ended
 
     async def _refusal(self, scope: Scope, state: dict[str, Any]) -> Response | None:
@@ -192,11 +192,11 @@ class Gate:
             entering = None if unsafe else await self._enter(scope, state)
             if entering is not None:
                 return entering
-            principal, by_cookie = await self._who(scope, headers)
+            principal, cookie = await self._who(scope, headers)
             if principal is None:
                 return _unauthorized(request)
-            state["principal"] = principal
-            if by_cookie and unsafe and origin is None and site is None:
+            state |= {"principal": principal, "cookie": cookie}
+            if cookie and unsafe and origin is None and site is None:
                 return render_error(
                     request, 403, "a cookie alone is not enough for a write", field="Origin", allowed=f"http://{host}"
                 )
@@ -213,16 +213,16 @@ class Gate:
             return _refused(request, error)
         return None
 
-    async def _who(self, scope: Scope, headers: Headers) -> tuple[Principal | None, bool]:
-        """Who asks, and whether only a cookie says so."""
+    async def _who(self, scope: Scope, headers: Headers) -> tuple[Principal | None, str | None]:
+        """Who asks, and by which cookie if nothing else says so."""
         keyring = self.access.keyring
         if not keyring.asks:
-            return keyring.owner, False
+            return keyring.owner, None
         bearer = _bearer(headers)
         if bearer is not None:
-            return await self.access.recognise(bearer, client_address(scope)), False
-        cookie = _cookie(headers.get("cookie"))
-        return (await keyring.by_session(cookie) if cookie else None), True
+            return await self.access.recognise(bearer, client_address(scope)), None
+        cookie = session_cookie(headers)
+        return (await keyring.by_session(cookie) if cookie else None), cookie
 
     async def _enter(self, scope: Scope, state: dict[str, Any]) -> Response | None:
         """The answer to the address that `stablessm up` prints: a cookie, and the token leaves address bar and history at once.
@@ -293,9 +293,9 @@ def _bearer(headers: Headers) -> str | None:
     return token.strip() if scheme.lower() == "bearer" else None
 
 
-def _cookie(header: str | None) -> str | None:
+def session_cookie(headers: Headers) -> str | None:
     try:
-        given = SimpleCookie(header or "").get(COOKIE)
+        given = SimpleCookie(headers.get("cookie") or "").get(COOKIE)
     except CookieError:
         return None
     return given.value if given is not None else None

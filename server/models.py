@@ -213,6 +213,17 @@ class Token(Base):
     __table_args__ = ({"sqlite_autoincrement": True},)
 
 
+class EndedSession(Base):
+    """A browser's session that was signed out, by the SHA-256 of its cookie; kept until the cookie would have ended by itself."""
+
+    __tablename__ = "ended_sessions"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    until: Mapped[float] = mapped_column(Float(53))
+    # server processes ask for what came after the last id they saw: an id must not come again
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+
 class AuditRow(Base):
     """Who changed what: one row per write that came in over HTTP, refused ones included."""
 

@@ -22,7 +22,7 @@ from server.api.sweeps import find_sweep
 from server.api.tokens import token_page
 from server.api.webhooks import webhook_page
 from server.assets import Assets
-from server.auth import COOKIE, Access, client_address, policy_with_inline, set_session
+from server.auth import COOKIE, Access, client_address, policy_with_inline, session_cookie, set_session
 from server.errors import ServiceError, TooMany, error_body
 from server.schemas import MAX_ID, RunId, SweepId
 from server.schemas_queues import Placement
@@ -187,8 +187,11 @@ async def login(request: Request) -> Response:
 
 
 @router.post("/logout")
-def logout() -> Response:
-    """Forgets the session in this browser; a token that must not be used any more is revoked."""
+async def logout(request: Request) -> Response:
+    """Ends this browser's session, for every copy of its cookie; a token that must not be used any more is revoked."""
+    keyring, cookie = request.app.state.access.keyring, session_cookie(request.headers)
+    if cookie is not None and keyring.asks:
+        await keyring.end_session(cookie)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer

@@ -6,6 +6,7 @@ import ipaddress
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeVar
 
 REMEMBERED = 10_000  # addresses, or tokens at addresses
@@ -65,6 +66,7 @@ def _touch(known: OrderedDict[K, V], key: K, fresh: V) -> V:
     return value
 
 
+@lru_cache(maxsize=4096)
 def _network(address: str) -> str:
     # one customer has a whole /64 of IPv6
     try:

@@ -63,6 +63,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         "queues": [{"name": "gpu", "max_running": 2, "paused": True}, {"name": "cpu", "max_running": None, "paused": False}],
         "tokens": [{"id": 7, "name": HOSTILE, "scope": "submit", "sha256": "a" * 64, "created_at": 1.0, "expires_at": None,
                     "revoked_at": 3.0, "last_used_at": None}],
+        "ended_sessions": [{"id": 4, "sha256": "b" * 64, "until": 1e10 / 3}],
         "audit": [{"id": 5, "at": 1.0, "token_id": 7, "token_name": "t", "address": "::1", "method": "POST", "path": "/api/runs",
                    "status": 201, "run_id": 20}, {"id": 6, "at": 2.0, "token_id": None, "token_name": "", "address": "", "method":
                    "PUT", "path": HOSTILE, "status": 401, "run_id": None}],
