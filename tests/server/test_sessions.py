@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from sqlalchemy import make_url, select
 
 from server.auth import COOKIE
 from server.db import Database
-from server.keyring import MICROSECONDS, SESSION_SECONDS, Keyring
+from server.keyring import CACHE_SECONDS, MICROSECONDS, SESSION_SECONDS, Keyring
 from server.models import EndedSession
+from server.tokens import Principal, create_token
 from tests.chaos.proxy import Proxy
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
@@ -162,3 +164,33 @@ def test_a_server_that_never_reached_its_database_trusts_no_cookie(tmp_path: Pat
         assert client.get("/openapi.json").status_code == 200
         del client.headers["Authorization"]
         error_of(client.get("/openapi.json", headers={"Cookie": f"{COOKIE}={cookie}"}), 503)
+
+
+def test_requests_that_come_at_once_to_a_server_that_has_just_started_are_all_let_in(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        _, secret = create_token(session, "guest", "read", None)
+
+    async def ask() -> list[Principal | None]:
+        keyring = Keyring(sqlite, TOKEN)
+        return await asyncio.gather(*(keyring.by_secret(secret) for _ in range(20)))
+
+    assert all(asyncio.run(ask()))
+
+
+@pytest.mark.postgres
+def test_a_database_that_hangs_holds_up_no_session_for_long(postgres_url: str, tmp_path: Path) -> None:
+    url = make_url(postgres_url)
+    proxy = Proxy((url.host or "127.0.0.1", url.port or 5432))
+    through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    try:
+        with running(through, tmp_path) as (address, _):
+            session = sign_in(address)
+            assert status(address, session) == 200
+            proxy.become("silent")
+            threading.Event().wait(CACHE_SECONDS + 0.1)
+            begun = time.monotonic()
+            assert httpx.get(f"{address}/openapi.json", headers=session, timeout=60).status_code == 200
+            assert time.monotonic() - begun < 20, "the watchdog alone would let it wait for a minute"
+            proxy.become("pass")
+    finally:
+        proxy.close()
