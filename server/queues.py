@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func, literal_column, select, text
+from sqlalchemy import BigInteger, bindparam, func, literal_column, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from server.blocks import insert_into
@@ -54,15 +54,13 @@ _RUNNING_AND_SETTINGS = text("""
     FROM runs WHERE status = 'running' GROUP BY 1, 2
     UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues""")
 _LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
-_OLDEST_ALIKE = (
-    select(Run)
-    .where(_QUEUED, *(column == bindparam(column.key) for column in (Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu)))
-    .where(Run.priority == bindparam("priority"), _SUBMITTER.op("=", is_comparison=True)(bindparam("submitter")))
-    .order_by(Run.id)
-    .limit(1)
-    .with_for_update(skip_locked=True)
-    .execution_options(populate_existing=True)
-)
+_KIND = (_SUBMITTER, Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu)
+_THIS_KIND = tuple_(bindparam("submitter", type_=BigInteger), *(bindparam(column.key, type_=column.type) for column in _KIND[1:]))
+_LOCKED = select(Run).limit(1).with_for_update(skip_locked=True).execution_options(populate_existing=True)
+_ROW = _LOCKED.where(Run.id == bindparam("id"))
+# A range that holds one kind, in the order of ix_runs_next: asked for equality, a PostgreSQL that has not yet counted the table
+# reads every run of the queue through another index. SQLite, with one writer, finds the row itself.
+_OLDEST_ALIKE = _LOCKED.where(_QUEUED, tuple_(*_KIND) >= _THIS_KIND, tuple_(*_KIND) <= _THIS_KIND).order_by(*_KIND, Run.id)
 
 
 class Head(NamedTuple):
@@ -132,7 +130,10 @@ def lock_next(session: Session, capabilities: Mapping[str, Any]) -> Run | None:
     heads = [head for head in first_of_each_kind(session) if _fits(capabilities, head)]
     heads, running = _startable(session, heads)
     for head in _in_order(heads, running):
-        if (run := session.scalar(_OLDEST_ALIKE, head._asdict())) is not None:
+        run = session.scalar(_ROW, {"id": head.id})
+        if run is not None and run.status == "queued" and _kind(run) == head[1:-1]:
+            return run
+        if (run := session.scalar(_OLDEST_ALIKE, head._asdict())) is not None:  # somebody else took that one, or moved it
             return run
     return None
 
@@ -177,6 +178,10 @@ def all_queues(session: Session, workers: Iterable[Worker] = ()) -> list[QueueSt
         replace(states.get(name, QueueState(name)), queued=queued.get(name, 0), oldest_at=oldest.get(name))
         for name in sorted({DEFAULT_QUEUE, *states, *named, *queued})
     ]
+
+
+def _kind(run: Run) -> tuple[int, int, str, bool, str, str]:
+    return (run.submitted_by or 0, run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu)
 
 
 def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
