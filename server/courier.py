@@ -29,6 +29,7 @@ from stablessm_core import __version__
 log = logging.getLogger("stablessm.webhooks")
 
 POLL_SECONDS = 2.0
+CLOSE_SECONDS = 3.0
 LOCK = 0x57AB1E56
 
 
@@ -48,11 +49,10 @@ class Courier:
         self._thread.start()
 
     def close(self) -> None:
+        """Ends it, normally at once; who is in the middle of a call is waited for no longer than CLOSE_SECONDS."""
         self._stopping.set()
         self._woken.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._thread.join(3)
-        self._lock.release()
+        self._thread.join(CLOSE_SECONDS)
 
     def wake(self, webhook_id: int) -> None:
         """Try this webhook at once, whatever its last failure was."""
@@ -71,6 +71,9 @@ class Courier:
                 away = True
             self._woken.wait(POLL_SECONDS)
             self._woken.clear()
+        # The lock is given up last: its next holder would tell once more what a call in progress is telling.
+        self._pool.shutdown(cancel_futures=True)
+        self._lock.release()
 
     def _round(self) -> None:
         with self.database.read() as session:
@@ -90,8 +93,8 @@ class Courier:
         try:
             with self.database.read() as session:
                 webhook = session.get(Webhook, number)
-                if webhook is None:
-                    return False
+                if webhook is None or webhook.failures >= webhooks.MAX_FAILURES:
+                    return False  # deleted, or switched off since it was found to be active
                 news = webhooks.due(session, webhook, self.base_url)
             reason = self._call(webhook, news.events) if news.events else None
             if news.cursor != webhook.cursor or reason is not None:

@@ -20,6 +20,7 @@ from server.revision import check
 from server.settings import normalize_url
 
 BUSY_SECONDS = 10.0
+MIGRATION_SECONDS = 300.0  # a migration waits for another one, however large the database
 # A process that is stopped inside a transaction must not hold a run's row against the reaper for ever.
 POSTGRES_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=15s"
 MIGRATION_LOCK = 0x57AB1E55
@@ -70,7 +71,7 @@ class Database:
         if (path := self.path) is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
         # Alembic rebuilds SQLite tables to change them; with enforcement on, dropping the old table would delete its children.
-        engine = _sqlite_engine(self.url, "BEGIN IMMEDIATE", foreign_keys=False) if path else self.engine
+        engine = _sqlite_engine(self.url, "BEGIN IMMEDIATE", migrating=True) if path else self.engine
         config = Config()
         config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
         with engine.begin() as connection:
@@ -117,10 +118,11 @@ def _dump_json(value: Any) -> str:
     return json.dumps(json_safe(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
 
 
-def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, foreign_keys: bool = True) -> Engine:
-    pool: dict[str, Any] = {"poolclass": NullPool} if not foreign_keys else {"pool_size": 8, "max_overflow": 56}
+def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, migrating: bool = False) -> Engine:
+    pool: dict[str, Any] = {"poolclass": NullPool} if migrating else {"pool_size": 8, "max_overflow": 56}
+    patience = MIGRATION_SECONDS if migrating else BUSY_SECONDS
     engine = create_engine(
-        url, json_serializer=_dump_json, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False}, **pool
+        url, json_serializer=_dump_json, connect_args={"timeout": patience, "check_same_thread": False}, **pool
     )
 
     @event.listens_for(engine, "connect")
@@ -128,11 +130,11 @@ def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, foreign_key
         # pysqlite begins late and deferred, and so loses updates: we say BEGIN ourselves.
         connection.isolation_level = None
         connection.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
-        mode = _journal_in_wal(connection)
+        mode = _journal_in_wal(connection, patience)
         if mode != "wal":
             raise RuntimeError(f"SQLite journal mode is {mode!r}; WAL is needed (is {url} on a network file system?)")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA foreign_keys={'ON' if foreign_keys else 'OFF'}")
+        connection.execute(f"PRAGMA foreign_keys={'OFF' if migrating else 'ON'}")
         if read_only:
             connection.execute("PRAGMA query_only=ON")
 
@@ -143,9 +145,9 @@ def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, foreign_key
     return engine
 
 
-def _journal_in_wal(connection: Any) -> str:
+def _journal_in_wal(connection: Any, patience: float) -> str:
     """The journal mode after asking for WAL. Of two processes that ask at once SQLite refuses one without waiting: ask again."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + patience
     while True:
         try:
             return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])

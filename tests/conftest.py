@@ -6,13 +6,15 @@ A missing service skips its tests; with REQUIRE_SERVICES=1 it fails them. `unava
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hypothesis
 import psutil
@@ -45,10 +47,12 @@ CHROMIUM_ARGUMENTS = [
 ]
 
 
-# Where a change is judged, the same examples every time; everywhere else new ones are looked for.
-hypothesis.settings.register_profile("judged", derandomize=True, database=None)
-if os.environ.get("REQUIRE_SERVICES") == "1":
-    hypothesis.settings.load_profile("judged")
+# A machine that is busy may stop for seconds anywhere: how long an example takes judges nothing here. Where a change is judged,
+# the same examples every time; everywhere else new ones are looked for.
+_unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
+hypothesis.settings.register_profile("searching", **_unhurried)
+hypothesis.settings.register_profile("judged", derandomize=True, database=None, **_unhurried)
+hypothesis.settings.load_profile("judged" if os.environ.get("REQUIRE_SERVICES") == "1" else "searching")
 
 
 def _unavailable(reason: str) -> NoReturn:
@@ -89,10 +93,27 @@ def data_root() -> Path:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on 127.0.0.1 that nobody uses and that no outgoing connection is given: those come from 32768 upwards."""
+    return unused_port()
+
+
+@pytest.fixture
+def another_free_port() -> int:
+    """A second one, for a test with two servers."""
+    return unused_port()
+
+
+def unused_port() -> int:
+    choice = random.SystemRandom()  # hypothesis sets the seed of the other one, so that two runs would choose alike
+    while True:
+        port = choice.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            if port not in _ports_given and probe.connect_ex(("127.0.0.1", port)) != 0:
+                _ports_given.add(port)
+                return port
+
+
+_ports_given: set[int] = set()
 
 
 # Databases: migrated once per session, then copied, because a copy costs milliseconds and a migration does not.
@@ -123,7 +144,7 @@ def sqlite_url(tmp_path: Path, _sqlite_template: Path) -> str:
 @pytest.fixture(scope="session")
 def _postgres() -> Iterator[psycopg.Connection]:
     try:
-        connection = psycopg.connect(_libpq(POSTGRES_URL), autocommit=True, connect_timeout=5)
+        connection = psycopg.connect(_libpq(POSTGRES_URL), autocommit=True, connect_timeout=30)
     except psycopg.OperationalError as error:
         _unavailable(f"PostgreSQL at {POSTGRES_URL} (TEST_POSTGRES_URL): {str(error).strip()}")
     with connection:
@@ -185,11 +206,24 @@ def _new_database(server: psycopg.Connection, template: str | None) -> Iterator[
     """URL of a new database, dropped at the end together with whoever is still connected to it."""
     name = sql.Identifier(f"stablessm_test_{uuid.uuid4().hex[:12]}")
     copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
-    server.execute(sql.SQL("CREATE DATABASE {}{}").format(name, copied))
+    _when_unused(server, sql.SQL("CREATE DATABASE {}{}").format(name, copied))
     try:
         yield make_url(POSTGRES_URL).set(database=name.as_string().strip('"')).render_as_string(hide_password=False)
     finally:
-        server.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        _when_unused(server, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+
+def _when_unused(server: psycopg.Connection, statement: sql.Composed) -> None:
+    """Execute it once nobody is connected to the database it is about: a connection lives on for a while after it was closed."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            server.execute(statement)
+        except psycopg.errors.ObjectInUse:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def _libpq(url: str) -> str:
@@ -202,7 +236,7 @@ def _libpq(url: str) -> str:
 @pytest.fixture(scope="session")
 def _redis_database() -> Iterator[str]:
     try:
-        count = int(redis.Redis.from_url(REDIS_URL, socket_connect_timeout=5).config_get("databases")["databases"])
+        count = int(redis.Redis.from_url(REDIS_URL, socket_connect_timeout=30).config_get("databases")["databases"])
     except redis.exceptions.RedisError as error:
         _unavailable(f"Redis at {REDIS_URL} (TEST_REDIS_URL): {error}")
     base = REDIS_URL.partition("?")[0].rstrip("/")
@@ -221,17 +255,22 @@ def _redis_database() -> Iterator[str]:
 
 def _take(connection: redis.Redis) -> bool:
     """True when the database is ours now: it was empty, or left behind by a test process of this machine that is gone."""
-    owner = connection.get(REDIS_OWNER_KEY)
-    if owner is not None:
-        host, _, pid = owner.decode().rpartition(":")
-        if host == socket.gethostname() and not psutil.pid_exists(int(pid)):
-            connection.flushdb()
-    if not connection.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}", nx=True):
-        return False
-    if connection.dbsize() == 1:
-        return True
-    connection.delete(REDIS_OWNER_KEY)
-    return False
+    with connection.pipeline() as together:
+        together.watch(REDIS_OWNER_KEY)  # another test process may be looking at the same moment: one of the two gets it
+        owner = together.get(REDIS_OWNER_KEY)
+        if owner is not None:
+            host, _, pid = owner.decode().rpartition(":")
+            if host != socket.gethostname() or psutil.pid_exists(int(pid)):
+                return False
+        elif together.dbsize():
+            return False
+        together.multi()
+        _empty_in(together)
+        try:
+            together.execute()
+        except redis.exceptions.WatchError:
+            return False
+    return True
 
 
 @pytest.fixture
@@ -249,9 +288,15 @@ def module_redis_url(_redis_database: str) -> Iterator[str]:
 
 
 def _empty(url: str) -> None:
-    with redis.Redis.from_url(url) as connection:
-        connection.flushdb()
-        connection.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}")
+    with redis.Redis.from_url(url) as connection, connection.pipeline() as together:
+        _empty_in(together)
+        together.execute()
+
+
+def _empty_in(transaction: redis.client.Pipeline) -> None:
+    """Everything goes but our mark, in one transaction: without the mark another test process could take the database."""
+    transaction.flushdb()
+    transaction.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}")
 
 
 # Browser and node

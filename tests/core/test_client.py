@@ -111,10 +111,11 @@ def test_alerts_and_comparisons(client: Client, recording: Recording) -> None:
 
 
 def test_watching_gives_every_step_once_over_a_restart_of_the_server(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stablessm_core.client.RETRY_SECONDS", (0.1,))
-    with running(database.url, tmp_path) as (address, _):
+    # not a port of the system's choice: while nobody serves it, an outgoing connection could be given it
+    with running(database.url, tmp_path, listen=free_port) as (address, _):
         client = Client(address, TOKEN)
         client.submit(BODY | {"train": {"steps": 500}, "model": {"d_state": 4}})
         recording = Recording(database, claim(database), width=4)
@@ -127,15 +128,16 @@ def test_watching_gives_every_step_once_over_a_restart_of_the_server(
         watching = threading.Thread(target=collect, daemon=True)
         watching.start()
         recording.write(30)
-        deadline = time.monotonic() + 10
-        while not any(e.kind == "points" for e in collected) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while not any(e.kind == "points" for e in list(collected)):
+            assert time.monotonic() < deadline
             time.sleep(0.01)
     recording.write(20)  # while nobody serves
-    with running(database.url, tmp_path, listen=int(address.rsplit(":", 1)[1])):
+    with running(database.url, tmp_path, listen=free_port):
         recording.write(10)
         with database.write() as session:
             jobs.finish(session, 1, 1, "finished")
-        watching.join(15)
+        watching.join(90)
         assert not watching.is_alive()
     steps = np.concatenate([e.series[RATIO].step for e in collected if e.kind == "points"])
     values = np.concatenate([e.series[RATIO].value for e in collected if e.kind == "points"])

@@ -24,7 +24,9 @@ from stablessm_core.telemetry.blocks import decode, encode
 
 T = TypeVar("T")
 
-fuzzed = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzzed = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def outcome(read: Callable[[], T], refusal: type[Exception]) -> tuple[T | None, str]:

@@ -50,7 +50,7 @@ def audit(source: str, folder: Path, *pins: str, accepted: str = "") -> tuple[in
     (folder / "accepted.txt").write_text(accepted)
     command = [sys.executable, str(ROOT / ".ci" / "audit.py"), "--source", source]
     command += ["--pins", str(folder / "pins.txt"), "--accepted", str(folder / "accepted.txt")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 EXCUSED = [positive_data_acceptance]
 SEQUENCE = 20  # requests of one sequence, each using what earlier ones answered
 BATCH = 10  # sequences that share a seed
+SECONDS = 60.0  # until an answer must be there; a busy machine may pause for longer than the ten seconds that are usual
 
 
 @dataclass
@@ -85,7 +86,7 @@ def _attack_alone(operation: Any, headers: dict[str, str], examples: int, tally:
     @settings(examples)
     @hypothesis.given(case=operation.as_strategy())
     def ask(case: schemathesis.Case) -> None:
-        tally.judge(case, case.call(headers=headers), headers)
+        tally.judge(case, case.call(headers=headers, timeout=SECONDS), headers)
 
     ask()
 
@@ -93,7 +94,7 @@ def _attack_alone(operation: Any, headers: dict[str, str], examples: int, tally:
 def _attack_in_sequences(schema: Any, headers: dict[str, str], tally: Tally, seed: int) -> None:
     class Attacker(schema.as_state_machine()):  # type: ignore[misc]
         def get_call_kwargs(self, case: schemathesis.Case) -> dict[str, Any]:
-            return {"headers": headers}
+            return {"headers": headers, "timeout": SECONDS}
 
         def validate_response(self, response: schemathesis.Response, case: schemathesis.Case, **_: Any) -> None:
             tally.judge(case, response, headers)

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from server import db
 from server.db import Database
+
+
+@pytest.fixture(autouse=True)
+def _patient_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds a lock may be paused longer than the service would wait for it."""
+    monkeypatch.setattr(db, "BUSY_SECONDS", 100.0)
+    monkeypatch.setattr(
+        db, "POSTGRES_OPTIONS", db.POSTGRES_OPTIONS.replace("=30s", "=100s").replace("lock_timeout=10s", "lock_timeout=100s")
+    )
 
 
 @pytest.fixture

@@ -54,11 +54,11 @@ class InProcess(httpx.BaseTransport):
     def close(self) -> None:
         self._wait(self.lifespan.__aexit__(None, None, None))
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join()
         self.loop.close()
 
     def _wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
 
 def client_of(app: FastAPI, *, token: str | None = TOKEN) -> httpx.Client:
@@ -93,7 +93,7 @@ def running(url: str, folder: Path, *, listen: int = 0, **more: Any) -> Iterator
         yield address, server
     finally:
         server.should_exit = True
-        thread.join(15)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
 
 

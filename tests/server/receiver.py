@@ -24,6 +24,10 @@ class Receiver:
     answers: list[bytes] = field(default_factory=lambda: [b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"])
     calls: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     drip: bool = False  # send the answer byte by byte, for ever
+    held: threading.Event = field(default_factory=threading.Event)  # answers wait while it is cleared
+
+    def __post_init__(self) -> None:
+        self.held.set()
 
     def events(self) -> list[dict[str, Any]]:
         return [event for _, body in list(self.calls) for event in json.loads(body)["events"]]
@@ -50,7 +54,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 
     def handle(connection: socket.socket) -> None:
         try:
-            connection.settimeout(20)
+            connection.settimeout(120)
             with context.wrap_socket(connection, server_side=True) if context else connection as stream:
                 data = b""
                 while b"\r\n\r\n" not in data and (more := stream.recv(65_536)):
@@ -65,6 +69,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
                     while not stopping.is_set():
                         stream.sendall(b"H")
                         time.sleep(0.1)
+                receiver.held.wait()
                 stream.sendall(receiver.answers.pop(0) if len(receiver.answers) > 1 else receiver.answers[0])
         except (OSError, ValueError):
             pass  # the other side has gone: some tests are about that
@@ -77,7 +82,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         stopping.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join()
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:

@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 parts = st.sampled_from(["a", "b", "link", "folder", "secret", "data", "..", ".", "", "~", "a\\b", "%2e"]) | st.text(max_size=4)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.lists(parts, max_size=5).map("/".join))
 def test_a_name_that_is_accepted_leads_inside_or_nowhere(root: Path, name: str) -> None:
     try:

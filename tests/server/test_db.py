@@ -63,7 +63,7 @@ def test_a_writer_waits_for_the_other_instead_of_failing(sqlite: Database) -> No
     inside, errors = threading.Event(), []
 
     def other() -> None:
-        inside.wait(5)
+        inside.wait()
         try:
             with sqlite.write() as session:
                 session.execute(update(Run).values(priority=Run.priority + 1))
@@ -76,7 +76,7 @@ def test_a_writer_waits_for_the_other_instead_of_failing(sqlite: Database) -> No
         session.execute(update(Run).values(step=1))
         inside.set()
         time.sleep(0.5)
-    thread.join(10)
+    thread.join()
     assert not errors
     assert run_of(sqlite, run_id).priority == 1
 

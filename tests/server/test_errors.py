@@ -168,7 +168,9 @@ anything = st.recursive(
 )
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(body=anything, path=st.sampled_from(["/api/runs", "/api/sweeps", "/api/runs/1/clone"]))
 def test_no_json_makes_a_500(client: httpx.Client, body: object, path: str) -> None:
     answer = client.post(path, content=json.dumps(body).encode(), headers=JSON)
@@ -177,7 +179,9 @@ def test_no_json_makes_a_500(client: httpx.Client, body: object, path: str) -> N
         error_of(answer, answer.status_code)
 
 
-@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     name=st.sampled_from(QUERY),
     value=st.text(max_size=30) | st.integers().map(str) | st.floats().map(str),

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ def test_a_server_does_not_start_on_a_schema_that_is_too_old(empty_sqlite_url: s
     database.migrate("0001")
     database.close()
     command = [sys.executable, "-m", "server", "serve", "--database-url", empty_sqlite_url, "--data-dir", str(tmp_path / "d")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"Error: the database's schema is 0001, this version of StableSSM needs {needed():04d}: run `stablessm migrate`"
@@ -188,9 +189,34 @@ def test_several_processes_may_migrate_at_once_from_anywhere(empty_database_url:
     processes = [
         subprocess.Popen([sys.executable, "-c", program, empty_database_url], cwd=tmp_path, env=environment) for _ in range(2)
     ]
-    assert [p.wait(60) for p in processes] == [0, 0]
+    assert [p.wait(200) for p in processes] == [0, 0]
     database = Database(empty_database_url)
     assert set(inspect(database.engine).get_table_names()) == {"alembic_version", *Base.metadata.tables}
+    database.close()
+
+
+def test_a_migration_waits_for_whoever_writes_however_long_that_takes(
+    empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.db.BUSY_SECONDS", 0.05)
+    database = Database(empty_sqlite_url)
+    database.migrate("0001")
+    failures: list[Exception] = []
+
+    def migrate() -> None:
+        try:
+            database.migrate()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+
+    with database.engine.begin():  # holds the one lock there is
+        migrating = threading.Thread(target=migrate)
+        migrating.start()
+        migrating.join(1.0)
+        assert migrating.is_alive()
+    migrating.join()
+    assert failures == []
+    assert database.check_schema() == REVISIONS[-1]
     database.close()
 
 

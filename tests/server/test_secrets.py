@@ -27,7 +27,7 @@ def test_a_server_that_was_signed_in_to_in_every_way_has_kept_every_secret(
         server.wait("answer", lambda: _answers(server.url))
         owner = (data_dir / "token").read_text().strip()
         wrong = "a-wrong-token-that-somebody-typed-0123456789"
-        with httpx.Client(base_url=server.url, timeout=30) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             bearer = {"Authorization": f"Bearer {owner}"}
             made = client.post("/api/tokens", json={"name": "ci", "scope": "admin"}, headers=bearer).json()["secret"]
             hook = {"url": "https://8.8.8.8/hooks/THE-SECRET-PATH", "events": ["run.failed"]}
@@ -61,7 +61,7 @@ def test_a_server_that_was_signed_in_to_in_every_way_has_kept_every_secret(
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz").status_code == 200
+        return httpx.get(f"{url}/healthz", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -19,7 +19,7 @@ RATIO, LOSS, DISTANCE = "ssm/1/grad_over_weight", "train/loss", "ssm/1/boundary_
 
 def run_node(static: Path, *arguments: str, stdin: str | None = None) -> str:
     environment = {**os.environ, "STATIC": static.as_uri()}
-    done = subprocess.run(["node", *arguments], input=stdin, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["node", *arguments], input=stdin, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
