@@ -45,7 +45,7 @@ ROUND_SECONDS = {"cpu": 0.1, "cuda": 0.3}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
     parser.add_argument("--shapes", type=int, default=99, help="only so many shapes, the first")
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile", "graph"])
