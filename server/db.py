@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import select
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -34,13 +35,15 @@ class Database:
         self.dialect = "sqlite" if self.url.startswith("sqlite") else "postgresql"
         if self.dialect == "sqlite":
             self.engine = writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE")
-            self._reader = _sqlite_engine(self.url, "BEGIN", read_only=True)
+            self._reader = glancer = _sqlite_engine(self.url, "BEGIN", read_only=True)
         else:
             self.engine = _postgres_engine(self.url)
             writer = self.engine.execution_options(binary_results=True)
             self._reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            glancer = writer.execution_options(isolation_level="AUTOCOMMIT")
         self._write_session = sessionmaker(writer, expire_on_commit=False)
         self._read_session = sessionmaker(self._reader, expire_on_commit=False)
+        self._glance_session = sessionmaker(glancer, expire_on_commit=False)
 
     @property
     def path(self) -> Path | None:
@@ -52,6 +55,15 @@ class Database:
     def read(self) -> Iterator[Session]:
         """Session that sees one snapshot; a write in it is refused by the database."""
         with self._read_session() as session:
+            yield session
+
+    @contextmanager
+    def glance(self) -> Iterator[Session]:
+        """Session for one query, or for several that need not agree: each sees a snapshot of its own, without a transaction.
+
+        On PostgreSQL that saves the two messages around it. Nothing may be written.
+        """
+        with self._glance_session() as session:
             yield session
 
     @contextmanager
@@ -175,6 +187,9 @@ def _postgres_engine(url: str) -> Engine:
         },
     )
 
+    if hasattr(select, "poll"):
+        _ask_only_whom_somebody_spoke_to(engine)
+
     @event.listens_for(engine, "before_cursor_execute")
     def ask_for_binary(connection: Any, cursor: Any, *_: Any) -> None:
         # As text, every byte of a payload travels as two and is decoded once more. Reflection cannot read binary catalogues.
@@ -182,6 +197,21 @@ def _postgres_engine(url: str) -> Engine:
             cursor.format = Format.BINARY
 
     return engine
+
+
+def _ask_only_whom_somebody_spoke_to(engine: Engine) -> None:
+    """Whether a pooled connection lives is asked over the network only when there is something to read on it.
+
+    Nobody speaks to an idle connection but to end it; one that vanished in silence is found by its statement, as by a question.
+    """
+    ask = engine.dialect.do_ping
+
+    def ping(connection: Any) -> bool:
+        readable = select.poll()
+        readable.register(connection.fileno(), select.POLLIN)
+        return not readable.poll(0) or ask(connection)
+
+    vars(engine.dialect)["do_ping"] = ping
 
 
 def _lower(value: Any) -> Any:

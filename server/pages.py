@@ -16,7 +16,7 @@ from server.api.alerts import all_alerts, run_alerts
 from server.api.audit import Cursor, shown_audit
 from server.api.compare import Compared, compare_runs
 from server.api.deps import DatabaseDep
-from server.api.runs import Listed, find_run, run_page
+from server.api.runs import Listed, find_run, run_page, run_shown
 from server.api.series import run_catalogue
 from server.api.sweeps import find_sweep
 from server.api.tokens import token_page
@@ -86,7 +86,7 @@ def runs(request: Request, database: DatabaseDep, listed: Listed) -> Response:
 @router.get("/runs/{run_id}")
 def run(run_id: RunId, request: Request, database: DatabaseDep) -> Response:
     with database.read() as session:
-        shown = answers.run_answer(session, find_run(session, run_id))
+        shown = run_shown(session, run_id)
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
     context["stable_maps"] = stable_maps(shown["config"]["model"]["reparameterization"]["time"])
     title = shown["name"] or f"Run {run_id}"

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from server.answers import run_answers
+from server.answers import run_answers, run_rows
 from server.api.deps import DatabaseDep
 from server.api.runs import refused_filter
 from server.api.series import columns_of
@@ -16,6 +16,7 @@ from server.compare import MAX_RUNS, compare
 from server.encoding import dumps, plain, typed
 from server.errors import Invalid, NotFound
 from server.filters import MAX_LENGTH, FilterError
+from server.models import Run
 from server.queries import SeriesData
 from server.runs import chosen_runs
 from server.schemas import MAX_ID, CompareAnswer
@@ -68,8 +69,9 @@ def compare_runs(session: Session, query: CompareQuery) -> dict[str, Any]:
         found = compare(session, runs, group_by=paths)
     except ValueError as error:
         raise Invalid(str(error), field="group_by", allowed=str(error).partition("allowed are ")[2] or None) from None
+    rows = {row.id: row for row in run_rows(session, Run.id.in_([run.id for run in found.runs]))}
     return {
-        "runs": run_answers(session, found.runs),
+        "runs": run_answers(session, [rows[run.id] for run in found.runs]),
         "differences": found.differences,
         "ranges": found.ranges,
         "groups": found.groups,

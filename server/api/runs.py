@@ -8,18 +8,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, Field
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from server import jobs
-from server.answers import run_answer, run_answers
+from server.answers import RUN_COLUMNS, run_answers, run_row, runs_json
 from server.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.db import Database
 from server.deletion import delete_run
+from server.encoding import dumps, json_response
 from server.errors import Conflict, Invalid, NotFound
 from server.filters import MAX_LENGTH, FilterError
 from server.models import Run
 from server.ring import ring
-from server.runs import MAX_LIMIT, CursorError, list_runs
+from server.runs import MAX_LIMIT, CursorError, RunPage, list_runs
 from server.schemas import CloneRequest, RunAnswer, RunId, RunList, RunPatch
 from server.schemas_queues import Placed, columns
 from server.settings import run_folder
@@ -33,8 +35,24 @@ router = APIRouter(prefix="/api/runs", tags=["runs"])
 def find_run(session: Session, run_id: int) -> Run:
     run = session.get(Run, run_id)
     if run is None:
-        raise NotFound(f"there is no run {run_id}", field="run_id")
+        raise absent(run_id)
     return run
+
+
+def absent(run_id: int) -> NotFound:
+    return NotFound(f"there is no run {run_id}", field="run_id")
+
+
+def run_shown(session: Session, run_id: int) -> dict[str, Any]:
+    """RunAnswer. Raises NotFound."""
+    return run_answers(session, [_row(session, run_id)])[0]
+
+
+def _row(session: Session, run_id: int) -> Row[Any]:
+    row = run_row(session, run_id)
+    if row is None:
+        raise absent(run_id)
+    return row
 
 
 @router.post("", status_code=201, response_model=RunAnswer, responses={200: {"model": RunAnswer}})
@@ -71,28 +89,35 @@ Listed = Annotated[ListQuery, Query()]
 
 
 @router.get("", response_model=RunList)
-def index(database: DatabaseDep, query: Listed) -> Any:
+def index(database: DatabaseDep, query: Listed) -> Response:
     """Runs by filter, page by page.
 
     `q` is a list of `field op value` with `= != < <= > >= ~`, all of which must hold, or words of the name. Fields are `reparam`,
     `lr`, `task`, `status`, `tag`, `step`, `loss`, ..., any dotted path of the configuration, and `result.<name>`.
     """
-    with database.read() as session:
-        return run_page(session, query)
+    with database.glance() as session:
+        page = listed(session, query)
+        runs = b",".join(runs_json(session, page.runs))
+    return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
 
 
 def run_page(session: Session, query: ListQuery) -> dict[str, Any]:
     """RunList for the query. Raises Invalid."""
+    page = listed(session, query)
+    return {"runs": run_answers(session, page.runs), "next_cursor": page.next_cursor}
+
+
+def listed(session: Session, query: ListQuery) -> RunPage:
+    """The rows of RUN_COLUMNS for the query. Raises Invalid."""
     try:
-        page = list_runs(
+        return list_runs(
             session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
-            cursor=query.cursor or None, limit=query.limit,
+            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS,
         )  # fmt: skip
     except FilterError as error:
         raise refused_filter(error) from None
     except CursorError as error:
         raise Invalid(str(error), field="cursor", allowed="next_cursor of the page before, with the same sort") from None
-    return {"runs": run_answers(session, page.runs), "next_cursor": page.next_cursor}
 
 
 def refused_filter(error: FilterError) -> Invalid:
@@ -101,9 +126,10 @@ def refused_filter(error: FilterError) -> Invalid:
 
 
 @router.get("/{run_id}", response_model=RunAnswer)
-def show(run_id: RunId, database: DatabaseDep) -> Any:
+def show(run_id: RunId, database: DatabaseDep) -> Response:
     """One run with its complete configuration, progress and result."""
-    return _answer(database, run_id)
+    with database.glance() as session:
+        return json_response(runs_json(session, [_row(session, run_id)])[0])
 
 
 @router.patch("/{run_id}", response_model=RunAnswer)
@@ -175,8 +201,8 @@ def clone(
 
 
 def _answer(database: Database, run_id: int) -> dict[str, Any]:
-    with database.read() as session:
-        return run_answer(session, find_run(session, run_id))
+    with database.glance() as session:
+        return run_shown(session, run_id)
 
 
 def _change_status(database: Database, run_id: int, act: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psycopg
 import pytest
 from recording import run_of, submitted
 from sqlalchemy import select, text, update
@@ -137,3 +138,27 @@ def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> No
         for i in range(40):
             together = threading.Barrier(8)
             assert list(pool.map(open_new, [tmp_path / f"{i}.db"] * 8, [together] * 8)) == [1] * 8
+
+
+def test_connections_that_the_server_ended_are_replaced_unseen(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    end = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
+    for session_of in (database.read, database.glance, database.write):
+        with session_of() as session:
+            assert session.scalar(text("SELECT 1")) == 1
+        with psycopg.connect(postgres_url.replace("+psycopg", "")) as other:
+            assert other.execute(end, [other.info.backend_pid]).fetchall()
+        with session_of() as session:
+            assert session.scalar(text("SELECT 1")) == 1
+    database.close()
+
+
+def test_each_query_of_a_glance_sees_what_is_new(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    run_id = submitted(database)
+    with database.glance() as session:
+        assert session.scalar(select(Run.step).where(Run.id == run_id)) == 0
+        with database.write() as writer:
+            writer.execute(update(Run).values(step=77))
+        assert session.scalar(select(Run.step).where(Run.id == run_id)) == 77
+    database.close()
