@@ -88,6 +88,10 @@ class _Bell:
         except queue.Full:
             self.lost += 1
 
+    def settle(self) -> None:
+        """Wait until every press so far was sent or lost."""
+        self._presses.join()
+
     def _send(self) -> None:
         from kombu.exceptions import OperationalError
 
@@ -100,3 +104,5 @@ class _Bell:
             except broken as error:
                 self.lost += 1
                 log.warning("ring lost, the sweeper will ring again: %s", error, extra={"lost": self.lost})
+            finally:
+                self._presses.task_done()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +23,17 @@ T = TypeVar("T")
 COMMAND = str(Path(sys.executable).parent / "stablessm")
 MARK = "STABLESSM_TEST_MARK"
 FINAL = ("finished", "failed", "diverged", "cancelled")
-START_SECONDS = 90.0  # importing torch on a busy machine included
+START_SECONDS = 150.0  # importing torch on a busy machine included
+
+
+def hold_port() -> socket.socket:
+    """Keeps a port of 127.0.0.1 for servers of the test, also between two of them: servers set SO_REUSEADDR and may bind it all
+    the same, while the kernel gives it to nobody who asks for any port, connections that go out included.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 @dataclass
@@ -64,7 +76,7 @@ class Installation:
 
     def client(self) -> httpx.Client:
         token = self.token or (self.data_dir / "token").read_text().strip()
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
     def wait(self, what: str, ask: Callable[[], T | None], seconds: float = START_SECONDS) -> T:
         """What `ask` returns once it is neither None nor False; fails with everything the processes said."""
@@ -84,13 +96,14 @@ class Installation:
         def ready() -> bool:
             try:
                 with self.client() as client:
-                    return any(w["alive"] and w["capabilities"] for w in client.get("/api/workers").json()["workers"])
+                    answer = client.get("/api/workers")
+                    return answer.is_success and any(w["alive"] and w["capabilities"] for w in answer.json()["workers"])
             except (httpx.TransportError, FileNotFoundError):
                 return False
 
         self.wait("server with a worker", ready)
 
-    def wait_for_end(self, client: httpx.Client, run_id: int, seconds: float = 90.0) -> dict[str, Any]:
+    def wait_for_end(self, client: httpx.Client, run_id: int, seconds: float = START_SECONDS) -> dict[str, Any]:
         """The run, once its status is final."""
 
         def ended() -> dict[str, Any] | None:
@@ -113,7 +126,7 @@ class Installation:
                 continue
         return found
 
-    def stop(self, process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 10.0) -> int:
+    def stop(self, process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 60.0) -> int:
         """Exit status after the signal; fails when the process is still there after `seconds`."""
         process.send_signal(with_signal)
         try:
@@ -121,11 +134,21 @@ class Installation:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{process.args} still runs {seconds:g} s after {with_signal!r}\n{self.output()}") from None
 
+    def wait_until_gone(self, seconds: float = 60.0) -> None:
+        """No process is left. The kernel ends the children of a process shortly after it, so one look is not enough."""
+        deadline = time.monotonic() + seconds
+        while left := self.alive():
+            assert time.monotonic() < deadline, f"{left} are left\n{self.output()}"
+            time.sleep(0.05)
+
     def kill_all(self) -> None:
-        for process in self.alive():
-            process.kill()
+        deadline = time.monotonic() + 60
+        while (left := self.alive()) and time.monotonic() < deadline:  # again: one may have started another meanwhile
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):  # ended with its parent
+                    process.kill()
         for started in self.processes:
-            started.wait(10)
+            started.wait(60)
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from sqlalchemy import func, select
 
@@ -31,9 +32,10 @@ class Caretaker:
         *,
         lease: float = LEASE_SECONDS,
         unclaimed: float = UNCLAIMED_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database, self._broker_url, self._publish, self._unclaimed = database, broker_url, publish, unclaimed
-        self._reaper = jobs.Reaper(lease)
+        self._clock, self._reaper = clock, jobs.Reaper(lease, clock)
         self._waiting: tuple[int, int] | None = None  # oldest queued run and its attempts so far
         self._waiting_since = 0.0
 
@@ -55,7 +57,7 @@ class Caretaker:
                 select(Run.id, Run.attempt).where(Run.status == "queued").order_by(Run.priority.desc(), Run.id).limit(1)
             ).one_or_none()
             count = session.scalar(select(func.count()).select_from(Run).where(Run.status == "queued")) or 0
-        now, seen = time.monotonic(), None if head is None else (head.id, head.attempt)
+        now, seen = self._clock(), None if head is None else (head.id, head.attempt)
         if seen != self._waiting:
             self._waiting, self._waiting_since = seen, now
         elif seen is not None and now - self._waiting_since >= self._unclaimed:

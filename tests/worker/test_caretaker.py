@@ -12,11 +12,20 @@ from sqlalchemy import select
 from server import jobs
 from server.db import Database
 from server.models import AlertRow, Run
-from server.ring import QUEUE
+from server.ring import QUEUE, ring
 from stablessm_core.config import parse_config
 from worker.reaper import LEASE_SECONDS, TICK_SECONDS, Caretaker
 
 MACHINE = {"devices": ["cpu"], "data": {}}
+
+
+class Clock:
+    """Stands still until it is moved: the machine's own may jump by seconds between two lines."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.fixture
@@ -35,22 +44,22 @@ def _claim(database: Database) -> jobs.Claim:
     return claim
 
 
-def _tick(caretaker: Caretaker, seconds: float) -> None:
-    for _ in range(int(seconds / 0.1)):
-        caretaker.tick()
-        time.sleep(0.1)
-
-
 def test_a_silent_run_goes_back_to_the_queue_and_a_beating_one_does_not(database: Database) -> None:
-    claim = _claim(database)
+    claim, clock = _claim(database), Clock()
     news: list[int] = []
-    caretaker = Caretaker(database, None, news.append, lease=0.5)
+    caretaker = Caretaker(database, None, news.append, lease=5.0, clock=clock)
+
+    def pass_by(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.now += 1.0
+            caretaker.tick()
+
     for _ in range(10):
         with database.write() as session:
             assert jobs.heartbeat(session, claim.run_id, claim.attempt) is not None
-        _tick(caretaker, 0.1)
+        pass_by(4)
     assert news == []
-    _tick(caretaker, 1.0)
+    pass_by(2)
     assert news == [claim.run_id]
     with database.read() as session:
         assert session.get_one(Run, claim.run_id).status == "queued"
@@ -65,17 +74,27 @@ def test_a_lost_worker_is_noticed_within_thirty_seconds() -> None:
 
 @pytest.mark.redis
 def test_a_queue_that_stands_still_is_rung_for_again(database: Database, redis_url: str) -> None:
-    caretaker = Caretaker(database, redis_url, lambda _run_id: None, unclaimed=0.3)
+    clock = Clock()
+    caretaker = Caretaker(database, redis_url, lambda _run_id: None, unclaimed=3.0, clock=clock)
     with redis.Redis.from_url(redis_url) as client:
-        _tick(caretaker, 0.2)
-        assert client.llen(f"stablessm:{QUEUE}") == 0, "not before its time"
-        _tick(caretaker, 0.5)
-        deadline = time.monotonic() + 5
-        while client.llen(f"stablessm:{QUEUE}") == 0:
+
+        def rings() -> int:
+            return int(client.llen(f"stablessm:{QUEUE}"))
+
+        assert not caretaker.tick()
+        clock.now = 2.9
+        assert not caretaker.tick(), "not before its time"
+        clock.now = 3.0
+        assert caretaker.tick()
+        deadline = time.monotonic() + 60
+        while rings() == 0:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         _claim(database)
-        _tick(caretaker, 0.2)
-        before = client.llen(f"stablessm:{QUEUE}")
-        _tick(caretaker, 1.0)
-        assert client.llen(f"stablessm:{QUEUE}") == before, "nothing waits any more"
+        for clock.now in (4.0, 8.0, 100.0, 1000.0):
+            assert not caretaker.tick(), "nothing waits any more"
+        ring(redis_url)  # rings arrive in order: before this one there was no other
+        while rings() < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert rings() == 2

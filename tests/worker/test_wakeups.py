@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -29,11 +30,9 @@ def _hung_server() -> Iterator[str]:
 
 @pytest.mark.redis
 def test_a_ring_becomes_one_message_without_arguments(redis_url: str) -> None:
-    begun = time.perf_counter()
     ring(redis_url)
-    assert time.perf_counter() - begun < 0.05
     with redis.Redis.from_url(redis_url) as client:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 90
         while not (messages := client.lrange(f"stablessm:{QUEUE}", 0, -1)) and time.monotonic() < deadline:
             time.sleep(0.02)
     assert len(messages) == 1
@@ -47,16 +46,21 @@ def test_without_a_broker_nothing_is_rung() -> None:
 
 
 def test_a_broker_that_is_down_or_hangs_holds_up_nobody() -> None:
-    with _hung_server() as address:
+    def seconds(url: str) -> float:
         begun = time.perf_counter()
-        ring(f"redis://{address}/0")
-        ring("redis://127.0.0.1:1/0")
-        assert time.perf_counter() - begun < 0.05
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not (_bell(f"redis://{address}/0").lost and _bell("redis://127.0.0.1:1/0").lost):
+        ring(url)
+        return time.perf_counter() - begun
+
+    with _hung_server() as address:
+        hung, down = f"redis://{address}/0", "redis://127.0.0.1:1/1"
+        # the best of five: this thread may be stopped at any moment, but a ring that waited would wait each time
+        assert min(seconds(hung) for _ in range(5)) < 0.05
+        assert min(seconds(down) for _ in range(5)) < 0.05
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not (_bell(hung).lost and _bell(down).lost):
             time.sleep(0.05)
-        assert _bell("redis://127.0.0.1:1/0").lost == 1
-        assert _bell(f"redis://{address}/0").lost == 1, "a hung broker is given up after 5 s"
+        assert _bell(down).lost >= 1
+        assert _bell(hung).lost >= 1, "a hung broker is given up after 5 s"
 
 
 @pytest.mark.redis
@@ -64,12 +68,12 @@ def test_news_go_through_redis_where_redis_is_the_broker(sqlite_url: str, redis_
     database = Database(sqlite_url)
     with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
         subscription.subscribe(EVENTS_CHANNEL)
-        subscription.get_message(timeout=1)
-        publisher(database, redis_url)(987_654)
-        heard = []
-        while (message := subscription.get_message(timeout=1)) is not None:  # pub/sub ignores database numbers: others talk too
-            heard.append(message["data"])
-    assert b"987654" in heard
+        heard, deadline = None, time.monotonic() + 90
+        while heard != b"987654":  # pub/sub ignores database numbers: others talk too
+            assert time.monotonic() < deadline
+            publisher(database, redis_url)(987_654)  # again: the subscription takes a moment, and who publishes never waits long
+            if (message := subscription.get_message(timeout=1)) is not None:
+                heard = message["data"]
     database.close()
 
 
@@ -78,19 +82,33 @@ def test_news_go_through_postgres_where_there_is_no_redis(postgres_url: str) -> 
     database = Database(postgres_url)
     with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"LISTEN {EVENTS_NOTIFY}")
-        publisher(database, None)(42)
-        assert [n.payload for n in connection.notifies(timeout=5, stop_after=1)] == ["42"]
+        heard, deadline = list[str](), time.monotonic() + 90
+        while not heard:
+            assert time.monotonic() < deadline
+            publisher(database, None)(42)  # again: who publishes never waits long
+            heard = [n.payload for n in connection.notifies(timeout=5, stop_after=1)]
+    assert heard == ["42"]
     database.close()
 
 
-def test_a_broken_bus_costs_a_second_once_and_then_nothing(sqlite_url: str) -> None:
+def test_a_broken_bus_costs_a_second_once_and_then_nothing(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(sqlite_url)
-    with _hung_server() as address:
-        publish = publisher(database, f"redis://{address}/0")
-        begun = time.perf_counter()
-        for _ in range(100):
-            publish(1)
-        assert time.perf_counter() - begun < 4.5
+    # its pause is over after 5 s, and this thread may be stopped for longer
+    monkeypatch.setattr("worker.notify.time", SimpleNamespace(monotonic=lambda: 0.0))
+
+    def seconds() -> float:
+        with _hung_server() as address, pytest.MonkeyPatch.context() as watched:
+            tries: list[None] = []
+            send = redis.Redis.publish
+            watched.setattr(redis.Redis, "publish", lambda *given: (tries.append(None), send(*given)))
+            publish = publisher(database, f"redis://{address}/0")
+            begun = time.perf_counter()
+            for _ in range(100):
+                publish(1)
+            assert len(tries) == 1
+            return time.perf_counter() - begun
+
+    assert any(seconds() < 4.5 for _ in range(5))
     database.close()
 
 
@@ -98,10 +116,22 @@ def test_a_broken_bus_costs_a_second_once_and_then_nothing(sqlite_url: str) -> N
 def test_a_database_call_that_hangs_is_cut_off(postgres_url: str) -> None:
     database = Database(postgres_url)
     guard(database, limit_seconds=0.5)
+
+    def hang() -> None:
+        with database.engine.connect() as connection:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # so that only the guard can end it
+            connection.exec_driver_sql("SELECT pg_sleep(200)")
+
     begun = time.monotonic()
-    with database.engine.connect() as connection, pytest.raises(OperationalError):
-        connection.exec_driver_sql("SELECT pg_sleep(8)")
-    assert time.monotonic() - begun < 3
-    with database.engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    with pytest.raises(OperationalError):
+        hang()
+    assert time.monotonic() - begun < 100
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            with database.engine.connect() as connection:
+                assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+            break
+        except OperationalError:  # on a machine that stands still for half a second the guard cuts off this one, too
+            assert time.monotonic() < deadline
     database.close()
