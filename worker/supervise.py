@@ -130,6 +130,8 @@ class Supervision:
         except AWAY:
             return  # nobody can have cancelled or taken the run meanwhile
         if row is None or (row.status, row.attempt) != ("running", self.claim.attempt):
+            if not self._over and (row is None or row.attempt != self.claim.attempt or row.status == "queued"):
+                log.warning("the run is not ours any more: another attempt owns it, or it is queued or deleted", extra=self._who)
             self._over = True  # ended by itself, or not ours any more: either way its process has nothing left to do
             self._kill_by(now + GOODBYE_SECONDS)
         elif row.cancel_requested and self._told != "cancel":

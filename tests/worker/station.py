@@ -50,6 +50,20 @@ TOO_LARGE: dict[str, Any] = {  # allowed by the configuration's limits, not by t
 }
 
 
+class TooLate(AssertionError):
+    """The run went on while this process stood still, and ended before it could be disturbed."""
+
+
+def in_time(scenario: Callable[[], T], tries: int = 5) -> T:
+    """What `scenario` gives, in another try when it came too late for its run: no step is so long that nobody could miss it."""
+    for _ in range(tries - 1):
+        try:
+            return scenario()
+        except TooLate as missed:
+            print(f"once more: {missed}")
+    return scenario()
+
+
 @dataclass
 class Station:
     """One installation's worker. `start` may be called again after the process ended."""
@@ -94,14 +108,26 @@ class Station:
                 continue  # a zombie, too
         return found
 
+    def idle(self) -> list[psutil.Process]:
+        """Training processes without a run: they write no run's log."""
+        return [child for child in self.children() if not _log_of(child).endswith("log.txt")]
+
     def trainer_of(self, run_id: int) -> psutil.Process:
-        """The training process of a run: the one that writes its log."""
+        """The training process of a run: the one that writes its log. Raises TooLate when the run has ended."""
         log = str(self.data_dir / "runs" / str(run_id) / "log.txt")
 
         def found() -> psutil.Process | None:
-            return next((child for child in self.children() if _writes_to(child, log)), None)
+            self._not_ended(run_id)
+            return next((child for child in self.children() if _log_of(child) == log), None)
 
         return self.until(f"training process of run {run_id}", found)
+
+    def hit_trainer(self, run_id: int, number: signal.Signals) -> None:
+        """Send a signal to the training process of a run. Raises TooLate when it has ended."""
+        try:
+            self.trainer_of(run_id).send_signal(number)
+        except psutil.NoSuchProcess as gone:
+            raise TooLate(f"the trainer of run {run_id} has ended") from gone
 
     def submit(self, config: dict[str, Any]) -> int:
         with self.database.write() as session:
@@ -135,12 +161,17 @@ class Station:
     def until_ended(self, run_id: int, seconds: float = START_SECONDS) -> Run:
         return self.until_status(run_id, *FINAL, seconds=seconds)
 
+    def _not_ended(self, run_id: int) -> Run:
+        run = self.run(run_id)
+        if run.status in FINAL:
+            raise TooLate(f"run {run_id} is {run.status} already: {run.status_reason}")
+        return run
+
     def until_step(self, run_id: int, step: int, attempt: int = 1) -> None:
-        """The run has come this far in this attempt; fails at once when it has ended instead."""
+        """The run has come this far in this attempt; raises TooLate at once when it has ended instead."""
 
         def there() -> bool:
-            run = self.run(run_id)
-            assert run.status not in FINAL, f"run {run_id} is {run.status} already: {run.status_reason}"
+            run = self._not_ended(run_id)
             return run.attempt >= attempt and run.status == "running" and run.step >= step
 
         self.until(f"step {step} of run {run_id}", there)
@@ -161,15 +192,16 @@ class Station:
         with self.database.read() as session:
             return list(session.scalars(select(AlertRow.kind).where(AlertRow.run_id == run_id)))
 
-    def stop(self, seconds: float = 8.0) -> int:
-        """SIGTERM; exit code. Fails when the worker or a training process is there after `seconds`."""
+    def stop(self) -> tuple[int, float]:
+        """SIGTERM; exit code, and seconds until it ended. Fails when a training process outlives the worker."""
         children = self.children()
         begun = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(seconds)
-        _gone, alive = psutil.wait_procs(children, max(0.1, begun + seconds - time.monotonic()))
+        code = self.process.wait(START_SECONDS)
+        took = time.monotonic() - begun
+        _gone, alive = psutil.wait_procs(children, 60)
         assert not alive, alive
-        return code
+        return code, took
 
     def close(self) -> None:
         for process in self.processes:
@@ -187,11 +219,12 @@ def away(database: Database) -> Iterator[None]:
         admin = database.engine.url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False)
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+            _rename_once_unused(connection, name, f"{name}_away")
             try:
                 yield
             finally:
-                connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+                connection.execute(f'ALTER DATABASE "{name}_away" ALLOW_CONNECTIONS true')
+                _rename_once_unused(connection, f"{name}_away", name)
     else:
         # Both ways in one rename: a writer that opened the path in between would make an empty database there and keep it open.
         hidden, nowhere = database.path.with_suffix(".hidden"), database.path.with_suffix(".nowhere")
@@ -205,8 +238,22 @@ def away(database: Database) -> Iterator[None]:
             hidden.replace(database.path)
 
 
-def _writes_to(process: psutil.Process, log: str) -> bool:
+def _rename_once_unused(connection: psycopg.Connection, name: str | None, other: str) -> None:
+    """Only a database without any connection can be renamed: ending them is not enough, since one that is just being made, or
+    has not yet heard of its end, would go on working.
+    """
+    deadline = time.monotonic() + 90
+    while True:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,))
+        try:
+            connection.execute(f'ALTER DATABASE "{name}" RENAME TO "{other}"')
+            return
+        except psycopg.errors.ObjectInUse:
+            assert time.monotonic() < deadline, f"{name} is still in use"
+
+
+def _log_of(process: psutil.Process) -> str:
     try:
-        return os.readlink(f"/proc/{process.pid}/fd/2") == log
+        return os.readlink(f"/proc/{process.pid}/fd/2")
     except OSError:
-        return False
+        return ""
