@@ -288,6 +288,9 @@ def module_redis_url(_redis_database: str) -> Iterator[str]:
 
 
 def _empty(url: str) -> None:
+    from server.ring import _bell
+
+    _bell(url).settle()  # a ring of this test must not arrive in the next one's database
     with redis.Redis.from_url(url) as connection, connection.pipeline() as together:
         _empty_in(together)
         together.execute()
@@ -315,7 +318,7 @@ def browser(chromium: str) -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS, timeout=180_000)
         try:
             yield browser
         finally:

@@ -55,8 +55,12 @@ def test_a_run_is_found_by_number_and_attempt_in_every_process_and_its_writes_ar
     assert numbers["values_dropped"] == numbers["spool_bytes"] == 0
     assert sum(numbers["counts"]) > 0
     assert numbers["sum"] > 0
-    of_worker = [line for line in lines_of(station.log) if line.get("run") == run]
-    assert {"claimed", "training", "run finished"} <= {line["msg"] for line in of_worker}
+
+    def told() -> list[dict[str, Any]] | None:  # the worker hears of the end a moment after it is in the database
+        lines = [line for line in lines_of(station.log) if line.get("run") == run]
+        return lines if {"claimed", "training", "run finished"} <= {line["msg"] for line in lines} else None
+
+    of_worker = station.until("the run's story in the worker's log", told)
     assert {line["attempt"] for line in of_worker} == {1}
     of_training = lines_of(station.data_dir / "runs" / str(run) / "log.txt")
     assert all((line["run"], line["attempt"]) == (run, 1) for line in of_training)
