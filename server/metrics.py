@@ -13,11 +13,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from server.jobs import LEASE_SECONDS
-from server.models import STATUSES, AlertRow, Run, Transition, Worker
+from server.models import STATUSES, AlertRow, Run, Worker
+from server.queues import waiting
 from stablessm_core import __version__
 
 RECENT_SECONDS = 300.0
@@ -87,12 +88,9 @@ def _runs(page: Page, session: Session) -> None:
     counts: dict[str, int] = dict(session.execute(select(Run.status, func.count()).group_by(Run.status)).all())
     page.add("runs", "gauge", "Runs by status.", *(("", {"status": s}, counts.get(s, 0)) for s in STATUSES))
     now = time.time()
-    # the newest event of a queued run is what queued it
-    queued = select(Run.queue, func.count(), func.min(func.coalesce(Transition.at, Run.created_at))).where(Run.status == "queued")
-    since = and_(Transition.run_id == Run.id, Transition.seq == Run.seq)
-    rows = session.execute(queued.outerjoin(Transition, since).group_by(Run.queue)).all()
-    depth = [("", {"queue": queue}, count) for queue, count, _ in rows]
-    oldest = [("", {"queue": queue}, max(0.0, now - at)) for queue, _, at in rows]
+    waits = waiting(session)
+    depth = [("", {"queue": queue}, count) for queue, (count, _) in waits.items()]
+    oldest = [("", {"queue": queue}, max(0.0, now - at)) for queue, (_, at) in waits.items()]
     page.add("queue_depth", "gauge", "Queued runs.", *(depth or [("", {"queue": "default"}, 0)]))
     page.add("queue_oldest_seconds", "gauge", "How long the longest waiting queued run has waited.", *oldest)
     delay = session.scalar(select(func.max(Run.started_at - Run.created_at)).where(Run.started_at > now - RECENT_SECONDS))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, bindparam, func, literal_column, select, text, tuple_
+from sqlalchemy import BigInteger, bindparam, case, func, literal_column, select, text, tuple_
 from sqlalchemy.orm import Session
 
 from server.blocks import insert_into
@@ -166,18 +166,22 @@ def queue_states(session: Session) -> dict[str, QueueState]:
 
 def all_queues(session: Session, workers: Iterable[Worker] = ()) -> list[QueueState]:
     """Every queue that has settings, runs that wait or run, or a worker among these; and the default one. By name."""
-    states = queue_states(session)
-    counted = select(Run.queue, func.count()).where(_QUEUED).group_by(Run.queue)
-    queued = dict(session.execute(counted).all())
-    # the newest event of a queued run is its coming into the queue: submitted, given back, resumed
-    came = (Transition.run_id == Run.id) & (Transition.seq == Run.seq)
-    waits = select(Run.queue, func.min(Transition.at)).join(Transition, came).where(_QUEUED).group_by(Run.queue)
-    oldest = dict(session.execute(waits).all())
+    states, waits = queue_states(session), waiting(session)
     named = {str(name) for worker in workers for name in worker.capabilities.get("queues") or ()}
-    return [
-        replace(states.get(name, QueueState(name)), queued=queued.get(name, 0), oldest_at=oldest.get(name))
-        for name in sorted({DEFAULT_QUEUE, *states, *named, *queued})
-    ]
+    found = []
+    for name in sorted({DEFAULT_QUEUE, *states, *named, *waits}):
+        queued, oldest_at = waits.get(name, (0, None))
+        found.append(replace(states.get(name, QueueState(name)), queued=queued, oldest_at=oldest_at))
+    return found
+
+
+def waiting(session: Session) -> dict[str, tuple[int, float]]:
+    """How many runs wait in each queue where some do, and since when the one that has waited longest. Costs with their number."""
+    # the newest event of a queued run is its coming into the queue: submitted, given back, resumed; most have only the first
+    came = select(Transition.at).where(Transition.run_id == Run.id, Transition.seq == Run.seq).scalar_subquery()
+    since = func.min(case((Run.seq > 1, func.coalesce(came, Run.created_at)), else_=Run.created_at))
+    rows = session.execute(select(Run.queue, func.count(), since).where(_QUEUED).group_by(Run.queue))
+    return {queue: (number, at) for queue, number, at in rows}
 
 
 def _kind(run: Run) -> tuple[int, int, str, bool, str, str]:

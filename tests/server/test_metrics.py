@@ -68,7 +68,7 @@ def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, databas
     with database.write() as session:
         jobs.register_worker(session, 'a"b\\c\n', "here", 2, {"devices": ["cpu"], "writes": writes})
         session.execute(update(Run).where(Run.id == waiting[0]).values(queue="gpu"))
-        session.execute(text("UPDATE transitions SET at = at - 100 WHERE run_id = :run"), {"run": waiting[1]})
+        session.execute(update(Run).where(Run.id == waiting[1]).values(created_at=Run.created_at - 100))
     samples = scrape(client)
     assert value(samples, "runs", status="running") == 1
     assert (value(samples, "queue_depth", queue="default"), value(samples, "queue_depth", queue="gpu")) == (2, 1)
