@@ -12,12 +12,14 @@ from tests.chaos.proxy import Mode
 from tests.chaos.site import Member, Site
 
 Undo = Callable[[], None]
-LETHAL = (
+COSTLY = (  # may cost a run its worker: these last, or may last, longer than a lease
     "trainer killed",
     "worker killed",
     "worker's machine lost power",
     "trainer stopped past its lease",
     "worker stopped past its lease",
+    "database: connections refused",
+    "database: half-open",
 )
 
 

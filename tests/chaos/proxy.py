@@ -37,23 +37,28 @@ class Proxy:
 
     def become(self, mode: Mode, seconds: float = 0.0) -> None:
         """Change the behaviour of every connection, those that exist and those to come."""
-        self.seconds, self.mode = seconds, mode
-        if mode == "refuse":
-            self.cut()
-        if mode == "pass":
-            self.cut(only_holed=True)
+        with self._lock:  # with what follows from it: nothing passes, is swallowed or connects by the old mode any more
+            self.seconds, self.mode = seconds, mode
+            pairs = self._taken(only_holed=mode == "pass") if mode in ("refuse", "pass") else []
+        self._reset(pairs)
 
-    def cut(self, *, only_holed: bool = False) -> int:
+    def cut(self) -> int:
         """Reset connections in both directions, mid-stream; gives how many."""
         with self._lock:
-            keys = [key for key in self._pairs if not only_holed or key in self._holed]
-            pairs = [self._pairs.pop(key) for key in keys]
+            pairs = self._taken()
+        self._reset(pairs)
+        return len(pairs)
+
+    def _taken(self, *, only_holed: bool = False) -> list[tuple[socket.socket, socket.socket]]:
+        keys = [key for key in self._pairs if not only_holed or key in self._holed]
+        return [self._pairs.pop(key) for key in keys]
+
+    def _reset(self, pairs: list[tuple[socket.socket, socket.socket]]) -> None:
         for pair in pairs:
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                     end.shutdown(socket.SHUT_RDWR)  # wakes the pump; its close sends the reset
-        return len(pairs)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -85,7 +90,11 @@ class Proxy:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         key = id(client)
         with self._lock:
-            self._pairs[key] = (client, server)
+            refused = self.mode == "refuse"  # since it was accepted
+            if not refused:
+                self._pairs[key] = (client, server)
+        if refused:
+            self._reset([(client, server)])
         try:
             self._pump(key, client, server)
         except OSError:
@@ -109,11 +118,11 @@ class Proxy:
                     self._pass_on(key, data, ready.data)
 
     def _pass_on(self, key: int, data: bytes, to: socket.socket) -> None:
-        if self.mode == "silent" or key in self._holed:
-            with self._lock:
+        with self._lock:
+            if self.mode == "silent" or key in self._holed:
                 self.holes += key not in self._holed
                 self._holed.add(key)
-            return
+                return
         if self.mode == "delay":
             time.sleep(self.seconds)
         while self.mode == "drip" and data:

@@ -7,7 +7,6 @@ import glob
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,17 +16,13 @@ import psutil
 import psycopg
 import redis
 
-START_SECONDS = 60.0
+from tests.installation import hold_port
+
+START_SECONDS = 120.0
 
 
 class Missing(RuntimeError):
     """A program that the suite needs is not installed, or may not be used here."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(what: str, ask: Callable[[], bool], seconds: float = START_SECONDS) -> None:
@@ -42,7 +37,8 @@ class Postgres:
     """Started with initdb as user postgres when we are root, since it refuses to run as root. `url` goes past every proxy."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self._held = folder, hold_port()
+        self.port = self._held.getsockname()[1]
         self.url = f"postgresql+psycopg://stablessm@127.0.0.1:{self.port}/postgres"
         found = shutil.which("pg_ctl") or next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin/pg_ctl"), reverse=True)), None)
         if found is None:
@@ -61,9 +57,15 @@ class Postgres:
             return  # two faults may end at once
         options = ["-p", str(self.port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}"]
         command = self._as([str(self._bin / "postgres"), "-D", str(self.folder / "data"), *options])
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", start_new_session=True)
-        until("PostgreSQL", self.answers)
+
+        def started() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                # it refuses while a process of the killed one still holds the shared memory
+                with (self.folder / "log").open("ab") as log:
+                    self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", start_new_session=True)
+            return self.answers()
+
+        until("PostgreSQL", started)
 
     def answers(self) -> bool:
         try:
@@ -98,7 +100,8 @@ class Redis:
     """With an append-only file, so that `kill` and `start` keep what was queued; `kill(forget=True)` loses it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self._held = folder, hold_port()
+        self.port = self._held.getsockname()[1]
         if shutil.which("redis-server") is None:
             raise Missing("no redis-server on the PATH")
         self.folder.mkdir(parents=True)

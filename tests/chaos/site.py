@@ -19,7 +19,8 @@ import psutil
 from server.db import Database
 from server.settings import run_folder
 from tests.chaos.proxy import Proxy
-from tests.chaos.services import Postgres, Redis, free_port, until
+from tests.chaos.services import Postgres, Redis, until
+from tests.installation import hold_port
 
 TOKEN = "the-token-of-the-chaos-suite"
 MARK = "STABLESSM_CHAOS_MARK"
@@ -40,7 +41,8 @@ class Site:
     """`lease`: the workers' --lease-seconds. Everything is in `folder` and gone after `close`, whatever state it is in."""
 
     def __init__(self, folder: Path, *, workers: int, lease: int) -> None:
-        self.folder, self.data_dir, self.lease, self.port = folder, folder / "state", lease, free_port()
+        self.folder, self.data_dir, self.lease, self._held = folder, folder / "state", lease, hold_port()
+        self.port = self._held.getsockname()[1]
         self.mark = uuid.uuid4().hex
         folder.chmod(0o755)  # PostgreSQL runs as another user
         self.postgres, self.redis = Postgres(folder / "postgres"), Redis(folder / "redis")
@@ -147,7 +149,7 @@ class Site:
                 answer.append(reply.json()["id"])
             return bool(answer)
 
-        until("answer to a submission", asked, 90)
+        until("answer to a submission", asked, 180)
         return answer[0]
 
     def logs(self, characters: int = 6000) -> str:

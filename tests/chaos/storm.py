@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from server.jobs import MAX_WORKERS_LOST
 from server.models import FINAL, Run
-from tests.chaos.faults import FAULTS, LETHAL, Nothing, Undo, inject
+from tests.chaos.faults import COSTLY, FAULTS, Nothing, Undo, inject
 from tests.chaos.site import Site
 from tests.chaos.verdict import Recorded, Verdict, judge
 
@@ -145,12 +146,12 @@ class Storm:
         quiet = not self.injections or time.monotonic() - self.injections[-1].at > QUIET_SECONDS
         if not training and not quiet:
             return False  # nothing to disturb
-        kind = next((k for k in kinds if not (fragile and k in LETHAL)), None)
+        kind = next((k for k in kinds if not (fragile and k in COSTLY)), None)
         if kind is None or any(i.undo and i.kind.split(":")[0] == kind.split(":")[0] for i in self.injections):
             return False
         try:
             seconds, undo = inject(kind, self.site, chance)
-        except Nothing:
+        except (Nothing, psutil.NoSuchProcess):  # or what there was has ended meanwhile
             return False
         kinds.remove(kind)
         now = time.monotonic()
