@@ -1,25 +1,29 @@
 """A thousand viewers over twenty live runs, and one that stopped reading.
 
-    python -m benchmarks.load_viewers '{"port", "token", "viewers", "runs", "seconds"}'    # the process of the viewers
-    python -m benchmarks.load_viewers '{"url", "runs", "seconds", "data_dir"}'             # the process of the runs
+    python -m benchmarks.load_viewers '{"port", "token", "viewers", "runs", "seconds", "out"}'    # the process of the viewers
+    python -m benchmarks.load_viewers '{"url", "runs"}'                                           # the process of the runs
 
-Viewers are raw sockets in one event loop that look only at `id:` lines, so that their own cost stays small and apart. A run's
-process writes one flush every 250 ms and notes when its transaction was committed; delay is from there to a viewer's socket.
+A run's process writes one flush every 250 ms until its stdin closes and notes when each transaction was committed. Viewers are
+plain sockets under one epoll. Delay is from the commit to the last byte of the event at a viewer's socket as the kernel stamped
+it: how late a busy viewer then reads it is no delay of the server and is told apart.
 """
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import json
-import re
+import select
 import socket
+import struct
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 
-from benchmarks.load_places import Row, child, percentiles, place, serving
+from benchmarks.load_places import Row, Serving, child, percentiles, place, serving
 from server import blocks, jobs
 from server.db import Database
 from stablessm_core.config import parse_config
@@ -28,36 +32,60 @@ from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
 from worker.notify import publisher
 
 RUNS, PERIOD, STEPS, WIDTH = 20, 0.25, 4, 64
-WHOLE_EVENT = re.compile(rb"\nid: (\d+)\n")
+OPENING = 50  # viewers that connect at the same time
+PATIENCE = 60.0  # for all to connect; for the stalled one to be dropped, after the measurement
+SO_TIMESTAMPNS = 35  # Linux: the arrival of what is received, in the ancillary data
+STAMP = struct.Struct("qq")
 
 
 def measure(url: str, folder: Path, *, seconds: float, viewers: int) -> list[Row]:
     with place(url, folder / "viewers") as database, serving(database, folder / "viewers") as server:
         runs = _start_runs(database)
-        order = {"url": database.url, "runs": runs, "seconds": seconds + 20, "data_dir": str(folder)}
-        writer = child("benchmarks.load_viewers", json.dumps(order))
+        writer = child("benchmarks.load_viewers", json.dumps({"url": database.url, "runs": runs}))
         watch = {"port": server.port, "token": server.token, "viewers": viewers, "runs": runs, "seconds": seconds}
-        watching = child("benchmarks.load_viewers", json.dumps(watch))
+        out = folder / "received.npy"
+        watching = child("benchmarks.load_viewers", json.dumps(watch | {"out": str(out)}))
         assert watching.stdout is not None
         watching.stdout.readline()  # all are connected
         cpu, began = server.cpu_seconds(), time.monotonic()
+        watching.stdout.readline()  # the time is over
+        spent, window = server.cpu_seconds() - cpu, time.monotonic() - began
         seen = json.loads(watching.stdout.readline())
-        share, rss = (server.cpu_seconds() - cpu) / (time.monotonic() - began), server.rss_mib()
-        watching.wait()
-        committed = {(run, seq): at for run, seq, at in json.loads(writer.communicate()[0].splitlines()[-1])}
-    pairs = [(committed[run, seq], at) for run, seq, at in seen["received"] if (run, seq) in committed]
-    delays = [max(0.0, at - then) for then, at in pairs]
+        wrote = json.loads(writer.communicate()[0].splitlines()[-1])
+        counted = _counters(server)
+        peak = _peak_mib(server)
+    received = np.load(out)
+    committed = {(run, seq): at for run, seq, at in wrote["committed"]}
+    then = np.array([committed[run, seq] for run, seq in received[:, :2].astype(int).tolist()])
+    delay, own = np.maximum(received[:, 2] - then, 0.0), received[:, 3] - received[:, 2]
+    beside = received[:, 0] == runs[0]  # viewers of the run that the stalled one watches
     return [
         Row(
-            f"{seen['open']} viewers of {RUNS} runs, commit to receipt, {len(delays):,} events",
-            percentiles(delays),
+            f"{seen['open']} viewers of {RUNS} runs, commit to arrival, {len(delay):,} events",
+            percentiles(delay),
             "p99 < 300 ms",
         ),
-        Row("events missed or repeated by a viewer", f"{seen['missed']}", "0"),
-        Row("server, share of one core; resident", f"{share * 100:.0f} %; {rss:.0f} MiB", "< 30 %; < 300 MiB"),
-        Row("share of one core of the viewers' own process", f"{seen['cpu'] * 100:.0f} %"),
-        Row("a stalled viewer, reading again", seen["stalled"], "harms nobody"),
-    ]
+        Row("events missed or repeated by a viewer", f"{seen['missed']}; {seen['repeated']}", "0"),
+        Row("server, share of one core; peak memory", f"{spent / window:.0%}; {peak:.0f} MiB", "< 30 %; < 300 MiB"),
+        Row("server, CPU per delivered event of {:.0f} kB".format(seen["bytes"] / len(delay) / 1e3),
+            f"{spent / len(delay) * 1e6:.0f} us"),
+        Row("a viewer that reads nothing", f"{seen['stalled']}; {counted}", "harms nobody"),
+        Row("the others of its run; of other runs", f"{percentiles(delay[beside])}; {percentiles(delay[~beside])}"),
+        Row("how late the viewers' process read what had arrived", percentiles(own)),
+        Row("share of one core: viewers; runs", f"{seen['cpu']:.0%}; {wrote['cpu']:.0%} ({wrote['rate']:.0f} commits/s)"),
+    ]  # fmt: skip
+
+
+def _counters(server: Serving) -> str:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    page = httpx.get(f"http://127.0.0.1:{server.port}/metrics", headers=headers, timeout=30).text
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("stablessm_live_"))
+    return ", ".join(f"{name} {values.get(f'stablessm_live_{name}_total', '-')}" for name in ("stalled", "resets"))
+
+
+def _peak_mib(server: Serving) -> float:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def _start_runs(database: Database) -> list[int]:
@@ -75,15 +103,15 @@ def _start_runs(database: Database) -> list[int]:
     return runs
 
 
-def write_runs(url: str, runs: list[int], seconds: float) -> list[tuple[int, int, float]]:
-    """Flush every run each PERIOD, spread over it; (run, seq, time of commit) of each."""
+def write_runs(url: str, runs: list[int]) -> dict[str, object]:
+    """Flush every run each PERIOD, spread over it, until stdin closes; (run, seq, time of commit) of each."""
     database, rng, committed = Database(url), np.random.default_rng(0), []
     publish = publisher(database, None)
-    began, turn = time.monotonic(), 0
-    while (now := time.monotonic() - began) < seconds:
-        due = turn * PERIOD / len(runs)
-        if now < due:
-            time.sleep(due - now)
+    began, cpu = time.monotonic(), time.process_time()
+    for turn in itertools.count():
+        due = began + turn * PERIOD / len(runs)
+        if select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
+            break
         run, first = runs[turn % len(runs)], 1 + turn // len(runs) * STEPS
         part = [Block("scalars", 0, first, 1, np.ones((1, STEPS), np.float32)),
                 Block("ssm/0", 0, first, 1, rng.random((2 * WIDTH, STEPS), np.float32))]  # fmt: skip
@@ -91,77 +119,121 @@ def write_runs(url: str, runs: list[int], seconds: float) -> list[tuple[int, int
             seq = blocks.store_flush(session, run, 1, part, step=first + STEPS - 1)
         committed.append((run, seq, time.time()))
         publish(run)
-        turn += 1
     database.close()
-    return committed
+    took = time.monotonic() - began
+    return {"committed": committed, "rate": len(committed) / took, "cpu": (time.process_time() - cpu) / took}
 
 
-async def watch(port: int, token: str, viewers: int, runs: list[int], seconds: float) -> dict[str, object]:
-    """Open the viewers, then receive for `seconds`; a sample of what was received, and what each missed."""
-    received: list[tuple[int, int, float]] = []
-    missed = 0
-    counting = False
+@dataclass
+class View:
+    """One viewer: `tail` is the beginning of an event whose end is still to come."""
 
-    async def view(run: int, opened: asyncio.Semaphore, index: int) -> None:
-        nonlocal missed
-        async with opened:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-            writer.write(_request(port, run, token))
-            await reader.readuntil(b"\nid: ")
-        ready[index].set()
-        tail, last = b"\nid: ", None
-        while data := await reader.read(1 << 16):
-            at, tail, end = time.time(), tail + data, 0
-            for found in WHOLE_EVENT.finditer(tail):
-                seq = int(found[1])
-                missed += last is not None and seq != last + 1
-                last = seq
-                if counting:
-                    received.append((run, seq, at))
-                end = found.end()
-            tail = tail[end:][-64:]  # an id line is shorter; its end may be still to come
+    run: int
+    socket: socket.socket
+    tail: bytes = b""
+    last: int | None = None
 
-    stalled = socket.create_connection(("127.0.0.1", port))
-    stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stalled.sendall(_request(port, runs[0], token))
-    ready, opened = [asyncio.Event() for _ in range(viewers - 1)], asyncio.Semaphore(50)
-    tasks = [asyncio.create_task(view(runs[i % len(runs)], opened, i)) for i in range(viewers - 1)]
-    for event in ready:
-        await asyncio.wait_for(event.wait(), 120)
+    def events(self, data: bytes) -> list[int]:
+        """Numbers of the events that are complete with these bytes."""
+        data, begin, found = self.tail + data, 0, []
+        while (at := data.find(b"\nid: ", begin)) >= 0 and (end := data.find(b"\n\n", at)) >= 0:
+            number = data[at + 5 : data.index(b"\n", at + 5)]
+            if b"." not in number:  # else not the last frame of its event
+                found.append(int(number))
+            begin = end
+        self.tail = data[at:] if at >= 0 else data[max(begin, len(data) - 4) :]
+        return found
+
+
+class Watch:
+    """All viewers under one epoll."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.port, self.token = port, token
+        self.views: dict[int, View] = {}
+        self.poller = select.epoll()
+        self.received: list[tuple[int, int, float, float]] = []  # run, seq, arrived, read
+        self.counting = False
+        self.missed = self.repeated = self.bytes = 0
+        self.stalled: socket.socket | None = None
+        self.dropped: float | None = None
+
+    def open(self, run: int) -> socket.socket:
+        viewer = socket.create_connection(("127.0.0.1", self.port))
+        viewer.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        viewer.sendall(self._request(run))
+        viewer.setblocking(False)
+        self.views[viewer.fileno()] = View(run, viewer)
+        self.poller.register(viewer, select.EPOLLIN)
+        return viewer
+
+    def stall(self, run: int) -> None:
+        """A viewer far away that never reads: small packets, hardly any buffer."""
+        self.stalled = socket.socket()
+        self.stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.stalled.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        self.stalled.connect(("127.0.0.1", self.port))
+        self.stalled.sendall(self._request(run))
+        self.poller.register(self.stalled, 0)  # errors and the end are told unasked
+
+    def receive(self, seconds: float) -> None:
+        """Whatever arrives within these seconds at the most; returns after one round."""
+        for fd, _ in self.poller.poll(seconds):
+            view = self.views.get(fd)
+            if view is None:
+                self.dropped = time.monotonic()
+                self.poller.unregister(fd)
+                continue
+            data, ancillary, _, _ = view.socket.recvmsg(1 << 18, 64)
+            read = time.time()
+            if not data:
+                self.poller.unregister(fd)
+                del self.views[fd]
+                continue
+            whole, part = STAMP.unpack(ancillary[0][2])
+            for seq in view.events(data):
+                if view.last is not None:
+                    self.missed += max(0, seq - view.last - 1)
+                    self.repeated += seq <= view.last
+                view.last = seq
+                if self.counting:
+                    self.received.append((view.run, seq, whole + part * 1e-9, read))
+            self.bytes += len(data) * self.counting
+
+    def _request(self, run: int) -> bytes:
+        return (f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
+                "Accept: text/event-stream\r\n\r\n").encode()  # fmt: skip
+
+
+def watch(port: int, token: str, viewers: int, runs: list[int], seconds: float, out: str) -> dict[str, object]:
+    """Open the viewers, then receive for `seconds`: what arrived goes to the file `out`."""
+    everyone = Watch(port, token)
+    everyone.stall(runs[0])
+    stalled_since, deadline = time.monotonic(), time.monotonic() + PATIENCE
+    for first in range(0, viewers - 1, OPENING):
+        for i in range(first, min(first + OPENING, viewers - 1)):
+            everyone.open(runs[i % len(runs)])
+        while any(view.last is None for view in everyone.views.values()):
+            assert time.monotonic() < deadline, f"{len(everyone.views)} viewers are open, not all of them have been answered"
+            everyone.receive(1.0)
     print("connected", flush=True)
-    counting, cpu, began = True, time.process_time(), time.monotonic()
-    await asyncio.sleep(seconds)
-    counting, cpu = False, (time.process_time() - cpu) / (time.monotonic() - began)
-    running = sum(not task.done() for task in tasks)
-    for task in tasks:
-        task.cancel()
-    return {"received": received[:: max(1, len(received) // 200_000)], "missed": missed, "open": running + 1, "cpu": cpu,
-            "stalled": await asyncio.to_thread(_wake, stalled)}  # fmt: skip
-
-
-def _wake(stalled: socket.socket) -> str:
-    # what a viewer that read nothing all the while finds when it reads again
-    stalled.settimeout(3)
-    data = b""
-    try:
-        while len(data) < 1 << 26 and data.count(b"event: reset") == 0 and (more := stalled.recv(1 << 20)):
-            data += more
-    except TimeoutError:
-        pass
-    return f"{data.count(b'event: reset')} reset after {len(data) / 1e6:.1f} MB"
-
-
-def _request(port: int, run: int, token: str) -> bytes:
-    return (f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
-            "Accept: text/event-stream\r\n\r\n").encode()  # fmt: skip
+    everyone.counting, cpu, began = True, time.process_time(), time.monotonic()
+    while (left := began + seconds - time.monotonic()) > 0:
+        everyone.receive(left)
+    everyone.counting, cpu = False, (time.process_time() - cpu) / (time.monotonic() - began)
+    print("over", flush=True)
+    running = len(everyone.views) + 1
+    while everyone.dropped is None and time.monotonic() < began + seconds + PATIENCE:
+        everyone.receive(1.0)
+    np.save(out, np.array(everyone.received))
+    stalled = f"dropped after {everyone.dropped - stalled_since:.0f} s" if everyone.dropped else "still connected"
+    return {"open": running, "cpu": cpu, "missed": everyone.missed, "repeated": everyone.repeated,
+            "bytes": everyone.bytes, "stalled": stalled}  # fmt: skip
 
 
 def main() -> None:
     order = json.loads(sys.argv[1])
-    if "url" in order:
-        print(json.dumps(write_runs(order["url"], order["runs"], order["seconds"])))
-    else:
-        print(json.dumps(asyncio.run(watch(**order))), flush=True)
+    print(json.dumps(write_runs(**order) if "url" in order else watch(**order)), flush=True)
 
 
 if __name__ == "__main__":

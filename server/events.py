@@ -6,17 +6,22 @@ ones before it carry "number-before.index", so that a connection which breaks be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from server.answers import alert_answer, eta_seconds
 from server.encoding import dumps, plain, typed
-from server.models import Run
+from server.models import AlertRow, BlockRow, Run, Transition
 from server.queries import Event as StoredEvent
-from server.queries import Points, events_after
+from server.queries import Layout, Points, events_after, events_of
+
+Stored = TypeVar("Stored", BlockRow, AlertRow, Transition)
 
 MAX_FRAMES = 1000  # of one event; more would not fit the id
 KEPT_SELECTIONS = 4
@@ -83,6 +88,53 @@ def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[
         return None
     stored = events_after(session, run_id, after, limit)
     return [_encode(event, run) for event in stored], min(run.seq, after + limit)
+
+
+def read_news(
+    session: Session, known: dict[int, int], layouts: dict[int, Layout], limit: int
+) -> dict[int, tuple[list[Event], int] | None]:
+    """As `read_events`, of every run that has something after the number that is `known` of it; None: it was deleted.
+
+    Few queries, however many runs have news: this is what the live view does all day. `layouts` are kept from call to call.
+    """
+    newest = dict(session.execute(select(Run.id, Run.seq).where(Run.id.in_(known))).all())
+    changed = {run_id: newest.get(run_id) for run_id, seq in known.items() if newest.get(run_id) != seq}
+    if not changed:
+        return {}
+    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(changed)))}
+    near = [run_id for run_id, seq in changed.items() if seq is not None and 0 < seq - known[run_id] <= limit]
+    news = {run_id: read_events(session, run_id, known[run_id], limit) for run_id in changed if run_id not in near}
+    if not near:
+        return news
+    # up to the newest number of the snapshot: nothing stands beyond, so no merged block begins with some of these
+    blocks, alerts, changes = (
+        or_(*(and_(table.run_id == run_id, table.seq > known[run_id]) for run_id in near))
+        for table in (BlockRow, AlertRow, Transition)
+    )
+    rows = _by_run(session.scalars(select(BlockRow).where(blocks, BlockRow.level == 0)))
+    alerts_of = _by_run(session.scalars(select(AlertRow).where(alerts).order_by(AlertRow.id)))
+    changes_of = _by_run(session.scalars(select(Transition).where(changes)))
+    for run_id in near:
+        of_run, upper = rows.get(run_id, []), runs[run_id].seq
+        layout = partial(_layout, session, run_id, {row.group for row in of_run}, layouts)
+        stored = events_of(known[run_id], upper, of_run, alerts_of.get(run_id, ()), changes_of.get(run_id, ()), layout)
+        news[run_id] = [_encode(event, runs[run_id]) for event in stored], upper
+    return news
+
+
+def _layout(session: Session, run_id: int, groups: set[str], kept: dict[int, Layout]) -> Layout:
+    """The run's layout; a group never changes once it is described, so what is kept holds while it knows all the groups."""
+    layout = kept.get(run_id)
+    if layout is None or not groups <= {row.group for row in layout.series.values()}:
+        layout = kept[run_id] = Layout(session, run_id)
+    return layout
+
+
+def _by_run(rows: Iterable[Stored]) -> dict[int, list[Stored]]:
+    found: dict[int, list[Stored]] = {}
+    for row in rows:
+        found.setdefault(row.run_id, []).append(row)
+    return found
 
 
 def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:

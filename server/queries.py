@@ -5,7 +5,7 @@ A long stretch is read from the coarsest stored level that is fine enough: see s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -141,34 +141,45 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
     """
     upper = session.scalar(select(Run.seq).where(Run.id == run_id))
     upper = min(upper or 0, seq + limit)
-    events = {number: Event(number) for number in range(seq + 1, upper + 1)}
-    between = [table.seq > seq for table in (BlockRow, AlertRow, Transition)]
-    for row, number, at, values in _pieces(session, run_id, seq, upper):
-        layout = layout or Layout(session, run_id)
-        event = events[number]
-        event.points += layout.points(row.group, row.first_step + at * row.stride, row.stride, values)
-        last = row.first_step + (at + values.shape[1] - 1) * row.stride
-        event.attempt, event.last_step = row.attempt, max(event.last_step, last)
-    alerts = select(AlertRow).where(AlertRow.run_id == run_id, between[1], AlertRow.seq <= upper).order_by(AlertRow.id)
-    for alert in session.scalars(alerts):
-        events[alert.seq].alerts.append(alert)
-    changes = select(Transition).where(Transition.run_id == run_id, between[2], Transition.seq <= upper)
-    for change in session.scalars(changes):
-        events[change.seq].transition = change
-    return [e for e in events.values() if e.points or e.alerts or e.transition]
-
-
-def _pieces(session: Session, run_id: int, seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:
-    """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there.
-
-    A merged block stands under its last number, so of each group the first one beyond `upper` may begin with some of these.
-    """
+    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in (BlockRow, AlertRow, Transition)]
+    rows = list(session.scalars(select(BlockRow).where(*between[0], BlockRow.level == 0)))
     raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
-    rows = list(session.scalars(select(BlockRow).where(*raw, BlockRow.seq > seq, BlockRow.seq <= upper)))
+    # a merged block stands under its last number, so of each group the first one beyond `upper` may begin with some of these
     beyond = select(BlockRow.group, func.min(BlockRow.seq)).where(*raw, BlockRow.seq > upper).group_by(BlockRow.group)
     for group, number in session.execute(beyond):
         first = select(BlockRow).where(*raw, BlockRow.group == group, BlockRow.seq == number).order_by(BlockRow.first_step)
         rows += session.scalars(first.limit(1))
+    alerts = session.scalars(select(AlertRow).where(*between[1]).order_by(AlertRow.id))
+    changes = session.scalars(select(Transition).where(*between[2]))
+    return events_of(seq, upper, rows, alerts, changes, lambda: layout or Layout(session, run_id))
+
+
+def events_of(
+    seq: int,
+    upper: int,
+    rows: Iterable[BlockRow],
+    alerts: Iterable[AlertRow],
+    changes: Iterable[Transition],
+    layout: Callable[[], Layout],
+) -> list[Event]:
+    """The events seq + 1..upper of one run from all that is stored under them; `layout` is asked once, if there are points."""
+    events = {number: Event(number) for number in range(seq + 1, upper + 1)}
+    found: Layout | None = None
+    for row, number, at, values in _pieces(rows, seq, upper):
+        found = found or layout()
+        event = events[number]
+        event.points += found.points(row.group, row.first_step + at * row.stride, row.stride, values)
+        last = row.first_step + (at + values.shape[1] - 1) * row.stride
+        event.attempt, event.last_step = row.attempt, max(event.last_step, last)
+    for alert in alerts:
+        events[alert.seq].alerts.append(alert)
+    for change in changes:
+        events[change.seq].transition = change
+    return [e for e in events.values() if e.points or e.alerts or e.transition]
+
+
+def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:
+    """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there."""
     found = []
     for row in rows:
         pieces = pieces_of(row.payload, row.seq, row.count)

@@ -58,6 +58,7 @@ def metrics(database: DatabaseDep, hub: HubDep, request: Request) -> PlainTextRe
         build_info(page, check(session.connection()))
     page.one("live_viewers", "gauge", "Open live streams of this process.", hub.viewers)
     page.one("live_resets_total", "counter", "Viewers that fell behind and began anew.", hub.resets)
+    page.one("live_stalled_total", "counter", "Viewers dropped because they took nothing for 30 s.", hub.stalled)
     page.one("live_read_failures_total", "counter", "Reads of the live view that the database did not answer.", hub.failures)
     page.one("live_push", "gauge", "1 while live updates are pushed, 0 while they are polled.", request.app.state.alarm.connected)
     request.app.state.requests.describe(page)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from server.api.deps import DatabaseDep, HubDep
-from server.api.runs import find_run
-from server.db import Database
-from server.errors import Invalid, Unavailable
+from server.api.deps import HubDep
+from server.errors import Invalid, NotFound, Unavailable
 from server.events import parse_position
-from server.live import MAX_VIEWERS
+from server.live import MAX_VIEWERS, Hub, Viewer
 from server.schemas import RunId
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
@@ -28,20 +27,49 @@ data: "step":{"dtype":"f8","bdata":"..."},"value":{"dtype":"f4","bdata":"...","s
 Position = Annotated[str | None, Query(max_length=40, description="Continue after this event id; the header wins.")]
 
 
+class Stream(Response):
+    """Head and end go the usual way through all layers; what is between, the hub writes to the connection itself."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, hub: Hub, run_id: int, present: tuple[int, bytes], after: tuple[int, int] | None, wanted: frozenset[str] | None
+    ) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["Content-Length"]
+        self.hub, self.run_id, self.present, self.after, self.wanted = hub, run_id, present, after, wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        viewer = Viewer(scope["state"]["connection"], self.wanted, scope["http_version"] == "1.1")
+        listening = asyncio.create_task(_gone(receive))
+        listening.add_done_callback(viewer.leave)
+        try:
+            await self.hub.feed(viewer, self.run_id, self.present, self.after)
+        finally:
+            listening.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 @router.get(
     "/{run_id}/stream",
-    response_class=StreamingResponse,
+    response_class=Stream,
+    status_code=200,
     responses={200: {"content": {"text/event-stream": {"example": EXAMPLE}}, "description": "Server-Sent Events."}},
 )
 async def stream(
     run_id: RunId,
-    database: DatabaseDep,
     hub: HubDep,
     series: Annotated[str | None, Query(max_length=10_000, description="Only these series, separated by commas.")] = None,
     after: Position = None,
     last_event_id: Position = None,
     last_event_id_header: Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)] = None,
-) -> StreamingResponse:
+) -> Stream:
     """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, and `reset` when the page must refetch.
 
     Without a position the stream begins with the present status. `Last-Event-ID` continues without gap or repeat.
@@ -53,13 +81,9 @@ async def stream(
         raise Invalid(str(error), field="Last-Event-ID", allowed="the id of an event") from None
     if hub.viewers >= MAX_VIEWERS:
         raise Unavailable(f"{hub.viewers} live streams are open", allowed=f"at most {MAX_VIEWERS}", headers={"Retry-After": "5"})
-    seq = await run_in_threadpool(_seq, database, run_id)
-    wanted = frozenset(series.split(",")) if series is not None else None
-    return StreamingResponse(
-        hub.stream(run_id, seq, position, wanted), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
-    )
-
-
-def _seq(database: Database, run_id: int) -> int:
-    with database.read() as session:
-        return find_run(session, run_id).seq
+    present = await hub.present(run_id)
+    if present is not None and position is not None and position[0] > present[0]:
+        present = await hub.present(run_id)  # it shared a read that began before what the viewer has seen
+    if present is None:
+        raise NotFound(f"there is no run {run_id}", field="run_id")
+    return Stream(hub, run_id, present, position, frozenset(series.split(",")) if series is not None else None)

@@ -200,7 +200,7 @@ def test_all_viewers_share_one_encoding(sqlite_recording: Recording, tmp_path: P
         for viewer in viewers:
             viewer.wait(2)
         channel = server.hub.channels[1]
-        assert (channel.viewers, len(channel.ring), len(channel.ring[-1]._encoded)) == (20, 1, 1)
+        assert (len(channel.viewers), len(channel.ring), len(channel.ring[-1]._encoded)) == (20, 1, 1)
 
 
 def test_the_channel_goes_with_its_last_viewer(sqlite_recording: Recording, tmp_path: Path) -> None:
