@@ -21,6 +21,7 @@ from server.db import Database
 from server.errors import install_handlers
 from server.keyring import Keyring
 from server.live import Hub
+from server.lookout import Lookout
 from server.meter import Meter, Requests
 from server.schemas import ErrorAnswer
 from server.settings import Settings
@@ -62,6 +63,7 @@ def create_app(settings: Settings) -> FastAPI:
     guard(database, SILENCE_SECONDS)
     hub, readiness = Hub(database), service.Readiness()
     alarm = Alarm(hub, database, settings.broker_url)
+    lookout = Lookout(database, settings.broker_url, settings.lease_seconds, hub.wake)
     token = _token(settings)
     keyring, log = Keyring(database, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
@@ -69,11 +71,12 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for part in (hub, alarm, keyring, log, courier):
+        for part in (hub, alarm, keyring, log, courier, lookout):
             part.start()
         yield
         await alarm.close()
         await hub.close()
+        await asyncio.to_thread(lookout.close)
         await asyncio.to_thread(courier.close)
         await keyring.close()
         await asyncio.to_thread(log.close)

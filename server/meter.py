@@ -67,6 +67,8 @@ class Meter:
             }
             if (run := _run_of(scope, message)) is not None:
                 extra["run"] = run
+                if (attempt := scope.get("state", {}).get("attempt")) is not None:
+                    extra["attempt"] = attempt
             log.info("write", extra=extra)
 
 

@@ -18,6 +18,7 @@ NUMBERS = {  # field: variable, least
 }
 LISTS = {"hosts": "STABLESSM_HOSTS", "webhook_hosts": "STABLESSM_WEBHOOK_HOSTS"}  # separated by commas
 MOST = 1_000_000
+LEASES = (6.0, 600.0)  # seconds; heartbeats come every two
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Settings:
     max_queued: int = 20_000  # runs that wait at the same time
     streams_per_token: int = 200  # live streams of one created token
     audit_days: int = 90  # how long the audit log is kept
+    lease_seconds: float = 25.0  # a run without a sign of life for so long has lost its worker; seen within 30 s
 
     def __post_init__(self) -> None:
         # resolved once, so that a later change of directory (or a child process elsewhere) cannot move the state
@@ -53,12 +55,15 @@ class Settings:
             if not least <= getattr(self, name) <= MOST:
                 raise ValueError(f"{variable} is {getattr(self, name)}; allowed are {least} to {MOST}")
 
+        if not LEASES[0] <= self.lease_seconds <= LEASES[1]:
+            raise ValueError(f"STABLESSM_LEASE_SECONDS is {self.lease_seconds:g}; allowed are {LEASES[0]:g} to {LEASES[1]:g}")
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Self:
         """Settings from STABLESSM_* variables; an override that is not None wins. Empty variables count as unset.
 
-        STABLESSM_DATA_DIR, STABLESSM_DATABASE_URL, STABLESSM_BROKER_URL, STABLESSM_DATA, STABLESSM_TOKEN, and those of LISTS and
-        NUMBERS.
+        STABLESSM_DATA_DIR, STABLESSM_DATABASE_URL, STABLESSM_BROKER_URL, STABLESSM_DATA, STABLESSM_TOKEN,
+        STABLESSM_LEASE_SECONDS, and those of LISTS and NUMBERS.
         """
         env = os.environ if environment is None else environment
         names = {
@@ -77,6 +82,11 @@ class Settings:
                 if not (given.isascii() and given.isdigit()):
                     raise ValueError(f"{variable} is {given[:40]!r}; allowed are whole numbers from {least} to {MOST}")
                 values[name] = int(given[:20])
+        if given := env.get("STABLESSM_LEASE_SECONDS"):
+            try:
+                values["lease_seconds"] = float(given)
+            except ValueError:
+                raise ValueError(f"STABLESSM_LEASE_SECONDS is {given[:40]!r}; allowed are numbers of seconds") from None
         values.update({name: value for name, value in overrides.items() if value is not None})
         for name in ("data_dir", "data_root"):
             if name in values:

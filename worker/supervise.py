@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from server.blocks import LeaseLost
 from server.db import Database
 from server.models import Run
 from server.settings import Settings, run_folder
-from worker.attempt import spool_path
+from worker.attempt import checkpoint_folder, spool_path
 from worker.causes import LEASE_LOST, kernel_memory_kills, of_exit
 from worker.link import Message
 from worker.notify import Publish
@@ -28,7 +29,7 @@ from worker.spool import left_behind
 from worker.writer import AWAY, store
 from worker.writes import Tally
 
-LOOK_SECONDS = 0.5  # how soon a cancel is seen
+LOOK_SECONDS = 0.25  # how soon a cancel is seen
 CANCEL_SECONDS = 1.0  # how long the step in progress may still take after a cancel
 DRAIN_SECONDS = 5.0  # the same, with a checkpoint, after the worker was asked to stop
 GOODBYE_SECONDS = 3.0  # between a run's end in the database and the end of its process
@@ -67,6 +68,7 @@ class Supervision:
         finally:
             code = self.child.end(GOODBYE_SECONDS)
             self.tally.ended(self.claim.run_id, self.claim.attempt)
+            self._tidy()
         if code == LEASE_LOST:
             log.warning("lease lost, the run belongs to another attempt or is over", extra=self._who)
         elif not self._over:
@@ -94,9 +96,12 @@ class Supervision:
     def _follow(self) -> None:
         look_at = time.monotonic()
         while True:
-            message = self.child.link.receive(timeout=max(0.0, look_at - time.monotonic()))
+            next_at = look_at if self._kill_at is None else min(look_at, self._kill_at)
+            message = self.child.link.receive(timeout=max(0.0, next_at - time.monotonic()))
             if message is not None:
                 self._hear(message)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill()
             if time.monotonic() >= look_at:
                 self._look()
                 look_at = time.monotonic() + LOOK_SECONDS
@@ -117,9 +122,6 @@ class Supervision:
 
     def _look(self) -> None:
         now = time.monotonic()
-        if self._kill_at is not None and now >= self._kill_at:
-            self.child.kill()
-            return
         if self.stop.is_set() and self._told is None:
             self._tell("drain", now + DRAIN_SECONDS)
         try:
@@ -142,6 +144,24 @@ class Supervision:
         self._told = what
         self._kill_by(deadline)
         self.child.link.send({"stop": what})
+
+    def _tidy(self) -> None:
+        # A process killed while it wrote a checkpoint leaves a draft of up to gigabytes under a hidden name.
+        folder = checkpoint_folder(self.settings.data_dir, self.claim.run_id, self.claim.attempt)
+        for draft in folder.glob(".*"):
+            try:
+                draft.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("an unfinished checkpoint stays: %s", error, extra=self._who)
+
+    def _kill(self) -> None:
+        self.child.kill()
+        self._kill_at = None
+        if self._told == "cancel" and self._failure is None and not self._over:
+            # The row before the body: nothing of it runs any more, but the kernel may take seconds over a large one's memory.
+            self._settle(-signal.SIGKILL)
+            self._over = True
+            self.publish(self.claim.run_id)
 
     def _kill_by(self, deadline: float) -> None:
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)

@@ -150,10 +150,10 @@ class Workplace:
     def _train(self, lane: Lane, claim: jobs.Claim) -> bool:
         log.info("claimed", extra={"run": claim.run_id, "attempt": claim.attempt, "lane": lane.number})
         self._publish(claim.run_id)
-        child = self._nursery.take(lane, WARM_SECONDS)
+        child = self._nursery.take(lane, 0.0)  # it was there before the claim; to wait for the next one would hold up a cancel
         if child is None:
             with self._database.write() as session:
-                jobs.release(session, claim.run_id, claim.attempt, "no training process could be started")
+                jobs.release(session, claim.run_id, claim.attempt, "its training process ended before it had the run")
             return False
         Supervision(claim, child, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._tally).run()
         self._nursery.hurry(lane)

@@ -6,7 +6,7 @@ import logging
 import shutil
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
@@ -61,6 +61,7 @@ def submit(
     database: DatabaseDep,
     settings: SettingsDep,
     principal: PrincipalDep,
+    request: Request,
     response: Response,
     place: Annotated[Placed, Query()],
     idempotency_key: Annotated[
@@ -71,7 +72,7 @@ def submit(
     run, new = submit_run(database, settings, config, key=idempotency_key, submitted_by=principal.token_id, place=columns(place))
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/api/runs/{run.id}"
-    return _answer(database, run.id)
+    return _written(request, database, run.id)
 
 
 class ListQuery(BaseModel):
@@ -133,7 +134,7 @@ def show(run_id: RunId, database: DatabaseDep) -> Response:
 
 
 @router.patch("/{run_id}", response_model=RunAnswer)
-def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep) -> Any:
+def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
     """Change name, tags or notes; while the run is queued also its queue, priority and GPU."""
     with database.write() as session:
         run = find_run(session, run_id)
@@ -147,7 +148,7 @@ def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: Sett
             setattr(run, name, value if value is not None or name == "name" else ([] if name == "tags" else ""))
     if place:
         ring(settings.broker_url)  # it may fit a worker now that had nothing to do
-    return _answer(database, run_id)
+    return _written(request, database, run_id)
 
 
 @router.delete("/{run_id}", status_code=204)
@@ -166,19 +167,19 @@ def delete(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> None:
     except FileNotFoundError:
         pass  # it left nothing here
     except OSError as error:
-        log.warning("run %d is deleted, its folder is not: %s", run_id, error)
+        log.warning("the run is deleted, its folder is not: %s", error, extra={"run": run_id})
 
 
 @router.post("/{run_id}/cancel", response_model=RunAnswer)
-def cancel(run_id: RunId, database: DatabaseDep) -> Any:
+def cancel(run_id: RunId, database: DatabaseDep, request: Request) -> Any:
     """Stop a queued run at once, a running one within seconds; what it has recorded stays."""
-    return _change_status(database, run_id, jobs.request_cancel)
+    return _change_status(request, database, run_id, jobs.request_cancel)
 
 
 @router.post("/{run_id}/resume", response_model=RunAnswer)
-def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Any:
+def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
     """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint."""
-    answer = _change_status(database, run_id, jobs.resume_run)
+    answer = _change_status(request, database, run_id, jobs.resume_run)
     ring(settings.broker_url)
     return answer
 
@@ -205,11 +206,17 @@ def _answer(database: Database, run_id: int) -> dict[str, Any]:
         return run_shown(session, run_id)
 
 
-def _change_status(database: Database, run_id: int, act: Any) -> dict[str, Any]:
+def _written(request: Request, database: Database, run_id: int) -> dict[str, Any]:
+    answer = _answer(database, run_id)
+    request.state.attempt = answer["attempt"]  # for the log's line about this write
+    return answer
+
+
+def _change_status(request: Request, database: Database, run_id: int, act: Any) -> dict[str, Any]:
     with database.write() as session:
         find_run(session, run_id)
         try:
             act(session, run_id)
         except jobs.NotAllowed as error:
             raise Conflict(str(error), field="status") from None
-    return _answer(database, run_id)
+    return _written(request, database, run_id)
