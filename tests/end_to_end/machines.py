@@ -102,7 +102,7 @@ def postgres(folder: Path, address: str, unavailable: Unavailable) -> Iterator[s
     finally:
         pid = int((data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, 3)  # SIGQUIT: at once, children too
-        process.wait(20)
+        process.wait(90)
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def redis_server(folder: Path, address: str, unavailable: Unavailable) -> Iterat
         yield url
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def _ping(url: str) -> None:
@@ -129,7 +129,7 @@ def _ping(url: str) -> None:
         client.ping()
 
 
-def _until_answers(ask: Callable[[], None], seconds: float = 60.0) -> None:
+def _until_answers(ask: Callable[[], None], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from installation import Installation, events
+from installation import FINAL, Installation, events, hold_port
 from sqlalchemy import create_engine, text
 
 SMALL = {
@@ -42,9 +41,8 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     place = tmp_path_factory.mktemp("installation")
     database, broker = request.param.split("-")
     url = request.getfixturevalue("module_postgres_url") if database == "postgres" else f"sqlite:///{place / 'shared.db'}"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    held = hold_port()
+    port = held.getsockname()[1]
     made = Installation(place / "state", port)
     made.environment |= {"STABLESSM_DATABASE_URL": url, "STABLESSM_DATA_DIR": str(place / "state")}
     try:
@@ -52,13 +50,14 @@ def installation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
             made.start("up", "--port", str(port))
         else:
             made.environment["STABLESSM_BROKER_URL"] = request.getfixturevalue("module_redis_url")
-            assert made.start("migrate").wait(60) == 0, made.output()
+            assert made.start("migrate").wait(180) == 0, made.output()
             made.start("serve", "--port", str(port))
             made.start("worker")
         made.wait_until_ready()
         yield made
     finally:
         made.kill_all()
+        held.close()
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +151,7 @@ def follow(client: httpx.Client, run_id: int) -> tuple[list[int], list[int], lis
     ids: list[int] = []
     steps: list[int] = []
     statuses: list[str] = []
-    with client.stream("GET", f"/api/runs/{run_id}/stream", headers={"Last-Event-ID": "0"}, timeout=60) as response:
+    with client.stream("GET", f"/api/runs/{run_id}/stream", headers={"Last-Event-ID": "0"}, timeout=150) as response:
         assert response.status_code == 200
         for event in events(response):
             data = json.loads(event["data"])
@@ -162,7 +161,7 @@ def follow(client: httpx.Client, run_id: int) -> tuple[list[int], list[int], lis
                 steps += [int(s) for one in loss for s in np.frombuffer(base64.b64decode(one["step"]["bdata"]), "<f8")]
             elif event.get("event") == "status":
                 statuses.append(data["status"])
-                if data["status"] == "finished":
+                if data["status"] in FINAL:
                     break
     return ids, steps, statuses
 
@@ -182,12 +181,12 @@ def test_a_running_run_is_cancelled_and_resumed(installation: Installation, clie
     run_id = submit(client, config)
     installation.wait_for_step(client, run_id, 60)
     assert client.post(f"/api/runs/{run_id}/cancel").status_code == 200
-    cancelled = installation.wait_for_end(client, run_id, 20)
+    cancelled = installation.wait_for_end(client, run_id)
     assert cancelled["status"] == "cancelled"
     assert client.post(f"/api/runs/{run_id}/resume").status_code == 200
     installation.wait_for_step(client, run_id, cancelled["step"] + 10)
     client.post(f"/api/runs/{run_id}/cancel")
-    ended = installation.wait_for_end(client, run_id, 20)
+    ended = installation.wait_for_end(client, run_id)
     assert ended["attempt"] == cancelled["attempt"] + 1
     kept = series(client, run_id, "train/loss")["step"] if ended["step"] <= 2000 else None
     assert kept is None or kept == list(range(1, ended["step"] + 1))
@@ -201,8 +200,8 @@ def test_a_refused_submission_names_the_field(client: httpx.Client) -> None:
 
 
 def test_no_token_no_entrance(installation: Installation, stable: dict[str, Any]) -> None:
-    assert httpx.get(f"{installation.url}/api/runs").status_code == 401
-    assert httpx.get(f"{installation.url}/healthz").status_code == 200
+    assert httpx.get(f"{installation.url}/api/runs", timeout=60).status_code == 401
+    assert httpx.get(f"{installation.url}/healthz", timeout=60).status_code == 200
 
 
 def test_state_is_readable_by_its_owner_only(installation: Installation) -> None:
