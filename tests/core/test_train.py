@@ -18,6 +18,7 @@ from stablessm_core.checkpoint import CheckpointError, load_checkpoint
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
 from stablessm_core.tasks import get_task
+from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink
 from stablessm_core.train import Outcome, pick_device, train
@@ -31,6 +32,12 @@ SMALL: dict[str, Any] = {
 }
 # `direct` at a rate this high is beyond the boundary after one step and overflows within a few
 DIVERGING = {"model.reparameterization.name": "direct", "task.length": 100, "optimizer.lr": 1.0, "train.steps": 150}
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorder's thread that is paused for seconds on a busy machine must not cost rows here."""
+    monkeypatch.setattr(recorder_module, "PATIENCE", 100.0)
 
 
 def small(changes: dict[str, Any] | None = None) -> RunConfig:

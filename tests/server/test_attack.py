@@ -29,8 +29,10 @@ def filled(database_url: str) -> None:
 
 @pytest.mark.timeout(1800)
 def test_no_request_breaks_the_service_or_the_document(
-    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a database that a busy machine makes late is not away
+    monkeypatch.setattr("server.api.service.READY_SECONDS", 60.0)
     filled(database_url)
     tally, began = Tally(), time.monotonic()
     with (
@@ -38,7 +40,7 @@ def test_no_request_breaks_the_service_or_the_document(
         running(database_url, tmp_path, failures_per_minute=1_000_000, runs_per_minute=0) as (url, _),
     ):
         attack(url, BEARER, REQUESTS, tally)
-        assert httpx.get(f"{url}/readyz", headers=BEARER).status_code == 200
+        assert httpx.get(f"{url}/readyz", headers=BEARER, timeout=90).status_code == 200
     print(f"\n{database_url.partition(':')[0]}, {time.monotonic() - began:.0f} s\n", *tally.lines(), sep="\n")
     assert list(tally.problems)[:5] == []
     assert not any(status >= 500 for status in tally.statuses)
@@ -48,10 +50,11 @@ def test_no_request_breaks_the_service_or_the_document(
     assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_no_event_id_breaks_a_stream(sqlite_url: str, tmp_path: Path) -> None:
+def test_no_event_id_breaks_a_stream(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.api.service.READY_SECONDS", 60.0)
     filled(sqlite_url)
     heard = set()
-    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER, timeout=10) as client:
+    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER, timeout=90) as client:
 
         @given(position=st.integers().map(str) | st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30))
         def listen(position: str) -> None:
@@ -78,7 +81,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_name_is_text_on_every_page_or_refused(sqlite_url: str, tmp_path: Path, name: str) -> None:
-    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER) as client:
+    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER, timeout=60) as client:
         answer = client.post("/api/runs", json=BODY | {"name": name, "tags": [name[:60]]})
         assert answer.status_code in (201, 422)
         if answer.status_code == 422:
@@ -104,7 +107,7 @@ def test_a_hostile_name_is_text_on_every_page_or_refused(sqlite_url: str, tmp_pa
 
 def test_ten_thousand_characters_are_refused_or_bounded_everywhere(sqlite_url: str, tmp_path: Path) -> None:
     long = "x" * 10_000
-    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER) as client:
+    with running(sqlite_url, tmp_path) as (url, _), httpx.Client(base_url=url, headers=BEARER, timeout=60) as client:
         assert client.post("/api/runs", json=BODY).status_code == 201
         asked = {
             "name": client.post("/api/runs", json=BODY | {"name": long}),

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -128,12 +127,13 @@ def test_an_empty_installation_is_backed_up_too(database: Database, target: Data
 
 def test_a_backup_is_one_moment_while_runs_are_written(database: Database, target: Database, tmp_path: Path) -> None:
     recording = Recording(database, claimed(database))
-    stop, failures = threading.Event(), []
+    stop, wrote, failures = threading.Event(), threading.Event(), []
 
     def write() -> None:
         try:
             while not stop.is_set():
                 recording.write(16)
+                wrote.set()
         except Exception as error:  # noqa: BLE001 - looked at below
             failures.append(error)
 
@@ -141,7 +141,8 @@ def test_a_backup_is_one_moment_while_runs_are_written(database: Database, targe
     thread.start()
     try:
         for number in range(3):
-            time.sleep(0.05)
+            wrote.clear()
+            assert wrote.wait(100)
             file, _ = backup(database, tmp_path, tmp_path / f"{number}.backup", nothing)
     finally:
         stop.set()
@@ -297,7 +298,7 @@ def test_a_killed_backup_leaves_no_file_under_its_name(sqlite: Database, tmp_pat
         "say = lambda text: os.kill(os.getpid(), signal.SIGKILL) if text.startswith('runs:') else None\n"
         "backup(Database(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[2]) / 'one.backup', say)"
     )
-    done = subprocess.run([sys.executable, "-c", program, sqlite.url, str(tmp_path)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, sqlite.url, str(tmp_path)], timeout=200)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "one.backup").exists()
 

@@ -28,7 +28,7 @@ from server.ring import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.serving import Server
 
 RATIO, EIGENVALUE, DISTANCE = "ssm/0/grad_over_weight", "ssm/0/eigenvalue", "ssm/0/boundary_distance"
-TIMEOUT = httpx.Timeout(20)
+TIMEOUT = httpx.Timeout(90)
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ class Viewer:
                 self.status = answer.status_code
                 self.opened.set()
                 for event in frames(answer):
-                    self.events.append(event)
                     self.at.append(time.perf_counter())
+                    self.events.append(event)  # last: who sees the event reads its time
         finally:
             self.closed.set()
 
-    def wait(self, count: int, seconds: float = 15.0) -> list[dict[str, Any]]:
+    def wait(self, count: int, seconds: float = 90.0) -> list[dict[str, Any]]:
         deadline = time.monotonic() + seconds
         while len(self.events) < count:
             assert time.monotonic() < deadline, f"{len(self.events)} of {count} events: {[e['event'] for e in self.events]}"
@@ -99,7 +99,7 @@ def test_a_viewer_gets_the_present_status_then_new_points_only(recording: Record
     for name in (RATIO, EIGENVALUE, DISTANCE, "train/loss"):
         assert np.array_equal(values(events, name), recording.truth[name][50:].astype(np.float32), equal_nan=True)
     assert [e["event"] for e in events] == ["status", "points", "alert", "points"]
-    alert = httpx.get(f"{service[0]}/api/runs/1/alerts", headers=BEARER).json()["alerts"][0]
+    alert = httpx.get(f"{service[0]}/api/runs/1/alerts", headers=BEARER, timeout=60).json()["alerts"][0]
     assert events[2]["data"] == alert
 
 
@@ -176,6 +176,10 @@ def test_a_stalled_viewer_harms_nobody_and_is_reset(
         stalled.connect(("127.0.0.1", port))
         head = f"GET /api/runs/1/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: {BEARER['Authorization']}\r\n\r\n"
         stalled.sendall(head.encode())
+        stalled.settimeout(90)
+        begun = b""
+        while b"event: status" not in begun:  # it has its place before anything is written
+            begun += stalled.recv(1024)
         healthy = Viewer(address)
         healthy.wait(1)
         for n in range(1, 41):
@@ -183,7 +187,6 @@ def test_a_stalled_viewer_harms_nobody_and_is_reset(
             events = healthy.wait(n + 1)
         assert steps(events) == list(range(1, 5000 * 40 + 1))
         assert server.hub.viewers == 2
-        stalled.settimeout(10)
         received = b""
         while b"event: reset" not in received:
             received = received[-20:] + stalled.recv(1 << 20)
@@ -210,7 +213,7 @@ def test_the_channel_goes_with_its_last_viewer(sqlite_recording: Recording, tmp_
             next(events)
             assert server.hub.viewers == 1
         sqlite_recording.write(5)  # the broken connection is noticed at the latest when something is sent
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while server.hub.viewers and time.monotonic() < deadline:
             time.sleep(0.02)
         assert (server.hub.viewers, server.hub.channels) == (0, {})
@@ -222,18 +225,17 @@ def test_a_deleted_run_ends_its_streams(sqlite_recording: Recording, tmp_path: P
     with running(sqlite_recording.database.url, tmp_path) as (address, _):
         viewer = Viewer(address)
         viewer.wait(1)
-        assert httpx.delete(f"{address}/api/runs/1", headers=BEARER).status_code == 204
-        assert viewer.closed.wait(6)
+        assert httpx.delete(f"{address}/api/runs/1", headers=BEARER, timeout=60).status_code == 204
+        assert viewer.closed.wait(60)
 
 
 def test_open_streams_do_not_hold_up_the_shutdown(sqlite_recording: Recording, tmp_path: Path) -> None:
-    with running(sqlite_recording.database.url, tmp_path) as (address, _):
+    with running(sqlite_recording.database.url, tmp_path) as (address, server):
+        server.config.timeout_graceful_shutdown = 600  # who waits for streams that do not end is caught by `running`
         viewers = [Viewer(address) for _ in range(5)]
         for viewer in viewers:
             viewer.wait(1)
-        began = time.monotonic()
-    assert time.monotonic() - began < 4
-    assert all(viewer.closed.wait(2) for viewer in viewers)
+    assert all(viewer.closed.wait(60) for viewer in viewers)
 
 
 def test_stream_headers_keep_proxies_from_buffering(sqlite_recording: Recording, tmp_path: Path) -> None:
@@ -249,14 +251,14 @@ def test_stream_headers_keep_proxies_from_buffering(sqlite_recording: Recording,
 
 
 def test_small_answers_are_not_held_back(sqlite: Database, tmp_path: Path) -> None:
-    with running(sqlite.url, tmp_path) as (address, _), httpx.Client(base_url=address) as client:
+    with running(sqlite.url, tmp_path) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         client.get("/healthz")
-        took = []
-        for _ in range(20):
+        took = [1.0]
+        while min(took) >= 0.03 and len(took) < 200:  # 0.043 and more with Nagle's algorithm
             began = time.perf_counter()
             client.get("/healthz")
             took.append(time.perf_counter() - began)
-    assert min(took) < 0.03  # 0.043 and more with Nagle's algorithm
+    assert min(took) < 0.03
 
 
 def latencies(recording: Recording, address: str, tell: Any = lambda: None, rounds: int = 12) -> list[float]:
@@ -275,9 +277,14 @@ def latencies(recording: Recording, address: str, tell: Any = lambda: None, roun
     return sorted(found)
 
 
+def soon(recording: Recording, address: str, tell: Any = lambda: None) -> bool:
+    """Most events arrive within 0.3 s; a machine that is busy for a while gets more chances, polling every 2 s has none."""
+    return any(latencies(recording, address, tell)[6] < 0.3 for _ in range(5))
+
+
 def test_sqlite_wakes_the_stream_within_its_poll(sqlite_recording: Recording, tmp_path: Path) -> None:
     with running(sqlite_recording.database.url, tmp_path) as (address, _):
-        assert latencies(sqlite_recording, address)[6] < 0.3
+        assert soon(sqlite_recording, address)
 
 
 @pytest.mark.postgres
@@ -286,7 +293,7 @@ def test_postgres_wakes_the_stream_by_notify(postgres_url: str, tmp_path: Path) 
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     libpq = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(libpq, autocommit=True) as bell, running(postgres_url, tmp_path) as (address, _):
-        assert latencies(recording, address, lambda: bell.execute(f"NOTIFY {EVENTS_NOTIFY}, '1'"))[6] < 0.3
+        assert soon(recording, address, lambda: bell.execute(f"NOTIFY {EVENTS_NOTIFY}, '1'"))
     database.close()
 
 
@@ -296,7 +303,7 @@ def test_redis_wakes_the_stream_by_publish(postgres_url: str, redis_url: str, tm
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     with redis.Redis.from_url(redis_url) as bell, running(postgres_url, tmp_path, broker_url=redis_url) as (address, _):
-        assert latencies(recording, address, lambda: bell.publish(EVENTS_CHANNEL, "1"))[6] < 0.3
+        assert soon(recording, address, lambda: bell.publish(EVENTS_CHANNEL, "1"))
     database.close()
 
 
@@ -305,7 +312,7 @@ def test_without_any_wake_up_the_stream_polls(postgres_url: str, tmp_path: Path)
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     with running(postgres_url, tmp_path) as (address, _):
-        assert latencies(recording, address, rounds=1)[0] < 2.5
+        assert any(latencies(recording, address, rounds=1)[0] < 2.5 for _ in range(5))
     database.close()
 
 
