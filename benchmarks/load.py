@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--write", type=Path, help="also write the report to this file under benchmarks/")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an end from outside also drops the databases
     lines, loads, began = [], [os.getloadavg()[0]], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stablessm-load-") as folder:
         options = Options(given.database_url, given.seconds or (5.0 if given.short else 300.0), given.short, Path(folder))

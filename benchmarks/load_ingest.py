@@ -8,21 +8,22 @@ path were too slow: steps recorded, by each process, against steps stored, by th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import psutil
 import torch
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from benchmarks.load_places import Row, child, place
 from benchmarks.recording import full, join
-from benchmarks.workload import make_values
+from benchmarks.workload import make_values, recorded_values, stored_bytes
 from server import jobs
 from server.db import Database
 from stablessm_core.config import RunConfig, parse_config
@@ -32,7 +33,7 @@ MARGIN = 1.05  # recorded a little faster than promised
 
 
 def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
-    with place(url, folder / "ingest") as database:
+    with place(url, folder / "ingest") as database, contextlib.ExitStack() as stack:
         config = {"task": {"name": "polynomial_memory"}, "model": {"n_layers": 4, "d_state": 64},
                   "train": {"steps": 10_000_000, "on_nonfinite": "continue"}}  # fmt: skip
         with database.write() as session:
@@ -40,6 +41,8 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
                 jobs.submit(session, parse_config(config))
         order = json.dumps({"url": database.url, "data_dir": str(folder / "ingest"), "seconds": seconds})
         processes = [child("benchmarks.load_ingest", order) for _ in range(RUNS)]
+        for process in processes:  # one that outlived its database would wait for it for ever
+            stack.callback(process.kill)
         for process in processes:  # all begin at once, when the last is ready
             assert process.stdout is not None
             process.stdout.readline()
@@ -47,9 +50,9 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        samples = _sample(database, processes)
+        samples, engine = _sample(database, processes)
         told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-        values = sum(one["stored_values"] for one in told)
+        values = recorded_values(database)  # what lies in the database, not what was handed over
         took = max(one["ended"] for one in told) - min(one["started"] for one in told)
         begun, over = max(one["progress"][0][0] for one in told), min(one["progress"][-1][0] for one in told)
         stored = samples[(samples[:, 0] > begun) & (samples[:, 0] < over)]
@@ -58,35 +61,38 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
         third = max(1, len(backlog) // 3)
         early, late = backlog[third : 2 * third].mean(), backlog[-third:].mean()
         cpu = sum(one["cpu"] for one in told) / took
-        dropped, lost = sum(one["dropped"] for one in told), _unstored(database, told)
+        dropped, lost = sum(one["dropped"] for one in told), sum(one["values"] for one in told) - values
         with database.read() as session:
             dead, live = session.execute(
                 text("SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relname = 'blocks'")
             ).one()
+        size = stored_bytes(database)
     return [
         Row(f"{RUNS} runs, values/s stored over {took:.0f} s", f"{values / took:,.0f}", f">= {PROMISED:,}"),
         Row("steps not yet stored, all runs: middle third, last third", f"{early:.0f}, {late:.0f}", "no growth"),
         Row("longest wait of one step for the database", f"{max(o['longest'] for o in told) * 1e3:.0f} ms"),
-        Row("dropped, missing in the database", f"{dropped}, {lost}", "0, 0"),
-        Row("cores used by the eight recording processes", f"{cpu:.2f}"),
+        Row("steps dropped, values missing in the database", f"{dropped}, {lost}", "0, 0"),
+        Row("cores used: the eight recording processes, PostgreSQL for them", f"{cpu:.2f}, {engine / took:.2f}"),
+        Row("bytes of the database per value", f"{size / values:.2f}"),
         Row("rows of `blocks` afterwards: live, dead", f"{live:,}, {dead:,}"),
     ]
 
 
-def _sample(database: Database, processes: list[subprocess.Popen[str]]) -> np.ndarray:
-    """Times and steps stored by all runs, some twice a second until the processes end."""
+def _sample(database: Database, processes: list[subprocess.Popen[str]]) -> tuple[np.ndarray, float]:
+    """Times and steps stored by all runs, some twice a second until the processes end; and the engine's CPU seconds meanwhile."""
     samples = []
+    name = make_url(database.url).database
+    used: dict[int, tuple[float, float]] = {}  # of each backend, first seen and last
     while any(process.poll() is None for process in processes):
         with database.read() as session:
             samples.append((time.time(), float(session.scalar(text("SELECT sum(step) FROM runs")) or 0)))
+            pids = session.scalars(text("SELECT pid FROM pg_stat_activity WHERE datname = :name"), {"name": name}).all()
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                now = sum(psutil.Process(pid).cpu_times()[:2])
+                used[pid] = (used.get(pid, (now, now))[0], now)
         time.sleep(0.4)
-    return np.array(samples)
-
-
-def _unstored(database: Database, told: list[dict[str, Any]]) -> int:
-    with database.read() as session:
-        stored = session.scalar(text("SELECT sum(point_count) FROM blocks WHERE level = 0 AND group_name = 'scalars'"))
-    return sum(one["steps"] for one in told) - int(stored or 0)
+    return np.array(samples), sum(last - first for first, last in used.values())
 
 
 def main() -> None:
@@ -113,7 +119,7 @@ def main() -> None:
     writer.wait_stored()
     ended = time.time()
     cpu = time.process_time() - cpu
-    print(json.dumps({"started": started, "ended": ended, "steps": step, "stored_values": step * columns, "cpu": cpu,
+    print(json.dumps({"started": started, "ended": ended, "values": step * columns, "cpu": cpu,
                       "progress": progress[::20], "longest": longest,
                       "dropped": recorder.dropped + recorder.errors}), flush=True)  # fmt: skip
     database.close()

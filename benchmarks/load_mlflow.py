@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +25,8 @@ class OnPostgres(peers.MLflow):
 
     def __init__(self, folder: Path, port: int, url: str) -> None:
         super().__init__(folder, port)
+        # its runners of evaluation jobs have no part in this, and would take the cores from its server
+        self.environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self.url = make_url(url).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
 
     def server(self, python: Path) -> list[str]:
@@ -70,8 +73,7 @@ def _ours(url: str, folder: Path, steps: int) -> tuple[float, float, float, floa
 def _theirs(url: str, folder: Path, python: Path, steps: int) -> tuple[float, float, float, float]:
     folder.mkdir()
     with own_database(url, folder) as own:
-        made = [str(python), "-m", "pip", "install", "-q", "psycopg2-binary"]
-        _run(made)
+        _run([str(python), "-m", "pip", "install", "-q", "psycopg2-binary"])
         driven = OnPostgres(folder, free_port(), own)
         rows = make_values(steps)
         with running(driven.server(python), folder, driven.port, driven.environment):
@@ -97,6 +99,4 @@ def _log(driven: OnPostgres, rows: np.ndarray) -> None:
 
 
 def _run(command: list[str]) -> None:
-    import subprocess
-
     subprocess.run(command, check=True, stdout=sys.stderr)
