@@ -31,7 +31,7 @@ def address(sqlite_url: str, data_dir: Path, free_port: int) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz").status_code == 200
+        return httpx.get(f"{url}/healthz", timeout=60).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -39,6 +39,7 @@ def _answers(url: str) -> bool:
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context()
+    context.set_default_timeout(120_000)
     page = context.new_page()
     yield page
     context.close()
@@ -47,33 +48,37 @@ def page(browser: Any) -> Iterator[Any]:
 def sign_in(page: Any, address: str, token: str) -> None:
     page.goto(f"{address}/access")
     page.fill("#token", token)
-    page.click("text=Sign in >> visible=true")
-    page.wait_for_load_state()
+    with page.expect_navigation():  # until the next page is loaded, its scripts included
+        page.click("text=Sign in >> visible=true")
 
 
 def test_a_person_signs_in_makes_a_token_revokes_it_and_signs_out(page: Any, address: str) -> None:
     sign_in(page, address, TOKEN)
-    page.wait_for_selector("h1:has-text('Access')")
+    assert page.inner_text("h1") == "Access"
     page.fill("#name", "<b>ci</b>")
     page.click("text=Create token")
     secret = page.inner_text("[data-part=tokens] [data-secret]:not([hidden]) code")
     assert SECRET.fullmatch(secret)
     key = {"Authorization": f"Bearer {secret}"}
-    assert httpx.get(f"{address}/api/runs", headers=key).status_code == 200
-    page.click("text=Done")
+    assert httpx.get(f"{address}/api/runs", headers=key, timeout=60).status_code == 200
+    with page.expect_navigation():
+        page.click("text=Done")
     page.wait_for_selector("td:has-text('<b>ci</b>')")
     assert secret not in page.content()
     page.on("dialog", lambda dialog: dialog.accept())
-    page.click("text=Revoke")
+    with page.expect_navigation():
+        page.click("text=Revoke")
     page.wait_for_selector("[data-state=revoked]")
-    assert httpx.get(f"{address}/api/runs", headers=key).status_code == 401
+    assert httpx.get(f"{address}/api/runs", headers=key, timeout=60).status_code == 401
     page.click("text=Sign out")
     page.wait_for_url("**/login")
     assert page.goto(f"{address}/access").status == 401
 
 
 def test_a_token_of_a_lesser_scope_sees_runs_and_is_told_what_it_may_not(page: Any, address: str) -> None:
-    made = httpx.post(f"{address}/api/tokens", json={"name": "wall", "scope": "read"}, headers=BEARER).json()["secret"]
+    made = httpx.post(f"{address}/api/tokens", json={"name": "wall", "scope": "read"}, headers=BEARER, timeout=60).json()[
+        "secret"
+    ]
     sign_in(page, address, made)
     assert "this needs a token of the scope admin" in page.inner_text("main")
     assert page.goto(f"{address}/").status == 200

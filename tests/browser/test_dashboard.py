@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from installation import Installation
+from installation import Installation, hold_port
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 CURVE = {"task": {"name": "polynomial_memory", "length": 60}, "model": {"d_model": 8, "d_state": 16}, "train": {"batch_size": 8}}
 DIVERGING = {
@@ -28,22 +27,20 @@ DIVERGING = {
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    made = Installation(tmp_path_factory.mktemp("browser") / "state", port)
-    try:
-        up(made)
-        made.wait_until_ready()
-        yield made
-    finally:
-        made.kill_all()
+    with hold_port() as held:
+        made = Installation(tmp_path_factory.mktemp("browser") / "state", held.getsockname()[1])
+        try:
+            up(made)
+            made.wait_until_ready()
+            yield made
+        finally:
+            made.kill_all()
 
 
 @pytest.fixture(scope="module")
 def context(browser: Any, installation: Installation) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce")
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(150_000)
     page = context.new_page()
     token = (installation.data_dir / "token").read_text().strip()
     page.goto(f"{installation.url}/?token={token}")
@@ -62,9 +59,10 @@ def page(context: Any, installation: Installation) -> Iterator[Any]:
     page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
     page.on("request", lambda r: None if r.url.startswith((installation.url, "data:", "blob:")) else trouble.append(r.url))
     page.trouble = trouble
+    page.forgiven = []  # parts of messages, which may come after what caused them was seen on the page
     yield page
     page.close()
-    assert not trouble
+    assert not [one for one in trouble if not any(part in one for part in page.forgiven)]
 
 
 def up(installation: Installation) -> None:
@@ -76,11 +74,16 @@ def submit(installation: Installation, config: dict[str, Any]) -> int:
         return int(client.post("/api/runs", json=config).raise_for_status().json()["id"])
 
 
-def becomes(page: Any, expression: str, seconds: float = 60.0) -> None:
+def becomes(page: Any, expression: str) -> None:
     """Wait until the JavaScript expression is true (asked from outside: the pages' policy forbids eval inside)."""
+    eventually(page, lambda: page.evaluate(f"() => {expression}"), expression)
+
+
+def eventually(page: Any, ask: Callable[[], Any], what: str, seconds: float = 150.0) -> None:
+    """Wait until `ask` gives something true: what a page shows it shows a little later than it is known."""
     deadline = time.monotonic() + seconds
-    while not page.evaluate(f"() => {expression}"):
-        assert time.monotonic() < deadline, f"never became true: {expression}"
+    while not ask():
+        assert time.monotonic() < deadline, f"never became true: {what}"
         page.wait_for_timeout(50)
 
 
@@ -104,7 +107,7 @@ def trace(page: Any, chart: str, name: str) -> dict[str, Any]:
 
 def test_an_empty_list_says_what_to_do_next(page: Any, installation: Installation) -> None:
     page.goto(installation.url)
-    assert page.get_by_text("No runs yet").is_visible()
+    page.get_by_text("No runs yet").wait_for()
     page.get_by_role("link", name="Submit a run").click()
     page.wait_for_url("**/new")
 
@@ -117,7 +120,7 @@ def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: 
     page.locator('[data-path="model.d_model"]').fill("8")
     page.locator('[data-path="model.d_state"]').fill("16")
     page.locator('[data-path="train.batch_size"]').fill("8")
-    page.locator('[data-path="train.steps"]').fill("2500")
+    page.locator('[data-path="train.steps"]').fill("200000")  # never over before somebody has looked
     page.get_by_text("Queue and priority").click()
     page.locator('[data-place="priority"]').fill("7")
     page.get_by_role("button", name="Submit run").click()
@@ -127,14 +130,16 @@ def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: 
     assert (run["priority"], run["queue"]) == (7, "default")
     drawn_step(page, 1)
     early = page.evaluate("Number(document.documentElement.dataset.lastStep)")
-    assert early < 2500, "the first picture came when all was over"
-    assert page.locator('[data-stream="live"]').is_visible()
-    drawn_step(page, early + 50)
+    page.locator('[data-stream="live"]').wait_for()
+    drawn_step(page, early + 1000)
     loss = trace(page, "loss", "train")
     assert loss["x"][0] == 1
     assert loss["x"] == sorted(set(loss["x"]))
-    page.locator('[data-status="finished"]').first.wait_for()
-    drawn_step(page, 2500)
+    with installation.client() as client:
+        client.post("/api/runs/1/cancel").raise_for_status()
+        last = installation.wait_for_end(client, 1)["step"]
+    page.locator('[data-status="cancelled"]').first.wait_for()
+    drawn_step(page, last)
 
 
 def test_every_eigenvalue_is_a_row_of_the_heatmap(page: Any, installation: Installation) -> None:
@@ -153,17 +158,21 @@ def test_a_diverging_run_raises_its_alert_while_one_watches(page: Any, installat
     run = submit(installation, {**DIVERGING, "train": {**DIVERGING["train"], "steps": 5000}})
     page.goto(f"{installation.url}/runs/{run}")
     page.locator('[data-verdict="diverged"]').wait_for()
-    banner = page.locator('[data-verdict="diverged"]').inner_text()
     with installation.client() as client:
         told = client.get(f"/api/runs/{run}").json()
         alerts = client.get(f"/api/runs/{run}/alerts").json()["alerts"]
+    banner = page.locator('[data-verdict="diverged"]').inner_text()
     assert f"Diverged at step {told['divergence']['step']}" in banner
     assert "Stable instead" in banner
-    assert page.locator('[data-alerts] [data-severity="critical"]').count() >= 1
-    assert page.locator("[data-alerts] li").count() == len(alerts)
+    page.locator('[data-alerts] [data-severity="critical"]').first.wait_for()
+    eventually(page, lambda: page.locator("[data-alerts] li").count() == len(alerts), f"{len(alerts)} alerts in the list")
     becomes(page, "document.querySelector('[data-chart=\"loss\"]').dataset.drawn")
-    marked = [x for name in ("critical alert", "warning alert") for x in trace(page, "loss", name)["x"] if x is not None]
-    assert told["divergence"]["step"] in marked or any(a["series"] != "train/loss" for a in alerts)
+
+    def marked() -> list[float]:
+        return [x for name in ("critical alert", "warning alert") for x in trace(page, "loss", name)["x"] if x is not None]
+
+    if all(a["series"] == "train/loss" for a in alerts):
+        eventually(page, lambda: told["divergence"]["step"] in marked(), "a mark at the fatal step")
 
 
 def test_non_finite_values_are_drawn_as_what_they_are(page: Any, installation: Installation) -> None:
@@ -175,10 +184,14 @@ def test_non_finite_values_are_drawn_as_what_they_are(page: Any, installation: I
     bad = [s for s, v in zip(loss["step"], loss["value"], strict=True) if isinstance(v, str)]
     rows = [s for s, v in zip(ratio["step"], ratio["value"], strict=True) if any(isinstance(x, str) for x in v)]
     assert bad or rows
-    assert [x for x in trace(page, "loss", "NaN / Inf")["x"] if x is not None] == bad
+    eventually(page, lambda: [x for x in trace(page, "loss", "NaN / Inf")["x"] if x is not None] == bad, f"marks at {bad}")
     page.locator('[data-chart="grad_over_weight"]').scroll_into_view_if_needed()
     becomes(page, "document.querySelector('[data-chart=\"grad_over_weight\"]').dataset.drawn")
-    assert sorted({x for x in trace(page, "grad_over_weight", "NaN / Inf")["x"] if x is not None}) == rows
+
+    def marked() -> list[float]:
+        return sorted({x for x in trace(page, "grad_over_weight", "NaN / Inf")["x"] if x is not None})
+
+    eventually(page, lambda: marked() == rows, f"marks at {rows}")
 
 
 def test_two_runs_ticked_in_the_list_are_compared(page: Any, installation: Installation) -> None:
@@ -201,8 +214,8 @@ def test_the_server_s_refusal_stands_at_the_field(page: Any, installation: Insta
     page.get_by_role("button", name="Submit run").click()
     error = page.locator('[data-error-for="train.steps"]')
     error.wait_for()
+    page.forgiven.append("422")  # the browser reports the refused request itself
     assert ">= 1" in error.inner_text() or "greater than or equal to 1" in error.inner_text()
-    page.trouble[:] = [t for t in page.trouble if "422" not in t]  # the browser reports the refused request itself
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1", "/runs/2", "/compare?runs=1,2", "/new", "/alerts", "/theory"])
@@ -221,11 +234,12 @@ def test_a_lost_server_is_shown_and_the_stream_goes_on_after_it(page: Any, insta
     page.locator('[data-stream="reconnecting"], [data-stream="polling"]').wait_for()
     before = page.evaluate("Number(document.documentElement.dataset.lastStep)")
     up(installation)
-    page.locator('[data-stream="live"]').wait_for(timeout=60_000)
+    page.locator('[data-stream="live"]').wait_for()
     drawn_step(page, before + 20)
     steps = trace(page, "loss", "train")["x"]
     assert steps == sorted(set(steps))
     page.trouble.clear()  # the connections that were refused meanwhile
+    page.forgiven += ["Failed to load resource", "net::ERR_"]
     with installation.client() as client:
         client.post(f"/api/runs/{run}/cancel")
 
