@@ -42,8 +42,11 @@ def main() -> int:
         say(f"{rule}\nNOT AUDITED: {options.source} gives no advisories here ({error}).\nRun `make audit` where it does.\n{rule}")
         return 0
     found = {}
+    unknown = [f"{name} {version}" for (name, version), known in zip(pins, answers, strict=True) if known is None]
+    if unknown:
+        say(f"NOT AUDITED, since {options.source} does not have them: {', '.join(unknown)}")
     for (name, version), known in zip(pins, answers, strict=True):
-        for advisory in known:
+        for advisory in known or []:
             found[advisory["id"]] = (f"{name} {version}", advisory)
     names = {identity: {identity, *advisory.get("aliases", [])} for identity, (_, advisory) in found.items()}
     open_ones = [identity for identity in found if not names[identity] & accepted.keys()]
@@ -53,18 +56,18 @@ def main() -> int:
         say(f"{package}: {identity} {' '.join(advisory.get('aliases', []))} mended in {mended}\n    {summary(advisory)}")
     for identity in sorted(accepted.keys() - set().union(*names.values())):
         say(f"{identity} is accepted in {options.accepted.name} and not found any more: take it out")
-    say(f"{len(pins)} pins, {len(found)} advisories, {len(found) - len(open_ones)} accepted")
+    say(f"{len(pins) - len(unknown)} pins, {len(found)} advisories, {len(found) - len(open_ones)} accepted")
     return 1 if open_ones else 0
 
 
-def advisories(source: str, name: str, version: str) -> list[dict[str, Any]]:
-    """What is known about a release and not withdrawn; nothing for a release that the source does not have."""
+def advisories(source: str, name: str, version: str) -> list[dict[str, Any]] | None:
+    """What is known about a release and not withdrawn; None for a release that the source does not have."""
     try:
         with urllib.request.urlopen(f"{source}/{name}/{version}/json", timeout=SECONDS) as answer:  # noqa: S310 - the caller's address
             known = json.load(answer)["vulnerabilities"]
     except urllib.error.HTTPError as error:
         if error.code == 404:
-            return []
+            return None
         raise
     except KeyError:
         raise ValueError("its answers have no advisories") from None

@@ -58,7 +58,9 @@ def test_a_known_vulnerability_fails_and_says_what_mends_it(source: str, tmp_pat
     code, said = audit(source, tmp_path, "good==1.0", "bad==1.0", "taken-back==1.0", "private==3")
     assert code == 1
     assert "bad 1.0: PYSEC-1 CVE-1 mended in 2.0" in said
-    assert "4 pins, 1 advisories, 0 accepted" in said
+    assert "3 pins, 1 advisories, 0 accepted" in said
+    assert "NOT AUDITED, since" in said
+    assert "does not have them: private 3" in said
 
 
 @pytest.mark.parametrize("name", ["PYSEC-1", "CVE-1"])
