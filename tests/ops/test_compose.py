@@ -69,7 +69,10 @@ def test_every_reference_has_its_definition(compose: dict[str, Any]) -> None:
 def test_services_wait_for_a_migrated_database(compose: dict[str, Any]) -> None:
     for name in ("server", "worker"):
         needs = compose["services"][name]["depends_on"]
-        assert needs["migrate"]["condition"] == "service_completed_successfully"
+        assert needs["roles"]["condition"] == "service_completed_successfully"
+    assert compose["services"]["roles"]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+    for name in ("server", "worker"):
+        needs = compose["services"][name]["depends_on"]
         assert needs["postgres"]["condition"] == needs["redis"]["condition"] == "service_healthy"
 
 
@@ -77,7 +80,7 @@ def test_ports_are_published_on_loopback_only(compose: dict[str, Any]) -> None:
     ports = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
     assert ports == {"server": ["127.0.0.1:8000:8000"]}
     assert compose["networks"]["data"]["internal"] is True
-    for name in ("postgres", "redis", "migrate"):
+    for name in ("postgres", "redis", "migrate", "roles"):
         assert compose["services"][name]["networks"] == ["data"]
 
 
@@ -101,7 +104,7 @@ def test_redis_never_evicts_or_forgets_the_queue(compose: dict[str, Any]) -> Non
     command = " ".join(compose["services"]["redis"]["command"])
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
-    assert "--requirepass" in command
+    assert "--aclfile" in command
 
 
 def test_secrets_come_from_the_environment_only(text: str, compose: dict[str, Any]) -> None:
@@ -110,7 +113,21 @@ def test_secrets_come_from_the_environment_only(text: str, compose: dict[str, An
             if re.search("PASSWORD|TOKEN|AUTH|_URL", variable):
                 assert VARIABLE.search(value), f"{name}: {variable} is written out"
     required = {name for name, kind, _ in VARIABLE.findall(text) if kind == "?"}
-    assert required == {"POSTGRES_PASSWORD", "REDIS_PASSWORD", "STABLESSM_TOKEN"}
+    assert required == {
+        "POSTGRES_PASSWORD", "POSTGRES_SERVER_PASSWORD", "POSTGRES_WORKER_PASSWORD", "REDIS_PASSWORD", "STABLESSM_TOKEN",
+    }  # fmt: skip
+
+
+def test_only_the_migration_has_the_owner_s_password(compose: dict[str, Any]) -> None:
+    users = {
+        name: re.findall(r"//(\w+):\$\{(\w+)", service.get("environment", {}).get("STABLESSM_DATABASE_URL", ""))
+        for name, service in compose["services"].items()
+    }
+    assert {name: found for name, found in users.items() if found} == {
+        "migrate": [("stablessm", "POSTGRES_PASSWORD")],
+        "server": [("stablessm_server", "POSTGRES_SERVER_PASSWORD")],
+        "worker": [("stablessm_worker", "POSTGRES_WORKER_PASSWORD")],
+    }
 
 
 def test_the_example_environment_names_every_variable_and_no_secret(text: str) -> None:

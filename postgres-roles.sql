@@ -1,0 +1,34 @@
+-- What server and worker may do on PostgreSQL: read and write rows, never change the schema; the worker sees no tokens. Run by whoever
+-- runs `stablessm migrate` (and may create roles), after every migration; safe to repeat:
+--   SERVER_PASSWORD=... WORKER_PASSWORD=... psql --file postgres-roles.sql postgresql://owner@host/stablessm
+\set ON_ERROR_STOP on
+\set QUIET on
+\if :{?server} \else \set server stablessm_server
+\endif
+\if :{?worker} \else \set worker stablessm_worker
+\endif
+\getenv server_password SERVER_PASSWORD
+\getenv worker_password WORKER_PASSWORD
+BEGIN;
+SELECT format('CREATE ROLE %I', name) FROM unnest(ARRAY[:'server', :'worker']) AS name
+    WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gexec
+ALTER ROLE :"server" LOGIN NOCREATEDB NOCREATEROLE PASSWORD :'server_password';
+ALTER ROLE :"worker" LOGIN NOCREATEDB NOCREATEROLE PASSWORD :'worker_password';
+
+REVOKE ALL ON DATABASE :"DBNAME" FROM PUBLIC, :"server", :"worker";
+GRANT CONNECT ON DATABASE :"DBNAME" TO :"server", :"worker";
+REVOKE ALL ON SCHEMA public FROM PUBLIC, :"server", :"worker";
+GRANT USAGE ON SCHEMA public TO :"server", :"worker";
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
+
+-- every table is named: a new one is closed until somebody decides
+GRANT SELECT ON alembic_version TO :"server", :"worker";
+GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, runs, series, sweeps, transitions, workers TO :"server";
+GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, webhooks TO :"server";
+GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
+GRANT SELECT, UPDATE ON queues, runs TO :"worker";
+GRANT SELECT ON sweeps TO :"worker";
+GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
+GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, webhooks_id_seq TO :"server";
+COMMIT;
