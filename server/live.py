@@ -149,6 +149,7 @@ class Hub:
         self.channels: dict[int, Channel] = {}
         self.viewers = self.resets = self.stalled = self.failures = 0
         self._woken = asyncio.Event()
+        self.pushed = True  # wake-ups arrive; else news comes every `fallback_seconds`
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._asked: dict[int, asyncio.Future[tuple[int, bytes] | None]] = {}
@@ -178,6 +179,19 @@ class Hub:
         """Something may be new; costs one small query if nothing is."""
         self._woken.set()
 
+    def push(self, works: bool) -> None:
+        """Whether wake-ups arrive from now on; every viewer is told when that changes."""
+        if works == self.pushed:
+            return
+        self.pushed = works
+        for viewer in [viewer for channel in self.channels.values() for viewer in channel.viewers]:
+            if not viewer.full:
+                viewer.write(self._pace())
+
+    def _pace(self) -> bytes:
+        seconds = 0 if self.pushed else self.fallback_seconds
+        return f'event: live\ndata: {{"push":{str(self.pushed).lower()},"seconds":{seconds:g}}}\n\n'.encode()
+
     @property
     def watched(self) -> bool:
         return bool(self.channels)
@@ -200,7 +214,7 @@ class Hub:
         self._woken.set()
         viewer.connection.on_writable = viewer.woken.set
         try:
-            viewer.write(b"retry: 1000\n\n" + (status if after is None else b""))
+            viewer.write(b"retry: 1000\n\n" + (b"" if self.pushed else self._pace()) + (status if after is None else b""))
             viewer.cursor, viewer.skip = after or (seq, 0)
             if viewer.cursor > max(seq, channel.seq):
                 viewer.cursor = -REPLAY_EVENTS - 1  # a number that was never given out: the page knows another past

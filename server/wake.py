@@ -51,15 +51,19 @@ class Alarm:
             except _errors() as error:
                 level = logging.WARNING if self.connected else logging.DEBUG
                 log.log(level, "live wake-ups are lost, polling until they are back: %s: %s", type(error).__name__, error)
-            self.connected = False
+            self._become(False)
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _become(self, connected: bool) -> None:
+        self.connected = connected
+        self.hub.push(connected)
 
     async def _watch_file(self) -> None:
         # 2.5 us per look: cheap enough for the event loop itself
         connection = sqlite3.connect(f"file:{self.database.path}?mode=ro", uri=True, isolation_level=None)
         try:
             before = None
-            self.connected = True
+            self._become(True)
             while True:
                 await asyncio.sleep(POLL_SECONDS)
                 if self.hub.channels:
@@ -76,7 +80,7 @@ class Alarm:
         url = make_url(self.database.url).set(drivername="postgresql").render_as_string(hide_password=False)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {EVENTS_NOTIFY}")
-            self.connected = True
+            self._become(True)
             self.hub.wake()  # what came while nobody listened
             async for _ in connection.notifies():
                 self.hub.wake()
@@ -88,7 +92,7 @@ class Alarm:
         client = redis.Redis.from_url(self.broker_url, socket_connect_timeout=3, health_check_interval=5, socket_keepalive=True)
         async with client, client.pubsub() as subscription:
             await subscription.subscribe(EVENTS_CHANNEL)
-            self.connected = True
+            self._become(True)
             self.hub.wake()
             while True:
                 if await subscription.get_message(ignore_subscribe_messages=True, timeout=5) is not None:

@@ -59,7 +59,7 @@ class Series:
 
 @dataclass(frozen=True)
 class LiveEvent:
-    """One event of the live stream: `kind` is points, alert, status or reset; `series` holds the new points by name."""
+    """One event of the live stream: `kind` is points, alert, status, reset or live; `series` holds the new points by name."""
 
     kind: str
     id: str
@@ -256,7 +256,7 @@ class Client:
         while True:
             try:
                 for event in self._events(run_id, position, series):
-                    position, failures, since = event.id, 0, time.monotonic()
+                    position, failures, since = event.id or position, 0, time.monotonic()
                     yield event
                     if event.kind == "status" and event.data["status"] in FINAL:
                         return

@@ -70,7 +70,8 @@ async def stream(
     last_event_id: Position = None,
     last_event_id_header: Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)] = None,
 ) -> Stream:
-    """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, and `reset` when the page must refetch.
+    """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, `reset` when the page must refetch, and
+    `live` when news comes later than usual, or soon again.
 
     Without a position the stream begins with the present status. `Last-Event-ID` continues without gap or repeat.
     """

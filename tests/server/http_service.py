@@ -105,7 +105,7 @@ def frames(answer: httpx.Response) -> Iterator[dict[str, Any]]:
             name, _, value = line.partition(":")
             event[name] = value.removeprefix(" ")
         elif "data" in event:
-            yield {"event": event["event"], "id": event["id"], "data": json.loads(event["data"])}
+            yield {"event": event["event"], "id": event.get("id"), "data": json.loads(event["data"])}
             event = {}
         else:
             event = {}

@@ -16,7 +16,7 @@ const { figuresUrl, seriesUrl, alertsUrl, streamUrl, runUrl } = root.dataset;
 const figures = await get(figuresUrl).then((answer) => answer.figures ?? answer);
 const model = new RunModel({ series: seriesUrl, alerts: alertsUrl }, figures, Number(controls.elements.layer.value));
 const charts = new RunCharts(model, controls);
-const stream = new Stream(streamUrl, { points, alert, status, reset: reload, state: (s) => header.stream(s), poll });
+const stream = new Stream(streamUrl, { points, alert, status, reset: reload, live, state: (s) => header.stream(s), poll });
 
 // For measurements: the step up to which each chart is drawn, and the page, which is its loss chart while that can be seen.
 function drawn(step) {
@@ -51,6 +51,11 @@ function alert(event) {
   showAlert(event);
   announce(event);
   charts.refresh();
+}
+
+// What wakes the server is away, or back.
+function live({ push }) {
+  header.stream(push ? "live" : "slow");
 }
 
 async function status(event) {

@@ -3,7 +3,7 @@
 import { duration, eta, number } from "./format.js";
 
 const FINAL = ["finished", "failed", "diverged", "cancelled"];
-const STREAM = { live: "live", reconnecting: "reconnecting…", polling: "polling", ended: "ended" };
+const STREAM = { live: "live", slow: "polling every 2 s", reconnecting: "reconnecting…", polling: "polling", ended: "ended" };
 
 export const isFinal = (status) => FINAL.includes(status);
 

@@ -1,8 +1,8 @@
 // The live stream of one run: one EventSource, its state, and the way back when it breaks.
-// states: live, reconnecting (the browser tries again by itself), polling (the server refused the stream), ended.
+// states: live, slow (the server itself is not woken and looks every few seconds), reconnecting (the browser tries again by itself), polling (the server refused the stream), ended.
 
 const POLL_MS = 5000;
-const EVENTS = ["points", "alert", "status", "reset"];
+const EVENTS = ["points", "alert", "status", "reset", "live"];
 
 export class Stream {
   // handlers: one per event name, `state` for changes of it, `poll` called every few seconds while there is no stream.

@@ -1,0 +1,79 @@
+"""Redis away: the run page goes on by polling and says so, and says when it is live again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+import pytest
+from installation import Installation, hold_port
+
+from server import jobs
+from server.db import Database
+from stablessm_core.config import parse_config
+from tests.chaos.services import Missing, Redis
+
+pytestmark = [pytest.mark.browser, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path, unavailable: Callable[[str], NoReturn]) -> Iterator[Redis]:
+    try:
+        redis = Redis(tmp_path / "redis")
+    except Missing as error:
+        unavailable(str(error))
+    redis.start()
+    yield redis
+    redis.kill()
+
+
+@pytest.fixture
+def site(tmp_path: Path, postgres_url: str, redis_server: Redis) -> Iterator[Installation]:
+    """A server alone: nobody has to train for this."""
+    with hold_port() as held:
+        made = Installation(tmp_path / "state", held.getsockname()[1], token="token-of-the-tests-0123456789")
+        made.environment["STABLESSM_TOKEN"] = str(made.token)
+        broker = f"redis://127.0.0.1:{redis_server.port}/0"
+        try:
+            made.start(
+                "serve", "--port", str(made.port), "--data-dir", str(made.data_dir),
+                "--database-url", postgres_url, "--broker-url", broker,
+            )  # fmt: skip
+            yield made
+        finally:
+            made.kill_all()
+
+
+def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
+    browser: Any, site: Installation, redis_server: Redis, postgres_url: str
+) -> None:
+    def ready() -> bool:
+        try:
+            with site.client() as client:
+                return bool(client.get("/readyz").json()["checks"]["live"] == "push")
+        except (httpx.TransportError, KeyError):
+            return False
+
+    site.wait("a server that is told of news", ready)
+    database = Database(postgres_url)
+    with database.write() as session:
+        run = jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
+    context = browser.new_context()
+    context.set_default_timeout(150_000)
+    page = context.new_page()
+    page.goto(f"{site.url}/?token={site.token}")
+    page.goto(f"{site.url}/runs/{run}")
+    page.locator("[data-stream=live]").wait_for()
+    redis_server.kill()
+    page.locator("[data-stream=slow]", has_text="polling every 2 s").wait_for()
+    with database.write() as session:
+        jobs.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # nobody tells the server
+    page.locator("[data-status=running]").wait_for()
+    page.reload()
+    page.locator("[data-stream=slow]").wait_for()
+    redis_server.start()
+    page.locator("[data-stream=live]").wait_for()
+    context.close()
+    database.close()
