@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from http_service import TOKEN, running
 
 from server import bodies, protocol
+from server.api import stream
+from server.auth import Gate
 
 SECONDS = 1.0  # the deadlines of these tests; 15 s in production
 
@@ -163,3 +167,77 @@ def test_an_upgrade_is_not_followed(place: tuple[str, int]) -> None:
     with socket.create_connection(place) as connection:
         connection.sendall(head(place, "GET", "/healthz", "Upgrade: websocket", "Connection: Upgrade, close"))
         assert not everything(connection).startswith(b"HTTP/1.1 101")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../auth.py", "..%2fauth.py", "%2e%2e/%2e%2e/auth.py", "%252e%252e%252fauth.py", "..%5c..%5cauth.py", "..\\auth.py",
+     "..;/auth.py", "%2e%2e;/auth.py", "....//auth.py", "/etc/passwd", "%2fetc%2fpasswd", "~root/.bashrc", "base.css%00.js",
+     "base.css;x",
+     "file:///etc/passwd",
+     "%c0%ae%c0%ae/auth.py", "..%c0%af..%c0%afauth.py"],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_static_files(place: tuple[str, int], path: str) -> None:
+    """Raw, because clients put such paths in order before they ask."""
+    for prefix in ("/static/x/", "/static/", "/"):
+        with opened(place, head(place, "GET", prefix + path, "Connection: close")) as connection:
+            answer = everything(connection)
+        assert answer.split(b" ")[1] in (b"400", b"403", b"404", b"405"), (prefix, answer[:200])
+        assert b"root:" not in answer
+        assert b"class Gate" not in answer
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/runs/1;/stream", "/api/runs/1%2fstream", "/login/../api/runs", "/healthz/..%2fapi/runs", "/login%2f"]
+)
+def test_an_open_path_opens_no_other(place: tuple[str, int], path: str) -> None:
+    said = head(place, "GET", path, "Connection: close").replace(f"Authorization: Bearer {TOKEN}\r\n".encode(), b"")
+    with opened(place, said) as connection:
+        assert everything(connection).split(b" ")[1] == b"401"
+
+
+def test_a_range_of_a_thousand_pieces_costs_no_more_than_the_file(place: tuple[str, int]) -> None:
+    ranges = ",".join(f"{number}-" for number in range(3000))
+    with opened(place, head(place, "GET", "/login", f"Range: bytes={ranges}", "Connection: close")) as connection:
+        assert everything(connection).split(b" ")[1] == b"200"
+
+
+def test_no_command_of_a_websocket_passes_the_gate() -> None:
+    """The server does not offer them; should it ever, the gate refuses them before anything is routed."""
+    said = []
+
+    async def application(*_: object) -> None:
+        said.append("routed")
+
+    async def receive() -> dict[str, object]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: MutableMapping[str, object]) -> None:
+        said.append((message["type"], message["code"]))
+
+    async def connect() -> None:
+        gate: Any = Gate
+        await gate(application, None, None)({"type": "websocket", "path": "/api/runs", "headers": []}, receive, send)
+
+    asyncio.run(connect())
+    assert said == [("websocket.close", 1008)]
+
+
+def test_live_streams_have_an_end_in_all(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream.MAX_VIEWERS == 1000
+    monkeypatch.setattr(stream, "MAX_VIEWERS", 2)
+    body = b'{"task": {"name": "polynomial_memory"}}'
+    more = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
+    with opened(place, head(place, "POST", "/api/runs", *more) + body) as connection:
+        assert everything(connection).split(b" ")[1] == b"201"
+    with (
+        opened(place, head(place, "GET", "/api/runs/1/stream")) as one,
+        opened(place, head(place, "GET", "/api/runs/1/stream")) as two,
+    ):
+        for connection in (one, two):
+            connection.settimeout(90)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        with opened(place, head(place, "GET", "/api/runs/1/stream", "Connection: close")) as third:
+            refused = everything(third)
+    assert refused.split(b" ")[1] == b"503"
+    assert b"retry-after: 5" in refused.lower()
