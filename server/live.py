@@ -45,7 +45,7 @@ RESET_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: the kernel, too, forgets w
 
 @dataclass(eq=False)
 class Viewer:
-    """One connection and how far it has come; `cursor` counts while it is not among the channel's `following`."""
+    """One connection and how far it has come; `cursor` stands still while it is among the channel's `following`."""
 
     connection: Protocol
     wanted: frozenset[str] | None  # series; None: all
@@ -118,12 +118,13 @@ class Channel:
             self.tell(lambda wanted: b"".join(event.encode(wanted) for event in events), before, now)
 
     def tell(self, text: Callable[[frozenset[str] | None], bytes], before: int, now: float) -> None:
-        """Write to all that follow, one buffer for all that want the same; who cannot take it goes on alone after `before`."""
+        """Write to all that follow, one buffer for all that want the same; who cannot take it, or was ahead, goes on alone."""
         self.spoke = now
         made: dict[tuple[frozenset[str] | None, bool], bytes] = {}
         for viewer in list(self.following):
-            if viewer.full:
-                viewer.cursor, viewer.skip = before, 0
+            ahead = viewer.cursor > before or viewer.skip > 0  # it came with more than was known here
+            if viewer.full or ahead:
+                viewer.cursor = viewer.cursor if ahead else before
                 self.following.discard(viewer)
                 viewer.woken.set()
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ def recording(sqlite: Database) -> Recording:
     return Recording(sqlite, claimed(sqlite, train__steps=100_000, model__d_state=4), width=4)
 
 
-def ask(address: str, version: str = "1.1", *, small: bool = False) -> socket.socket:
+def ask(address: str, version: str = "1.1", *, after: str = "", small: bool = False) -> socket.socket:
     """A connection that has asked for the stream; `small`: as from far away, with hardly any buffer."""
     port = int(address.rsplit(":", 1)[1])
     viewer = socket.socket()
@@ -36,7 +37,7 @@ def ask(address: str, version: str = "1.1", *, small: bool = False) -> socket.so
         viewer.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
     viewer.connect(("127.0.0.1", port))
     lines = [f"GET /api/runs/1/stream HTTP/{version}", f"Host: 127.0.0.1:{port}", f"Authorization: {BEARER['Authorization']}"]
-    viewer.sendall("\r\n".join([*lines, "", ""]).encode())
+    viewer.sendall("\r\n".join([*lines, *([f"Last-Event-ID: {after}"] if after else []), "", ""]).encode())
     return viewer
 
 
@@ -47,6 +48,10 @@ def read_until(viewer: socket.socket, text: bytes) -> bytes:
         assert more, data
         data += more
     return data
+
+
+def ids(data: bytes) -> list[str]:
+    return [found.decode() for found in re.findall(rb"\nid: ([\d.]+)\n", data)]
 
 
 def ended_well(viewer: socket.socket) -> bool:
@@ -151,3 +156,27 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
                 assert [(e.seq, e.encode(None)) for e in events] == [(e.seq, e.encode(None)) for e in told[0]]
             assert set(news) == {i for i in ids if alone[i] != ([], before)}
     assert set(layouts) == set(ids)
+
+
+def test_who_knows_more_than_the_channel_gets_nothing_twice(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.live.ROUND_SECONDS", 5.0)  # time to come while the channel is behind
+    with running(recording.database.url, tmp_path) as (address, server):
+        first = ask(address)
+        begun = read_until(first, b"}\n\n")
+        eventually(lambda: not server.hub._woken.is_set())
+        (start,) = map(int, ids(begun))
+        recording.write(5)
+        recording.write(5, [nonfinite(step=recording.next)])
+        second, third = ask(address), ask(address, after=f"{start + 1}.001")  # of two frames one was seen
+        eventually(lambda: server.hub.viewers == 3)
+        last = f"\nid: {start + 2}\n".encode()
+        begun += read_until(first, last)  # the channel has come so far now
+        recording.write(5)
+        end = f"\nid: {start + 3}\n".encode()
+        numbers = [str(start), str(start + 1), f"{start + 1}.001", str(start + 2), str(start + 3)]
+        assert ids(begun + read_until(first, end)) == numbers
+        assert ids(read_until(second, end)) == ids(read_until(third, end)) == numbers[-2:]
+        for viewer in (first, second, third):
+            viewer.close()
