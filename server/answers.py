@@ -95,7 +95,7 @@ def _eta(steps: int, step: int, rate: float | None) -> float | None:
     return max(0.0, (steps - step) / rate) if rate else None
 
 
-def alert_answer(alert: AlertRow | Row[Any]) -> dict[str, Any]:
+def alert_answer(alert: AlertRow) -> dict[str, Any]:
     return {name: getattr(alert, name) for name in ALERT_FIELDS}
 
 

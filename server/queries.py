@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from server.layout import Layout as Layout
 from server.layout import Points as Points
-from server.models import AlertRow, BlockRow, Run, Transition
+from server.models import AlertRow, BlockRow, Run, SeriesRow, Transition
 from server.zoom import Reader
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, decode
 from stablessm_core.telemetry.merged import pieces_of
@@ -37,6 +37,30 @@ class SeriesInfo:
     first_step: int | None
     last_step: int | None
     points: int
+
+
+_RUN, _SERIES, _BLOCK = Run.__table__, SeriesRow.__table__, BlockRow.__table__
+_EXTENTS = (
+    select(
+        _BLOCK.c.group_name,
+        func.min(_BLOCK.c.first_step).label("first_step"),
+        func.max(_BLOCK.c.last_step).label("last_step"),
+        func.sum(_BLOCK.c.point_count).label("points"),
+    )
+    .where(_BLOCK.c.run_id == bindparam("run"), _BLOCK.c.level == 0)
+    .group_by(_BLOCK.c.group_name)
+    .subquery()
+)
+_SERIES_OF_RUN = _RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id)
+_CATALOGUE = (
+    select(
+        _RUN.c.seq, _SERIES.c.name, _SERIES.c.group_name, _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived,
+        _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
+    )
+    .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
+    .where(_RUN.c.id == bindparam("run"))
+    .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,15 +99,18 @@ class Event:
 
 def catalogue(session: Session, run_id: int) -> list[SeriesInfo]:
     """Every series of the run, in the order of groups and columns. Raises LookupError."""
-    layout = Layout(session, run_id)
-    extent = select(BlockRow.group, func.min(BlockRow.first_step), func.max(BlockRow.last_step), func.sum(BlockRow.count)).where(
-        BlockRow.run_id == run_id, BlockRow.level == 0
-    )
-    extents = {group: (first, last, int(n)) for group, first, last, n in session.execute(extent.group_by(BlockRow.group))}
-    nothing = (None, None, 0)
-    return [
-        SeriesInfo(row.name, row.group, row.width, row.unit, meaning(row.name), row.derived, *extents.get(row.group, nothing))
-        for row in layout.series.values()
+    return catalogue_at(session, run_id)[1]
+
+
+def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
+    """The run's newest event, and every series as it was then: one query. Raises LookupError."""
+    rows = session.execute(_CATALOGUE, {"run": run_id}).all()
+    if not rows:
+        raise LookupError(f"there is no run {run_id}")
+    return rows[0].seq, [
+        SeriesInfo(name, group, width, unit, meaning(name), derived, first, last, int(points or 0))
+        for _, name, group, width, unit, derived, first, last, points in rows
+        if name is not None
     ]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Row, and_, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.layout import Layout
-from server.models import BlockRow, SeriesRow
+from server.models import BlockRow
 from stablessm_core.telemetry.blocks import BUCKET, decode
 
 GAPS_PER_QUERY = 100
@@ -44,7 +44,7 @@ _CONTENT = (
 class Reader:
     """Loads one series (or some of its eigenvalues) from the blocks of its group."""
 
-    def __init__(self, session: Session, layout: Layout, row: SeriesRow, eigenvalues: Sequence[int] | None) -> None:
+    def __init__(self, session: Session, layout: Layout, row: Row[Any], eigenvalues: Sequence[int] | None) -> None:
         self.session, self.layout, self.row = session, layout, row
         self.eigenvalues = None if eigenvalues is None else np.asarray(eigenvalues, np.int64)
         if self.eigenvalues is not None and (bad := [e for e in self.eigenvalues.tolist() if not 0 <= e < row.width]):
@@ -64,10 +64,15 @@ class Reader:
     def raw(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
         """Steps (n,) and values (columns, n) of the recorded points inside the gaps."""
         steps, values = [np.empty(0, np.int64)], []
-        span = self.layout.span(self.row)
+        span, columns = self.layout.span(self.row), self.columns
+        narrow = self.eigenvalues is not None and len(self.eigenvalues) > 0 and not self.row.derived
+        if self.eigenvalues is not None and narrow:
+            # of the recorded columns only those between the chosen ones need to be put together
+            low, high = int(self.eigenvalues.min()), int(self.eigenvalues.max()) + 1
+            span, columns = slice(span.start + low, span.start + high), self.eigenvalues - low
         for block in self._blocks(0, gaps):
             numbers = decode(block.payload, (block.column_count, block.point_count), span)
-            numbers = self.layout.raw(self.row, numbers, span.start, self.columns)
+            numbers = numbers[columns] if narrow else self.layout.raw(self.row, numbers, span.start, columns)
             at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
             for begin, stop in _inside(at, at, gaps):
                 steps.append(at[begin:stop])
@@ -114,7 +119,7 @@ class Reader:
         return list(found.values())
 
     def _asked(self, level: int, low: int, high: int) -> dict[str, Any]:
-        return {"run": self.row.run_id, "group": self.row.group, "level": level, "low": low, "high": high}
+        return {"run": self.layout.run_id, "group": self.row.group, "level": level, "low": low, "high": high}
 
 
 def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -55,8 +55,8 @@ def figure(
         layers = run.config["model"]["n_layers"]
         if layer >= layers:
             raise Invalid(f"run {run_id} has {layers} layers", field="layer", allowed=f"0 to {layers - 1}")
-        known = Layout(session, run_id).series
-        data = {name: columns_of(read_one(session, run, name, max_points=max_points)) for name in names if name in known}
+        known = Layout(session, run_id)
+        data = {name: columns_of(read_one(session, known, name, max_points=max_points)) for name in names if name in known.series}
         alerts = run_alerts(session, run_id)["alerts"]
     items = None
     if eigenvalues is not None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Query, Response
+from pydantic_core import to_json
 from sqlalchemy.orm import Session
 
 from server import queries
 from server.api.deps import DatabaseDep
-from server.api.runs import find_run
-from server.encoding import arrow_stream, csv_rows, dumps, json_array, typed
+from server.api.runs import absent
+from server.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed
 from server.errors import Invalid, NotFound
-from server.models import Run
 from server.schemas import EXAMPLE_SERIES, EXAMPLE_TYPED, MAX_ID, Catalogue, RunId, SeriesAnswer
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
@@ -28,16 +27,19 @@ Eigenvalues = Annotated[str | None, Query(max_length=20_000, description="Only t
 
 
 @router.get("/{run_id}/series", response_model=Catalogue)
-def catalogue(run_id: RunId, database: DatabaseDep) -> Any:
+def catalogue(run_id: RunId, database: DatabaseDep) -> Response:
     """What the run records: every series with width, unit, extent."""
-    with database.read() as session:
-        return run_catalogue(session, run_id)
+    with database.glance() as session:
+        return json_response(to_json(run_catalogue(session, run_id)))
 
 
 def run_catalogue(session: Session, run_id: int) -> dict[str, Any]:
-    run = find_run(session, run_id)
-    known = [asdict(info) for info in queries.catalogue(session, run_id)]
-    return {"run_id": run_id, "seq": run.seq, "series": [{k: v for k, v in info.items() if k != "group"} for info in known]}
+    """Catalogue. Raises NotFound."""
+    try:
+        seq, known = queries.catalogue_at(session, run_id)
+    except LookupError:
+        raise absent(run_id) from None
+    return {"run_id": run_id, "seq": seq, "series": [{k: v for k, v in vars(info).items() if k != "group"} for info in known]}
 
 
 @router.get(
@@ -72,12 +74,11 @@ def read(
     if from_step is not None and to_step is not None and from_step > to_step:
         raise Invalid(f"from_step {from_step} is after to_step {to_step}", field="from_step", allowed=f"<= {to_step}")
     with database.read() as session:
-        run = find_run(session, run_id)
-        data = read_one(session, run, name, from_step, to_step, max_points, eigenvalues)
-        seq = run.seq
+        layout = find_layout(session, run_id)
+        data = read_one(session, layout, name, from_step, to_step, max_points, eigenvalues)
     width = data.value.shape[1] if data.value is not None else int(_of(data.last).shape[1])
     last = data.last_step if data.last_step is not None else data.step
-    head = {"name": name, "width": width, "unit": data.unit, "seq": seq, "last_step": int(last[-1]) if len(last) else None}
+    head = {"name": name, "width": width, "unit": data.unit, "seq": layout.seq, "last_step": int(last[-1]) if len(last) else None}
     if data.eigenvalues is not None:
         head["eigenvalues"] = data.eigenvalues.tolist()
     parts = columns_of(data)
@@ -95,9 +96,17 @@ def read(
     return Response(dumps(head)[:-1] + arrays + b"}", media_type="application/json")
 
 
+def find_layout(session: Session, run_id: int) -> queries.Layout:
+    """Raises NotFound."""
+    try:
+        return queries.Layout(session, run_id)
+    except LookupError:
+        raise absent(run_id) from None
+
+
 def read_one(
     session: Session,
-    run: Run,
+    layout: queries.Layout,
     name: str,
     from_step: int | None = None,
     to_step: int | None = None,
@@ -105,19 +114,19 @@ def read_one(
     eigenvalues: str | None = None,
 ) -> queries.SeriesData:
     """queries.read_series with refusals that name the field."""
-    layout = queries.Layout(session, run.id)
+    run_id = layout.run_id
     if name not in layout.series:
         known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"
-        raise NotFound(f"run {run.id} has no series {name[:120]!r}", field="name", allowed=known)
+        raise NotFound(f"run {run_id} has no series {name[:120]!r}", field="name", allowed=known)
     width = layout.series[name].width
     chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues is not None else None
-    numbers = min(max_points, max(run.step, 1)) * (len(chosen) if chosen is not None else width)
+    numbers = min(max_points, max(layout.step, 1)) * (len(chosen) if chosen is not None else width)
     if numbers > MAX_NUMBERS:
         raise Invalid(
             f"the answer would hold {numbers:,} numbers", field="max_points", allowed=f"points * width <= {MAX_NUMBERS:,}"
         )
     return queries.read_series(
-        session, run.id, name, from_step=from_step, to_step=to_step, max_points=max_points, eigenvalues=chosen, layout=layout
+        session, run_id, name, from_step=from_step, to_step=to_step, max_points=max_points, eigenvalues=chosen, layout=layout
     )
 
 

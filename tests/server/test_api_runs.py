@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from http_service import BODY, application, client_of, error_of, settings
 from recording import CPU, Recording, claim
+from sqlalchemy import Engine, event
 
 from server import jobs
 from server.db import Database
@@ -180,3 +182,24 @@ def test_a_diverged_run_carries_where_with_numbers_json_lacks(client: httpx.Clie
         jobs.finish(session, 1, taken.attempt, "diverged", "not finite", {"train_loss": float("nan")}, where)
     run = client.get("/api/runs/1").json()
     assert (run["status"], run["divergence"], run["result"]) == ("diverged", where, {"train_loss": "NaN"})
+
+
+def test_each_answer_about_runs_is_one_query_however_many_there_are(client: httpx.Client, database: Database) -> None:
+    ids = [submit(client)["id"] for _ in range(3)]
+    for run_id in ids:  # one that waits is told for what
+        client.post(f"/api/runs/{run_id}/cancel")
+    asked: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if threading.current_thread().name.startswith("AnyIO"):  # of a request; other parts of the server look, too
+            asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        for path in ("/api/runs", f"/api/runs/{ids[0]}", f"/api/runs/{ids[0]}/series", "/api/alerts"):
+            asked.clear()
+            assert client.get(path).status_code == 200
+            of_runs = [s for s in asked if s.startswith("SELECT") and ("runs." in s or "alerts." in s)]
+            assert len(of_runs) == 1, of_runs
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
