@@ -82,8 +82,11 @@ class Alarm:
             await connection.execute(f"LISTEN {EVENTS_NOTIFY}")
             self._become(True)
             self.hub.wake()  # what came while nobody listened
-            async for _ in connection.notifies():
+            while True:
+                async for _ in connection.notifies(stop_after=1):  # with all that came in the same packet
+                    pass
                 self.hub.wake()
+                await asyncio.sleep(POLL_SECONDS)  # what rings meanwhile is heard in one go
 
     async def _subscribe(self) -> None:
         from redis import asyncio as redis
