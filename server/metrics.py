@@ -11,9 +11,10 @@ import platform
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from server.jobs import LEASE_SECONDS
@@ -21,7 +22,7 @@ from server.models import STATUSES, AlertRow, Run, Worker
 from server.queues import waiting
 from stablessm_core import __version__
 
-RECENT_SECONDS = 300.0
+CLAIM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 WRITE_COUNTERS = {
     "values_recorded": "Values that training handed over to be stored.",
@@ -93,9 +94,12 @@ def _runs(page: Page, session: Session) -> None:
     oldest = [("", {"queue": queue}, max(0.0, now - at)) for queue, (_, at) in waits.items()]
     page.add("queue_depth", "gauge", "Queued runs.", *(depth or [("", {"queue": "default"}, 0)]))
     page.add("queue_oldest_seconds", "gauge", "How long the longest waiting queued run has waited.", *oldest)
-    delay = session.scalar(select(func.max(Run.started_at - Run.created_at)).where(Run.started_at > now - RECENT_SECONDS))
-    meaning = "Longest time from submission to first claim, of the runs begun within five minutes."
-    page.one("claim_delay_seconds", "gauge", meaning, max(0.0, delay or 0.0))
+    delay = Run.started_at - Run.created_at
+    within = [func.count(case((delay <= bound, 1))) for bound in CLAIM_BUCKETS]
+    total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within)).one()
+    delays = [more - less for less, more in pairwise([0, *up_to, begun])]
+    meaning = "From submission to first claim, of the runs that are kept."
+    page.add("claim_delay_seconds", "histogram", meaning, *Histogram(CLAIM_BUCKETS, delays, max(0.0, total or 0.0)).samples())
 
 
 def _workers(page: Page, session: Session) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from server import jobs
 from server.answers import sweep_answer
 from server.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.errors import NotFound
-from server.models import Sweep
+from server.models import Run, Sweep
 from server.schemas import SweepAnswer, SweepId, SweepRequest
 from server.schemas_queues import columns
 from server.submission import submit_sweep
@@ -39,3 +41,18 @@ def show(sweep_id: SweepId, database: DatabaseDep) -> Any:
     """A sweep with all its runs."""
     with database.read() as session:
         return sweep_answer(session, find_sweep(session, sweep_id))
+
+
+@router.post("/{sweep_id}/cancel", response_model=SweepAnswer)
+def cancel(sweep_id: SweepId, database: DatabaseDep) -> Any:
+    """Stop every run of a sweep that waits or trains, as `POST /api/runs/{id}/cancel` does; the others stay as they are."""
+    with database.write() as session:
+        find_sweep(session, sweep_id)
+        # those that wait go first: else one of them would take the place of a run that ends
+        open_runs = select(Run.id).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running")))
+        for run_id in session.scalars(open_runs.order_by(Run.status, Run.id)).all():
+            try:
+                jobs.request_cancel(session, run_id)
+            except (jobs.NotAllowed, LookupError):
+                pass  # it has ended meanwhile
+    return show(sweep_id, database)

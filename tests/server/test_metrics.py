@@ -55,7 +55,10 @@ def scrape(client: httpx.Client) -> Samples:
 
 
 def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, database: Database) -> None:
-    run = claimed(database)
+    late, run = claimed(database), claimed(database)
+    with database.write() as session:
+        jobs.finish(session, late.run_id, late.attempt, "cancelled")
+        session.execute(update(Run).where(Run.id == late.run_id).values(started_at=Run.created_at + 900))
     Recording(database, run).write(4, [nonfinite()])
     waiting = [submitted(database) for _ in range(3)]
     writes = nothing() | {
@@ -74,7 +77,9 @@ def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, databas
     assert (value(samples, "queue_depth", queue="default"), value(samples, "queue_depth", queue="gpu")) == (2, 1)
     assert 100 <= value(samples, "queue_oldest_seconds", queue="default") < 200
     assert 0 <= value(samples, "queue_oldest_seconds", queue="gpu") < 100
-    assert 0 <= value(samples, "claim_delay_seconds") < 60
+    assert 900 <= value(samples, "claim_delay_seconds_sum") < 1500
+    assert value(samples, "claim_delay_seconds_count") == value(samples, "claim_delay_seconds_bucket", le="+Inf") == 2
+    assert [value(samples, "claim_delay_seconds_bucket", le=bound) for bound in ("300", "1800")] == [1, 2]
     assert value(samples, "alerts", severity="critical") == 1
     assert (value(samples, "workers_alive"), value(samples, "worker_slots")) == (1, 2)
     worker = {"worker": 'a"b\\c\n'}
@@ -120,7 +125,10 @@ def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> No
     client.get("/api/runs")
     shown = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
     page = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
-    documented = {name.removesuffix("_bucket") for name in re.findall(r"\bstablessm_[a-z_]+", page)}
+    documented = {name.removesuffix("_bucket") for name in re.findall(r"\bstablessm_[a-z_]+", page)} - {
+        "stablessm_server",
+        "stablessm_worker",
+    }  # roles
     assert documented == shown
 
 

@@ -35,6 +35,7 @@ CONTRACT = {
     "/api/queues/{name}": "get patch",
     "/api/sweeps": "post",
     "/api/sweeps/{sweep_id}": "get",
+    "/api/sweeps/{sweep_id}/cancel": "post",
     "/api/compare": "get",
     "/api/tokens": "get post",
     "/api/tokens/{token_id}": "delete",
