@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from server.filters import Field, FilterError, field, parse_filter
-from server.models import STATUSES, Run, Worker
+from server.models import STATUSES, Run
 
 MAX_LIMIT = 500
 
@@ -113,25 +113,6 @@ def chosen_runs(
             raise LookupError(f"there is no run {absent[0]}")
         runs = [by_id[i] for i in dict.fromkeys(ids)]
     return runs
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How the service stands: runs per status, seconds the first queued run has waited, workers known."""
-
-    runs: dict[str, int]
-    oldest_queued_at: float | None
-    workers: int
-
-
-def counts(session: Session) -> Counts:
-    """Numbers for /metrics."""
-    found = dict.fromkeys(STATUSES, 0)
-    for status, number in session.execute(select(Run.status, func.count()).group_by(Run.status)):
-        found[status] = number
-    oldest = session.scalar(select(func.min(Run.created_at)).where(Run.status == "queued"))
-    workers = session.scalar(select(func.count()).select_from(Worker)) or 0
-    return Counts(found, oldest, workers)
 
 
 def _sort_field(sort: str, dialect: str) -> tuple[Field, bool]:

@@ -19,7 +19,8 @@ from server.filters import MAX_LENGTH, FilterError
 from server.models import Run
 from server.queries import SeriesData
 from server.runs import chosen_runs
-from server.schemas import MAX_ID, CompareAnswer
+from server.schemas import MAX_ID
+from server.schemas_series import CompareAnswer
 
 router = APIRouter(prefix="/api/compare", tags=["compare"])
 

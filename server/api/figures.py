@@ -14,7 +14,8 @@ from server.api.series import Eigenvalues, MaxPoints, columns_of, parse_eigenval
 from server.encoding import dumps, plain
 from server.errors import Invalid, NotFound
 from server.queries import Layout
-from server.schemas import EXAMPLE_TYPED, RunId
+from server.schemas import RunId
+from server.schemas_series import EXAMPLE_TYPED
 from web.binding import bind, eigenvalue_items
 from web.figures import CHARTS, catalogue, spec
 

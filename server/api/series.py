@@ -14,7 +14,8 @@ from server.api.deps import DatabaseDep
 from server.api.runs import absent
 from server.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed
 from server.errors import Invalid, NotFound
-from server.schemas import EXAMPLE_SERIES, EXAMPLE_TYPED, MAX_ID, Catalogue, RunId, SeriesAnswer
+from server.schemas import MAX_ID, RunId
+from server.schemas_series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 

@@ -14,7 +14,8 @@ from recording import Recording, claimed
 
 from server.db import Database
 from server.errors import error_body
-from server.schemas import EXAMPLE_ALERT, EXAMPLE_RUN, AlertAnswer, CompareAnswer, ErrorAnswer, RunAnswer
+from server.schemas import EXAMPLE_ALERT, EXAMPLE_RUN, AlertAnswer, ErrorAnswer, RunAnswer
+from server.schemas_series import CompareAnswer
 from stablessm_core.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -234,12 +234,3 @@ def test_chosen_runs_come_in_the_order_asked_for(listed: Database) -> None:
             runs.chosen_runs(session, ids=[1, 77], limit=3)
         with pytest.raises(ValueError, match="more than 3 runs"):
             runs.chosen_runs(session, q="", limit=3)
-
-
-def test_counts_of_the_service(listed: Database) -> None:
-    with listed.write() as session:
-        jobs.register_worker(session, "w", "host", 1, {})
-    with listed.read() as session:
-        counts = runs.counts(session)
-    assert counts.runs == {"queued": 1, "running": 0, "finished": 2, "failed": 0, "diverged": 2, "cancelled": 0}
-    assert (counts.oldest_queued_at, counts.workers) == (1004.0, 1)
