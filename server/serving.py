@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import logging.config
+import resource
 import socket
 from typing import Any
 
@@ -19,6 +20,8 @@ from server.settings import Settings
 log = logging.getLogger("stablessm.server")
 
 SHUTDOWN_SECONDS = 5
+MAX_CONNECTIONS = 2000
+FILES = MAX_CONNECTIONS + 512  # a connection each, and what the database, the assets and the broker need
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -48,13 +51,22 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def allow_open_files() -> None:
+    """As many open files as MAX_CONNECTIONS take, where the machine lets a process ask for them: 1,024 is a usual default."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def make_server(settings: Settings) -> Server:
     """The server for these settings, not yet started. Raises ValueError when they would let strangers in."""
     app = create_app(settings)
+    allow_open_files()
     config = uvicorn.Config(
         app, host=settings.host, port=settings.port, http=Protocol, h11_max_incomplete_event_size=HEADER_BYTES, ws="none",
         loop="auto", lifespan="on", log_config=LOGGING, access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=2000, timeout_keep_alive=5, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     return Server(config, app.state.hub)
 
