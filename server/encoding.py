@@ -36,6 +36,13 @@ def typed(values: np.ndarray) -> dict[str, str]:
     return answer
 
 
+def typed_json(values: np.ndarray) -> bytes:
+    """JSON text of `typed`; base64 needs no look at each of its characters, of which there may be millions."""
+    array = typed(values)
+    data = array.pop("bdata").encode()
+    return dumps(array)[:-1] + b',"bdata":"' + data + b'"}'
+
+
 def untyped(data: dict[str, str]) -> np.ndarray:
     """Inverse of typed."""
     values = np.frombuffer(base64.b64decode(data["bdata"]), "<" + data["dtype"])

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from server import queries
 from server.api.deps import DatabaseDep
 from server.api.runs import absent
-from server.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed
+from server.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed_json
 from server.errors import Invalid, NotFound
 from server.schemas import MAX_ID, RunId
 from server.schemas_series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
@@ -84,8 +84,7 @@ def read(
         head["eigenvalues"] = data.eigenvalues.tolist()
     parts = columns_of(data)
     if format == "typed":
-        encoded = {key: typed(values) for key, values in parts.items()}
-        return Response(dumps(head | encoded), media_type="application/json")
+        return json_response(_joined(head, {key: typed_json(values) for key, values in parts.items()}))
     parts = {key: values[:, 0] if values.ndim == 2 and width == 1 else values for key, values in parts.items()}
     if format == "arrow":
         metadata = {key: str(value) for key, value in head.items()}
@@ -93,8 +92,12 @@ def read(
     if format == "csv":
         titles = [t for key, values in parts.items() for t in _titles(key, values, data.eigenvalues)]
         return Response(",".join(titles).encode() + b"\n" + csv_rows(list(parts.values())), media_type=MEDIA["csv"])
-    arrays = b"".join(b',"' + key.encode() + b'":' + json_array(values) for key, values in parts.items())
-    return Response(dumps(head)[:-1] + arrays + b"}", media_type="application/json")
+    return json_response(_joined(head, {key: json_array(values) for key, values in parts.items()}))
+
+
+def _joined(head: dict[str, Any], arrays: dict[str, bytes]) -> bytes:
+    # one JSON object
+    return dumps(head)[:-1] + b"".join(b',"' + key.encode() + b'":' + text for key, text in arrays.items()) + b"}"
 
 
 def find_layout(session: Session, run_id: int) -> queries.Layout:

@@ -64,11 +64,28 @@ def encode_small(values: np.ndarray) -> bytes:
 
 def _packed(bits: np.ndarray, codec: int, effort: int, otherwise: np.ndarray | None = None) -> bytes:
     # byte-shuffled and compressed, or as they are where that is no longer
-    planes = np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 4).T
-    packed = zstandard.ZstdCompressor(level=effort).compress(np.ascontiguousarray(planes).tobytes())
+    planes = _shuffled(bits)
+    packed = zstandard.ZstdCompressor(level=effort).compress(planes.tobytes())
     if len(packed) < planes.size:
         return bytes([codec]) + packed
     return bytes([RAW]) + (bits if otherwise is None else otherwise).tobytes()
+
+
+def _shuffled(bits: np.ndarray) -> np.ndarray:
+    # uint32 of any shape -> (4, size) bytes, the lowest first; plane by plane is three times as fast as numpy's transposition
+    numbers = np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 4)
+    planes = np.empty((4, len(numbers)), np.uint8)
+    for i in range(4):
+        planes[i] = numbers[:, i]
+    return planes
+
+
+def _unshuffled(planes: np.ndarray) -> np.ndarray:
+    bits = np.empty(planes.shape[1], "<u4")
+    numbers = bits.view(np.uint8).reshape(-1, 4)
+    for i in range(4):
+        numbers[:, i] = planes[i]
+    return bits
 
 
 def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None)) -> np.ndarray:
@@ -100,7 +117,7 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
     if codec == RAW:
         return np.frombuffer(data, "<f4").reshape(shape)[columns]
     planes = np.frombuffer(data, np.uint8).reshape(4, shape[0], math.prod(shape[1:]))[:, columns]
-    bits = np.ascontiguousarray(planes.reshape(4, -1).T).view("<u4").reshape(planes.shape[1], *shape[1:])
+    bits = _unshuffled(planes.reshape(4, -1)).reshape(planes.shape[1], *shape[1:])
     if codec == ZSTD_DELTA:
         bits = np.cumsum((bits >> 1) ^ (0 - (bits & 1)), axis=-1, dtype=np.uint32)
     return bits.view("<f4")
