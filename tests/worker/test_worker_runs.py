@@ -147,8 +147,8 @@ def test_a_step_that_does_not_end_raises_an_alert_and_is_cancelled_within_two_se
         station.until("alert", lambda: "no_progress" in station.alerts(run_id))
         run, seconds = _cancelled(station, run_id)
         assert set(station.alerts(run_id)) == {"no_progress"}
-        assert "the training step in progress was cut off" in run.status_reason
-        return seconds
+        # a step that ended in the meantime was not cut off
+        return seconds if "the training step in progress was cut off" in run.status_reason else float("inf")
 
     # half a second of grace; several tries, because this process may stand still while it measures
     assert any(cancelled_after() < 2.5 for _ in range(5))
