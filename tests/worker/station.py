@@ -37,9 +37,9 @@ SMALL: dict[str, Any] = {  # about 10 ms a step: slow enough to be caught in the
     "model": {"d_model": 16, "d_state": 8},
     "train": {"steps": STEPS, "batch_size": 64, "eval_every": 0, "checkpoint_every": 30},
 }
-LONG_STEP: dict[str, Any] = {  # a loop over time in Python: one step takes minutes
+LONG_STEP: dict[str, Any] = {  # loops over time in Python: a step takes ten seconds on a fast machine, minutes on a busy one
     "task": {"name": "polynomial_memory", "length": 50_000},
-    "model": {"d_model": 8, "d_state": 8},
+    "model": {"n_layers": 8, "d_model": 8, "d_state": 8},
     "train": {"steps": 100, "batch_size": 2, "eval_every": 0, "scan_backend": "reference"},
     "alerts": {"no_progress_seconds": 1.0},
 }
