@@ -1,7 +1,8 @@
 """How one training step becomes one row of numbers without leaving the device.
 
 The cost must not grow with the number of layers or parameter tensors, nor with what could be asked of them: what many tensors
-have in common is computed from one flat copy. Everything here is device work on tensors, so it can be compiled or captured.
+have in common is computed from one flat copy, and what is too large to be copied is read by one operation. Everything here is
+device work on tensors, so it can be compiled or captured.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors
 
 from stablessm_core.formulas import saturated_exp
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.watch import WatchedLayer, watched_layers
 
-CHUNK = 64
-# On a CPU a tensor of so many elements is read where it lies: there a pass over memory costs what matters, elsewhere a launch.
+CHUNK = 256
+# On a CPU a gradient of so many elements is read where it lies: there a pass over memory costs what matters, elsewhere a launch.
 LARGE = 1 << 16
 
 
@@ -39,8 +39,8 @@ class Probe:
 
     `layout` lists (name, width) of a row's columns in order. Beside the recorded series a row holds what only the detectors
     read: the largest |h| of each eigenvalue's final state over the batch, and `norms`: of every weight and gradient the largest
-    L2 norm of a piece of CHUNK elements, or the largest |element| of a large tensor, which are finite exactly when all elements
-    are. (Gradients in float64, so that squares do not overflow; a weight beyond 1e18, whose square might, counts as infinite.)
+    L2 norm of a piece (CHUNK elements, or a row of a large gradient), which is finite exactly when all elements are. Gradients
+    are squared in float64, so that nothing overflows or vanishes; a weight beyond 1e18, whose square might, counts as infinite.
 
     The model's parameters are moved next to each other in memory, values and identities unchanged: make the probe when the
     model is on its device.
@@ -51,14 +51,15 @@ class Probe:
         trained = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
         self.parameter_names = [path for path, _ in trained]
         self._parameters = [p for _, p in trained]
+        self._values = _moved_together(self._parameters)
+        self._value_pieces = _offsets([_chunks(p) for p in self._parameters], self._values.device)
         self._large = [i for i, p in enumerate(self._parameters) if p.device.type == "cpu" and p.numel() >= LARGE]
-        if len(self._large) == len(self._parameters):
-            self._large = []
         self._small = [i for i in range(len(self._parameters)) if i not in self._large]
-        self._in_order = torch.tensor([*self._small, *self._large]).argsort().to(self._parameters[0].device)
         small = [self._parameters[i] for i in self._small]
-        self._chunks = _Chunks(small)
-        self._values = self._chunks.moved_together(small)
+        self._copies, self._copied = _together(small) if small else ([], self._values[:0])
+        pieces = [_chunks(p) for p in small] + [self._parameters[i][..., 0].numel() for i in self._large]
+        self._gradient_pieces = _offsets(pieces, self._values.device)
+        self._in_order = torch.tensor([*self._small, *self._large]).argsort() if self._large else None
         at = {id(p): i for i, p in enumerate(self._parameters)}
         self._narrow = [layer for layer in self.layers if not layer.wide]
         self._wide = [layer for layer in self.layers if layer.wide]
@@ -79,7 +80,7 @@ class Probe:
         return catalogue
 
     def _layout(self) -> list[tuple[str, int]]:
-        layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), (names.GRAD_NORM, 1), ("norms", 2 * len(self._parameters))]
+        layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self._parameters)), (names.GRAD_NORM, 1)]
         layout += [(names.layer_series(layer.index, "grad_over_weight"), layer.width) for layer in self._narrow]
         layout += [(names.layer_series(layer.index, "weight"), layer.width) for layer in self._narrow]
         layout += [
@@ -93,22 +94,24 @@ class Probe:
 
     def gradients(self) -> list[Tensor]:
         """The gradients that `row` reads, zeros where there is none."""
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        # asked for once: every look at .grad makes a new Python object
+        return [torch.zeros_like(p) if (gradient := p.grad) is None else gradient for p in self._parameters]
 
     def states(self) -> list[Tensor]:
         """The final states that `row` reads, (batch, d_state) per layer: narrow layers, then wide ones."""
         layers = self._narrow + self._wide
-        batch = max((len(layer.module.last_state) for layer in layers if layer.module.last_state is not None), default=1)
-        states = [(layer, layer.module.last_state) for layer in layers]
-        return [layer.watched.weight.new_zeros(batch, layer.width) if state is None else state for layer, state in states]
+        states = [layer.module.last_state for layer in layers]
+        batch = max((len(state) for state in states if state is not None), default=1)
+        return [
+            layer.watched.weight.new_zeros(batch, layer.width) if state is None else state
+            for layer, state in zip(layers, states, strict=True)
+        ]
 
     @torch.no_grad()
     def weights(self) -> Weights:
         """The half of a row that is known before the step."""
-        norms = [self._chunks.largest(torch.linalg.vector_norm(self._values, dim=1))]
-        norms += [_largest_element(self._parameters[i]).reshape(1) for i in self._large]
         return Weights(
-            torch.cat(norms)[self._in_order],
+            _largest_of(torch.linalg.vector_norm(self._values, dim=1), self._value_pieces),
             torch.cat(self._narrow_weights) if self._narrow else None,
             saturated_exp(torch.cat(self._log_dts), torch) if self._log_dts else None,
             [(w.watched.weight.clone(), None if w.watched.log_dt is None else w.watched.log_dt.clone()) for w in self._wide],
@@ -122,15 +125,18 @@ class Probe:
 
         loss (), lr (1,), `gradients()` and `states()` of the step that began with `weights`.
         """
-        small = self._chunks.copied_together([gradients[i] for i in self._small])
-        norms = torch.linalg.vector_norm(small, dim=1, dtype=torch.float64)
-        largest = self._chunks.largest(norms)
+        if self._small:
+            torch._foreach_copy_(self._copies, [gradients[i] for i in self._small])
+        norms = torch.linalg.vector_norm(self._copied, dim=1, dtype=torch.float64)
         if self._large:
-            elements = [_largest_element(gradients[i]).double() for i in self._large]
-            norms = torch.cat([norms, *(_norm(gradients[i], e).reshape(1) for i, e in zip(self._large, elements, strict=True))])
-            largest = torch.cat([largest, torch.stack(elements)])[self._in_order]
+            norms = torch.cat([norms, *(_norms_of_rows(gradients[i]) for i in self._large)])
+        largest = _largest_of(norms, self._gradient_pieces)
+        if self._in_order is not None:
+            largest = largest.index_select(0, self._in_order)
         grad_norm = torch.linalg.vector_norm(norms)
-        parts = [torch.cat([loss.detach().reshape(1), lr, grad_norm.reshape(1), weights.norms, largest]).float()]
+        # one dtype in each cat: of several it copies piece by piece
+        parts = [loss.detach().reshape(1).float(), lr.float(), weights.norms.float()]
+        parts.append(torch.cat([largest, grad_norm.reshape(1)]).float())
         if weights.narrow is not None:
             gradient = torch.cat([gradients[i] for i in self._narrow_at])
             parts += [(gradient / weights.narrow).abs_(), weights.narrow]  # the same bits as |grad| / |w|
@@ -144,52 +150,41 @@ class Probe:
         return torch.cat(parts), grad_norm
 
 
-class _Chunks:
-    """Many tensors of given shapes as one, (chunks, CHUNK): each fills whole chunks, the last one filled up with zeros."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        dtypes = {t.dtype for t in tensors}
-        if len(dtypes) != 1:
-            raise ValueError(f"parameters have the dtypes {sorted(map(str, dtypes))}; one dtype for all is needed")
-        self._pads = [t.new_zeros(-t.numel() % CHUNK) for t in tensors]
-        counts = torch.tensor([0] + [-(-t.numel() // CHUNK) for t in tensors])
-        self._offsets = counts.cumsum(0).to(tensors[0].device)
-
-    def copied_together(self, tensors: Sequence[Tensor]) -> Tensor:
-        pieces: list[Tensor] = []
-        for tensor, pad in zip(tensors, self._pads, strict=True):
-            pieces.append(tensor)
-            if pad.numel():
-                pieces.append(pad)
-        flat: Tensor = _flatten_dense_tensors(pieces)  # type: ignore[no-untyped-call]
-        return flat.view(-1, CHUNK)
-
-    def moved_together(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """The same, and from now on the parameters live there. Their alignment stays what it was, and so do their products."""
-        flat = self.copied_together([p.detach() for p in parameters])
-        left = flat.view(-1)
-        for p, pad in zip(parameters, self._pads, strict=True):
-            p.data, left = left[: p.numel()].view(p.shape), left[p.numel() + pad.numel() :]
-        return flat
-
-    def largest(self, of_chunks: Tensor) -> Tensor:
-        """The largest of the numbers (chunks,) of each tensor's chunks, (tensors,); NaN is larger than all."""
-        # unsafe: the checks of the offsets, right by construction, would wait for the device
-        return torch.segment_reduce(of_chunks, "max", offsets=self._offsets, unsafe=True)
+def _chunks(tensor: Tensor) -> int:
+    return -(-tensor.numel() // CHUNK)
 
 
-def _largest_element(tensor: Tensor) -> Tensor:
-    """max |t|, NaN if any element is, ()."""
-    low, high = torch.aminmax(tensor)
-    return torch.maximum(-low, high)
+def _together(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Room for a copy of each, in its shape, within one tensor (chunks, CHUNK): each fills whole chunks, the last with zeros."""
+    dtypes = {t.dtype for t in tensors}
+    if len(dtypes) != 1:
+        raise ValueError(f"parameters have the dtypes {sorted(map(str, dtypes))}; one dtype for all is needed")
+    whole = tensors[0].new_zeros(sum(map(_chunks, tensors)), CHUNK)
+    rooms = torch.split(whole.view(-1), [_chunks(t) * CHUNK for t in tensors])
+    return [room[: t.numel()].view(t.shape) for room, t in zip(rooms, tensors, strict=True)], whole
 
 
-def _norm(tensor: Tensor, largest: Tensor) -> Tensor:
-    """L2 norm, float64 (): squares are summed in float32 of elements brought near 1 by a power of two, so that none overflows."""
-    exponent = torch.frexp(largest).exponent.clamp(-120, 120)
-    near_one = tensor * torch.ldexp(torch.ones_like(largest), -exponent).to(tensor.dtype)
-    squares = near_one.square_().sum(dim=-1)
-    return torch.ldexp(squares.double().sum().sqrt(), exponent)
+def _moved_together(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """One tensor (chunks, CHUNK) in which the parameters live from now on, aligned to its chunks."""
+    rooms, whole = _together([p.detach() for p in parameters])
+    for p, room in zip(parameters, rooms, strict=True):
+        p.data = room.copy_(p.data)
+    return whole
+
+
+def _offsets(counts: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *counts]).cumsum(0).to(device)
+
+
+def _largest_of(norms: Tensor, offsets: Tensor) -> Tensor:
+    """The largest of the norms (pieces,) of each tensor's pieces, (tensors,); NaN is larger than all."""
+    # unsafe: the checks of the offsets, right by construction, would wait for the device
+    return torch.segment_reduce(norms, "max", offsets=offsets, unsafe=True)
+
+
+def _norms_of_rows(gradient: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float64)
+    return norms.view(-1)
 
 
 def _largest(state: Tensor) -> Tensor:

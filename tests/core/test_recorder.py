@@ -6,18 +6,22 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import envelope
 from stablessm_core.telemetry.detectors import Alert, Detectors
 from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
-from stablessm_core.telemetry.probe import Probe, _largest_element, _norm
+from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink, Recorder
 from stablessm_core.telemetry.series import Series
 
@@ -337,18 +341,63 @@ def test_time_spent_in_a_pause_is_in_no_rate(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-44, 1e-30, 1.0, 1e30, 3e38])
-def test_the_norm_of_a_large_gradient_neither_overflows_nor_vanishes(scale: float) -> None:
-    gradient = (torch.randn(300, 400, generator=torch.Generator().manual_seed(0)) * scale).clamp(-3.4e38, 3.4e38)
-    largest = _largest_element(gradient).double()
-    assert float(largest) == float(gradient.double().abs().max())
-    assert float(_norm(gradient, largest)) == pytest.approx(float(gradient.double().norm()), rel=1e-6)
+@pytest.mark.parametrize("shape", [(3, 400), (300, 400)])  # copied into chunks; read where it lies
+def test_the_norm_of_a_gradient_neither_overflows_nor_vanishes(shape: tuple[int, int], scale: float) -> None:
+    model = torch.nn.Linear(shape[1], shape[0], bias=False)
+    probe = Probe(model)
+    gradient = (torch.randn(shape, generator=torch.Generator().manual_seed(0)) * scale).clamp(-3.4e38, 3.4e38)
+    _, norm = probe.row(probe.weights(), torch.ones(()), torch.ones(1), [gradient], [])
+    assert norm.dtype == torch.float64
+    assert float(norm) == pytest.approx(float(gradient.double().norm()), rel=1e-6)
+
+
+class Readers(TorchDispatchMode):
+    """Counts the operations that read memory of each of some tensors."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.counts = {t.untyped_storage().data_ptr(): 0 for t in tensors}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for at in {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}:
+            if at in self.counts and not func.is_view:
+                self.counts[at] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_one_operation_reads_all_weights_and_one_each_gradient() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.Linear(400, 3))
+    probe = Probe(model)
+    gradients = [torch.ones_like(p) for p in model.parameters()]
+    with Readers([*model.parameters(), *gradients]) as readers:
+        probe.row(probe.weights(), torch.ones(()), torch.ones(1), gradients, [])
+    assert list(readers.counts.values()) == [1] * 5  # the weights lie in one piece
+
+
+@pytest.mark.parametrize("outputs", [300, 3])
+def test_a_weight_counts_as_finite_up_to_1e18(outputs: int) -> None:
+    model = torch.nn.Linear(400, outputs)
+    probe = Probe(model)
+    model.weight.data.fill_(1e18)
+    model.bias.data[1] = 2e19
+    assert probe.weights().norms.isfinite().tolist() == [True, False]
+
+
+def test_parameters_keep_values_and_identities_when_they_move_together() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.Linear(400, 3))
+    before = [(p, p.detach().clone()) for p in model.parameters()]
+    probe = Probe(model)
+    for p, (same, values) in zip(model.parameters(), before, strict=True):
+        assert p is same
+        assert torch.equal(p, values)
+    model[1].bias.data.fill_(1e30)  # what is written to a parameter is what the probe reads
+    assert probe.weights().norms.isfinite().tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_one_bad_element_of_a_large_tensor_shows(value: float) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.Linear(400, 3))
     probe = Probe(model)
-    assert probe._large == [0]
     row = functools.partial(probe.row, probe.weights(), torch.ones(()), torch.ones(1), states=[])
     fine, norm = row(gradients=[torch.ones_like(p) for p in model.parameters()])
     assert fine.isfinite().all()
@@ -356,7 +405,7 @@ def test_one_bad_element_of_a_large_tensor_shows(value: float) -> None:
     gradients = [torch.ones_like(p) for p in model.parameters()]
     gradients[0][7, 11] = value
     bad, norm = row(gradients=gradients)
-    names = dict(zip([f"weight of {n}" for n in probe.parameter_names] + probe.parameter_names, bad[3 : 3 + 8], strict=True))
+    names = dict(zip([f"weight of {n}" for n in probe.parameter_names] + probe.parameter_names, bad[2 : 2 + 8], strict=True))
     assert [name for name, number in names.items() if not number.isfinite()] == ["0.weight"]
     assert not norm.isfinite()
     model[0].weight.data[5, 5] = value
