@@ -4,8 +4,6 @@
 import triton
 import triton.language as tl
 
-from stablessm_core.scan.triton_values import join_real
-
 
 @triton.jit
 def activated(h, ACTIVATION: tl.constexpr):
@@ -43,6 +41,12 @@ def join(p1, x1, p2, x2):
 
 
 @triton.jit
+def join_before(p1, x1, before_p1, before_x1, p2, x2, before_p2, before_x2):
+    """The same, and what each stretch is without its last piece: an exclusive scan."""
+    return p1 * p2, carried(p2, x1) + x2, p1 * before_p2, carried(before_p2, x1) + before_x2
+
+
+@triton.jit
 def recurrence(a, x, powers_from_one, first):
     """h_q = a h_{q-1} + x_q down the rows, from the row `first`. a, first (1, columns); powers_from_one: a^(q+1)."""
     _, h = tl.associative_scan((tl.broadcast_to(a, x.shape), x), 0, join)
@@ -53,7 +57,7 @@ def recurrence(a, x, powers_from_one, first):
 def recurrence_before(a, x, powers_from_zero, first):
     """h_{q-1} of the same, `first` in the first row. powers_from_zero: a^q."""
     one, none = tl.full(x.shape, 1.0, x.dtype), tl.zeros(x.shape, x.dtype)
-    _, _, _, h = tl.associative_scan((tl.broadcast_to(a, x.shape), x, one, none), 0, join_real)
+    _, _, _, h = tl.associative_scan((tl.broadcast_to(a, x.shape), x, one, none), 0, join_before)
     return h + carried(powers_from_zero, first)
 
 
