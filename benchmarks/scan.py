@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--minutes", type=float, default=6.5, help="on a GPU: what is not begun by then is left out")
     parser.add_argument("--tune", action="store_true", help="on a GPU: print rows for stablessm_core/scan/configurations.py")
-    parser.add_argument("--look-back", action="store_true", help="on a GPU: run tiles of few long chains at once (S3)")
+    parser.add_argument("--walk", action="store_true", help="on a GPU: no tiles of few long chains at once (S3), for comparison")
     parser.add_argument("--kinds", default="", help="with --tune: only kinds that contain this, such as 'adjoints ltv'")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
@@ -51,8 +51,8 @@ def main() -> None:
 def body(arguments: argparse.Namespace) -> Iterable[str]:
     if arguments.device != "cuda":
         return table(arguments.rounds)
-    if arguments.look_back:
-        configurations.PROVEN.add(torch.cuda.get_device_capability())
+    if arguments.walk:
+        configurations.FEW_PROGRAMS = 0
     if arguments.tune:
         return importlib.import_module("benchmarks.scan_tune").rows(arguments.minutes, arguments.kinds)
     return importlib.import_module("benchmarks.scan_cuda").report(arguments.rounds, arguments.minutes)

@@ -26,7 +26,6 @@ def rows(minutes: float, only: str) -> Iterator[str]:
     """Lines for `configurations.TABLE`; `only` keeps the kinds whose name contains it."""
     deadline = time.monotonic() + 60 * minutes
     capability = torch.cuda.get_device_capability()
-    configurations.PROVEN.add(capability)
     known = configurations.TABLE.get(capability) or configurations.TABLE[9, 0]
     yield f"    {capability}: {{"
     for kind, tiles in known.items():

@@ -52,15 +52,11 @@ TABLE: dict[tuple[int, int], dict[Kind, tuple[Tile, ...]]] = {
     }
 }
 
-# devices on which the look-back has passed the gpu tests: its programs wait for one another, which no interpreter can prove.
-# Elsewhere few long chains are walked, which is slower but cannot hang
-PROVEN: set[tuple[int, int]] = set()
-
 
 def tile_for(capability: tuple[int, int] | None, kind: Kind, batch: int, length: int, d_state: int) -> Tile:
     """The table's tile, no wider and no longer than the problem; tiles at once only where walking would leave the GPU idle."""
     walking, *at_once = TABLE.get(capability or (0, 0), {}).get(kind, DEFAULT[kind[2]])
-    for tile in at_once if capability in PROVEN else ():
+    for tile in at_once:
         programs, tiles = batch * -(-d_state // tile.channels), -(-length // (tile.strips * tile.rows))
         if programs < FEW_PROGRAMS and tiles >= MANY_TILES:
             return _cut(tile, length, d_state)

@@ -7,7 +7,8 @@ is on its way from memory meanwhile. Steps q count in running order, so one forw
 Many chains: a program walks its chains from end to end, one tile after the other. Few long chains (LOOK_BACK): a program
 owns one tile. It publishes the tile's map h -> p h + x, waits for the maps of its group of tiles before it and for the state
 with which the group begins, and joins them in a fixed order: who was first never shows in a bit. It waits only for programs
-of lower number, which the hardware starts first (CUB's scan rests on the same).
+of lower number, which the hardware starts first (CUB's scan rests on the same). Should it ever not, patience ends: the program
+marks its chain and goes, and a second launch walks marked chains from end to end. So nothing can hang, and nothing is wrong.
 
 Nothing that is not finite may end before its chain does, yet a joined map can step over an overflow. So each strip's end is
 looked at, and chains where anything is not finite are walked again from there, step by step, while all others keep their bits.
@@ -37,6 +38,8 @@ from stablessm_core.scan.triton_values import (
 
 GROUP = tl.constexpr(16)  # tiles whose maps are joined from one published state
 STATE_IS_THERE = tl.constexpr(1 << 16)
+NOT_FINITE = tl.constexpr(1)  # marks of a column
+WRONG = tl.constexpr(2)
 
 
 @triton.jit
@@ -64,13 +67,34 @@ def row_zero(tensor, batch, batch_stride, time_stride, length, n, AGAINST_TIME: 
 
 
 @triton.jit
-def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr):
-    """Publishes this tile's map and returns the state before the tile; `carry` is the state before the first tile.
+def of_columns(marks, COMPLEX: tl.constexpr):
+    """Which values in memory belong to columns with a mark."""
+    if COMPLEX:
+        return interleaved((marks, marks)) > 0
+    else:
+        return marks > 0
 
-    maps: (tiles, chains, 2, columns) of p and x, then (groups + 1, chains, columns), the state with which each group begins.
-    A signal per chain and group: bit i says that its map i is there, STATE_IS_THERE that its state is.
+
+@triton.jit
+def all_there(signal, needed, patience):
+    """Asks until every bit of `needed` is set, but at most 1 + patience times: were they set?"""
+    seen = tl.atomic_or(signal, 0, sem="acquire")
+    while ((seen & needed) != needed) & (patience > 0):
+        patience -= 1
+        seen = tl.atomic_or(signal, 0, sem="acquire")
+    return (seen & needed) == needed
+
+
+@triton.jit
+def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr):
+    """Publishes this tile's map; returns the state before the tile, and whether what that is made of came in time.
+
+    carry: the state before the first tile. maps: (tiles, chains, 2, columns) of p and x, then (groups + 1, chains, columns), the
+    state with which each group begins. A signal per chain and group: bit i says that its map i is there, STATE_IS_THERE that its
+    state is. From group to group only that state is waited for, one after the other, so the last tile of a group makes it from
+    maps that are already joined, before it does anything else.
     """
-    chain, chains, tile, tiles = at
+    chain, chains, tile, tiles, patience = at
     C: tl.constexpr = CHANNELS * 2 if COMPLEX else CHANNELS
     column = tl.arange(0, C)[None, :]
     group = tile // GROUP
@@ -81,13 +105,7 @@ def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr,
     tl.store(mine + C, interleaved(map_x))
     tl.debug_barrier()
     tl.atomic_or(signal, 1 << member, sem="release")
-    needed = (1 << member) - 1 + tl.where(group > 0, STATE_IS_THERE, 0)
-    seen = tl.atomic_or(signal, 0, sem="acquire")
-    while (seen & needed) != needed:
-        seen = tl.atomic_or(signal, 0, sem="acquire")
-    if group > 0:
-        begins = maps + tl.cast(tiles, tl.int64) * chains * (2 * C) + (tl.cast(group, tl.int64) * chains + chain) * C + column
-        carry = planes(tl.load(begins, cache_modifier=".cg"), COMPLEX, ACC)
+    in_time = all_there(signal, (1 << member) - 1, patience)
     other = tl.arange(0, GROUP)[:, None]
     theirs = maps + ((tl.cast(group, tl.int64) * GROUP + other) * chains + chain) * (2 * C) + column
     earlier = other < member
@@ -95,20 +113,30 @@ def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr,
     x = planes(tl.load(theirs + C, mask=earlier, other=0.0, cache_modifier=".cg"), COMPLEX, ACC)
     p, x, _, _ = prefixes(p, x, COMPLEX, ACC)
     newest = other == member - 1
-    if member > 0:
-        carry = add(carried(picked(newest, p), carry), picked(newest, x))
-    return carry
+    x = picked(newest, x)
+    p = where(member > 0, picked(newest, p), constant(1.0, 1, CHANNELS, COMPLEX, ACC))
+    states = maps + tl.cast(tiles, tl.int64) * chains * (2 * C) + (tl.cast(group, tl.int64) * chains + chain) * C + column
+    if group > 0:
+        in_time = all_there(signal, STATE_IS_THERE, patience) & in_time
+        carry = planes(tl.load(states, cache_modifier=".cg"), COMPLEX, ACC)
+    if member == GROUP - 1:
+        after = add(carried(multiply(map_p, p), carry), add(carried(map_p, x), map_x))
+        tl.store(states + chains * C, interleaved(after))
+        tl.debug_barrier()
+        tl.atomic_or(signal + chains, STATE_IS_THERE, sem="release")
+    return add(carried(p, carry), x), in_time
 
 
 @triton.jit
 def walk(
-    memory, maps, signals, carry, edge, at, begin, end, length, in_state, stored,
+    memory, maps, signals, carry, edge, at, begin, end, length, in_state, marked,
     ADJOINT: tl.constexpr, LTI: tl.constexpr, FROM_STATE: tl.constexpr, WITH_DLINKS: tl.constexpr, COMPLEX: tl.constexpr,
     ACC: tl.constexpr, STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr,
 ):  # fmt: skip
-    """Steps begin … end - 1 from state `carry`. Returns the sum of dlinks if LTI, and the columns where anything is not finite.
+    """Steps begin … end - 1 from state `carry`. Returns the sum of dlinks if LTI, and a mark per column, (1, CHANNELS).
 
-    Writes the columns `stored`. A single strip walks again: it writes only from where `out` is not finite.
+    A single strip walks again what a walk before it `marked`: columns with WRONG from the first step on, those with NOT_FINITE
+    from where `out` is not finite. Others stay as they are.
     """
     link_row, link_step, input_row, input_step, out_row, out_step, state_row, dlink_row = memory
     TILE: tl.constexpr = STRIPS * ROWS
@@ -120,6 +148,11 @@ def walk(
     total = zeros
     AGAIN: tl.constexpr = STRIPS == 1
     bad = tl.zeros((STRIPS, CHANNELS), tl.int1)
+    marks = tl.zeros((1, CHANNELS), tl.int32)
+    stored = in_state
+    if AGAIN:
+        bad = bad | (marked >= WRONG)
+        stored = of_columns(marked, COMPLEX) & in_state
     q = begin + strip
     if LTI:
         link = planes(tl.load(link_row, mask=in_state, other=0.0), COMPLEX, ACC)
@@ -170,7 +203,10 @@ def walk(
                 map_p = picked(last_strip, upto_p)
                 if LTI:
                     map_p = tile_power
-                carry = joined_before(map_p, picked(last_strip, upto_x), carry, maps, signals, at, COMPLEX, ACC, CHANNELS)
+                carry, in_time = joined_before(
+                    map_p, picked(last_strip, upto_x), carry, maps, signals, at, COMPLEX, ACC, CHANNELS
+                )
+                marks = marks | tl.where(in_time, 0, WRONG)
             if LTI:
                 before_p = before_power
             state = add(carried(before_p, carry), before_x)
@@ -197,27 +233,12 @@ def walk(
                     tl.store(dlink_row + here, interleaved(product).to(dlink_row.dtype.element_ty), mask=inside)
         bad = bad | ((q < length) & (finite(state) == 0))
         carry = picked(last_strip, state)
-        if LOOK_BACK:
-            publish_state(carry, maps, signals, at, COMPLEX, CHANNELS)
-    return summed(total), tl.max(bad.to(tl.int32), axis=0)[None, :]
-
-
-@triton.jit
-def publish_state(state, maps, signals, at, COMPLEX: tl.constexpr, CHANNELS: tl.constexpr):
-    """The last tile of a group says with which state the next group begins."""
-    chain, chains, tile, tiles = at
-    C: tl.constexpr = CHANNELS * 2 if COMPLEX else CHANNELS
-    if tile % GROUP == GROUP - 1:
-        begins = tl.cast(tile // GROUP + 1, tl.int64) * chains + chain
-        column = tl.arange(0, C)[None, :]
-        tl.store(maps + tl.cast(tiles, tl.int64) * chains * (2 * C) + begins * C + column, interleaved(state))
-        tl.debug_barrier()
-        tl.atomic_or(signals + begins, STATE_IS_THERE, sem="release")
+    return summed(total), marks | tl.where(tl.max(bad.to(tl.int32), axis=0)[None, :] > 0, NOT_FINITE, 0)
 
 
 @triton.jit
 def scan_kernel(
-    links, inputs, first, out, states, dlinks, dfirst, maps, signals, spoiled, chains, length, d_state, batch_per_links,
+    links, inputs, first, out, states, dlinks, dfirst, maps, signals, spoiled, patience, chains, length, d_state, batch_per_links,
     links_batch, links_time, inputs_batch, inputs_time, first_batch,
     ADJOINT: tl.constexpr, LTI: tl.constexpr, AGAINST_TIME: tl.constexpr, COMPLEX: tl.constexpr, ACC: tl.constexpr,
     STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr, REPAIR: tl.constexpr,
@@ -229,7 +250,8 @@ def scan_kernel(
     If LTI, links are (batch / batch_per_links, d_state) and dlinks (tiles if LOOK_BACK, else 1; batch; d_state), to be summed.
 
     The last dimension of every tensor is contiguous; strides and d_state count values, complex ones too. `out`, `states`,
-    dfirst and dlinks are contiguous. REPAIR walks the chains that a look-back marked in `spoiled`, step by step.
+    dfirst and dlinks are contiguous. REPAIR walks the chains that a look-back marked in `spoiled`, step by step. patience: how
+    often a tile asks for what it waits for.
     """
     WIDTH: tl.constexpr = 2 if COMPLEX else 1
     FROM_STATE: tl.constexpr = first is not None
@@ -251,7 +273,7 @@ def scan_kernel(
         if not LTI:
             dlink_row, _ = row_zero(dlinks, batch, length * row, row, length, n, AGAINST_TIME, WIDTH)
     memory = (link_row, link_step, input_row, input_step, out_row, out_step, state_row, dlink_row)
-    at = (chain, chains, tile, tiles)
+    at = (chain, chains, tile, tiles, patience)
     zeros = constant(0.0, 1, CHANNELS, COMPLEX, ACC)
     carry, edge = zeros, zeros
     if FROM_STATE:
@@ -265,12 +287,14 @@ def scan_kernel(
         begin = tile * STRIPS * ROWS
         end = tl.minimum(begin + STRIPS * ROWS, length)
     total = zeros
-    column = tl.arange(0, CHANNELS)[None, :]
+    mark = spoiled
+    if spoiled is not None:
+        mark = spoiled + chain * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     if REPAIR:
-        bad = tl.load(spoiled + chain * CHANNELS + column)
+        marks = tl.load(mark)
     else:
-        total, bad = walk(
-            memory, maps, signals, carry, edge, at, begin, end, length, in_state, in_state,
+        total, marks = walk(
+            memory, maps, signals, carry, edge, at, begin, end, length, in_state, None,
             ADJOINT, LTI, FROM_STATE, WITH_DLINKS, COMPLEX, ACC, STRIPS, ROWS, CHANNELS, LOOK_BACK,
         )  # fmt: skip
     sums = dlinks
@@ -279,15 +303,12 @@ def scan_kernel(
         if not REPAIR:
             tl.store(sums, interleaved(total), mask=in_state)
     if LOOK_BACK:
-        tl.store(spoiled + chain * CHANNELS + column, bad, mask=bad > 0)
-    elif tl.max(tl.max(bad, axis=1), axis=0) > 0:
-        again = bad
-        if COMPLEX:
-            again = interleaved((bad, bad))
-        again = (again > 0) & in_state
+        tl.atomic_or(mark, marks, mask=marks > 0, sem="relaxed")
+    elif tl.max(tl.max(marks, axis=1), axis=0) > 0:
+        again = of_columns(marks, COMPLEX) & in_state
         tl.debug_barrier()
-        total, bad = walk(
-            memory, maps, signals, carry, edge, at, begin, end, length, in_state, again,
+        total, marks = walk(
+            memory, maps, signals, carry, edge, at, begin, end, length, in_state, marks,
             ADJOINT, LTI, FROM_STATE, WITH_DLINKS, COMPLEX, ACC, 1, 2, CHANNELS, False,
         )  # fmt: skip
         if WITH_DLINKS and LTI:

@@ -20,6 +20,7 @@ from stablessm_core.scan.triton_kernel import GROUP, scan_kernel
 
 INTERPRETED = not isinstance(scan_kernel, triton.JITFunction)
 OLDEST_CAPABILITY = (7, 0)
+PATIENCE = 1 << 20  # a question takes about a microsecond, what is asked for a few
 KINDS = {
     torch.float16: "half",
     torch.bfloat16: "half",
@@ -96,6 +97,7 @@ def _launch(
             kernel[(chains if repair else chains * tiles,)](
                 *map(_real, (links, inputs, first, out, h, dlinks, dh0)),
                 *look_back,
+                PATIENCE,
                 chains,
                 length,
                 d_state,

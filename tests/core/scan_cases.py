@@ -82,10 +82,13 @@ def loop64(a: Tensor, b: Tensor) -> Tensor:
 
 
 class PoisoningTorch:
-    """Stands in for the name `torch` in a module: whatever that module allocates empty starts as NaN."""
+    """Stands in for the name `torch` in a module: whatever that module allocates empty starts as NaN, or as another poison."""
+
+    def __init__(self, poison: float = float("nan")) -> None:
+        self._poison = poison
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
     def empty(self, *size: Any, **options: Any) -> Tensor:
-        return torch.empty(*size, **options).fill_(float("nan"))
+        return torch.empty(*size, **options).fill_(self._poison)

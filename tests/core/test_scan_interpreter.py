@@ -16,17 +16,18 @@ from stablessm_core.scan import configurations, linear_scan, resolve_backend
 triton = pytest.importorskip("triton")
 scan_compiling = pytest.importorskip("scan_compiling")
 
-KERNEL_TESTS = Path(__file__).with_name("test_scan_triton.py")
+KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back")]
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
 
 
 @pytest.mark.skipif(TRITON_VERSION < (3, 7) and NUMPY_VERSION >= (2, 4), reason="Triton 3.6 cannot interpret on numpy 2.4")
-def test_kernel_tests_pass_in_the_interpreter() -> None:
+@pytest.mark.parametrize("tests", KERNEL_TESTS, ids=lambda path: path.stem)
+def test_kernel_tests_pass_in_the_interpreter(tests: Path) -> None:
     """In a process of its own: Triton decides at import between compiling and interpreting."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
-    done = subprocess.run(command, env=environment, cwd=KERNEL_TESTS.parents[2], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tests)]
+    done = subprocess.run(command, env=environment, cwd=tests.parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
@@ -46,8 +47,13 @@ def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile
     assert used["STACK"] <= 16, "registers are spilled"
     assert used["REG"] * 32 * tile.warps <= 65_536 // 2, "two programs must fit a multiprocessor"
     assert used["SHARED"] <= 16_384
-    assert ("atom" in compiled.asm["ptx"]) == tile.look_back, "only tiles that run at once signal each other"
-    assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", compiled.asm["ptx"]), "rows are read 16 bytes at a time"
+    ptx = compiled.asm["ptx"]
+    assert ("atom" in ptx) == tile.look_back, "only tiles that run at once signal each other"
+    if tile.look_back:
+        orders = set(re.findall(r"atom\.global\.gpu\.(\w+)\.or", ptx))
+        assert orders == {"release", "acquire", "relaxed"}, "what is published is seen by the whole device before its signal is"
+        assert "ld.global.cg" in ptx, "what others published is read past the cache of one multiprocessor"
+    assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", ptx), "rows are read 16 bytes at a time"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is usable here")
@@ -64,8 +70,9 @@ def test_triton_not_installed_is_said_so(monkeypatch) -> None:
     assert resolve_backend("auto", "cuda") == "torch"
 
 
-def test_a_device_on_which_waiting_programs_were_never_run_walks_its_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = ("states", "ltv", "float32"), 1, 131_072, 1024
-    assert not configurations.tile_for(HOPPER, *long).look_back
-    monkeypatch.setattr(configurations, "PROVEN", {HOPPER})
-    assert configurations.tile_for(HOPPER, *long).look_back
+def test_only_few_long_chains_are_cut_into_tiles_that_run_at_once() -> None:
+    kind = ("states", "ltv", "float32")
+    assert configurations.tile_for(HOPPER, kind, 1, 131_072, 1024).look_back
+    assert not configurations.tile_for(HOPPER, kind, 8, 4096, 1024).look_back
+    assert not configurations.tile_for(HOPPER, kind, 8, 100, 32).look_back
+    assert not configurations.tile_for(None, kind, 1, 131_072, 1024).look_back, "a device that is not in the table walks"

@@ -40,7 +40,6 @@ def _look_back(monkeypatch: pytest.MonkeyPatch) -> None:
     tile = Tile(2, 2, 2, 1, look_back=True) if INTERPRETED else Tile(16, 4, 16, 4, look_back=True)
     monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (tile, tile)))
     monkeypatch.setattr(configurations, "TABLE", {})
-    monkeypatch.setattr(configurations, "PROVEN", {None if INTERPRETED else torch.cuda.get_device_capability()})
     monkeypatch.setattr(configurations, "FEW_PROGRAMS", 1 << 30)
     monkeypatch.setattr(configurations, "MANY_TILES", 2)
 
@@ -63,7 +62,11 @@ LONG = (1, 71, 2) if INTERPRETED else (2, 20_000, 40)  # more tiles than a group
     ids=["lti", "ltv-reverse-h0", "complex"],
 )
 @pytest.mark.usefixtures("_look_back")
-def test_tiles_of_one_chain_that_run_at_once_match_the_float64_loop(dtype, lti, reverse) -> None:
+@pytest.mark.parametrize("patience", [None, 0], ids=["in time", "too late"])
+def test_tiles_of_one_chain_that_run_at_once_match_the_float64_loop(dtype, lti, reverse, patience, monkeypatch) -> None:
+    """Too late: on a device most tiles then ask before what they wait for is there, and their chains are walked afterwards."""
+    if patience is not None:
+        monkeypatch.setattr("stablessm_core.scan.triton_scan.PATIENCE", patience)
     assert_matches_the_float64_loop(problem(LONG, dtype, lti=lti, h0=reverse, reverse=reverse), "triton", DEVICE)
 
 
