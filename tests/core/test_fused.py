@@ -180,7 +180,7 @@ def test_it_keeps_no_states_for_the_backward_pass() -> None:
 
 def most_alive(layer: StableSSM, x: Tensor) -> int:
     """Bytes that forward and backward held at their worst moment, by the allocations PyTorch's profiler saw."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         layer(x).sum().backward()
     assert seen.profiler is not None
     alive = most = 0

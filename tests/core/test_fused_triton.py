@@ -19,6 +19,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device"),
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning"),
+    # Triton 3.6 on numpy 2.3: `int` of an array with one element
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
 ]
 triton_layer = pytest.importorskip("stablessm_core.fused.triton_layer")
 
