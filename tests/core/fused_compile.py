@@ -23,12 +23,12 @@ class Needs(NamedTuple):
     ptx: str
 
 
-def compiled(kernel: str, *, warps: int, **constants: Any) -> Needs:
+def compiled(kernel: str, *, warps: int, x: str = "*fp32", **constants: Any) -> Needs:
+    """x: Triton's type of the input, which its gradient has, too."""
     function = getattr(triton_kernels, kernel)
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
-    signature = {
-        name: "constexpr" if name in constants else "i32" if name in INTEGERS else "*fp32" for name in function.arg_names
-    }
+    known = dict.fromkeys(constants, "constexpr") | dict.fromkeys(INTEGERS, "i32") | {"x": x, "dx": x}
+    signature = {name: known.get(name, "*fp32") for name in function.arg_names}
     attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(function.arg_names) if name not in constants}
     source = triton.compiler.ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     binary = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps, "num_stages": 1})

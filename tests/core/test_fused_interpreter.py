@@ -29,17 +29,23 @@ def test_kernel_tests_pass_in_the_interpreter() -> None:
 
 
 @pytest.mark.parametrize("d_model", [64, 128, 256])
-def test_kernels_compile_for_hopper_to_tensor_cores_without_spills(d_model, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("x", "products", "precision", "stack"), [("*fp32", "float32", "tf32x3", 0), ("*bf16", "bfloat16", "ieee", 8)]
+)
+def test_kernels_compile_for_hopper_to_tensor_cores_without_spills(
+    d_model, x, products, precision, stack, tmp_path, monkeypatch
+) -> None:
+    """In bfloat16 one kernel spends two registers' worth of stack, so that two programs fit a multiprocessor."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from fused_compile import KERNELS, compiled
 
     from stablessm_core.fused import triton_layer
 
-    tile, language = triton_layer.tile_for(d_model), triton.language
+    tile, products = triton_layer.tile_for(d_model), getattr(triton.language, products)
     sizes = {"TIME": tile.time, "STATES": tile.states, "INNER": triton_layer.INNER, "MODEL": d_model, "ACTIVATION": "tanh"}
     for kernel in KERNELS:
-        needs = compiled(kernel, warps=tile.warps, PRODUCTS=language.float32, PRECISION="tf32x3", **sizes)
-        assert needs.stack == 0, (kernel, needs[:3])
+        needs = compiled(kernel, warps=tile.warps, x=x, PRODUCTS=products, PRECISION=precision, **sizes)
+        assert needs.stack <= stack, (kernel, needs[:3])
         assert needs.shared <= SHARED, (kernel, needs[:3])
         assert "mma" in needs.ptx, kernel
         assert "atom" not in needs.ptx, kernel
