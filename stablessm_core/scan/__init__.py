@@ -33,10 +33,8 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool
     dtype = common_dtype(a, b, h0)
     compute = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     if name != "triton" or dtype.is_complex:  # the kernels widen real inputs as they read them
-        a, b, h0 = a.to(compute), b.to(compute), None if h0 is None else h0.to(compute)
-    if name == "reference":
-        return reference.scan(a, b, h0, reverse).to(dtype)
-    return scan(a, b, h0, reverse, name).to(dtype)
+        a, b, h0 = _of(compute, a), _of(compute, b), None if h0 is None else _of(compute, h0)
+    return _of(dtype, reference.scan(a, b, h0, reverse) if name == "reference" else scan(a, b, h0, reverse, name))
 
 
 def resolve_backend(backend: str, device: torch.device | str) -> str:
@@ -52,6 +50,10 @@ def resolve_backend(backend: str, device: torch.device | str) -> str:
     if backend == "auto":
         return "triton" if device.type == "cuda" and _triton_missing(device) is None else "torch"
     return backend
+
+
+def _of(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

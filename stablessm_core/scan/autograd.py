@@ -3,9 +3,9 @@
 A backend is a module with
     states(a, b, h0, reverse) -> h
     adjoints(a, h, grad, h0, reverse, need_da, need_dh0) -> (g, da or None, dh0 or None)
-where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Both are called
-through custom operators, so that torch.compile takes them whole instead of tracing into them and torch.func.vmap folds a
-replica dimension into the batch.
+where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Whoever traces or
+transforms meets them as custom operators, so that torch.compile takes them whole instead of tracing into them and torch.func.vmap
+folds a replica dimension into the batch; nobody else pays for that.
 """
 
 from __future__ import annotations
@@ -23,9 +23,30 @@ MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.sc
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
     """All states, differentiable any number of times. PyTorch makes functions that `torch.func` can transform slow to call."""
     transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    if not transformed and not torch.is_grad_enabled():
+        return _states(a, b, h0, reverse, backend)
     function = TransformedScan if transformed else LinearScan
     h: Tensor = function.apply(a, b, h0, reverse, backend)  # type: ignore[no-untyped-call]
     return h
+
+
+def _states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+    function: Any = states if _unseen(a, b) else scan_states
+    h: Tensor = function(a, b, h0, reverse, backend)
+    return h
+
+
+def _adjoints(a: Tensor, h: Tensor, grad: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    function: Any = adjoints if _unseen(a, h) and type(grad) is Tensor else scan_adjoints
+    g_da_dh0: tuple[Tensor, Tensor, Tensor] = function(a, h, grad, *others)
+    return g_da_dh0
+
+
+def _unseen(*tensors: Tensor) -> bool:
+    """Does nobody trace, transform or watch operators? Then a call need not be one, which is most of what a small one costs."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return False
+    return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 class LinearScan(torch.autograd.Function):
@@ -37,7 +58,7 @@ class LinearScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-        h: Tensor = scan_states(a, b, h0, reverse, backend)
+        h = _states(a, b, h0, reverse, backend)
         ctx.save_for_backward(a, h, h0)
         ctx.reverse, ctx.backend = reverse, backend
         return h
@@ -47,8 +68,8 @@ class LinearScan(torch.autograd.Function):
         a, h, h0 = ctx.saved_tensors
         need_da, _, need_dh0, *_ = ctx.needs_input_grad
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        adjoints: Any = Adjoints.apply if again else scan_adjoints
-        g, da, dh0 = adjoints(a, h, grad, h0, ctx.reverse, need_da, need_dh0, ctx.backend)
+        function: Any = Adjoints.apply if again else _adjoints
+        g, da, dh0 = function(a, h, grad, h0, ctx.reverse, need_da, need_dh0, ctx.backend)
         return da if need_da else None, g, dh0 if need_dh0 else None, None, None
 
 
@@ -83,8 +104,7 @@ class Adjoints(torch.autograd.Function):
     def forward(
         a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool, backend: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        values: tuple[Tensor, Tensor, Tensor] = scan_adjoints(a, h, grad, h0, reverse, need_da, need_dh0, backend)
-        return values
+        return _adjoints(a, h, grad, h0, reverse, need_da, need_dh0, backend)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -130,12 +150,14 @@ def following(x: Tensor, reverse: bool) -> Tensor:
     return previous(x, None, not reverse)
 
 
-@torch.library.custom_op("stablessm::scan_states", mutates_args=())
-def scan_states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
+def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
     h: Tensor = backend_module(backend).states(
         _materialized(a), _materialized(b), None if h0 is None else _materialized(h0), reverse
     )
     return h
+
+
+scan_states = torch.library.custom_op("stablessm::scan_states", states, mutates_args=())
 
 
 @scan_states.register_fake
@@ -151,8 +173,7 @@ def _(
     return scan_states(a, b, h0, reverse, backend).unflatten(0, (info.batch_size, -1)), 0
 
 
-@torch.library.custom_op("stablessm::scan_adjoints", mutates_args=())
-def scan_adjoints(
+def adjoints(
     a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """g, da, dh0; what is not needed comes back empty."""
@@ -166,6 +187,9 @@ def scan_adjoints(
         need_dh0,
     )
     return g, h.new_empty(0) if da is None else da, h.new_empty(0) if dh0 is None else dh0
+
+
+scan_adjoints = torch.library.custom_op("stablessm::scan_adjoints", adjoints, mutates_args=())
 
 
 @scan_adjoints.register_fake

@@ -8,8 +8,9 @@ import pytest
 import torch
 from scan_cases import problem
 from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from stablessm_core.scan import linear_scan, parallel
+from stablessm_core.scan import autograd, linear_scan, parallel
 from stablessm_core.scan.autograd import scan_adjoints, scan_states
 
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
@@ -133,3 +134,22 @@ def test_compiles_as_one_graph_with_the_same_bits(few_elements, monkeypatch) -> 
     expected.backward(given.weight)
     assert torch.equal(h, expected)
     assert torch.equal(da, a.grad)
+
+
+@lti_or_ltv
+def test_who_traces_meets_operators_and_who_does_not_meets_none(lti, monkeypatch) -> None:
+    given = problem((2, 40, 3), torch.float32, lti=lti, h0=True)
+
+    def gradients(a: torch.Tensor, b: torch.Tensor, h0: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [x.detach().requires_grad_() for x in (a, b, h0)]
+        h = linear_scan(*leaves, backend="torch")
+        return [h, *torch.autograd.grad(h, leaves, given.weight)]
+
+    traced = make_fx(gradients)(given.a, given.b, given.h0)
+    called = {str(node.target) for node in traced.graph.nodes if node.op == "call_function"}
+    assert {"stablessm.scan_states.default", "stablessm.scan_adjoints.default"} <= called
+    assert not [name for name in called if "addcmul" in name], "the scan is not traced into"
+    monkeypatch.setattr(autograd, "scan_states", None)
+    monkeypatch.setattr(autograd, "scan_adjoints", None)
+    for mine, theirs in zip(gradients(given.a, given.b, given.h0), traced(given.a, given.b, given.h0), strict=True):
+        assert torch.equal(mine, theirs)
