@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import os
 import platform
 import time
@@ -48,12 +49,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=6.5, help="what is not begun by then is left out")
     parser.add_argument("--table", action="store_true", help="print the rows for stablessm_core/fused/choice.py as well")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
     shapes = CPU_SHAPES if arguments.device == "cpu" else CUDA_SHAPES
-    measured = [measure(d, *shape, arguments.device, arguments.rounds) for d in SIZES for shape in shapes]
-    lines = [*heading(arguments.device), *table(measured)]
+    deadline, measured, left_out = time.monotonic() + 60 * arguments.minutes, [], []
+    for d, shape in itertools.product(SIZES, shapes):
+        if time.monotonic() < deadline:
+            measured.append(measure(d, *shape, arguments.device, arguments.rounds))
+        else:
+            left_out.append(f"| {d} | {shape[0]}, {shape[1]} | not reached in {arguments.minutes:g} minutes" + " |" * 8)
+    lines = [*heading(arguments.device), *table(measured), *left_out]
     if arguments.table:
         lines += ["", "```python", *rows(measured, arguments.device), "```"]
     report = "\n".join(lines) + "\n"
