@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,18 @@ from stablessm_core.layers import StableSSM
 from stablessm_core.optimizer import describe_groups
 from stablessm_core.scan import resolve_backend
 from stablessm_core.tasks.base import Task
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep what it frees, to the end of its life; False where that cannot be asked for (no glibc).
+
+    glibc hands large freed blocks back to the kernel, which clears their pages again when the next step asks for as much: on a
+    CPU that is up to a third of a training step (docs/performance.md). For processes whose job is training.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def pick_device(name: str) -> torch.device:

@@ -39,9 +39,11 @@ def main() -> int:
     faulthandler.enable()
     start_logging()
     link = Link(socket.socket(fileno=end))
+    from stablessm_core.environment import keep_freed_memory  # torch and the trainer: this takes seconds
     from worker.attempt import Attempt
-    from worker.capabilities import report, warm_up  # torch and the trainer: this takes seconds
+    from worker.capabilities import report, warm_up
 
+    keep_freed_memory()
     warm_up()
     try:
         link.send({"capabilities": report()})
