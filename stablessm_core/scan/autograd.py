@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.scan.triton_scan"}
 
@@ -23,7 +24,7 @@ MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.sc
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
     """All states, differentiable any number of times. PyTorch makes functions that `torch.func` can transform slow to call."""
     transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-    if not transformed and not torch.is_grad_enabled():
+    if not (transformed or torch.is_grad_enabled() or forward_ad._current_level >= 0):
         return _states(a, b, h0, reverse, backend)
     function = TransformedScan if transformed else LinearScan
     h: Tensor = function.apply(a, b, h0, reverse, backend)  # type: ignore[no-untyped-call]
@@ -31,22 +32,22 @@ def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -
 
 
 def _states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    function: Any = states if _unseen(a, b) else scan_states
+    function: Any = states if _unseen(a, b, h0) else scan_states
     h: Tensor = function(a, b, h0, reverse, backend)
     return h
 
 
 def _adjoints(a: Tensor, h: Tensor, grad: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    function: Any = adjoints if _unseen(a, h) and type(grad) is Tensor else scan_adjoints
+    function: Any = adjoints if _unseen(a, h, grad) else scan_adjoints
     g_da_dh0: tuple[Tensor, Tensor, Tensor] = function(a, h, grad, *others)
     return g_da_dh0
 
 
-def _unseen(*tensors: Tensor) -> bool:
+def _unseen(*tensors: Tensor | None) -> bool:
     """Does nobody trace, transform or watch operators? Then a call need not be one, which is most of what a small one costs."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
-    return all(type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
 
 
 class LinearScan(torch.autograd.Function):

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from scan_cases import problem
+from torch.autograd import forward_ad
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -134,6 +135,13 @@ def test_compiles_as_one_graph_with_the_same_bits(few_elements, monkeypatch) -> 
     expected.backward(given.weight)
     assert torch.equal(h, expected)
     assert torch.equal(da, a.grad)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # PyTorch's own, when it first meets forward mode
+def test_forward_mode_derivatives_are_refused_not_forgotten() -> None:
+    given = problem((1, 5, 2), torch.float64, lti=True, h0=False)
+    with torch.no_grad(), forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+        linear_scan(forward_ad.make_dual(given.a, torch.ones_like(given.a)), given.b)
 
 
 @lti_or_ltv
