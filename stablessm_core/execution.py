@@ -6,7 +6,10 @@ so a run does not depend on how it came to be ready, and a way that fails leaves
 
 from __future__ import annotations
 
+import gc
 import logging
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -50,6 +53,7 @@ def prepare(step: TrainingStep, wanted: str, *, steps: int, loop: bool = False) 
             with _put_back(step):
                 READY[mode](step)
         except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; the reason goes into the run's record
+            traceback.clear_frames(error.__traceback__)  # what they hold, a graph and its memory, the next way needs
             step.forward, step.weights, step.record = parts
             step.run, step.side = step.eager, None
             step.optimizer.zero_grad(set_to_none=True)
@@ -97,27 +101,40 @@ def _capture(step: TrainingStep) -> None:
     main = torch.cuda.current_stream(step.x.device)
     trial = torch.cuda.Stream(step.x.device)  # type: ignore[no-untyped-call]
     trial.wait_stream(main)
-    waiting = torch.cuda.get_sync_debug_mode()
-    try:
-        with torch.cuda.stream(trial):
-            for left in reversed(range(TRIALS)):
-                # what waits for the device cannot be captured; a capture that meets it breaks off and leaves ruins
-                torch.cuda.set_sync_debug_mode(waiting if left else "error")
-                step.eager()
-    finally:
-        torch.cuda.set_sync_debug_mode(waiting)
+    with torch.cuda.stream(trial):
+        for _ in range(TRIALS - 1):
+            step.eager()
+        with _waiting_refused():
+            step.eager()
     main.wait_stream(trial)
     graph, failure = torch.cuda.CUDAGraph(), None
     step.optimizer.zero_grad(set_to_none=True)  # gradients get their addresses inside the graph's memory
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        try:
-            step.eager()
-        except Exception as error:  # noqa: BLE001 - out of memory, say: raised again when the capture has ended in order
-            failure = error
-            step.join()
+    gc.collect()  # a dead graph that is freed during the capture would break it
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            try:
+                step.eager()
+            except Exception as error:  # noqa: BLE001 - out of memory, say: raised again when the capture has ended in order
+                failure = error
+                step.join()
+    finally:
+        torch.cuda.set_stream(main)  # a capture that cannot be ended leaves its own stream behind as the current one
     if failure is not None:
         raise failure
     step.run = graph.replay
+
+
+@contextmanager
+def _waiting_refused() -> Iterator[None]:
+    """What waits for the device raises here: it cannot be captured, and a capture that meets it breaks off and leaves ruins."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that this mode does not see everything
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def _compile_and_capture(step: TrainingStep) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.execution import Execution, prepare
+from stablessm_core.execution import READY, Execution, prepare
 from stablessm_core.model import build_model
 from stablessm_core.optimizer import build_optimizer, lr_factor
 from stablessm_core.step import TrainingStep
@@ -249,6 +251,27 @@ def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bit
     assert reason in caplog.text
     fallen.go(10)
     assert np.array_equal(*(rig.rows().view(np.uint32) for rig in (eager, fallen)))
+
+
+def test_a_way_that_failed_leaves_no_memory_taken_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Tensor]] = []
+
+    def fails(_step: TrainingStep) -> None:
+        activations, failure = torch.zeros(8), None
+        left.append(weakref.ref(activations))
+        try:
+            raise torch.OutOfMemoryError("no memory for the graph")
+        except torch.OutOfMemoryError as error:
+            failure = error
+        raise failure  # the frame and the exception now hold each other, as those of a capture do
+
+    monkeypatch.setitem(READY, "compile", fails)
+    gc.disable()
+    try:
+        assert prepare(Rig(config()).step, "compile", steps=10).mode == "eager"
+        assert left[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_an_execution_that_does_not_apply_says_why() -> None:
