@@ -107,7 +107,7 @@ def most_held(layer: StableSSM, x: Tensor, grad: Tensor, device: str) -> float:
         torch.cuda.reset_peak_memory_stats()
         solve(layer, x, grad)
         return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         solve(layer, x, grad)
     assert seen.profiler is not None
     alive = most = 0

@@ -142,7 +142,7 @@ def median(call: Callable[[], object], rounds: int) -> float:
 def device_milliseconds(call: Callable[[], object]) -> float:
     torch.empty(1 << 28, dtype=torch.int8, device="cuda").zero_()  # the cache now holds this
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(2_000_000)  # the host runs ahead, so that its own time does not show
+    torch.cuda._sleep(10_000_000)  # some milliseconds: the host runs ahead, so that its own time does not show
     begin.record()
     call()
     end.record()

@@ -54,7 +54,8 @@ def associative_scan(dim: int) -> Form:
     def compose(earlier: tuple[Tensor, Tensor], later: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return earlier[0] * later[0], later[0] * earlier[1] + later[1]
 
-    return torch.compile(lambda a, b: scan(compose, (a, b), dim=dim)[1])
+    torch._dynamo.config.recompile_limit = 256  # a version for every shape and dtype; by default the ninth would not be compiled
+    return torch.compile(lambda a, b: scan(compose, (a, b), dim=dim)[1], dynamic=False)
 
 
 PEERS = (
