@@ -6,13 +6,20 @@ compared with the eager ones over 200 steps (fewer on a CPU). A way that cannot 
 
 busy: on CUDA the share of wall time in which any kernel or copy runs, from the profiler; on a CPU the share that is not spent
 making the batch.
+
+On a CPU a second table tells what it is worth that the process keeps the memory it frees (`environment.keep_freed_memory`): eager
+steps in processes of their own, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,12 +29,12 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.training import Rig, Shape, images, machine, table
-from stablessm_core.environment import pick_device
+from stablessm_core.environment import keep_freed_memory, pick_device
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import MemorySink
 
 CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
-CPU_SHAPES = (Shape(2, 128, 64, 4), Shape(2, 32, 16, 8, 64))
+CPU_SHAPES = (Shape(2, 128, 64, 50), Shape(2, 128, 64, 4), Shape(2, 32, 16, 8, 64))
 # name: (train.execution, steps of the run it stands for), what it should come to
 WAYS = {
     "eager": ("eager", 1 << 30),
@@ -36,6 +43,7 @@ WAYS = {
     "cuda_graph+compile": ("graph", 1 << 30),
 }
 ROUND_SECONDS = 0.5
+MEMORY = ("given back", "kept")
 
 
 def main() -> None:
@@ -44,7 +52,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=6.5, help="a way to launch that is not ready by then is left out")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
+    parser.add_argument("--alone", nargs=6, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.alone:
+        return print(json.dumps(alone(args.alone[0], Shape(*map(int, args.alone[1:])))))
+    keep_freed_memory()  # as the process that trains does
     device = pick_device(args.device)
     lines = [
         "# Training steps",
@@ -69,7 +81,10 @@ def main() -> None:
         "busy",
         "ready",
     ]
-    report = "\n".join([*lines, *table(head, rows), ""])
+    lines += table(head, rows)
+    if device.type == "cpu":
+        lines += ["", "## Freed memory kept, or given back to the kernel", "", *freed_memory()]
+    report = "\n".join([*lines, ""])
     print(report)
     if args.output:
         args.output.write_text(report, encoding="utf-8")
@@ -115,6 +130,34 @@ def measured(shape: Shape, device: torch.device, rounds: int, deadline: float) -
         rows.append([str(shape), way, *shown, f"{ready[way]:.1f} s"])
         rig.recorder.close()
     return rows + refused
+
+
+def freed_memory() -> list[str]:
+    rows = []
+    for shape in CPU_SHAPES:
+        found: dict[str, list[tuple[float, float]]] = {memory: [] for memory in MEMORY}
+        for _ in range(3):
+            for memory in MEMORY:
+                command = [sys.executable, "-m", "benchmarks.step", "--alone", memory, *map(str, tuple(shape))]
+                found[memory].append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+        best = {memory: min(pairs) for memory, pairs in found.items()}
+        for memory, (ms, pages) in best.items():
+            rows.append([str(shape), memory, f"{ms:.1f}", f"{best['given back'][0] / ms:.2f}", f"{pages:,.0f}"])
+    return table(["layers x (d_model, d_state)", "freed memory", "ms, best of 3", "x given back", "pages cleared per step"], rows)
+
+
+def alone(memory: str, shape: Shape) -> tuple[float, float]:
+    """Median milliseconds of an eager step in this process, and how many pages the kernel handed out per step."""
+    if memory == "kept":
+        keep_freed_memory()
+    rig = Rig(images(shape.length), shape, torch.device("cpu"))
+    rig.go(5)
+    before, times = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, []
+    while sum(times) < 4:
+        times.append(rig.go(1))
+    pages = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / len(times)
+    rig.recorder.close()
+    return 1e3 * statistics.median(times), pages
 
 
 def recorded_losses(rig: Rig, execution: str, steps: int) -> np.ndarray:

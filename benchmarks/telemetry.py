@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
-from stablessm_core.environment import pick_device
+from stablessm_core.environment import keep_freed_memory, pick_device
 from stablessm_core.execution import prepare
 from stablessm_core.step import TrainingStep
 from stablessm_core.telemetry import series as names
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile", "graph"])
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     args = parser.parse_args()
+    keep_freed_memory()  # as the process that trains does
     device = pick_device(args.device)
     lines = [
         "# What telemetry costs",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.environment import device_name, keep_freed_memory
+from stablessm_core.environment import device_name
 from stablessm_core.execution import Execution, prepare
 from stablessm_core.model import build_model
 from stablessm_core.optimizer import build_optimizer
@@ -69,7 +69,6 @@ class Rig:
                 "train": {"batch_size": shape.batch, "device": device.type},
             }
         )
-        keep_freed_memory()
         self.device, self.done, self.sink = device, 0, sink or EncodingSink()
         model = build_model(self.config, task).to(device)
         probe = Probe(model)
