@@ -16,7 +16,7 @@ from stablessm_core.config import RunConfig
 from stablessm_core.execution import Execution
 from stablessm_core.layers import StableSSM
 from stablessm_core.optimizer import describe_groups
-from stablessm_core.scan import resolve_backend
+from stablessm_core.scan import resolve_backend, why_not_triton
 from stablessm_core.tasks.base import Task
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
@@ -59,7 +59,7 @@ def describe(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        "scan_backend": resolve_backend(config.train.scan_backend, device),
+        **_scan(config.train.scan_backend, device),
         "layers": _layers(config, task, model, device),
         "precision": config.train.precision,
         "execution": execution.described(),
@@ -67,6 +67,14 @@ def describe(
         "parameter_groups": describe_groups(optimizer),
         "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size} | task.facts,
     }
+
+
+def _scan(wanted: str, device: torch.device) -> dict[str, str]:
+    """The scan backend; on a GPU where Triton was wanted and is not to be had, also why."""
+    found = {"scan_backend": resolve_backend(wanted, device)}
+    if device.type == "cuda" and wanted == "auto" and (reason := why_not_triton(device)):
+        found["scan_backend_reason"] = reason
+    return found
 
 
 def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:

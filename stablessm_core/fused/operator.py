@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm_core.scan import resolve_backend
+from stablessm_core import scan
 
 MODULES = {"torch": "stablessm_core.fused.chunked", "triton": "stablessm_core.fused.triton_layer"}
 ACTIVATIONS = ("tanh", "gelu", "silu", "relu", "identity")
@@ -117,10 +117,9 @@ def why_not_triton(device: torch.device, d_model: int, dtype: torch.dtype, scan_
     """What keeps the Triton kernels from running a layer here, or None."""
     if scan_backend not in ("auto", "triton"):
         return f"the scan backend is {scan_backend!r}"
-    try:
-        resolve_backend("triton", device)
-    except ValueError as error:
-        return str(error).partition(": ")[2].partition(";")[0]
+    missing: str | None = scan.why_not_triton(device)
+    if missing:
+        return missing
     if dtype != torch.float32:
         return f"the kernels need float32 eigenvalues, not {dtype}"
     widest: int = _backend("triton").WIDEST

@@ -10,7 +10,7 @@ from stablessm_core.scan.autograd import backend_module, common_dtype, scan
 
 BACKENDS = ("auto", "reference", "torch", "triton")
 
-__all__ = ["BACKENDS", "linear_scan", "resolve_backend"]
+__all__ = ["BACKENDS", "linear_scan", "resolve_backend", "why_not_triton"]
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool = False, backend: str = "auto") -> Tensor:
@@ -45,10 +45,10 @@ def resolve_backend(backend: str, device: torch.device | str) -> str:
     device = torch.device(device)
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    if backend == "triton" and (missing := _triton_missing(device)):
+    if backend == "triton" and (missing := why_not_triton(device)):
         raise ValueError(f"backend 'triton' cannot run here: {missing}; backend 'torch' works on {device}")
     if backend == "auto":
-        return "triton" if device.type == "cuda" and _triton_missing(device) is None else "torch"
+        return "triton" if device.type == "cuda" and why_not_triton(device) is None else "torch"
     return backend
 
 
@@ -57,7 +57,8 @@ def _of(dtype: torch.dtype, x: Tensor) -> Tensor:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _triton_missing(device: torch.device) -> str | None:
+def why_not_triton(device: torch.device) -> str | None:
+    """What keeps the Triton kernels from running on this device, or None."""
     try:
         module = backend_module("triton")
     except ImportError as error:

@@ -37,11 +37,23 @@ def missing(device: torch.device) -> str | None:
         if not torch.cuda.is_available():
             return "this PyTorch sees no CUDA device"
         capability = capability_of(device)
-        old = torch.version.hip is None and capability is not None and capability < OLDEST_CAPABILITY
-        return f"compute capability {OLDEST_CAPABILITY} or newer is needed, {device} has {capability}" if old else None
+        if torch.version.hip is None and capability is not None and capability < OLDEST_CAPABILITY:
+            return f"compute capability {OLDEST_CAPABILITY} or newer is needed, {device} has {capability}"
+        return _no_launcher()
     if device.type == "cpu" and INTERPRETED:
         return None
     return f"the tensors are on {device}, the kernels need a CUDA device (or TRITON_INTERPRET=1, for tests on the CPU)"
+
+
+@cache
+def _no_launcher() -> str | None:
+    """Triton builds what launches its kernels on the machine at hand; many a machine with a GPU has nothing to build with."""
+    try:
+        _ = triton.runtime.driver.active
+    except Exception as error:  # noqa: BLE001 - no compiler, no headers, no driver library: any of them is a reason, none a failure
+        reason = " ".join(str(error).split())
+        return f"Triton cannot build its launcher here, which takes a C compiler and Python's headers ({reason})"
+    return None
 
 
 def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:

@@ -15,7 +15,7 @@ from stablessm_core.scan.triton_kernel import scan_kernel
 
 ELEMENT = {"half": "*bf16", "float32": "*fp32", "float64": "*fp64", "complex64": "*fp32", "complex128": "*fp64"}
 NUMBERS = ("length", "d_state", "links_batch", "links_time", "inputs_batch", "inputs_time", "first_batch")
-CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+CUOBJDUMP, NVDISASM = (Path(triton.__file__).parent / "backends/nvidia/bin" / name for name in ("cuobjdump", "nvdisasm"))
 
 
 def compiled(kind: Kind, tile: Tile, capability: tuple[int, int]) -> Any:
@@ -42,6 +42,23 @@ def compiled(kind: Kind, tile: Tile, capability: tuple[int, int]) -> Any:
     )
     target = triton.backends.compiler.GPUTarget("cuda", 10 * capability[0] + capability[1], 32)
     return triton.compile(source, target=target, options={"num_warps": tile.warps})
+
+
+def loop_instructions(kernel: Any, folder: Path) -> int:
+    """How many machine instructions a lane executes per tile: those of the longest loop."""
+    cubin = folder / "scan.cubin"
+    cubin.write_bytes(kernel.asm["cubin"])
+    disassembled = subprocess.run([NVDISASM, "-c", cubin], capture_output=True, text=True, check=True).stdout
+    labels: dict[str, int] = {}
+    count = longest = 0
+    for line in disassembled.splitlines():
+        if label := re.match(r"\s*\.(L_x_\d+):", line):
+            labels[label[1]] = count
+        elif instruction := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
+            count += 1
+            if back := re.search(r"\bBRA\b.*`\(\.(L_x_\d+)\)", instruction[1]):
+                longest = max(longest, count - labels.get(back[1], count))
+    return longest
 
 
 def resources(kernel: Any, folder: Path) -> dict[str, int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from stablessm_core import environment
 from stablessm_core.scan import configurations, linear_scan, resolve_backend
 
 triton = pytest.importorskip("triton")
@@ -34,6 +35,11 @@ def test_kernel_tests_pass_in_the_interpreter(tests: Path) -> None:
 
 HOPPER = (9, 0)
 TILES = [(kind, tile) for kind, tiles in configurations.TABLE[HOPPER].items() for tile in tiles]
+# per element, what must be read and written, in values, counting a gradient of `a` that is summed as nothing
+MOVED = {("states", "lti"): 2, ("states", "ltv"): 3, ("adjoints", "lti"): 3, ("adjoints", "ltv"): 5}
+BYTES = {"half": 2, "float32": 4, "complex64": 8}
+# 132 multiprocessors of 128 lanes at 1.98 GHz execute so many instructions while memory moves a byte at 4.1 TB/s
+INSTRUCTIONS_PER_BYTE = 132 * 128 * 1.98e9 / 4.1e12
 FALLBACK = [(("adjoints", "ltv", kind), tile) for kind in ("float64", "complex128") for tile in configurations.DEFAULT[kind]]
 
 
@@ -56,6 +62,16 @@ def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile
     assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", ptx), "rows are read 16 bytes at a time"
 
 
+@pytest.mark.parametrize(("kind", "tile"), [(kind, tile) for kind, tile in TILES if not tile.look_back], ids=str)
+def test_an_h200_could_execute_every_loop_in_two_thirds_of_the_time_its_memory_takes(kind, tile, tmp_path, monkeypatch) -> None:
+    """No proof of speed, which waits for latencies, too; but above this the scan could not come near its floor."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = scan_compiling.compiled(kind, tile, HOPPER)
+    per_element = scan_compiling.loop_instructions(kernel, tmp_path) * 32 * tile.warps / (tile.strips * tile.rows * tile.channels)
+    moved = MOVED[kind[:2]] * BYTES[kind[2]]
+    assert 0 < per_element <= 2 / 3 * INSTRUCTIONS_PER_BYTE * moved
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is usable here")
 def test_triton_without_a_device_says_what_is_missing_and_what_works() -> None:
     with pytest.raises(ValueError, match=r"tensors are on cpu, the kernels need a CUDA device.*backend 'torch' works on cpu"):
@@ -68,6 +84,27 @@ def test_triton_not_installed_is_said_so(monkeypatch) -> None:
     with pytest.raises(ValueError, match="Triton is not installed"):
         resolve_backend("triton", "cuda")
     assert resolve_backend("auto", "cuda") == "torch"
+
+
+def test_a_gpu_without_a_c_compiler_takes_torch_and_says_why(monkeypatch, tmp_path) -> None:
+    triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_scan, "capability_of", lambda _device: HOPPER)
+    monkeypatch.setattr(triton.runtime.driver, "_default", None)
+    monkeypatch.setattr(triton.runtime.driver, "_active", None)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    triton_scan._no_launcher.cache_clear()
+    try:
+        assert resolve_backend("auto", "cuda") == "torch"
+        with pytest.raises(
+            ValueError, match=r"cannot build its launcher here, which takes a C compiler.*backend 'torch' works on cuda"
+        ):
+            resolve_backend("triton", "cuda")
+        assert environment._scan("auto", torch.device("cuda"))["scan_backend_reason"].startswith("Triton cannot build")
+    finally:
+        triton_scan._no_launcher.cache_clear()
 
 
 def test_only_few_long_chains_are_cut_into_tiles_that_run_at_once() -> None:
