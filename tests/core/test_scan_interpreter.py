@@ -62,6 +62,16 @@ def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile
     assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", ptx), "rows are read 16 bytes at a time"
 
 
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (12, 0)], ids=str)
+@pytest.mark.parametrize("precision", configurations.DEFAULT)
+def test_the_safe_default_compiles_without_spilling_for_gpus_that_the_table_does_not_know(
+    precision, capability, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = scan_compiling.compiled(("adjoints", "ltv", precision), configurations.DEFAULT[precision][0], capability)
+    assert scan_compiling.resources(kernel, tmp_path)["STACK"] <= 16
+
+
 @pytest.mark.parametrize(("kind", "tile"), [(kind, tile) for kind, tile in TILES if not tile.look_back], ids=str)
 def test_an_h200_could_execute_every_loop_in_two_thirds_of_the_time_its_memory_takes(kind, tile, tmp_path, monkeypatch) -> None:
     """No proof of speed, which waits for latencies, too; but above this the scan could not come near its floor."""
