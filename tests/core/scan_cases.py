@@ -81,6 +81,21 @@ def loop64(a: Tensor, b: Tensor) -> Tensor:
     return torch.from_numpy(h).transpose(0, 1)
 
 
+def patch_the_language_once(monkeypatch: Any) -> None:
+    """Triton's interpreter patches the language again at every call of a function within a kernel, most of its time."""
+    from triton.runtime import interpreter
+
+    patched: set[str] = set()
+
+    def call(function: Any, *given: Any, **named: Any) -> Any:
+        if function.fn.__module__ not in patched:
+            interpreter._patch_lang(function.fn)
+            patched.add(function.fn.__module__)
+        return function.rewrite()(*given, **named)
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
+
+
 class PoisoningTorch:
     """Stands in for the name `torch` in a module: whatever that module allocates empty starts as NaN, or as another poison."""
 

@@ -17,7 +17,7 @@ from stablessm_core.scan import configurations, linear_scan, resolve_backend
 triton = pytest.importorskip("triton")
 scan_compiling = pytest.importorskip("scan_compiling")
 
-KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back")]
+KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back", "tiles")]
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
 

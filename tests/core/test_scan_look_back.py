@@ -17,7 +17,14 @@ from typing import Any
 
 import pytest
 import torch
-from scan_cases import TOLERANCE, PoisoningTorch, assert_matches_the_float64_loop, problem, relative_error
+from scan_cases import (
+    TOLERANCE,
+    PoisoningTorch,
+    assert_matches_the_float64_loop,
+    patch_the_language_once,
+    problem,
+    relative_error,
+)
 
 from stablessm_core.scan import configurations
 from stablessm_core.scan.configurations import Tile
@@ -116,6 +123,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
     monkeypatch.setattr(configurations, "FEW_PROGRAMS", 1 << 30)
     monkeypatch.setattr(configurations, "MANY_TILES", 2)
     monkeypatch.setattr(triton_scan, "torch", PoisoningTorch(3.0))  # finite: what is read too early does not look wrong
+    patch_the_language_once(monkeypatch)
     builder, make, patch = interpreter.interpreter_builder, interpreter.GridExecutor.__init__, interpreter._patch_lang
     atomic = builder.create_atomic_rmw
 
@@ -145,18 +153,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
             programs.stored(ptrs.data, value.data, mask.data)
 
         monkeypatch.setattr(interpreter.GridExecutor, "__init__", executor)
-        patched: set[int] = set()  # modules; the interpreter patches them again at every call, which is most of its time
-
-        def patch_once(fn: Any) -> Any:
-            if hasattr(fn, "kernel"):
-                patched.clear()
-                fn = fn.kernel
-            if id(fn.__globals__) in patched:
-                return None
-            patched.add(id(fn.__globals__))
-            return patch(fn)
-
-        monkeypatch.setattr(interpreter, "_patch_lang", patch_once)
+        monkeypatch.setattr(interpreter, "_patch_lang", lambda fn: patch(getattr(fn, "kernel", fn)))
         monkeypatch.setattr(builder, "create_atomic_rmw", atomic_rmw)
         monkeypatch.setattr(builder, "create_masked_store", masked_store)
 

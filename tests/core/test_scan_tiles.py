@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import astuple, replace
-from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
-from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, loop64, problem, relative_error
+from scan_cases import (
+    PoisoningTorch,
+    Problem,
+    assert_matches_the_float64_loop,
+    loop64,
+    patch_the_language_once,
+    problem,
+    relative_error,
+)
 
 from stablessm_core.scan import configurations, linear_scan
 
 triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
 
-TRITON_VERSION = tuple(int(part) for part in triton_scan.triton.__version__.split(".")[:2])
-NUMPY_VERSION = tuple(int(part) for part in numpy.__version__.split(".")[:2])
 INTERPRETED = triton_scan.INTERPRETED
 DEVICE = "cpu" if INTERPRETED else "cuda"
 CAPABILITY = (9, 0) if INTERPRETED or not torch.cuda.is_available() else torch.cuda.get_device_capability()
@@ -33,21 +34,7 @@ PRECISION = {
     torch.complex64: "complex64",
     torch.complex128: "complex128",
 }
-# Triton 3.6 on numpy 2.3: `int` of an array with one element
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this is the interpreter")
-@pytest.mark.skipif(TRITON_VERSION < (3, 7) and NUMPY_VERSION >= (2, 4), reason="Triton 3.6 cannot interpret on numpy 2.4")
-def test_the_tiles_of_an_h200_pass_in_the_interpreter() -> None:
-    """In a process of its own: Triton decides at import between compiling and interpreting."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", __file__]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
 
 
 def with_the_kernel(test: Callable[..., None]) -> Callable[..., None]:
@@ -62,17 +49,9 @@ def _as_on_hopper_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         from triton.runtime import interpreter
 
         monkeypatch.setattr(triton_scan, "capability_of", lambda _device: CAPABILITY)
-        # as it is, the interpreter scans number by number, and at every call patches the language that is patched already
+        # as it is, the interpreter scans number by number
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scanned_row_by_row)
-        prepared: set[str] = set()
-
-        def call(function: Any, *given: Any, **named: Any) -> Any:
-            if function.fn.__module__ not in prepared:
-                interpreter._patch_lang(function.fn)
-                prepared.add(function.fn.__module__)
-            return function.rewrite()(*given, **named)
-
-        monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", call)
+        patch_the_language_once(monkeypatch)
 
 
 def scanned_row_by_row(scan: Any, values: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, problem
+from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, patch_the_language_once, problem
 
 from stablessm_core.scan import configurations, linear_scan
 from stablessm_core.scan.configurations import Tile
@@ -32,6 +32,7 @@ def _small_tiles_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_scan, "torch", PoisoningTorch())
     if INTERPRETED:
         monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (Tile(2, 2, 2, 1),)))
+        patch_the_language_once(monkeypatch)
 
 
 @pytest.fixture
