@@ -41,8 +41,8 @@ CPU_SHAPES = (
 PROMISED = 2  # the first shapes, of which the README speaks: they get four fifths of the time
 OFF, AGAIN, OURS = "off", "off, once more", "ours"
 RARELY = 8  # the other ways take part in one round of so many: what they cost is no promise of ours
-# of several steps, where one is shorter: a turn of ours then ends with the flush that was due, which in training runs beside it; on a
-# GPU, of whose time 1 % is at stake, one in five must do
+# of several steps, where one is shorter: a turn of ours then ends with the flush that was due, which in training runs beside it;
+# on a GPU, of whose time 1 % is at stake, one in five must do
 TURN_SECONDS = {"cpu": FLUSH_SECONDS, "cuda": 5 * FLUSH_SECONDS}
 
 
@@ -67,10 +67,10 @@ def main() -> None:
         "## Training",
         "",
         "A round is, in random order, a turn without telemetry, one with ours and a second one without; a turn is one step,",
-        f"or {1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter ones. The other ways take part in one round of {RARELY}. Times are",
-        "medians. An overhead is the mean of the middle half of the quotients, one per round, of a turn's time and the mean",
-        "of the two without telemetry; in brackets what holds 95 % of 2,000 such means, each of as many rounds drawn with",
-        "replacement. It is given in wall time and, steadier on a busy machine, in CPU time of the training thread. The two",
+        f"or {1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter ones. The other ways take part in one round of {RARELY}.",
+        "Times are medians. An overhead is the mean of the middle half of the quotients, one per round, of a turn's time and",
+        "the mean of the two without telemetry; in brackets what holds 95 % of 2,000 such means, each of as many rounds drawn",
+        "with replacement. It is given in wall time and, steadier on a busy machine, in CPU time of the training thread. The two",
         "kinds of turns without telemetry, compared in the same way, say what this is worth: their interval should hold 0. A",
         "turn of ours ends when its last number is encoded: the flush thread works in nobody else's turn, and all of its work",
         "counts as wall time of ours, though in training it runs beside. What our calls take in the training thread is also",
