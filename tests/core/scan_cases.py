@@ -1,7 +1,8 @@
-"""What the scan tests share: random problems, the float64 loop with its gradients, tolerances, memory that starts as NaN."""
+"""What the tests of scan and layer share: random problems, the float64 loop and its gradients, tolerances, poisoned memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,19 @@ def loop64(a: Tensor, b: Tensor) -> Tensor:
     for t in range(1, len(h)):
         h[t] += a_wide * h[t - 1]
     return torch.from_numpy(h).transpose(0, 1)
+
+
+def most_alive(work: Callable[[], object]) -> int:
+    """Bytes that it held at its worst moment, by the allocations PyTorch's profiler saw."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
+        work()
+    assert seen.profiler is not None
+    alive = most = 0
+    for event in sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
+        if event.name() == "[memory]":
+            alive += event.nbytes()
+            most = max(most, alive)
+    return most
 
 
 def patch_the_language_once(monkeypatch: Any) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 import torch
-from scan_cases import PoisoningTorch
+from scan_cases import PoisoningTorch, most_alive
 from torch import Tensor
 
 from stablessm_core.fused import chunked
+from stablessm_core.layers import StableSSM
+from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.scan import triton_scan
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -23,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
 ]
 triton_layer = pytest.importorskip("stablessm_core.fused.triton_layer")
+ON_A_DEVICE = {name: getattr(triton_layer, name) for name in ("TILES", "INNER", "PARTS")}
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +123,33 @@ def test_an_empty_batch_launches_nothing() -> None:
     assert y.shape == (0, 18, 5)
     assert last.shape == (0, 3)
     assert (da == 0).all()
+
+
+class Nothing:
+    """A kernel that is launched and does nothing."""
+
+    def __getitem__(self, _grid: object) -> Callable[..., None]:
+        return lambda *_arguments, **_options: None
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="`benchmarks.layer` measures it on a device")
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize(("batch", "length"), [(50, 784), (8, 4096)])
+def test_they_hold_less_than_half_of_what_the_unfused_layer_holds_at_its_worst(d, batch, length, monkeypatch) -> None:
+    """Told by what both allocate with the tiles of a device; their kernels need not run for that.
+
+    Of fewer steps, 16,384 say, it is more than half: the partial sums of the weights' gradients do not shrink with them.
+    """
+    for name, value in ON_A_DEVICE.items():
+        monkeypatch.setattr(triton_layer, name, value)
+    monkeypatch.setattr(triton_layer, "torch", torch)
+    monkeypatch.setattr(triton_layer._Shape, "launch", lambda *_arguments, **_options: None)
+    monkeypatch.setattr(triton_scan, "scan_kernel", Nothing())
+    x, grad = torch.zeros(batch, length, d, requires_grad=True), torch.zeros(batch, length, d)
+    held = {}
+    for fused in ("on", "off"):
+        layer = StableSSM(
+            d, d, reparameterization=get_reparameterization("best", time="discrete"), fused=fused, scan_backend="triton"
+        )
+        held[fused] = most_alive(lambda layer=layer: layer(x).backward(grad))
+    assert 0 < 2 * held["on"] < held["off"]

@@ -190,6 +190,21 @@ def test_non_finite_eigenvalue_spoils_even_a_zero_state(dtype) -> None:
     assert (h[..., 0] == 0).all()
 
 
+@lti_or_ltv
+def test_a_scan_is_one_launch_and_its_gradients_another(lti, monkeypatch) -> None:
+    triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
+    kernel, launches = triton_scan.scan_kernel, []
+
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> object:
+            launches.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(triton_scan, "scan_kernel", Counted())
+    problem((1, 5, 2), torch.float32, lti=lti, h0=True).solve("triton", device=DEVICE)
+    assert len(launches) == 2
+
+
 def test_empty_batch_launches_nothing() -> None:
     assert linear_scan(torch.ones(3, device=DEVICE), torch.ones(0, 5, 3, device=DEVICE), backend="triton").shape == (0, 5, 3)
 
