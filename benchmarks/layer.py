@@ -21,6 +21,7 @@ from torch import Tensor
 
 from benchmarks.scan import milliseconds, processor, version
 from benchmarks.scan_cuda import device_milliseconds
+from stablessm_core.environment import keep_freed_memory
 from stablessm_core.fused.operator import why_not_triton
 from stablessm_core.layers import StableSSM
 from stablessm_core.reparameterization import get_reparameterization
@@ -53,6 +54,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the rows for stablessm_core/fused/choice.py as well")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
+    keep_freed_memory()  # as the process that trains does
     shapes = CPU_SHAPES if arguments.device == "cpu" else CUDA_SHAPES
     deadline, measured, left_out = time.monotonic() + 60 * arguments.minutes, [], []
     for d, shape in itertools.product(SIZES, shapes):
