@@ -33,9 +33,9 @@ DEFAULT: dict[str, tuple[Tile, ...]] = {
     "complex128": (Tile(8, 2, 16, 4),),
 }
 
-# by (major, minor) compute capability: the tile for walking, and the one for few long chains. Not yet timed on a device: chosen so
-# that no register spills, that instructions take less time than memory (the tests compile every tile and count), and that 8,192
-# chains, two programs to a multiprocessor, have 32 KiB and more per multiprocessor on their way from memory
+# by (major, minor) compute capability: the tile for walking, and the one for few long chains. Not yet timed on a device: chosen
+# so that no register spills, that instructions take less time than memory (the tests compile every tile and count), and that
+# 8,192 chains, two programs to a multiprocessor, have 32 KiB and more per multiprocessor on their way from memory
 TABLE: dict[tuple[int, int], dict[Kind, tuple[Tile, ...]]] = {
     (9, 0): {
         ("states", "ltv", "float32"): (Tile(16, 8, 32, 4), Tile(16, 8, 32, 4, look_back=True)),
