@@ -128,14 +128,19 @@ _BEARER = {"Authorization": "Bearer a-token-of-sixteen-and-more"}
 
 
 def _previous_release(folder: Path) -> Path:
-    """The source of the last commit before schema 0002, unpacked; skips where this checkout has no history."""
-    command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", "migrations/versions/0002_queues.py"]
+    """The source of the last commit before the newest schema, unpacked; skips where this checkout has no history of it."""
+    newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
+    command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", str(newest.relative_to(ROOT))]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     archive = subprocess.run(["git", "archive", commit or "nothing"], cwd=ROOT, capture_output=True)
     if archive.returncode:
-        pytest.skip("the history of this checkout does not reach back to schema 0001")
+        pytest.skip(f"the history of this checkout does not reach back before {newest.name}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")
+    if absent := {"server", "worker", "stablessm_core", "migrations"} - set(os.listdir(folder)):  # would be imported from here
+        pytest.skip(
+            f"the history of this checkout has no whole program before {newest.name}: {', '.join(sorted(absent))} missing"
+        )
     return folder
 
 
