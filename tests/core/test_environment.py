@@ -19,22 +19,25 @@ def step():
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
-for _ in range(5):
+pages = []
+for _ in range(21):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(3):
-    step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sorted(pages)[10])
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
 def test_a_training_process_does_not_have_its_memory_cleared_again_at_every_step() -> None:
-    """Told by the pages the kernel had to hand out: 3 steps of 256 MiB are 196,608 of 4 KiB, or 384 of the largest, 2 MiB."""
+    """Told by the pages the kernel handed out in the median step: 256 MiB are 65,536 of 4 KiB, or 128 of the largest, 2 MiB.
+
+    In some of the other steps the heap still grows; how soon it is large enough differs from process to process.
+    """
 
     def pages(how: str) -> int:
         done = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True)
         return int(done.stdout)
 
-    assert pages("keep") < 200
-    assert pages("leave") > 300, "without it this would prove nothing"
+    assert pages("keep") < 60
+    assert pages("leave") > 100, "without it this would prove nothing"
