@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.tune and arguments.device != "cuda":
         parser.error("--tune needs a CUDA device, and this PyTorch sees none")
-    keep_freed_memory()  # as the process that trains does; else the kernel's clearing of pages is half of what a CPU is timed at
+    keep_freed_memory()  # as the process that trains does; a CPU would else be timed at clearing pages, too
     lines = []
     for line in chain(heading(arguments.device), body(arguments)):
         print(line, flush=True)

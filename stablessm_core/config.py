@@ -176,9 +176,7 @@ class Train(Section):
         "float32", description="bfloat16: autocast; eigenvalues and states stay float32."
     )
     scan_backend: Literal["auto", "torch", "triton", "reference"] = Field(
-        "auto",
-        description="auto: triton on CUDA, torch elsewhere and where Triton finds no C compiler (the run's environment says so); "
-        "reference is the slow loop the others are tested against.",
+        "auto", description="auto: triton on CUDA if there is a C compiler, else torch; reference: the slow loop that tests use."
     )
     fused: Literal["auto", "on", "off"] = Field(
         "auto",
