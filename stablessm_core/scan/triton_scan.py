@@ -20,7 +20,7 @@ from stablessm_core.scan.triton_kernel import GROUP, scan_kernel
 
 INTERPRETED = not isinstance(scan_kernel, triton.JITFunction)
 OLDEST_CAPABILITY = (7, 0)
-PATIENCE = 1 << 20  # a question takes about a microsecond, what is asked for a few
+PATIENCE = 1 << 20  # questions; by estimate, not measured, a microsecond each, and what is asked for comes after a few
 KINDS = {
     torch.float16: "half",
     torch.bfloat16: "half",
