@@ -33,7 +33,7 @@ test: setup  ## run every test; REQUIRE_SERVICES=1 fails what would be skipped, 
 	@exec $(BIN)/pytest $(ARGS)
 
 attack: setup  ## send 20,000 requests made from the OpenAPI document, alone and in sequences, on both databases
-	ATTACK_REQUESTS=10000 $(BIN)/pytest tests/server/test_attack.py -s $(ARGS)
+	ATTACK_REQUESTS=10000 $(BIN)/pytest tests/server/http/test_attack.py -s $(ARGS)
 
 chaos: setup  ## break real services 200 times while runs train, and judge every run; ARGS="--seed 7" repeats the faults of a seed
 	@exec $(BIN)/python -m tests.chaos $(ARGS)

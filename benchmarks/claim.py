@@ -19,10 +19,10 @@ import numpy as np
 import psycopg
 from sqlalchemy import insert, make_url
 
-from server import jobs
-from server.db import Database
-from server.models import Run
-from server.queues import change_queue
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs import lifecycle
+from server.runs.queues import change_queue
 from stablessm_core.config import parse_config
 
 SUBMITTERS, CLAIMS = 100, 300
@@ -65,12 +65,12 @@ def claims(database: Database, queued: int) -> list[float]:
     for number in range(CLAIMS):
         begun = time.perf_counter()
         with database.write() as session:
-            claim = jobs.claim(session, f"worker {number % 8}", CAPABILITIES)
+            claim = lifecycle.claim(session, f"worker {number % 8}", CAPABILITIES)
         seconds.append(time.perf_counter() - begun)
         assert claim is not None
         if number >= 8:  # eight slots: as many runs end as begin
             with database.write() as session:
-                jobs.finish(session, running.pop(0), 1, "finished")
+                lifecycle.finish(session, running.pop(0), 1, "finished")
         running.append(claim.run_id)
     return seconds
 

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.scan import milliseconds, processor, version
-from benchmarks.scan_cuda import device_milliseconds
-from stablessm_core.environment import keep_freed_memory
+from benchmarks.scan.cuda import device_milliseconds
 from stablessm_core.fused.operator import why_not_triton
 from stablessm_core.layers import StableSSM
 from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.training.environment import keep_freed_memory
 
 SIZES = (64, 128, 256)
 CPU_SHAPES = ((50, 200), (1, 4096))

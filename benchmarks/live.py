@@ -158,8 +158,8 @@ def train(stamps: Path) -> None:
     """A worker of one run in this process, with the end of each step written down."""
     import torch
 
-    from server import jobs
-    from server.db import Database
+    from server.database.connection import Database
+    from server.runs import lifecycle
     from server.settings import Settings
     from stablessm_core.tasks.requirements import available_data
     from worker.attempt import Attempt
@@ -182,7 +182,7 @@ def train(stamps: Path) -> None:
     claim = None
     while claim is None:
         with database.write() as session:
-            claim = jobs.claim(session, "benchmark", known)
+            claim = lifecycle.claim(session, "benchmark", known)
         time.sleep(0.05)
     order = {
         "run_id": claim.run_id,

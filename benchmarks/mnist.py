@@ -18,7 +18,7 @@ import torch
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import MemorySink
-from stablessm_core.train import pick_device, train
+from stablessm_core.training.train import pick_device, train
 
 HERE = Path(__file__).parent
 

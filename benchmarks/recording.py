@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from server import jobs
-from server.db import Database
+from server.database.connection import Database
+from server.runs import lifecycle
 from stablessm_core.config import RunConfig
 from stablessm_core.model import build_model
 from stablessm_core.tasks import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink
-from stablessm_core.train import make_recorder
+from stablessm_core.training.train import make_recorder
 from worker.attempt import spool_path
 from worker.notify import publisher
 from worker.records import End
@@ -57,11 +57,11 @@ def main() -> None:
     database.close()
 
 
-def join(url: str, data_dir: Path) -> tuple[jobs.Claim, Database, Writer]:
+def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
     """A claimed run and the worker's sink for it."""
     database = Database(url)
     with database.write() as session:
-        claim = jobs.claim(session, "benchmark", {"devices": ["cpu"], "data": {}})
+        claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"], "data": {}})
     if claim is None:
         raise SystemExit("nothing is queued")
     writer = Writer(

@@ -29,9 +29,9 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.training import Rig, Shape, images, machine, table
-from stablessm_core.environment import keep_freed_memory, pick_device
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import MemorySink
+from stablessm_core.training.environment import keep_freed_memory, pick_device
 
 CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
 CPU_SHAPES = (Shape(2, 128, 64, 50), Shape(2, 128, 64, 4), Shape(2, 32, 16, 8, 64))

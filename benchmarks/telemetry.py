@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
-from stablessm_core.environment import keep_freed_memory, pick_device
-from stablessm_core.execution import prepare
-from stablessm_core.step import TrainingStep
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import FLUSH_SECONDS, Recorder
+from stablessm_core.training.environment import keep_freed_memory, pick_device
+from stablessm_core.training.execution import prepare
+from stablessm_core.training.step import TrainingStep
 
 CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
 CPU_SHAPES = (

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.environment import device_name
-from stablessm_core.execution import Execution, prepare
 from stablessm_core.model import build_model
-from stablessm_core.optimizer import build_optimizer
-from stablessm_core.step import TrainingStep
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.tasks.images import Images
 from stablessm_core.telemetry.blocks import encode
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink
-from stablessm_core.train import make_recorder
+from stablessm_core.training.environment import device_name
+from stablessm_core.training.execution import Execution, prepare
+from stablessm_core.training.optimizer import build_optimizer
+from stablessm_core.training.step import TrainingStep
+from stablessm_core.training.train import make_recorder
 
 LENGTH = 784
 

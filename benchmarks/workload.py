@@ -33,7 +33,7 @@ import psycopg
 from sqlalchemy import make_url, text
 
 from benchmarks import peers
-from server.db import Database
+from server.database.connection import Database
 
 HERE = Path(__file__).parent
 STEPS, LAYERS, WIDTH = 2000, peers.LAYERS, peers.WIDTH

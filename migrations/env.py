@@ -5,8 +5,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from server.db import Database
-from server.models import Base
+from server.database.connection import Database
+from server.database.models import Base
 from server.settings import Settings
 
 
@@ -15,7 +15,7 @@ def migrate(connection: Connection) -> None:
         connection=connection,
         target_metadata=Base.metadata,
         render_as_batch=connection.dialect.name == "sqlite",  # SQLite changes a table by rebuilding it
-        transactional_ddl=True,  # ours are: see server.db, which begins every transaction itself
+        transactional_ddl=True,  # ours are: see server.database.connection, which begins every transaction itself
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -1,0 +1,1 @@
+"""Keeps and serves: database, REST, live stream, pages, command line."""

@@ -1,20 +1,9 @@
-"""How the service says no: one error body, `{"error": {code, message, field?, allowed?}}`, as JSON or as a page by route."""
+"""How the service says no: a tree of exceptions, and the one error body `{"error": {code, message, field?, allowed?}}`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
-from starlette.exceptions import HTTPException
-
-from stablessm_core.config import ConfigError, describe_items
-
-log = logging.getLogger("stablessm.server")
 
 CODES = {
     400: "bad_request",
@@ -32,8 +21,6 @@ CODES = {
     500: "internal",
     503: "unavailable",
 }
-MAX_BODY_BYTES = 1 << 20
-MACHINE_PATHS = ("/api", "/static", "/openapi.json", "/healthz", "/readyz", "/metrics")
 
 
 class ServiceError(Exception):
@@ -72,109 +59,3 @@ def error_body(status: int, message: str, field: str | None = None, allowed: str
     """The one error body."""
     error = {"code": CODES.get(status, "error"), "message": message, "field": field, "allowed": allowed}
     return {"error": {key: value for key, value in error.items() if value is not None}}
-
-
-def wants_page(path: str, accept: str) -> bool:
-    """Whether an answer to this path should be HTML: a page's route, asked for by something that reads HTML."""
-    machine = any(path == p or path.startswith(p + "/") for p in MACHINE_PATHS)
-    return not machine and "text/html" in accept
-
-
-def render_error(
-    request: Request,
-    status: int,
-    message: str,
-    *,
-    field: str | None = None,
-    allowed: str | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """The error as a page for page routes, else as JSON."""
-    body = error_body(status, message, field, allowed)
-    pages = getattr(request.app.state, "pages", None)
-    if pages is not None and wants_page(request.url.path, request.headers.get("accept", "")):
-        return pages.error(request, status, body["error"], dict(headers or {}))  # type: ignore[no-any-return]
-    return JSONResponse(body, status, dict(headers or {}))
-
-
-def problems_error(problems: Sequence[tuple[str, str, str | None]]) -> Invalid:
-    """One refusal for a list of (field, message, allowed): the first in full, the others by name."""
-    field, message, allowed = problems[0]
-    text = f"{field}: {message}" if field else message
-    others = [name for name, _, _ in problems[1:] if name and name != field]
-    if others:
-        text += f" (also refused: {', '.join(dict.fromkeys(others[:10]))})"
-    return Invalid(text[:2000], field=field[:200] or None, allowed=allowed)
-
-
-def install_handlers(app: FastAPI) -> None:
-    """Every refusal of framework, validation and database leaves in the one body; inputs are never echoed as JSON."""
-
-    async def service(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ServiceError)
-        return render_error(request, error.status, error.message, field=error.field, allowed=error.allowed, headers=error.headers)
-
-    async def config(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ConfigError)
-        return await service(request, problems_error(error.problems))
-
-    async def validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return await service(request, problems_error(describe_items(_inside(error.errors()))))
-
-    async def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        status, headers = error.status_code, dict(error.headers or {})
-        message, field, allowed = str(error.detail), None, None
-        if status == 405:
-            message, field = f"{request.method} is not possible on {request.url.path}", "method"
-            allowed = ", ".join(_methods(request)) or None
-            headers["Allow"] = allowed or ""
-        elif status == 404 and error.detail == "Not Found":
-            message = f"there is nothing at {request.url.path[:200]}"
-        elif status == 413:
-            message, field = "the request body is too large", "body"
-            allowed = f"at most {MAX_BODY_BYTES:,} bytes"
-        elif status == 400:
-            message = "the request body cannot be read"
-        return render_error(request, status, message, field=field, allowed=allowed, headers=headers)
-
-    async def database(request: Request, error: Exception) -> Response:
-        request.app.state.requests.database_errors += 1
-        log.error("the database did not answer %s %s: %s", request.method, request.url.path, str(error).partition("\n")[0])
-        return render_error(request, 503, "the database does not answer; try again", headers={"Retry-After": "2"})
-
-    app.add_exception_handler(ServiceError, service)
-    app.add_exception_handler(ConfigError, config)
-    app.add_exception_handler(RequestValidationError, validation)
-    app.add_exception_handler(HTTPException, http)
-    for kind in (OperationalError, InterfaceError, TimeoutError):
-        app.add_exception_handler(kind, database)
-
-
-def _inside(items: Sequence[Any]) -> list[dict[str, Any]]:
-    # FastAPI puts where the value came from (body, query, path, header) in front of the path; people know the field only
-    inside = []
-    for item in items:
-        where, *path = item["loc"]
-        if item["type"] == "json_invalid":
-            item = {
-                **item,
-                "msg": f"the body is not JSON: {item.get('ctx', {}).get('error', '')}"[:200],
-                "ctx": {},
-                "input": None,
-            }
-            path = ["body"]
-        elif not path and "field" not in item.get("ctx", {}):
-            path = [where]
-        inside.append({**item, "loc": tuple(path)})
-    return inside
-
-
-def _methods(request: Request) -> list[str]:
-    # the framework's own Allow header knows the first route of that path only
-    methods: set[str] = set()
-    for route in request.app.state.routes:
-        if route.path_regex.match(request.url.path):
-            methods |= route.methods
-    return sorted(methods)

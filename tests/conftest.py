@@ -192,7 +192,7 @@ def empty_database_url(request: pytest.FixtureRequest) -> str:
 
 
 def _migrate(url: str) -> None:
-    from server.db import Database
+    from server.database.connection import Database
 
     database = Database(url)
     try:
@@ -288,7 +288,7 @@ def module_redis_url(_redis_database: str) -> Iterator[str]:
 
 
 def _empty(url: str) -> None:
-    from server.ring import _bell
+    from server.runs.doorbell import _bell
 
     _bell(url).settle()  # a ring of this test must not arrive in the next one's database
     with redis.Redis.from_url(url) as connection, connection.pipeline() as together:

@@ -1,0 +1,1 @@
+"""Draws: every chart, and the pages around them."""

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from server import jobs
-from server.db import Database
+from server.database.connection import Database
+from server.database.watchdog import guard
+from server.runs import lifecycle
 from server.settings import run_folder
-from server.watchdog import guard
 from stablessm_core.config import RunConfig
 from stablessm_core.telemetry.detectors import Alert
-from worker.causes import LEASE_LOST
-from worker.link import Message
+from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
+from worker.pipe import Message
 from worker.records import End
 from worker.spool import Spool
 from worker.writer import AWAY, Writer
@@ -62,7 +62,7 @@ class Attempt:
 
     def run(self, on_ready: Callable[[], None]) -> str:
         """Train to some end, store it; gives the run's status, "queued" if it was only drained here."""
-        from stablessm_core.train import train
+        from stablessm_core.training.train import train
 
         def ready(environment: dict[str, Any]) -> None:
             self.writer.environment(environment)
@@ -115,7 +115,7 @@ class Attempt:
         while True:
             try:
                 with self.database.write() as session:
-                    beat = jobs.heartbeat(session, self.run_id, self.number)
+                    beat = lifecycle.heartbeat(session, self.run_id, self.number)
                 if beat is None:
                     _leave()
                 elif beat.cancel_requested:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import stablessm_core
-import stablessm_core.train
+import stablessm_core.training.train
 
 
 def report() -> dict[str, Any]:

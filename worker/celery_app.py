@@ -11,8 +11,8 @@ from celery.exceptions import InvalidTaskError
 from celery.worker import WorkController, state
 from celery.worker.strategy import default as strategy
 
-from server.ring import QUEUE, WAKE, celery_app
-from worker.workplace import Workplace
+from server.runs.doorbell import QUEUE, WAKE, celery_app
+from worker.lanes import Workplace
 
 AGAIN_SECONDS = 1.0
 

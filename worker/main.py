@@ -18,10 +18,10 @@ from types import FrameType
 import click
 
 from server.logs import start_logging
-from server.queues import MAX_NAME, QUEUE_PATTERN
+from server.runs.queues import MAX_NAME, QUEUE_PATTERN
 from server.settings import Settings
-from worker.reaper import LEASE_SECONDS, TICK_SECONDS
-from worker.workplace import Workplace
+from worker.lanes import Workplace
+from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS
 
 POLL_SECONDS = 0.25
 BROKER_POLL_SECONDS = 2.0  # a message may wake a worker that cannot train the run, and never wake the one that can

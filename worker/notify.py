@@ -14,8 +14,8 @@ import redis
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.db import Database
-from server.ring import EVENTS_CHANNEL, EVENTS_NOTIFY
+from server.database.connection import Database
+from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 Publish = Callable[[int], None]
 PAUSE_SECONDS = 5.0  # after a failure: a bus that hangs must not slow the writing down

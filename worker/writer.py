@@ -19,15 +19,17 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from server import blocks, jobs
-from server.db import Database
+from server.database.connection import Database
+from server.database.fence import LeaseLost
+from server.runs import lifecycle
+from server.series import recording
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.series import Series
 from stablessm_core.telemetry.sinks import Flush
 from worker.notify import Publish
 from worker.records import Catalogue, Checkpoint, End, Environment, Record, Rollback, from_bytes, size_of, to_bytes
 from worker.spool import Spool
-from worker.writes import Writes
+from worker.write_statistics import Writes
 
 NEEDED = 2  # recorded checkpoints whose files stay: the newest, and the one before in case that is damaged
 MEMORY_LIMIT_BYTES = 32 << 20  # more than this waiting also goes to disk
@@ -163,7 +165,7 @@ class Writer:
                 record = self._head()
                 self._store(record)
                 self._stored(record)
-            except blocks.LeaseLost as error:
+            except LeaseLost as error:
                 log.warning("lease lost, nothing more is written: %s", error)
                 self._on_lease_lost()
                 return
@@ -225,16 +227,16 @@ def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
     """Store one record under its fence; repeating it changes nothing. Raises LeaseLost."""
     match record:
         case Flush():
-            blocks.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, record.steps_per_second)
+            recording.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, record.steps_per_second)
         case Catalogue():
-            blocks.store_catalogue(session, run_id, attempt, record.series)
+            recording.store_catalogue(session, run_id, attempt, record.series)
         case Checkpoint():
-            blocks.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256)
+            recording.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256)
         case Rollback():
-            blocks.take_back(session, run_id, attempt, record.to_step + 1, record.reason)
+            recording.take_back(session, run_id, attempt, record.to_step + 1, record.reason)
         case Environment():
-            jobs.set_environment(session, run_id, attempt, record.facts)
+            lifecycle.set_environment(session, run_id, attempt, record.facts)
         case End(status="queued"):
-            jobs.release(session, run_id, attempt, record.reason)
+            lifecycle.release(session, run_id, attempt, record.reason)
         case End():
-            jobs.finish(session, run_id, attempt, record.status, record.reason, record.result, record.divergence)
+            lifecycle.finish(session, run_id, attempt, record.status, record.reason, record.result, record.divergence)

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
-from installation import Installation
 
-from server.tokens import SECRET
+from server.access.tokens import SECRET
+from tests.installation import Installation
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from installation import Installation, hold_port
+
+from tests.installation import Installation, hold_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 import httpx
 import pytest
-from installation import Installation, hold_port
 
-from server import jobs
-from server.db import Database
+from server.database.connection import Database
+from server.runs import lifecycle
 from stablessm_core.config import parse_config
 from tests.chaos.services import Missing, Redis
+from tests.installation import Installation, hold_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(600)]
 
@@ -59,7 +59,7 @@ def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
     site.wait("a server that is told of news", ready)
     database = Database(postgres_url)
     with database.write() as session:
-        run = jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
+        run = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
     context = browser.new_context()
     context.set_default_timeout(150_000)
     page = context.new_page()
@@ -69,7 +69,7 @@ def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
     redis_server.kill()
     page.locator("[data-stream=slow]", has_text="polling every 2 s").wait_for()
     with database.write() as session:
-        jobs.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # nobody tells the server
+        lifecycle.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # nobody tells the server
     page.locator("[data-status=running]").wait_for()
     page.reload()
     page.locator("[data-stream=slow]").wait_for()

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
-from server.db import Database
+from server.database.connection import Database
 from server.settings import run_folder
 from tests.chaos.proxy import Proxy
 from tests.chaos.services import Postgres, Redis, until
@@ -106,7 +106,7 @@ class Site:
         found = []
         for process in self._tree(member)[1:]:
             with contextlib.suppress(psutil.Error):
-                if "worker.child" in process.cmdline() and (warm or self.run_of(process) is not None):
+                if "worker.trainer" in process.cmdline() and (warm or self.run_of(process) is not None):
                     found.append(process)
         return found
 

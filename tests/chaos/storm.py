@@ -14,8 +14,8 @@ import psutil
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from server.jobs import MAX_WORKERS_LOST
-from server.models import FINAL, Run
+from server.database.models import FINAL, Run
+from server.runs.lifecycle import MAX_WORKERS_LOST
 from tests.chaos.faults import COSTLY, FAULTS, Nothing, Undo, inject
 from tests.chaos.site import Site
 from tests.chaos.verdict import Recorded, Verdict, judge

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from server.models import FINAL
+from server.database.models import FINAL
 from server.settings import run_folder
 from tests.chaos.services import Missing, until
 from tests.chaos.site import Site

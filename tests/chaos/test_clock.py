@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import select
 
-from server import jobs
-from server.blocks import store_flush, take_back
-from server.db import Database
-from server.models import Run, Transition, Worker
+from server.database.connection import Database
+from server.database.models import Run, Transition, Worker
+from server.runs import lifecycle
+from server.series.recording import store_flush, take_back
 from stablessm_core.config import parse_config
 
 MACHINE = {"devices": ["cpu"], "data": {}}
@@ -28,21 +28,21 @@ def database(database_url: str) -> Iterator[Database]:
 def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     now, seconds = 1.7e9, 0.0
     monkeypatch.setattr(time, "time", lambda: now)
-    reaper = jobs.Reaper(25.0, clock=lambda: seconds)
+    reaper = lifecycle.Reaper(25.0, clock=lambda: seconds)
     with database.write() as session:
-        run_id = jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
+        run_id = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
     with database.write() as session:
-        assert jobs.claim(session, "worker", MACHINE) is not None
+        assert lifecycle.claim(session, "worker", MACHINE) is not None
     for step, jump in enumerate((2 * DAY, -400 * DAY, 30.0, -1e-3, 10_000 * DAY), start=1):
         now += jump
         seconds += 2.0
         with database.write() as session:
-            assert jobs.heartbeat(session, run_id, 1) is not None
+            assert lifecycle.heartbeat(session, run_id, 1) is not None
             store_flush(session, run_id, 1, [], [], step)
             take_back(session, run_id, 1, step + 1, f"occasion {step}")
         assert reaper.tick(database) == [], "nobody is lost because a clock was set"
     with database.write() as session:
-        jobs.finish(session, run_id, 1, "finished")
+        lifecycle.finish(session, run_id, 1, "finished")
     with database.read() as session:
         history = session.scalars(select(Transition).where(Transition.run_id == run_id).order_by(Transition.seq)).all()
         run = session.get_one(Run, run_id)
@@ -56,12 +56,12 @@ def test_a_silent_run_is_lost_by_the_reapers_own_clock_although_the_wall_clock_s
 ) -> None:
     seconds = 0.0
     monkeypatch.setattr(time, "time", lambda: 1.7e9)
-    reaper = jobs.Reaper(25.0, clock=lambda: seconds)
+    reaper = lifecycle.Reaper(25.0, clock=lambda: seconds)
     with database.write() as session:
-        jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
+        lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
     with database.write() as session:
-        assert jobs.claim(session, "worker", MACHINE) is not None
-    lost: list[jobs.Lost] = []
+        assert lifecycle.claim(session, "worker", MACHINE) is not None
+    lost: list[lifecycle.Lost] = []
     while not lost and seconds < 60:
         lost = reaper.tick(database)
         seconds += 2.0
@@ -73,14 +73,14 @@ def test_a_worker_forgotten_because_another_machines_clock_jumped_makes_itself_k
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with database.write() as session:
-        jobs.register_worker(session, "here", "here", 1, MACHINE)
+        lifecycle.register_worker(session, "here", "here", 1, MACHINE)
     ahead = time.time() + 3 * DAY
     with monkeypatch.context() as there:
         there.setattr(time, "time", lambda: ahead)
         with database.write() as session:
-            jobs.register_worker(session, "there", "there", 1, MACHINE)
+            lifecycle.register_worker(session, "there", "there", 1, MACHINE)
     with database.write() as session:
-        assert not jobs.beat_worker(session, "here"), "it learns that it must register"
-        jobs.register_worker(session, "here", "here", 1, MACHINE)
+        assert not lifecycle.beat_worker(session, "here"), "it learns that it must register"
+        lifecycle.register_worker(session, "here", "here", 1, MACHINE)
     with database.read() as session:
         assert set(session.scalars(select(Worker.id))) == {"here", "there"}

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
 
-from server import blocks, jobs
-from server.blocks import LeaseLost
-from server.db import Database
-from server.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
+from server.database.connection import Database
+from server.database.fence import LeaseLost
+from server.database.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
+from server.runs import lifecycle
+from server.series import recording
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.detectors import Alert
@@ -47,15 +48,15 @@ class Protocol(RuleBasedStateMachine):
     @initialize()
     def submit(self) -> None:
         with self.database.write() as session:
-            self.run_id = jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
-        self.reaper = jobs.Reaper(LEASE, clock=lambda: self.now)
+            self.run_id = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
+        self.reaper = lifecycle.Reaper(LEASE, clock=lambda: self.now)
 
     def teardown(self) -> None:
         if hasattr(self, "run_id"):
-            with contextlib.suppress(jobs.NotAllowed, LeaseLost), self.database.write() as session:
-                run = jobs.request_cancel(session, self.run_id)
+            with contextlib.suppress(lifecycle.NotAllowed, LeaseLost), self.database.write() as session:
+                run = lifecycle.request_cancel(session, self.run_id)
                 if run.status == "running":
-                    jobs.finish(session, self.run_id, run.attempt, "cancelled", "the example is over")
+                    lifecycle.finish(session, self.run_id, run.attempt, "cancelled", "the example is over")
 
     def run(self) -> Run:
         with self.database.read() as session:
@@ -92,7 +93,7 @@ class Protocol(RuleBasedStateMachine):
     def claim(self) -> None:
         queued = self.run().status == "queued"
         with self.database.write() as session:
-            claim = jobs.claim(session, f"worker {len(self.actors)}", MACHINE)
+            claim = lifecycle.claim(session, f"worker {len(self.actors)}", MACHINE)
         assert (claim is not None) == queued
         if claim is not None:
             assert claim.attempt == self.attempt + 1
@@ -108,7 +109,7 @@ class Protocol(RuleBasedStateMachine):
         alert = Alert("nonfinite_loss", "critical", first, TRAIN_LOSS, None, None, "", float("nan"), "NaN")
 
         def store(session: Any) -> None:
-            blocks.store_flush(
+            recording.store_flush(
                 session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1
             )
 
@@ -125,7 +126,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         if actor.step:
             path, digest = f"{actor.attempt}-{actor.step}", "0" * 64
-            self.act(actor, lambda s: blocks.store_checkpoint(s, self.run_id, actor.attempt, actor.step, path, digest))
+            self.act(actor, lambda s: recording.store_checkpoint(s, self.run_id, actor.attempt, actor.step, path, digest))
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), back=st.integers(0, 8))
@@ -133,7 +134,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         to = max(0, actor.step - back)
         reason = f"occasion {self.run().seq}"
-        if self.act(actor, lambda s: blocks.take_back(s, self.run_id, actor.attempt, to + 1, reason)):
+        if self.act(actor, lambda s: recording.take_back(s, self.run_id, actor.attempt, to + 1, reason)):
             actor.step = to
 
     @precondition(lambda self: self.actors)
@@ -142,7 +143,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         owns = self.owns(actor)
         with self.database.write() as session:
-            assert (jobs.heartbeat(session, self.run_id, actor.attempt) is not None) == owns
+            assert (lifecycle.heartbeat(session, self.run_id, actor.attempt) is not None) == owns
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), status=st.sampled_from(FINAL))
@@ -150,15 +151,15 @@ class Protocol(RuleBasedStateMachine):
         actor, run = self.someone(data), self.run()
         if (run.attempt, run.status) == (actor.attempt, status):
             with self.database.write() as session:
-                jobs.finish(session, self.run_id, actor.attempt, status, "again")  # the answer was lost: harmless
+                lifecycle.finish(session, self.run_id, actor.attempt, status, "again")  # the answer was lost: harmless
         else:
-            self.act(actor, lambda s: jobs.finish(s, self.run_id, actor.attempt, status, "done"))
+            self.act(actor, lambda s: lifecycle.finish(s, self.run_id, actor.attempt, status, "done"))
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), lost=st.booleans())
     def release(self, data: st.DataObject, lost: bool) -> None:
         actor = self.someone(data)
-        self.act(actor, lambda s: jobs.release(s, self.run_id, actor.attempt, "given up", lost=lost))
+        self.act(actor, lambda s: lifecycle.release(s, self.run_id, actor.attempt, "given up", lost=lost))
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 4.9, 1000.0]))
     def look_for_lost_workers(self, seconds: float) -> None:
@@ -171,14 +172,14 @@ class Protocol(RuleBasedStateMachine):
 
     @rule()
     def cancel(self) -> None:
-        with contextlib.suppress(jobs.NotAllowed), self.database.write() as session:
-            jobs.request_cancel(session, self.run_id)
+        with contextlib.suppress(lifecycle.NotAllowed), self.database.write() as session:
+            lifecycle.request_cancel(session, self.run_id)
 
     @rule()
     def resume(self) -> None:
         allowed = self.run().status in ("failed", "diverged", "cancelled")
-        with contextlib.suppress(jobs.NotAllowed), self.database.write() as session:
-            jobs.resume_run(session, self.run_id)
+        with contextlib.suppress(lifecycle.NotAllowed), self.database.write() as session:
+            lifecycle.resume_run(session, self.run_id)
         assert not allowed or self.run().status == "queued"
 
     def someone(self, data: st.DataObject) -> Actor:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
-from server.blocks import OF_THE_ATTEMPT
-from server.db import Database
-from server.models import FINAL, AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.database.connection import Database
+from server.database.models import FINAL, AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.series.recording import OF_THE_ATTEMPT
 from stablessm_core.telemetry.blocks import decode
 from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stablessm_core.checkpoint import KEEP, CheckpointError, load_checkpoint, save_checkpoint
+from stablessm_core.training.checkpoint import KEEP, CheckpointError, load_checkpoint, save_checkpoint
 
 TENSORS = {
     "model/w": torch.tensor([1.0, float("nan"), float("-inf"), -0.0]),

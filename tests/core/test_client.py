@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +11,12 @@ import httpx
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "server"))
-from http_service import BODY, TOKEN, InProcess, application, running
-from recording import Recording, claim, nonfinite
-
-from server import jobs
-from server.db import Database
+from server.database.connection import Database
+from server.runs import lifecycle
 from stablessm_core.client import ApiError, Client, LiveEvent, find_server
 from stablessm_core.config import parse_config
+from tests.server.http_service import BODY, TOKEN, InProcess, application, running
+from tests.server.recording import Recording, claim, nonfinite
 
 RATIO = "ssm/0/grad_over_weight"
 
@@ -136,7 +133,7 @@ def test_watching_gives_every_step_once_over_a_restart_of_the_server(
     with running(database.url, tmp_path, listen=free_port):
         recording.write(10)
         with database.write() as session:
-            jobs.finish(session, 1, 1, "finished")
+            lifecycle.finish(session, 1, 1, "finished")
         watching.join(90)
         assert not watching.is_alive()
     steps = np.concatenate([e.series[RATIO].step for e in collected if e.kind == "points"])

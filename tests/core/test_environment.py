@@ -11,7 +11,7 @@ import pytest
 STEPS = """
 import resource, sys
 import torch
-from stablessm_core.environment import keep_freed_memory
+from stablessm_core.training.environment import keep_freed_memory
 
 def step():
     kept = [torch.ones(8 << 20) for _ in range(4)]  # 32 MiB each

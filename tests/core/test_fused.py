@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from stablessm_core.config import RunConfig
-from stablessm_core.environment import _layers
 from stablessm_core.fused import choice
 from stablessm_core.fused.operator import ACTIVATIONS, fused_layer, layer_outputs
 from stablessm_core.layers import ACTIVATIONS as LAYER_ACTIVATIONS
@@ -21,6 +20,7 @@ from stablessm_core.model import build_model
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.scan import linear_scan
 from stablessm_core.tasks import get_task
+from stablessm_core.training.environment import _layers
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,8 @@ import torch
 
 from stablessm_core.config import Optimizer, parse_config
 from stablessm_core.model import Network, build_model
-from stablessm_core.optimizer import build_optimizer, describe_groups, lr_factor
 from stablessm_core.tasks import get_task
+from stablessm_core.training.optimizer import build_optimizer, describe_groups, lr_factor
 
 
 def network(time: str = "continuous") -> Network:

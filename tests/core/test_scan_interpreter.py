@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stablessm_core import environment
 from stablessm_core.scan import configurations, linear_scan, resolve_backend
+from stablessm_core.training import environment
 
 triton = pytest.importorskip("triton")
 scan_compiling = pytest.importorskip("scan_compiling")

@@ -18,16 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.execution import READY, Execution, prepare
 from stablessm_core.model import build_model
-from stablessm_core.optimizer import build_optimizer, lr_factor
-from stablessm_core.step import TrainingStep
 from stablessm_core.tasks import get_task
 from stablessm_core.tasks.polynomial_memory import PolynomialMemory
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import MemorySink
 from stablessm_core.telemetry.ring import Ring
-from stablessm_core.train import train
+from stablessm_core.training.execution import READY, Execution, prepare
+from stablessm_core.training.optimizer import build_optimizer, lr_factor
+from stablessm_core.training.step import TrainingStep
+from stablessm_core.training.train import train
 
 NOWHERE = Path("/nonexistent")  # the tasks here need no data
 

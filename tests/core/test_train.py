@@ -14,14 +14,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stablessm_core.checkpoint import CheckpointError, load_checkpoint
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
 from stablessm_core.tasks import get_task
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink
-from stablessm_core.train import Outcome, pick_device, train
+from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint
+from stablessm_core.training.train import Outcome, pick_device, train
 
 NOWHERE = Path("/nonexistent")  # the tasks here need no data
 

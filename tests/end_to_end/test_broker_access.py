@@ -19,7 +19,8 @@ import httpx
 import pytest
 import redis
 import yaml
-from installation import Installation
+
+from tests.installation import Installation
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
@@ -122,7 +123,7 @@ def test_server_and_worker_do_their_job_as_that_user(broker: Broker, installatio
 
 def test_a_message_that_was_not_acknowledged_comes_back_as_that_user(broker: Broker) -> None:
     """The commands that only a dead worker's message needs."""
-    from server.ring import celery_app, ring
+    from server.runs.doorbell import celery_app, ring
 
     ring(broker.url())
     with broker.client() as client:

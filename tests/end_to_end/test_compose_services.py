@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from installation import Installation
+
+from tests.installation import Installation
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

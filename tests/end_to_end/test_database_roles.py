@@ -13,13 +13,13 @@ from typing import NoReturn
 
 import psycopg
 import pytest
-from installation import Installation
 from psycopg import sql
 from sqlalchemy import make_url
 from sqlalchemy.exc import ProgrammingError
 
-from server.db import Database
-from server.models import Base
+from server.database.connection import Database
+from server.database.models import Base
+from tests.installation import Installation
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-the-tests-0123456789"

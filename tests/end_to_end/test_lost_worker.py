@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from installation import Installation, hold_port
+
+from tests.installation import Installation, hold_port
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from installation import FINAL, Installation, events, hold_port
 from sqlalchemy import create_engine, text
+
+from tests.installation import FINAL, Installation, events, hold_port
 
 SMALL = {
     "task": {"name": "polynomial_memory", "length": 40},

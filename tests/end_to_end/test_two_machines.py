@@ -7,13 +7,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from installation import FINAL, Installation
 from machines import Unavailable, network, postgres, redis_server
 from sqlalchemy import select
 
-from server.db import Database
-from server.models import SeriesRow, Transition
-from server.queries import read_series
+from server.database.connection import Database
+from server.database.models import SeriesRow, Transition
+from server.series.reading import read_series
+from tests.installation import FINAL, Installation
 
 STEPS = 400
 LEASE_SECONDS = 20  # so long that a busy machine does not cost a run its lease

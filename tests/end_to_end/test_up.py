@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from installation import COMMAND, Installation, hold_port
+
+from tests.installation import COMMAND, Installation, hold_port
 
 pytestmark = pytest.mark.timeout(600)
 LONG = {

@@ -79,7 +79,7 @@ def test_every_command_and_option_is_explained() -> None:
 
 def options_of_commands() -> dict[str, set[str]]:
     """Long options of each command of `stablessm`; `stablessm worker` hands its own on to `python -m worker`."""
-    from server.cli import main
+    from server.cli.main import main
     from worker.main import main as worker
 
     groups = {name: command for name, command in main.commands.items() if isinstance(command, click.Group)}

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from server import db
-from server.db import Database
+from server.database import connection
+from server.database.connection import Database
 
 
 @pytest.fixture(autouse=True)
 def _patient_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds a lock may be paused longer than the service would wait for it."""
-    monkeypatch.setattr(db, "BUSY_SECONDS", 100.0)
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 100.0)
     monkeypatch.setattr(
-        db, "POSTGRES_OPTIONS", db.POSTGRES_OPTIONS.replace("=30s", "=100s").replace("lock_timeout=10s", "lock_timeout=100s")
+        connection,
+        "POSTGRES_OPTIONS",
+        connection.POSTGRES_OPTIONS.replace("=30s", "=100s").replace("lock_timeout=10s", "lock_timeout=100s"),
     )
 
 

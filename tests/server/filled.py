@@ -8,12 +8,12 @@ import math
 from typing import Any
 
 import numpy as np
-from recording import WEIRD
 from sqlalchemy import Connection, Table, insert, inspect, select
 
-from server.db import Database
-from server.models import STATUSES, Base
+from server.database.connection import Database
+from server.database.models import STATUSES, Base
 from stablessm_core.telemetry.blocks import encode
+from tests.server.recording import WEIRD
 
 HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
 CONFIG = {"task": {"name": "digits"}, "train": {"steps": 10}, "x": [1e-300, 0.1 + 0.2, 2**53 + 1, None, True, "NaN", HOSTILE]}

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from server.app import create_app
-from server.serving import Server, make_server
+from server.http.app import create_app
+from server.http.serving import Server, make_server
 from server.settings import Settings
 
 TOKEN = "token-of-the-tests-0123456789"

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from server.db import Database
+from server.database.connection import Database
 from stablessm_core.config import RunConfig
 
 RUN = (

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from server import blocks, jobs
-from server.db import Database
-from server.models import Run
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs import lifecycle
+from server.series import recording
 from stablessm_core import formulas
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
@@ -35,18 +36,18 @@ def config(**changes: Any) -> RunConfig:
 
 def submitted(database: Database, **changes: Any) -> int:
     with database.write() as session:
-        return jobs.submit(session, config(**changes)).id
+        return lifecycle.submit(session, config(**changes)).id
 
 
-def claimed(database: Database, **changes: Any) -> jobs.Claim:
+def claimed(database: Database, **changes: Any) -> lifecycle.Claim:
     """A run of this configuration, claimed; nothing else may be queued."""
     submitted(database, **changes)
     return claim(database)
 
 
-def claim(database: Database, owner: str = "tester", capabilities: dict[str, Any] = CPU) -> jobs.Claim:
+def claim(database: Database, owner: str = "tester", capabilities: dict[str, Any] = CPU) -> lifecycle.Claim:
     with database.write() as session:
-        claim = jobs.claim(session, owner, capabilities)
+        claim = lifecycle.claim(session, owner, capabilities)
     assert claim is not None
     return claim
 
@@ -75,7 +76,7 @@ class Recording:
     """Writes layer groups and the loss of a claimed run as the recorder does; `truth` holds what a reader must find."""
 
     database: Database
-    claim: jobs.Claim
+    claim: lifecycle.Claim
     width: int = 4
     layers: int = 1
     every: int = 1
@@ -90,7 +91,7 @@ class Recording:
         self.map = self.claim.config["model"]["reparameterization"]
         self.next = self.first
         with self.database.write() as session:
-            blocks.store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
+            recording.store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
 
     @property
     def catalogue(self) -> list[Series]:
@@ -114,7 +115,7 @@ class Recording:
             flush += self._group(group, [f"{group}/{kind}" for kind in kinds], np.concatenate(recorded))
         step = self.next + (points - 1) * self.every
         with self.database.write() as session:
-            blocks.store_flush(session, self.claim.run_id, self.claim.attempt, flush, list(alerts), step, 100.0)
+            recording.store_flush(session, self.claim.run_id, self.claim.attempt, flush, list(alerts), step, 100.0)
         self.next = step + self.every
         return flush
 

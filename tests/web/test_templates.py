@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from server.schemas_queues import Placement
+from server.http.schemas.queues import Placement
 from stablessm_core.config import RunConfig
 from stablessm_core.formulas import FORMS
 from web import figures

@@ -19,11 +19,11 @@ import psutil
 import psycopg
 from sqlalchemy import select
 
-from server import jobs
-from server.db import Database
-from server.models import FINAL, AlertRow, Run, Transition
-from server.queries import read_series
-from server.ring import ring
+from server.database.connection import Database
+from server.database.models import FINAL, AlertRow, Run, Transition
+from server.runs import lifecycle
+from server.runs.doorbell import ring
+from server.series.reading import read_series
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
@@ -102,7 +102,7 @@ class Station:
         found = []
         for child in psutil.Process(self.process.pid).children():
             try:
-                if "worker.child" in child.cmdline():
+                if "worker.trainer" in child.cmdline():
                     found.append(child)
             except psutil.NoSuchProcess:
                 continue  # a zombie, too
@@ -131,13 +131,13 @@ class Station:
 
     def submit(self, config: dict[str, Any]) -> int:
         with self.database.write() as session:
-            run_id = jobs.submit(session, parse_config(config)).id
+            run_id = lifecycle.submit(session, parse_config(config)).id
         ring(self.broker_url)
         return run_id
 
     def cancel(self, run_id: int) -> None:
         with self.database.write() as session:
-            jobs.request_cancel(session, run_id)
+            lifecycle.request_cancel(session, run_id)
 
     def run(self, run_id: int) -> Run:
         with self.database.read() as session:

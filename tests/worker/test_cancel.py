@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from station import Station
 
-from server import jobs
-from server.db import Database
-from server.models import BlockRow, CheckpointRow, Transition
+from server.database.connection import Database
+from server.database.models import BlockRow, CheckpointRow, Transition
+from server.runs import lifecycle
+from tests.worker.station import Station
 
 LONG: dict[str, Any] = {  # a step takes many times the grace of a cancel: 5 s on two idle cores
     "task": {"name": "polynomial_memory", "length": 1000},
@@ -73,5 +73,5 @@ def test_a_cancel_is_over_before_the_step_in_progress_and_keeps_what_was_stored(
     assert stored(station, run_id) == after, "nothing is written after the end"
 
     with station.database.write() as session:
-        jobs.resume_run(session, run_id)
+        lifecycle.resume_run(session, run_id)
     station.until("its next attempt", lambda: "resumed after step 2" in " | ".join(station.reasons(run_id)))

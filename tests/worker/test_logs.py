@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from station import SMALL, Station
 
-from server.db import Database
+from server.database.connection import Database
+from server.database.models import Worker
 from server.logs import Lines, without_secrets
-from server.models import Worker
 from stablessm_core.telemetry.sinks import Flush
+from tests.worker.station import SMALL, Station
 from worker.records import Rollback
-from worker.writes import Tally, Writes, nothing
+from worker.write_statistics import Tally, Writes, nothing
 
 SECRET = "s3cret-s3cret-s3cret"
 LEAKS = [

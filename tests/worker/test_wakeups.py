@@ -13,9 +13,9 @@ import pytest
 import redis
 from sqlalchemy.exc import OperationalError
 
-from server.db import Database
-from server.ring import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _bell, ring
-from server.watchdog import guard
+from server.database.connection import Database
+from server.database.watchdog import guard
+from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _bell, ring
 from worker.notify import publisher
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url, text
 
-from server.db import Database
-from server.watchdog import guard
+from server.database.connection import Database
+from server.database.watchdog import guard
 from tests.chaos.proxy import Proxy
 from worker.writer import AWAY
 

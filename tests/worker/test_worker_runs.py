@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 from sqlalchemy import select
-from station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
 
-from server import jobs
-from server.db import Database
-from server.models import Run, Worker
+from server.database.connection import Database
+from server.database.models import Run, Worker
+from server.runs import lifecycle
 from server.settings import Settings
-from worker.reaper import Caretaker
+from tests.worker.station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
+from worker.lost_runs import Caretaker
 from worker.spool import left_behind
 from worker.writer import AWAY
 
@@ -230,10 +230,10 @@ def test_a_run_that_was_given_to_another_is_left_and_its_worker_says_so(station:
         trainer.suspend()  # so that only its worker can notice
         try:
             with station.database.write() as session:
-                jobs.release(session, run_id, 1, "given away by the test")
-                claim = jobs.claim(session, "another", {"devices": ["cpu"], "data": {}})
+                lifecycle.release(session, run_id, 1, "given away by the test")
+                claim = lifecycle.claim(session, "another", {"devices": ["cpu"], "data": {}})
                 assert claim is not None
-                jobs.finish(session, claim.run_id, claim.attempt, "cancelled")
+                lifecycle.finish(session, claim.run_id, claim.attempt, "cancelled")
             return True
         except AWAY:  # it was stopped in a transaction of its own
             trainer.resume()

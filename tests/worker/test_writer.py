@@ -11,15 +11,15 @@ import numpy as np
 import psycopg
 import pytest
 from sqlalchemy import select, text
-from station import away
 
-from server import jobs
-from server.db import Database
-from server.models import AlertRow, BlockRow, Run
+from server.database.connection import Database
+from server.database.models import AlertRow, BlockRow, Run
+from server.runs import lifecycle
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.recorder import Flush
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
+from tests.worker.station import away
 from worker.records import End
 from worker.spool import Spool, left_behind
 from worker.writer import AWAY, Writer
@@ -34,11 +34,11 @@ def database(database_url: str) -> Iterator[Database]:
     database.close()
 
 
-def _claimed(database: Database) -> jobs.Claim:
+def _claimed(database: Database) -> lifecycle.Claim:
     with database.write() as session:
-        jobs.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
+        lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
     with database.write() as session:
-        claim = jobs.claim(session, "test", {"devices": ["cpu"], "data": {}})
+        claim = lifecycle.claim(session, "test", {"devices": ["cpu"], "data": {}})
     assert claim is not None
     return claim
 
@@ -48,7 +48,7 @@ def _never() -> None:
 
 
 def _writer(
-    database: Database, claim: jobs.Claim, folder: Path, *, limit: int = 1 << 20, on_lease_lost: Callable[[], None] = _never
+    database: Database, claim: lifecycle.Claim, folder: Path, *, limit: int = 1 << 20, on_lease_lost: Callable[[], None] = _never
 ) -> Writer:
     return Writer(
         database,
@@ -152,9 +152,9 @@ def test_who_lost_the_run_writes_nothing_more(database: Database, tmp_path: Path
     writer.write(_flush(0))
     writer.wait_stored(90)
     with database.write() as session:
-        jobs.release(session, claim.run_id, claim.attempt, "given up by the test")
+        lifecycle.release(session, claim.run_id, claim.attempt, "given up by the test")
     with database.write() as session:
-        assert jobs.claim(session, "another", {"devices": ["cpu"], "data": {}}) is not None
+        assert lifecycle.claim(session, "another", {"devices": ["cpu"], "data": {}}) is not None
     writer.write(_flush(1))
     assert lost.wait(90)
     assert _stored_steps(database, claim.run_id) == []  # without a checkpoint the claim took every step back

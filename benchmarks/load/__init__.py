@@ -1,0 +1,1 @@
+"""What the service bears on this machine, next to what it promises."""

@@ -1,0 +1,198 @@
+"""The API at a fixed rate of requests on a database of thousands of runs.
+
+    python -m benchmarks.load.api '{"port", "token", "runs", "seconds", "rate"}'    # the process that asks
+
+The fill goes through the codec and the models, not through claims. Requests are sent when they are due, whatever became of those
+before them; the time of each is counted from when it was due, so a server that falls behind cannot hide it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import insert, text
+
+from benchmarks.load.places import Row, child, percentiles, place, serving
+from server.database.connection import Database
+from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.blocks import Block, encode
+from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, scalar
+
+RATE, CONNECTIONS = 200, 64
+WIDTH, LONG_EVERY = 64, 500  # every so many runs is one of 4 layers and 2,000 steps; the others have 1 layer and 155
+MAPS = ("direct", "best", "softplus", "exp")
+STATUSES = ("finished", "finished", "finished", "diverged", "failed", "cancelled")
+MIX = (  # weight, name, path; {any} is some run, {long} one of the long ones
+    (30, "run list, one page", "/api/runs?limit=50"),
+    (8, "run list, next pages", "/api/runs?limit=50&cursor={cursor}"),
+    (8, "run list, filtered", "/api/runs?q=reparam%3Dbest%20status%3Ddiverged&limit=50"),
+    (6, "run list, sorted by loss", "/api/runs?sort=loss&limit=50"),
+    (12, "one run", "/api/runs/{any}"),
+    (12, "one series", "/api/runs/{any}/series/train/loss"),
+    (6, "one eigenvalue of 2,000 steps", "/api/runs/{long}/series/ssm/0/grad_over_weight?eigenvalues=7"),
+    (6, "catalogue", "/api/runs/{any}/series"),
+    (2, "heat map of a layer, 64 x 2,000", "/api/runs/{long}/series/ssm/1/grad_over_weight?format=typed"),
+    (5, "alerts", "/api/alerts?limit=50"),
+    (5, "run page", "/runs/{any}"),
+)
+
+
+def measure(url: str, folder: Path, *, runs: int, seconds: float) -> list[Row]:
+    with place(url, folder / "api") as database:
+        began = time.monotonic()
+        values = fill(database, runs)
+        filled = time.monotonic() - began
+        with serving(database, folder / "api") as server:
+            order = {"port": server.port, "token": server.token, "runs": runs, "seconds": seconds, "rate": RATE}
+            cpu, began = server.cpu_seconds(), time.monotonic()
+            asking = child("benchmarks.load.api", json.dumps(order))
+            seen: dict[str, Any] = json.loads(asking.communicate()[0].splitlines()[-1])
+            share = (server.cpu_seconds() - cpu) / (time.monotonic() - began)
+            rss = server.rss_mib()
+    times: dict[str, list[float]] = seen["times"]
+    everything = [t for part in times.values() for t in part]
+    rows = [
+        Row(
+            f"{len(everything):,} requests, {RATE}/s, {runs:,} runs, {values / 1e6:.0f} M values",
+            percentiles(everything),
+            "p99 < 100 ms",
+        ),
+        Row("answers that were not 200", str(seen["bad"]), "0"),
+        Row("server, share of one core; resident", f"{share * 100:.0f} %; {rss:.0f} MiB"),
+        Row("filling the database", f"{filled:.0f} s", "< 150 s"),
+    ]
+    return rows + [Row(f"of these: {name}", percentiles(part)) for name, part in times.items() if part]
+
+
+def fill(database: Database, runs: int) -> int:
+    """Ended runs with everything a run leaves; gives the number of values recorded."""
+    rng = np.random.default_rng(1)
+    kinds = {long: _payloads(rng, 2000 if long else 155) for long in (False, True)}
+    total, step = 0, 250
+    for start in range(1, runs + 1, step):
+        rows: dict[Any, list[dict[str, Any]]] = {Run: [], SeriesRow: [], BlockRow: [], AlertRow: [], Transition: []}
+        for run_id in range(start, min(start + step, runs + 1)):
+            long = run_id % LONG_EVERY == 1
+            total += _add_run(rows, run_id, 4 if long else 1, 2000 if long else 155, kinds[long])
+        with database.write() as session:
+            for table, some in rows.items():
+                if some:
+                    session.execute(insert(table.__table__), some)
+    if database.dialect == "postgresql":
+        with database.write() as session:
+            session.execute(text("SELECT setval(pg_get_serial_sequence('runs', 'id'), :last)"), {"last": runs})
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("ANALYZE"))
+    return total
+
+
+def _payloads(rng: np.random.Generator, steps: int) -> list[tuple[bytes, bytes]]:
+    loss = lambda: encode(np.exp(rng.normal(0, 1, (1, steps))).astype(np.float32))  # noqa: E731
+    layer = lambda: encode(np.exp(rng.normal(-6, 2, (2 * WIDTH, steps))).astype(np.float32))  # noqa: E731
+    return [(loss(), layer()) for _ in range(4)]
+
+
+def _add_run(
+    rows: dict[Any, list[dict[str, Any]]], run_id: int, layers: int, steps: int, payloads: list[tuple[bytes, bytes]]
+) -> int:
+    map_, status, now = MAPS[run_id % 4], STATUSES[run_id % len(STATUSES)], time.time() - 1e6 + run_id
+    config = _config(map_, layers)
+    rows[Run].append({
+        "id": run_id, "name": f"run {run_id}", "tags": [f"tag{run_id % 7}"], "config": config, "status": status,
+        "created_at": now, "started_at": now, "finished_at": now + 60, "attempt": 1, "seq": 3, "step": steps,
+        "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120,
+    })  # fmt: skip
+    columns: dict[str, int] = {}
+    catalogue = [scalar(TRAIN_LOSS), *(s for i in range(layers) for s in layer_catalogue(i, WIDTH, "discrete"))]
+    for item in sorted(catalogue, key=lambda s: s.derived):
+        offset = columns.get(item.group, 0)
+        columns[item.group] = offset + item.width
+        rows[SeriesRow].append({"run_id": run_id, "name": item.name, "group_name": item.group, "column_offset": offset,
+                                "width": item.width, "unit": item.unit, "derived": item.derived})  # fmt: skip
+    loss, layer = payloads[run_id % len(payloads)]
+    for group, count, payload in [(SCALARS, 1, loss), *((f"ssm/{i}", 2 * WIDTH, layer) for i in range(layers))]:
+        block = Block(group, 0, 1, 1, np.empty((count, steps), np.float32))
+        rows[BlockRow].append({"run_id": run_id, "group_name": group, "level": 0, "first_step": 1, "last_step": block.last_step,
+                               "stride": 1, "point_count": steps, "column_count": count, "attempt": 1, "seq": 2,
+                               "payload": payload})  # fmt: skip
+    rows[Transition] += [{"run_id": run_id, "seq": seq, "status": state, "reason": "", "attempt": 1, "step": 0, "at": now}
+                         for seq, state in ((1, "queued"), (3, status))]  # fmt: skip
+    if status == "diverged":
+        rows[AlertRow].append({"run_id": run_id, "seq": 2, "attempt": 1, "kind": "nonfinite_loss", "severity": "critical",
+                               "step": 100, "series": TRAIN_LOSS, "tensor": "", "value": "NaN", "message": "the loss is NaN",
+                               "created_at": now})  # fmt: skip
+    return steps * (1 + layers * 2 * WIDTH)
+
+
+def _config(map_: str, layers: int) -> dict[str, Any]:
+    model = {"n_layers": layers, "d_state": WIDTH, "reparameterization": {"name": map_}}
+    return parse_config({"task": {"name": "polynomial_memory"}, "model": model}).model_dump(mode="json")
+
+
+async def ask(port: int, token: str, runs: int, seconds: float, rate: float) -> dict[str, Any]:
+    """Send requests of the MIX when they are due; the seconds of each by name, and how many were not answered with 200."""
+    chance, bad = random.Random(0), 0
+    times: dict[str, list[float]] = {name: [] for _, name, _ in MIX}
+    idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        idle.put_nowait(None)
+    head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n\r\n"
+
+    async def get(path: str) -> tuple[int, bytes]:
+        connection = await idle.get()
+        try:
+            for _ in range(2):
+                fresh = connection is None
+                try:
+                    connection = connection or await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+                    reader, writer = connection
+                    writer.write(f"GET {path} HTTP/1.1\r\n{head}".encode())
+                    answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+                    length = int(answer.split(b"content-length: ")[1].split(b"\r\n")[0])
+                    return int(answer[9:12]), await reader.readexactly(length)
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    connection = None  # kept alive for some seconds only
+                    if fresh:
+                        raise
+            return 0, b""
+        finally:
+            idle.put_nowait(connection)
+
+    cursor = json.loads((await get("/api/runs?limit=50"))[1])["next_cursor"]
+    long = [run for run in range(1, runs + 1) if run % LONG_EVERY == 1]
+
+    async def one(due: float, name: str, path: str) -> None:
+        nonlocal bad
+        chosen = path.replace("{any}", str(chance.randint(1, runs))).replace("{long}", str(chance.choice(long)))
+        status, _ = await get(chosen.replace("{cursor}", cursor))
+        bad += status != 200
+        times[name].append(time.monotonic() - due)
+
+    await asyncio.gather(*(one(time.monotonic(), name, path) for _, name, path in MIX))  # what is made at first use
+    for part in times.values():
+        part.clear()
+    began, tasks = time.monotonic(), []
+    for i in range(int(seconds * rate)):
+        due = began + i / rate
+        if (wait := due - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        _, name, path = chance.choices(MIX, weights=[weight for weight, _, _ in MIX])[0]
+        tasks.append(asyncio.create_task(one(due, name, path)))
+    await asyncio.gather(*tasks)
+    return {"times": times, "bad": bad}
+
+
+def main() -> None:
+    print(json.dumps(asyncio.run(ask(**json.loads(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()

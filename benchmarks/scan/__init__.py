@@ -1,0 +1,1 @@
+"""How long the scan takes, beside its bound and its alternatives."""

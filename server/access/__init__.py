@@ -1,0 +1,1 @@
+"""Who may do what: tokens, sessions, scopes, limits and the audit log."""

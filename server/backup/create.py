@@ -1,0 +1,177 @@
+"""`stablessm backup`: the whole installation in one file, as it was at one moment, while it runs.
+
+Rows come from one snapshot, REPEATABLE READ on PostgreSQL and a read transaction on SQLite's WAL: nobody waits for it, and it
+sees no half-written run. Our own dump rather than `pg_dump` or SQLite's backup API, because one format restores into either
+engine, needs no client program of the right version, and holds checkpoints and logs with the rows that name them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    cast,
+    func,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.types import JSON
+
+from server.backup.archive import BackupError, Manifest, Row, TableInfo, Writer
+from server.database.connection import Database
+from server.database.models import Base, CheckpointRow, Run
+from server.database.revision import check, needed, numbers
+from stablessm_core import __version__
+
+FETCH_ROWS = 500
+SAY_SECONDS = 1.0
+
+Say = Callable[[str], None]
+
+
+def backup(database: Database, data_dir: Path, target: Path, say: Say) -> tuple[Path, Manifest]:
+    """Write a backup to `target`, or into it if it is a folder; gives the file and its manifest.
+
+    The file appears under its name once it is complete and on disk, or not at all. Raises BackupError, SchemaMismatch.
+    """
+    if target.is_dir():
+        target = target / time.strftime("stablessm-%Y%m%d-%H%M%S.backup", time.gmtime())
+    if target.exists():
+        raise BackupError(f"{target} exists already; a backup replaces nothing")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            manifest = _write(database, data_dir, file, say)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+        _sync_folder(target.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target, manifest
+
+
+def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Manifest:
+    with database.read() as session:
+        connection = session.connection()
+        if database.dialect == "postgresql":
+            for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
+                connection.execute(text(f"SET LOCAL {timeout} = 0"))
+        schema = check(connection)
+        if numbers(schema)[0] != needed():
+            raise BackupError(
+                f"the database's schema is {schema}, newer than this program ({needed():04d}): back up with the newer one"
+            )
+        manifest = Manifest(schema, database.dialect, __version__, time.time())
+        writer = Writer(file, manifest)
+        _files(connection, data_dir, writer, say)
+        for table in Base.metadata.sorted_tables:
+            info = TableInfo(table.name, [(column.name, kind_of(column)) for column in table.c], _sequence(connection, table))
+            last = time.monotonic()
+            for count in writer.table(info, _rows(connection, table)):
+                if time.monotonic() - last > SAY_SECONDS:
+                    last = time.monotonic()
+                    say(f"{table.name}: {count:,} rows so far")
+            say(f"{table.name}: {manifest.tables[-1].rows:,} rows")
+        writer.close()
+    return manifest
+
+
+def kind_of(column: Column[object]) -> str:
+    kinds = {JSON: "json", Boolean: "bool", LargeBinary: "bytes", Float: "float", Integer: "int"}
+    return next((name for kind, name in kinds.items() if isinstance(column.type, kind)), "text")
+
+
+def _rows(connection: Connection, table: Table) -> Iterator[Row]:
+    as_text = cast if connection.dialect.name == "postgresql" else type_coerce
+    columns = [as_text(c, Text).label(c.name) if kind_of(c) == "json" else c for c in table.c]
+    statement = select(*columns).order_by(*table.primary_key).execution_options(yield_per=FETCH_ROWS)
+    for row in connection.execute(statement):
+        yield tuple(row)
+
+
+def _sequence(connection: Connection, table: Table) -> int | None:
+    """The last id that was given out, deleted rows included; None where ids are not given out."""
+    if "id" not in table.c or kind_of(table.c.id) != "int":
+        return None
+    highest = connection.scalar(select(func.max(table.c.id))) or 0
+    if connection.dialect.name == "postgresql":
+        name = connection.scalar(select(func.pg_get_serial_sequence(table.name, "id")))
+        name = name.decode() if isinstance(name, bytes) else name
+        last, used = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).one()  # noqa: S608 - our own name
+        return max(int(highest), int(last) if used else 0)
+    known = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
+    return max(int(highest), int(known or 0))
+
+
+def _files(connection: Connection, data_dir: Path, writer: Writer, say: Say) -> None:
+    """Checkpoints and logs of the snapshot's runs, as far as they are on this machine."""
+    recorded = connection.execute(select(CheckpointRow.path, CheckpointRow.sha256).order_by(CheckpointRow.path)).all()
+    absent = writer.manifest.absent
+    with _held(data_dir, [path for path, _ in recorded]) as held:
+        for path, sha256 in recorded:
+            if (place := held.get(path)) is None or _copy(writer, path, place) != sha256:
+                absent.append(path)
+        for run_id in connection.scalars(select(Run.id).order_by(Run.id)).all():
+            log = f"runs/{run_id}/log.txt"
+            if (data_dir / log).is_file():
+                _copy(writer, log, data_dir / log)
+    say(f"files: {sum(part.name.startswith('files/') for part in writer.manifest.parts):,}")
+    if absent:
+        what = f"{len(absent):,} checkpoints are missing or damaged here, such as {absent[0]}"
+        say(f"warning: {what}; their runs would start further back")
+
+
+@contextmanager
+def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
+    """Hard links to these files, by path: a training process removes its old checkpoints whenever it likes."""
+    folder = data_dir / f".backup-{os.getpid()}"
+    held: dict[str, Path] = {}
+    try:
+        for number, path in enumerate(paths):
+            source = (data_dir / path).resolve()
+            if not source.is_relative_to(data_dir.resolve() / "runs") or not source.is_file():
+                continue
+            folder.mkdir(exist_ok=True)
+            try:
+                os.link(source, folder / str(number))
+                held[path] = folder / str(number)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                held[path] = source  # a file system without hard links
+        yield held
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(writer: Writer, path: str, place: Path) -> str | None:
+    try:
+        with place.open("rb") as content:
+            return writer.file(path, content, os.fstat(content.fileno()).st_size)  # a log grows meanwhile
+    except FileNotFoundError:
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

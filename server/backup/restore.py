@@ -1,0 +1,164 @@
+"""`stablessm restore`: a backup into an empty installation, on either engine; everything arrives or nothing does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeEngine
+
+from server.backup.archive import CHUNK_BYTES, BackupError, Manifest, TableInfo, members, rows_of, verify
+from server.database.connection import Database
+from server.database.revision import needed, numbers
+
+KINDS: dict[str, TypeEngine[Any]] = {
+    "int": BigInteger(),
+    "float": Float(53),
+    "bool": Boolean(),
+    "text": Text(),
+    "json": Text(),
+    "bytes": LargeBinary(),
+}
+
+Say = Callable[[str], None]
+
+
+def restore(database: Database, data_dir: Path, source: Path, say: Say) -> Manifest:
+    """Bring back a backup, then migrate it to this program's schema. Raises BackupError; the target is then as it was.
+
+    Rows arrive in one transaction; files in a folder beside, which gets its name at the commit.
+    """
+    manifest = verify(source)
+    if numbers(manifest.schema)[0] > needed():
+        raise BackupError(
+            f"{source} has schema {manifest.schema}, newer than this program ({needed():04d}): install the newer version"
+        )
+    say(f"{source} is undamaged: {len(manifest.parts):,} parts, {sum(part.bytes for part in manifest.parts):,} bytes")
+    runs = data_dir / "runs"
+    if runs.exists() and any(runs.iterdir()):
+        raise BackupError(f"{runs} is not empty; restore into a new data directory")
+    with _new_schema(database, manifest.schema):
+        draft = data_dir / f".runs-restoring-{os.getpid()}"
+        try:
+            draft.mkdir(parents=True)
+            with database.write() as session:
+                connection = session.connection()
+                _fill(connection, manifest, source, draft, say)
+                if runs.exists():
+                    runs.rmdir()
+                os.rename(draft, runs)
+        except BaseException:
+            if not draft.exists():  # it got its name, but the commit failed
+                shutil.rmtree(runs, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    database.migrate()
+    return manifest
+
+
+@contextmanager
+def _new_schema(database: Database, schema: str) -> Iterator[None]:
+    """The tables of that schema, empty; afterwards, if it failed, the database is as empty as before."""
+    new_file = database.path is not None and not database.path.exists()
+    had = set() if new_file else _tables(database)
+    if had:
+        database.migrate("base")  # they are empty, as `_tables` has made sure
+    try:
+        database.migrate(schema)
+        yield
+    except BaseException:
+        database.migrate("base", lose=True)
+        if had:
+            database.migrate()
+        database.close()
+        if new_file and database.path is not None:
+            for suffix in ("", "-wal", "-shm"):
+                database.path.with_name(database.path.name + suffix).unlink(missing_ok=True)
+        raise
+
+
+def _tables(database: Database) -> set[str]:
+    """Tables that are there; raises BackupError when one of them holds something."""
+    with database.engine.connect() as connection:
+        names = set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
+        for name in sorted(names):
+            quoted = connection.dialect.identifier_preparer.quote(name)
+            if connection.scalar(text(f"SELECT EXISTS (SELECT 1 FROM {quoted})")):  # noqa: S608 - a name from the catalogue
+                raise BackupError(f"the database is not empty: table {name} has rows; restore into a new database")
+    return names
+
+
+def _fill(connection: Connection, manifest: Manifest, source: Path, runs: Path, say: Say) -> None:
+    if connection.dialect.name == "postgresql":
+        for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(text(f"SET LOCAL {timeout} = 0"))
+    tables = {info.name: info for info in manifest.tables}
+    counted = dict.fromkeys(tables, 0)
+    for name, content in members(source):
+        if name.startswith("tables/"):
+            info = tables[name.split("/")[1]]
+            rows = rows_of(content.read(), info)
+            columns = [column for column, _ in info.columns]
+            connection.execute(_insert(connection, info), [dict(zip(columns, row, strict=True)) for row in rows])
+            counted[info.name] += len(rows)
+            say(f"{info.name}: {counted[info.name]:,} of {info.rows:,} rows")
+        elif name.startswith("files/runs/"):
+            _write_file(runs / name.removeprefix("files/runs/"), content)
+    for info in manifest.tables:
+        if counted[info.name] != info.rows:
+            raise BackupError(
+                f"{source} is damaged: {info.name} has {counted[info.name]:,} rows, its manifest says {info.rows:,}"
+            )
+        if info.sequence:
+            _continue_after(connection, info.name, info.sequence)
+
+
+def _insert(connection: Connection, info: TableInfo) -> Any:
+    table = Table(info.name, MetaData(), *(Column(name, KINDS[kind]) for name, kind in info.columns))
+    if connection.dialect.name == "sqlite":
+        return insert(table)
+    as_json = {name: cast(bindparam(name, type_=Text()), JSONB) for name, kind in info.columns if kind == "json"}
+    return insert(table).values(as_json | {name: bindparam(name) for name, kind in info.columns if kind != "json"})
+
+
+def _continue_after(connection: Connection, table: str, last: int) -> None:
+    """The next id of this table is larger than any that was given out before."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.setval(func.pg_get_serial_sequence(table, "id"), last)))
+        return
+    sql = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = :table"), {"table": table})
+    if "AUTOINCREMENT" in str(sql):
+        connection.execute(text("DELETE FROM sqlite_sequence WHERE name = :table"), {"table": table})
+        connection.execute(text("INSERT INTO sqlite_sequence (name, seq) VALUES (:table, :last)"), {"table": table, "last": last})
+
+
+def _write_file(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        shutil.copyfileobj(content, file, CHUNK_BYTES)
+        file.flush()
+        os.fsync(file.fileno())

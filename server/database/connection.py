@@ -1,0 +1,235 @@
+"""The database, SQLite or PostgreSQL behind one face: `read()` sees one consistent snapshot, `write()` is one transaction."""
+
+from __future__ import annotations
+
+import json
+import math
+import select
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from psycopg.pq import Format
+from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
+from sqlalchemy.orm import Session, sessionmaker
+
+from server.database.revision import check
+from server.settings import normalize_url
+
+BUSY_SECONDS = 10.0
+MIGRATION_SECONDS = 300.0  # a migration waits for another one, however large the database
+# A process that is stopped inside a transaction must not hold a run's row against the reaper for ever.
+POSTGRES_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=15s"
+MIGRATION_LOCK = 0x57AB1E55
+
+
+class Database:
+    """One database. Sessions begin lazily: work done before the first statement holds no lock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = normalize_url(url)
+        self.dialect = "sqlite" if self.url.startswith("sqlite") else "postgresql"
+        if self.dialect == "sqlite":
+            self.engine = writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE")
+            self._reader = glancer = _sqlite_engine(self.url, "BEGIN", read_only=True)
+        else:
+            self.engine = _postgres_engine(self.url)
+            writer = self.engine.execution_options(binary_results=True)
+            self._reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            glancer = writer.execution_options(isolation_level="AUTOCOMMIT")
+        self._write_session = sessionmaker(writer, expire_on_commit=False)
+        self._read_session = sessionmaker(self._reader, expire_on_commit=False)
+        self._glance_session = sessionmaker(glancer, expire_on_commit=False)
+
+    @property
+    def path(self) -> Path | None:
+        """File of a SQLite database."""
+        name = make_url(self.url).database
+        return Path(name) if self.dialect == "sqlite" and name else None
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Session that sees one snapshot; a write in it is refused by the database."""
+        with self._read_session() as session:
+            yield session
+
+    @contextmanager
+    def glance(self) -> Iterator[Session]:
+        """Session for one query, or for several that need not agree: each sees a snapshot of its own, without a transaction.
+
+        On PostgreSQL that saves the two messages around it. Nothing may be written.
+        """
+        with self._glance_session() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Session of one transaction, committed at the end, rolled back on an exception. Keep it short: SQLite has one writer."""
+        with self._write_session.begin() as session:
+            yield session
+
+    def migrate(self, revision: str = "head", *, lose: bool = False) -> None:
+        """Bring the schema to `revision`, in one transaction; safe to call from several processes at once.
+
+        An older revision that has no place for values that are there is refused (migrations.loss.DataLoss) unless `lose`.
+        """
+        from alembic import command  # here: only a migration needs it, and every process imports this module
+        from alembic.config import Config
+
+        if (path := self.path) is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        # Alembic rebuilds SQLite tables to change them; with enforcement on, dropping the old table would delete its children.
+        engine = _sqlite_engine(self.url, "BEGIN IMMEDIATE", migrating=True) if path else self.engine
+        config = Config()
+        config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+        with engine.begin() as connection:
+            if not path:
+                connection.execute(text("SET LOCAL statement_timeout = 0"))
+                connection.execute(text("SET LOCAL lock_timeout = 0"))
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            config.attributes.update(connection=connection, lose=lose)
+            current = connection.dialect.has_table(connection, "alembic_version") and connection.scalar(
+                text("SELECT version_num FROM alembic_version")
+            )
+            if not current or _knows(config, current):
+                move = command.downgrade if _is_older(config, revision, current or None) else command.upgrade
+                move(config, revision)
+            else:
+                check(connection)  # newer than this code: nothing to do, or too new
+            if path and (orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()):
+                raise RuntimeError(f"migration to {revision} would leave {len(orphans)} rows without their parent")
+        if path:
+            engine.dispose()
+
+    def check_schema(self) -> str:
+        """The schema's revision; raises SchemaMismatch when this code cannot work with it."""
+        with self.read() as session:
+            return check(session.connection())
+
+    def close(self) -> None:
+        self.engine.dispose()
+        self._reader.dispose()
+
+
+def json_safe(value: Any) -> Any:
+    """The value with every non-finite float as "NaN", "Infinity" or "-Infinity", which JSON can carry on both engines."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(k): json_safe(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_safe(v) for v in value]
+    return value
+
+
+def _dump_json(value: Any) -> str:
+    return json.dumps(json_safe(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
+def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, migrating: bool = False) -> Engine:
+    pool: dict[str, Any] = {"poolclass": NullPool} if migrating else {"pool_size": 8, "max_overflow": 56}
+    patience = MIGRATION_SECONDS if migrating else BUSY_SECONDS
+    engine = create_engine(
+        url, json_serializer=_dump_json, connect_args={"timeout": patience, "check_same_thread": False}, **pool
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # pysqlite begins late and deferred, and so loses updates: we say BEGIN ourselves.
+        connection.isolation_level = None
+        connection.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
+        mode = _journal_in_wal(connection, patience)
+        if mode != "wal":
+            raise RuntimeError(f"SQLite journal mode is {mode!r}; WAL is needed (is {url} on a network file system?)")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA foreign_keys={'OFF' if migrating else 'ON'}")
+        if read_only:
+            connection.execute("PRAGMA query_only=ON")
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _journal_in_wal(connection: Any, patience: float) -> str:
+    """The journal mode after asking for WAL. Of two processes that ask at once SQLite refuses one without waiting: ask again."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _postgres_engine(url: str) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=_dump_json,
+        pool_size=8,
+        max_overflow=24,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": 5,
+            "keepalives_idle": 5,
+            "keepalives_interval": 3,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
+            "application_name": "stablessm",
+            "options": POSTGRES_OPTIONS,
+        },
+    )
+
+    if hasattr(select, "poll"):
+        _ask_only_whom_somebody_spoke_to(engine)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def ask_for_binary(connection: Any, cursor: Any, *_: Any) -> None:
+        # As text, every byte of a payload travels as two and is decoded once more. Reflection cannot read binary catalogues.
+        if connection.get_execution_options().get("binary_results"):
+            cursor.format = Format.BINARY
+
+    return engine
+
+
+def _ask_only_whom_somebody_spoke_to(engine: Engine) -> None:
+    """Whether a pooled connection lives is asked over the network only when there is something to read on it.
+
+    Nobody speaks to an idle connection but to end it; one that vanished in silence is found by its statement, as by a question.
+    """
+    ask = engine.dialect.do_ping
+
+    def ping(connection: Any) -> bool:
+        readable = select.poll()
+        readable.register(connection.fileno(), select.POLLIN)
+        return not readable.poll(0) or ask(connection)
+
+    vars(engine.dialect)["do_ping"] = ping
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _knows(config: Any, revision: str) -> bool:
+    from alembic.script import ScriptDirectory
+
+    return revision in {s.revision for s in ScriptDirectory.from_config(config).walk_revisions()}
+
+
+def _is_older(config: Any, revision: str, current: str | None) -> bool:
+    from alembic.script import ScriptDirectory
+
+    if current is None or revision in ("head", "heads", current):
+        return False
+    if revision == "base":
+        return True
+    script = ScriptDirectory.from_config(config)
+    return revision in {s.revision for s in script.iterate_revisions(current, "base")}

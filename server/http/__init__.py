@@ -1,0 +1,1 @@
+"""The web application: the gate, the endpoints, the pages."""

@@ -1,0 +1,60 @@
+"""What handlers ask for, by type. None of it waits, so all of it is async: the framework gives the others a thread each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from server.access.tokens import Principal
+from server.database.connection import Database
+from server.errors import Invalid
+from server.live.hub import Hub
+from server.settings import Settings
+
+
+async def _database(request: Request) -> Database:
+    return request.app.state.database  # type: ignore[no-any-return]
+
+
+async def _settings(request: Request) -> Settings:
+    return request.app.state.settings  # type: ignore[no-any-return]
+
+
+async def _hub(request: Request) -> Hub:
+    return request.app.state.hub  # type: ignore[no-any-return]
+
+
+async def _principal(request: Request) -> Principal:
+    return request.state.principal  # type: ignore[no-any-return]
+
+
+DatabaseDep = Annotated[Database, Depends(_database)]
+SettingsDep = Annotated[Settings, Depends(_settings)]
+HubDep = Annotated[Hub, Depends(_hub)]
+PrincipalDep = Annotated[Principal, Depends(_principal)]
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuses query parameters that the route does not have: a misspelt filter must not silently mean "all"."""
+    if not request.scope["query_string"]:
+        return
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = _query_names(route.dependant)
+    for name in request.query_params:
+        if name not in known:
+            raise Invalid(
+                f"there is no parameter {name[:80]!r} here", field=name[:80], allowed=", ".join(sorted(known)) or "none"
+            )
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    names: set[str] = set()
+    for field in dependant.query_params:
+        kind = field.field_info.annotation
+        names |= set(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else {field.alias}
+    return names.union(*(_query_names(part) for part in dependant.dependencies))

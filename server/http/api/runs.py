@@ -1,0 +1,222 @@
+"""Runs: submit, list, look at, change, stop, go on."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.errors import Conflict, Invalid, NotFound
+from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.schemas.queues import Placed, columns
+from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, RunPatch
+from server.runs import lifecycle
+from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
+from server.runs.deletion import delete_run
+from server.runs.doorbell import ring
+from server.runs.filters import MAX_LENGTH, FilterError
+from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
+from server.runs.submission import submit_run
+from server.series.encoding import dumps, json_response
+from server.settings import run_folder
+from stablessm_core.config import RunConfig, parse_config, with_settings
+
+log = logging.getLogger("stablessm.server")
+router = APIRouter(prefix="/api/runs", tags=["runs"])
+
+
+def find_run(session: Session, run_id: int) -> Run:
+    run = session.get(Run, run_id)
+    if run is None:
+        raise absent(run_id)
+    return run
+
+
+def absent(run_id: int) -> NotFound:
+    return NotFound(f"there is no run {run_id}", field="run_id")
+
+
+def run_shown(session: Session, run_id: int) -> dict[str, Any]:
+    """RunAnswer. Raises NotFound."""
+    return run_answers(session, [_row(session, run_id)])[0]
+
+
+def _row(session: Session, run_id: int) -> Row[Any]:
+    row = run_row(session, run_id)
+    if row is None:
+        raise absent(run_id)
+    return row
+
+
+@router.post("", status_code=201, response_model=RunAnswer, responses={200: {"model": RunAnswer}})
+def submit(
+    config: RunConfig,
+    database: DatabaseDep,
+    settings: SettingsDep,
+    principal: PrincipalDep,
+    request: Request,
+    response: Response,
+    place: Annotated[Placed, Query()],
+    idempotency_key: Annotated[
+        str | None, Header(min_length=1, max_length=200, description="The same key with the same body submits once.")
+    ] = None,
+) -> Any:
+    """Queue a training run. 201 when it is new, 200 when the idempotency key already made it."""
+    run, new = submit_run(database, settings, config, key=idempotency_key, submitted_by=principal.token_id, place=columns(place))
+    response.status_code = 201 if new else 200
+    response.headers["Location"] = f"/api/runs/{run.id}"
+    return _written(request, database, run.id)
+
+
+class ListQuery(BaseModel):
+    """Which runs, in which order, from where on."""
+
+    q: str = Field("", max_length=MAX_LENGTH, description="For example `reparam=best lr>=0.005 status=diverged`.")
+    status: str | None = Field(None, max_length=100, description="One or several, separated by commas.")
+    tag: str | None = Field(None, max_length=200)
+    sort: str = Field("-id", max_length=200, description="A field of the filter language, `-` before it for descending.")
+    cursor: str | None = Field(None, max_length=2000, description="`next_cursor` of the page before.")
+    limit: int = Field(50, ge=1, le=MAX_LIMIT)
+
+
+Listed = Annotated[ListQuery, Query()]
+
+
+@router.get("", response_model=RunList)
+def index(database: DatabaseDep, query: Listed) -> Response:
+    """Runs by filter, page by page.
+
+    `q` is a list of `field op value` with `= != < <= > >= ~`, all of which must hold, or words of the name. Fields are `reparam`,
+    `lr`, `task`, `status`, `tag`, `step`, `loss`, ..., any dotted path of the configuration, and `result.<name>`.
+    """
+    with database.glance() as session:
+        page = listed(session, query)
+        runs = b",".join(runs_json(session, page.runs))
+    return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
+
+
+def run_page(session: Session, query: ListQuery) -> dict[str, Any]:
+    """RunList for the query. Raises Invalid."""
+    page = listed(session, query)
+    return {"runs": run_answers(session, page.runs), "next_cursor": page.next_cursor}
+
+
+def listed(session: Session, query: ListQuery) -> RunPage:
+    """The rows of RUN_COLUMNS for the query. Raises Invalid."""
+    try:
+        return list_runs(
+            session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
+            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS,
+        )  # fmt: skip
+    except FilterError as error:
+        raise refused_filter(error) from None
+    except CursorError as error:
+        raise Invalid(str(error), field="cursor", allowed="next_cursor of the page before, with the same sort") from None
+
+
+def refused_filter(error: FilterError) -> Invalid:
+    field = next((name for name in ("sort", "status", "tag") if str(error).startswith(name)), "q")
+    return Invalid(str(error), field=field, allowed=error.allowed)
+
+
+@router.get("/{run_id}", response_model=RunAnswer)
+def show(run_id: RunId, database: DatabaseDep) -> Response:
+    """One run with its complete configuration, progress and result."""
+    with database.glance() as session:
+        return json_response(runs_json(session, [_row(session, run_id)])[0])
+
+
+@router.patch("/{run_id}", response_model=RunAnswer)
+def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
+    """Change name, tags or notes; while the run is queued also its queue, priority and GPU."""
+    with database.write() as session:
+        run = find_run(session, run_id)
+        if place := columns(patch):
+            try:
+                lifecycle.move(session, run_id, place)
+            except lifecycle.NotAllowed as error:
+                raise Conflict(str(error), field=next(iter(place)).removeprefix("needs_")) from None
+        for name in patch.model_fields_set & {"name", "tags", "notes"}:
+            value = getattr(patch, name)
+            setattr(run, name, value if value is not None or name == "name" else ([] if name == "tags" else ""))
+    if place:
+        ring(settings.broker_url)  # it may fit a worker now that had nothing to do
+    return _written(request, database, run_id)
+
+
+@router.delete("/{run_id}", status_code=204)
+def delete(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> None:
+    """Delete a run that has ended, with everything recorded of it; checkpoints on other machines stay where they are."""
+    with database.read() as session:
+        find_run(session, run_id)
+    try:
+        delete_run(database, run_id)
+    except lifecycle.NotAllowed as error:
+        raise Conflict(str(error), field="status", allowed="cancel it first") from None
+    except LookupError:
+        pass  # somebody else was faster
+    try:
+        shutil.rmtree(run_folder(settings.data_dir, run_id))
+    except FileNotFoundError:
+        pass  # it left nothing here
+    except OSError as error:
+        log.warning("the run is deleted, its folder is not: %s", error, extra={"run": run_id})
+
+
+@router.post("/{run_id}/cancel", response_model=RunAnswer)
+def cancel(run_id: RunId, database: DatabaseDep, request: Request) -> Any:
+    """Stop a queued run at once, a running one within seconds; what it has recorded stays."""
+    return _change_status(request, database, run_id, lifecycle.request_cancel)
+
+
+@router.post("/{run_id}/resume", response_model=RunAnswer)
+def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
+    """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint."""
+    answer = _change_status(request, database, run_id, lifecycle.resume_run)
+    ring(settings.broker_url)
+    return answer
+
+
+@router.post("/{run_id}/clone", status_code=201, response_model=RunAnswer)
+def clone(
+    run_id: RunId, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, response: Response,
+    request: CloneRequest | None = None,
+) -> Any:  # fmt: skip
+    """Submit the same configuration again, with changes if wanted."""
+    with database.read() as session:
+        run = find_run(session, run_id)
+        base, place = dict(run.config), {"queue": run.queue, "priority": run.priority, "needs_gpu": run.needs_gpu}
+    if request is not None:
+        place |= columns(request)
+    config = parse_config(with_settings(base, request.set if request else {}))
+    run, _ = submit_run(database, settings, config, cloned_from=run_id, submitted_by=principal.token_id, place=place)
+    response.headers["Location"] = f"/api/runs/{run.id}"
+    return _answer(database, run.id)
+
+
+def _answer(database: Database, run_id: int) -> dict[str, Any]:
+    with database.glance() as session:
+        return run_shown(session, run_id)
+
+
+def _written(request: Request, database: Database, run_id: int) -> dict[str, Any]:
+    answer = _answer(database, run_id)
+    request.state.attempt = answer["attempt"]  # for the log's line about this write
+    return answer
+
+
+def _change_status(request: Request, database: Database, run_id: int, act: Any) -> dict[str, Any]:
+    with database.write() as session:
+        find_run(session, run_id)
+        try:
+            act(session, run_id)
+        except lifecycle.NotAllowed as error:
+            raise Conflict(str(error), field="status") from None
+    return _written(request, database, run_id)

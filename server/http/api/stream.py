@@ -1,0 +1,90 @@
+"""The live stream of one run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import Invalid, NotFound, Unavailable
+from server.http.api.deps import HubDep
+from server.http.schemas.runs import RunId
+from server.live.frames import parse_position
+from server.live.hub import MAX_VIEWERS, Hub, Viewer
+
+router = APIRouter(prefix="/api/runs", tags=["series"])
+
+EXAMPLE = """retry: 1000
+
+event: points
+id: 18
+data: {"seq":18,"attempt":1,"step":424,"steps_per_second":95.1,"eta_seconds":6.0,"series":[{"name":"train/loss","width":1,
+data: "step":{"dtype":"f8","bdata":"..."},"value":{"dtype":"f4","bdata":"...","shape":"12, 1"}}]}
+"""
+Position = Annotated[str | None, Query(max_length=40, description="Continue after this event id; the header wins.")]
+
+
+class Stream(Response):
+    """Head and end go the usual way through all layers; what is between, the hub writes to the connection itself."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, hub: Hub, run_id: int, present: tuple[int, bytes], after: tuple[int, int] | None, wanted: frozenset[str] | None
+    ) -> None:
+        super().__init__(headers={"X-Accel-Buffering": "no"})
+        del self.headers["Content-Length"]
+        self.hub, self.run_id, self.present, self.after, self.wanted = hub, run_id, present, after, wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        viewer = Viewer(scope["state"]["connection"], self.wanted, scope["http_version"] == "1.1")
+        listening = asyncio.create_task(_gone(receive))
+        listening.add_done_callback(viewer.leave)
+        try:
+            await self.hub.feed(viewer, self.run_id, self.present, self.after)
+        finally:
+            listening.cancel()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.get(
+    "/{run_id}/stream",
+    response_class=Stream,
+    status_code=200,
+    responses={200: {"content": {"text/event-stream": {"example": EXAMPLE}}, "description": "Server-Sent Events."}},
+)
+async def stream(
+    run_id: RunId,
+    hub: HubDep,
+    series: Annotated[str | None, Query(max_length=10_000, description="Only these series, separated by commas.")] = None,
+    after: Position = None,
+    last_event_id: Position = None,
+    last_event_id_header: Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)] = None,
+) -> Stream:
+    """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, `reset` when the page must refetch, and
+    `live` when news comes later than usual, or soon again.
+
+    Without a position the stream begins with the present status. `Last-Event-ID` continues without gap or repeat.
+    """
+    given = last_event_id_header or last_event_id or after
+    try:
+        position = parse_position(given) if given else None
+    except ValueError as error:
+        raise Invalid(str(error), field="Last-Event-ID", allowed="the id of an event") from None
+    if hub.viewers >= MAX_VIEWERS:
+        raise Unavailable(f"{hub.viewers} live streams are open", allowed=f"at most {MAX_VIEWERS}", headers={"Retry-After": "5"})
+    present = await hub.present(run_id)
+    if present is not None and position is not None and position[0] > present[0]:
+        present = await hub.present(run_id)  # it shared a read that began before what the viewer has seen
+    if present is None:
+        raise NotFound(f"there is no run {run_id}", field="run_id")
+    return Stream(hub, run_id, present, position, frozenset(series.split(",")) if series is not None else None)

@@ -1,0 +1,69 @@
+"""Tokens: create, list, revoke. For administrators."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+
+from server.access.token_cache import Keyring
+from server.access.tokens import MAX_LIVE, TooManyTokens, create_token, list_tokens, revoke_token
+from server.database.models import Token
+from server.errors import Conflict, Invalid, NotFound
+from server.http.api.deps import DatabaseDep
+from server.http.schemas.access import NewToken, TokenAnswer, TokenList, TokenRequest
+from server.http.schemas.runs import MAX_ID
+
+router = APIRouter(prefix="/api/tokens", tags=["tokens"])
+
+TokenId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the token.", examples=[1])]
+FIELDS = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
+
+
+@router.post("", status_code=201, response_model=NewToken)
+def create(request: Request, wanted: TokenRequest, database: DatabaseDep) -> Any:
+    """Create a token. The answer holds its secret, which nobody can read again later."""
+    if wanted.expires_at is not None and wanted.expires_at <= time.time():
+        raise Invalid("expires_at lies in the past", field="expires_at", allowed="a time to come, or null for never")
+    try:
+        with database.write() as session:
+            token, secret = create_token(session, wanted.name, wanted.scope, wanted.expires_at)
+    except TooManyTokens as error:
+        raise Conflict(str(error), field="tokens", allowed=f"at most {MAX_LIVE:,}; revoke one first") from None
+    _keyring(request).forget()
+    return token_answer(token) | {"secret": secret}
+
+
+@router.get("", response_model=TokenList)
+def index(request: Request, database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Any:
+    """Tokens, newest first, revoked and expired ones too."""
+    return token_page(request, database, limit)
+
+
+@router.delete("/{token_id}", response_model=TokenAnswer)
+def revoke(request: Request, token_id: TokenId, database: DatabaseDep) -> Any:
+    """Revoke a token. It is refused from now on, by other server processes within 2 s; its live streams end within 5 s."""
+    with database.write() as session:
+        token = revoke_token(session, token_id)
+    if token is None:
+        raise NotFound(f"there is no token {token_id}", field="token_id")
+    _keyring(request).forget()
+    return token_answer(token)
+
+
+def token_page(request: Request, database: DatabaseDep, limit: int = 1000) -> dict[str, Any]:
+    """TokenList, with the last uses that this process knows of."""
+    _keyring(request).write_uses()
+    with database.read() as session:
+        return {"tokens": [token_answer(token) for token in list_tokens(session, limit)]}
+
+
+def token_answer(token: Token) -> dict[str, Any]:
+    expired = token.expires_at is not None and token.expires_at <= time.time()
+    state = "revoked" if token.revoked_at is not None else "expired" if expired else "live"
+    return {name: getattr(token, name) for name in FIELDS} | {"state": state}
+
+
+def _keyring(request: Request) -> Keyring:
+    return request.app.state.access.keyring  # type: ignore[no-any-return]

@@ -1,0 +1,140 @@
+"""The web application: parts made from the settings, routes, and the gate in front of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+
+from server.access.audit import Audit
+from server.access.scopes import check_bind, load_or_create_token
+from server.access.throttle import Budget, Failures
+from server.access.token_cache import Keyring
+from server.database.connection import Database
+from server.database.watchdog import guard
+from server.http import assets, pages
+from server.http.api import alerts, audit, compare, figures, queues, runs, series, service, stream, sweeps, tokens, webhooks
+from server.http.api.deps import known_parameters
+from server.http.gate import Access, Gate, allowed_hosts
+from server.http.refusals import install_handlers
+from server.http.request_metrics import Meter, Requests
+from server.http.schemas.runs import ErrorAnswer
+from server.live.hub import Hub
+from server.live.wakeups import Alarm
+from server.runs.lost_runs import Lookout
+from server.settings import Settings
+from server.webhooks.delivery import Courier
+from stablessm_core import __version__
+
+SILENCE_SECONDS = 60.0  # a request whose database fell silent gives up; the longest statement may take 30 s
+DESCRIPTION = """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live.
+
+Every request needs `Authorization: Bearer <token>`; the token is in the address that `stablessm up` prints. Every refusal has
+the body `{"error": {"code", "message", "field"?, "allowed"?}}`. Numbers that JSON lacks are the strings `"NaN"`, `"Infinity"`
+and `"-Infinity"`. Times are UTC epoch seconds.
+"""
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": meaning}
+    for status, meaning in {
+        400: "The request cannot be read.",
+        401: "No valid token.",
+        403: "A write from another origin, or a token whose scope does not reach.",
+        404: "There is no such thing.",
+        408: "The body did not arrive in time.",
+        409: "Not possible in its present state.",
+        413: "The body is too large.",
+        415: "The body is not application/json.",
+        421: "This Host is not served here.",
+        429: "Too often; `Retry-After` says when again.",
+        422: "Refused: `field` says what is wrong, `allowed` what would be right.",
+        503: "The database does not answer.",
+    }.items()
+}
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application for these settings. Raises ValueError when the settings would let strangers in."""
+    check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
+    database = Database(settings.database_url)
+    guard(database, SILENCE_SECONDS)
+    hub, readiness = Hub(database), service.Readiness()
+    alarm = Alarm(hub, database, settings.broker_url)
+    lookout = Lookout(database, settings.broker_url, settings.lease_seconds, hub.wake)
+    token = _token(settings)
+    keyring, log = Keyring(database, token), Audit(database, settings.audit_days, token)
+    base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
+    courier = Courier(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        for part in (hub, alarm, keyring, log, courier, lookout):
+            part.start()
+        yield
+        await alarm.close()
+        await hub.close()
+        await asyncio.to_thread(lookout.close)
+        await asyncio.to_thread(courier.close)
+        await keyring.close()
+        await asyncio.to_thread(log.close)
+        readiness.close()
+        database.close()
+
+    app = FastAPI(
+        title="StableSSM", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        redirect_slashes=False, responses=REFUSALS, generate_unique_id_function=_operation_name,
+    )  # fmt: skip
+    files = assets.Assets()
+    state = app.state
+    state.settings, state.database, state.hub, state.alarm = settings, database, hub, alarm
+    state.access = Access(
+        keyring, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
+        settings.streams_per_token, Failures(settings.failures_per_minute),
+    )  # fmt: skip
+    state.audit, state.courier = log, courier
+    state.requests, state.readiness = Requests(), readiness
+    state.pages = pages.Pages(files)
+    api = [
+        part.router for part in (runs, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
+    ]
+    for router in api:
+        app.include_router(router, dependencies=[Depends(known_parameters)])
+    for router in (html := [assets.router(files), pages.router]):
+        app.include_router(router)
+    state.routes = [route for router in (*api, *html) for route in router.routes]
+    install_handlers(app)
+    app.add_middleware(Gate, access=state.access, audit=log)
+    app.add_middleware(Meter, requests=state.requests)  # added last, so around everything
+    _describe_security(app)
+    return app
+
+
+def _token(settings: Settings) -> str | None:
+    if not settings.auth:
+        return None
+    return settings.token or load_or_create_token(settings.data_dir / "token")
+
+
+def _operation_name(route: APIRoute) -> str:
+    return f"{route.tags[0] if route.tags else 'page'}_{route.name}"
+
+
+def _describe_security(app: FastAPI) -> None:
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"token": []}]
+        schema["paths"]["/healthz"]["get"]["security"] = []
+        for operation in (op for methods in schema["paths"].values() for op in methods.values()):
+            for status, answer in operation["responses"].items():
+                if status >= "400" and "application/json" not in answer["content"]:
+                    # the framework describes refusals in the media type of the answer
+                    answer["content"] = {"application/json": next(iter(answer["content"].values()))}
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

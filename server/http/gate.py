@@ -1,0 +1,302 @@
+"""Who may come in: one gate in front of everything, closed by default.
+
+Order of the checks: Host (421), origin of a write (403), token (401, after ten wrong ones 429), scope (403), size and type of
+the body (413, 415), how often (429). Only `/healthz` and the login form answer without a token. The gate also puts the security
+headers on every answer, its own included, tells the audit log of every write, ends the streams of a token that has ended, and
+turns whatever escapes the handlers into the error body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.access.audit import Audit
+from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
+from server.access.throttle import Budget, Failures
+from server.access.token_cache import SESSION_SECONDS, Keyring
+from server.access.tokens import Principal, digest
+from server.errors import ServiceError, TooMany
+from server.http.bodies import body_refusal, bounded
+from server.http.refusals import render_error
+
+log = logging.getLogger("stablessm.server")
+
+COOKIE = "stablessm_session"
+STREAM = re.compile(r"/api/runs/[^/]+/stream")
+NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/clone)")
+# Plotly adds one empty style element and fills it through the CSSOM (the first hash is that of the empty string); its map
+# library adds one with fixed rules (the second)
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src-elem 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' "
+    "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='; "
+    "style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CSP,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass
+class Access:
+    """Who may come in: `hosts` are the exact Host headers that are served."""
+
+    keyring: Keyring
+    hosts: frozenset[str]
+    new_runs: Budget
+    streams_per_token: int
+    failures: Failures
+
+    async def recognise(self, secret: str, address: str) -> Principal | None:
+        """Whose secret this is. Raises TooMany after too many wrong ones from this address, Unavailable."""
+        sha256 = digest(secret)
+        if wait := self.failures.wait(address, sha256):
+            raise _later("too many wrong tokens came from this address", wait, f"{self.failures.per_minute} a minute")
+        principal = await self.keyring.by_secret(secret)
+        if principal is None:
+            self.failures.failed(address)
+        else:
+            self.failures.succeeded(address, sha256)
+        return principal
+
+
+def allowed_hosts(host: str, port: int, extra: tuple[str, ...] = ()) -> frozenset[str]:
+    """Host headers a server bound to (host, port) answers to."""
+    names = ["127.0.0.1", "localhost", "[::1]"] if is_loopback(host) else []
+    local = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
+    named = {name.strip().lower() for name in extra if name.strip()}
+    return frozenset(local | named | {f"{name}:{port}" for name in named if ":" not in name})
+
+
+def set_session(response: Response, keyring: Keyring, principal: Principal, *, secure: bool = False) -> None:
+    """The cookie by which a browser is recognised from now on; `secure` when it came over TLS."""
+    value = keyring.session(principal)
+    response.set_cookie(COOKIE, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure)
+
+
+def policy_with_inline(html: str) -> str:
+    """The content policy of a page that carries its own style element (the login page, before static files are allowed)."""
+    hashes = []
+    for part in html.split("<style>")[1:]:
+        digest_of_style = hashlib.sha256(part.split("</style>")[0].encode()).digest()
+        hashes.append(f"'sha256-{base64.b64encode(digest_of_style).decode()}'")
+    return CSP.replace("style-src-elem 'self'", " ".join(["style-src-elem 'self'", *hashes]))
+
+
+def client_address(scope: Scope) -> str:
+    return (scope.get("client") or ("",))[0]
+
+
+class Gate:
+    """The outermost ASGI layer."""
+
+    def __init__(self, app: ASGIApp, access: Access, audit: Audit) -> None:
+        self.app, self.access, self.audit = app, access, audit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = finished = False
+        state: dict[str, Any] = scope.setdefault("state", {})
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal started, finished
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["method"] not in READ_METHODS or state.get("entered"):
+                    self.audit.note(scope, client_address(scope), state.get("principal"), message["status"], headers)
+            else:
+                finished = not message.get("more_body", False)
+            await send(message)
+
+        refusal = await self._refusal(scope, state)
+        if refusal is not None:
+            await refusal(scope, receive, guarded_send)
+            return
+        try:
+            with self._stream(scope, state) as ended:
+                await self.app(scope, _until(ended, bounded(scope, receive)), guarded_send)
+            if ended is not None and ended.is_set() and started and not finished:
+                await send({"type": "http.response.body", "body": b""})
+        except ServiceError as error:
+            answer = _refused(Request(scope), error)
+            await answer(scope, receive, guarded_send)
+        except Exception:
+            if started:
+                raise
+            log.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            answer = render_error(Request(scope), 500, "something went wrong here; the server's log says what")
+            await answer(scope, receive, guarded_send)
+
+    @contextmanager
+    def _stream(self, scope: Scope, state: dict[str, Any]) -> Iterator[asyncio.Event | None]:
+        """For live streams of created tokens and of sessions: counts them, and says when they have ended. Raises TooMany."""
+        principal: Principal | None = state.get("principal")
+        cookie: str | None = state.get("cookie")
+        if principal is None or (principal.token_id is None and cookie is None) or not STREAM.fullmatch(scope["path"]):
+            yield None
+            return
+        most = self.access.streams_per_token
+        if principal.token_id is not None and self.access.keyring.streams_of(principal) >= most:
+            raise _later(f"{most} live streams of this token are open", 5, f"at most {most}")
+        with self.access.keyring.stream(principal, cookie) as ended:
+            yield ended
+
+    async def _refusal(self, scope: Scope, state: dict[str, Any]) -> Response | None:
+        request = Request(scope)
+        headers, path, unsafe = request.headers, scope["path"], scope["method"] not in READ_METHODS
+        host = _single(headers, "host").lower()
+        if host not in self.access.hosts:
+            return render_error(
+                request, 421, "this Host is not served here (see STABLESSM_HOSTS)", field="Host",
+                allowed=", ".join(sorted(self.access.hosts)) if is_loopback(client_address(scope)) else None,
+            )  # fmt: skip
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        # a form of ours says "null", since our pages tell nobody where they are; only a browser can say same-origin
+        foreign = origin is not None and _host_of(origin) != host and (origin, site) != ("null", "same-origin")
+        if unsafe and (foreign or site not in (None, "same-origin", "none")):
+            return render_error(
+                request, 403, "writes from another origin are refused", field="Origin", allowed=f"http(s)://{host}"
+            )
+        if path in PUBLIC:
+            return body_refusal(request)
+        try:
+            entering = None if unsafe else await self._enter(scope, state)
+            if entering is not None:
+                return entering
+            principal, cookie = await self._who(scope, headers)
+            if principal is None:
+                return _unauthorized(request)
+            state |= {"principal": principal, "cookie": cookie}
+            if cookie and unsafe and origin is None and site is None:
+                return render_error(
+                    request, 403, "a cookie alone is not enough for a write", field="Origin", allowed=f"http://{host}"
+                )
+            needed = needed_scope(scope["method"], path)
+            if not principal.may(needed):
+                message = f"this needs a token of the scope {needed}; this one's is {principal.scope}"
+                return render_error(request, 403, message, field="scope", allowed=needed)
+            if (refusal := body_refusal(request)) is not None:
+                return refusal
+            submits = scope["method"] == "POST" and NEW_RUNS.fullmatch(path) is not None
+            if submits and (wait := self.access.new_runs.take(str(principal.token_id))):
+                raise _later("too many submissions", wait, f"{self.access.new_runs.per_minute} a minute; a sweep is one")
+        except ServiceError as error:
+            return _refused(request, error)
+        return None
+
+    async def _who(self, scope: Scope, headers: Headers) -> tuple[Principal | None, str | None]:
+        """Who asks, and by which cookie if nothing else says so."""
+        keyring = self.access.keyring
+        if not keyring.asks:
+            return keyring.owner, None
+        bearer = _bearer(headers)
+        if bearer is not None:
+            return await self.access.recognise(bearer, client_address(scope)), None
+        cookie = session_cookie(headers)
+        return (await keyring.by_session(cookie) if cookie else None), cookie
+
+    async def _enter(self, scope: Scope, state: dict[str, Any]) -> Response | None:
+        """The answer to the address that `stablessm up` prints: a cookie, and the token leaves address bar and history at once.
+
+        Only the settings' token may come like this. A created one goes to others, and a link with it would lie about for ever.
+        """
+        query = dict(parse_qsl(scope["query_string"].decode("latin1")))
+        keyring = self.access.keyring
+        if not keyring.asks or "token" not in query:
+            return None
+        principal = await self.access.recognise(query["token"], client_address(scope))
+        if principal is not keyring.owner:
+            return None
+        state |= {"principal": principal, "entered": True}
+        rest = urlencode([(k, v) for k, v in query.items() if k != "token"])
+        path = "/" + scope["path"].lstrip("/\\")  # "//host" would lead away from here
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        set_session(answer, keyring, principal)
+        return answer
+
+
+def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
+    """`receive` that reports a disconnect as soon as `ended` is set: whoever streams is listening for one."""
+    if ended is None:
+        return receive
+
+    async def receive_or_end() -> Message:
+        message, end = asyncio.ensure_future(receive()), asyncio.ensure_future(ended.wait())
+        try:
+            await asyncio.wait([message, end], return_when=asyncio.FIRST_COMPLETED)
+            return {"type": "http.disconnect"} if ended.is_set() else message.result()
+        finally:
+            message.cancel()
+            end.cancel()
+
+    return receive_or_end
+
+
+def _later(message: str, seconds: float, allowed: str) -> TooMany:
+    return TooMany(message, allowed=allowed, headers={"Retry-After": str(int(seconds) + 1)})
+
+
+def _refused(request: Request, error: ServiceError) -> Response:
+    return render_error(request, error.status, error.message, field=error.field, allowed=error.allowed, headers=error.headers)
+
+
+def _unauthorized(request: Request) -> Response:
+    return render_error(
+        request, 401, "a token is needed", field="Authorization", allowed="Bearer <token>",
+        headers={"WWW-Authenticate": "Bearer"},
+    )  # fmt: skip
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # "http://[" for one
+        return ""
+
+
+def _single(headers: Headers, name: str) -> str:
+    values = headers.getlist(name)
+    return values[0] if len(values) == 1 else ""
+
+
+def _bearer(headers: Headers) -> str | None:
+    scheme, _, token = _single(headers, "authorization").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def session_cookie(headers: Headers) -> str | None:
+    try:
+        given = SimpleCookie(headers.get("cookie") or "").get(COOKIE)
+    except CookieError:
+        return None
+    return given.value if given is not None else None

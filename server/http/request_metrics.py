@@ -1,0 +1,81 @@
+"""Every request, measured where it comes in: how long until its answer began, by route and status; a log line for every write."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.http.metrics import LATENCY_BUCKETS, Histogram, Page
+
+METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
+READS = frozenset(("GET", "HEAD", "OPTIONS"))
+
+log = logging.getLogger("stablessm.request")
+
+
+class Requests:
+    """What this process has answered. Labels are bounded: templates of routes, known methods, three digits of status."""
+
+    def __init__(self) -> None:
+        self.latency: dict[tuple[str, str, int], Histogram] = {}
+        self.database_errors = 0
+
+    def describe(self, page: Page) -> None:
+        samples = []
+        for (method, route, status), histogram in sorted(self.latency.items()):
+            samples += histogram.samples(method=method, route=route, status=str(status))
+        page.add("http_request_seconds", "histogram", "From a request's arrival to the beginning of its answer.", *samples)
+        page.one("database_errors_total", "counter", "Requests that the database did not answer.", self.database_errors)
+
+
+class Meter:
+    """The outermost ASGI layer; what the gate refuses is counted too, under the route "refused"."""
+
+    def __init__(self, app: ASGIApp, requests: Requests) -> None:
+        self.app, self._latency = app, requests.latency
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = time.perf_counter()
+
+        async def timed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._answered(scope, message, time.perf_counter() - begun)
+            await send(message)
+
+        await self.app(scope, receive, timed)
+
+    def _answered(self, scope: Scope, message: Message, seconds: float) -> None:
+        route = scope.get("route")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        template: str = getattr(route, "path", "none" if message["status"] == 404 else "refused")
+        key = (method, template, message["status"])
+        if (histogram := self._latency.get(key)) is None:
+            histogram = self._latency.setdefault(key, Histogram(LATENCY_BUCKETS))
+        histogram.observe(seconds)
+        if method not in READS:
+            extra: dict[str, Any] = {
+                "method": method,
+                "route": template,
+                "status": message["status"],
+                "seconds": round(seconds, 4),
+            }
+            if (run := _run_of(scope, message)) is not None:
+                extra["run"] = run
+                if (attempt := scope.get("state", {}).get("attempt")) is not None:
+                    extra["attempt"] = attempt
+            log.info("write", extra=extra)
+
+
+def _run_of(scope: Scope, message: Message) -> int | None:
+    """The run of the path, or the one that was just made (its Location)."""
+    given = scope.get("path_params", {}).get("run_id")
+    if given is None:
+        location = next((value for name, value in message.get("headers", ()) if name.lower() == b"location"), b"")
+        given = location.rpartition(b"/")[2].decode("latin1") if b"/runs/" in location else None
+    return int(given) if given is not None and str(given).isdecimal() else None

@@ -1,0 +1,227 @@
+"""What the API answers and takes, with the examples of the OpenAPI document. Times are UTC epoch seconds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from server.errors import CODES
+from server.http.schemas.queues import Placement, Replacement
+from server.runs.submission import MAX_GRID_RUNS
+from stablessm_core.config import Name, RunConfig, Tag, Text
+
+MAX_ID = 2**63 - 1
+MAX_COMPARED = 100
+
+RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the run.", examples=[1])]
+SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.", examples=[1])]
+Status = Literal["queued", "running", "finished", "failed", "diverged", "cancelled"]
+
+EXAMPLE_CONFIG = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
+EXAMPLE_RUN: dict[str, Any] = {
+    "id": 1,
+    "url": "/runs/1",
+    "name": "best at 0.01",
+    "tags": ["demo"],
+    "notes": "",
+    "status": "running",
+    "status_reason": "",
+    "config": EXAMPLE_CONFIG,
+    "sweep_id": None,
+    "cloned_from": None,
+    "submitted_by": 3,
+    "queue": "default",
+    "priority": 0,
+    "gpu": "",
+    "created_at": 1763712000.0,
+    "started_at": 1763712001.2,
+    "finished_at": None,
+    "attempt": 1,
+    "worker": "host:4242:1763711999",
+    "cancel_requested": False,
+    "seq": 17,
+    "step": 412,
+    "steps": 1000,
+    "progress": 0.412,
+    "steps_per_second": 95.1,
+    "eta_seconds": 6.2,
+    "environment": {"device": "cpu", "torch": "2.13.0", "scan_backend": "torch"},
+    "result": None,
+    "divergence": None,
+    "alerts": 0,
+    "waits_for": None,
+}
+EXAMPLE_ALERT: dict[str, Any] = {
+    "id": 3,
+    "run_id": 2,
+    "seq": 9,
+    "attempt": 1,
+    "kind": "nonfinite_gradient",
+    "severity": "critical",
+    "step": 58,
+    "series": "ssm/0/grad_over_weight",
+    "layer": 0,
+    "eigenvalue": 31,
+    "tensor": "blocks.0.layer.w.grad",
+    "value": "NaN",
+    "message": "gradient of eigenvalue 31 of layer 0 is NaN",
+    "created_at": 1763712003.5,
+}
+
+
+class Answer(BaseModel):
+    """Answers keep non-finite numbers as strings."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+
+class ErrorDetail(Answer):
+    code: str = Field(description="One of " + ", ".join(sorted(CODES.values())))
+    message: str
+    field: str | None = Field(None, description="What is wrong, as a dotted path.")
+    allowed: str | None = Field(None, description="What would be right.")
+
+
+class ErrorAnswer(Answer):
+    """The body of every refusal."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"error": {"code": "invalid", "message": "train.steps: ...", "field": "train.steps", "allowed": ">= 1"}}]
+        }
+    )
+    error: ErrorDetail
+
+
+class RunAnswer(Answer):
+    """A run: its complete configuration, its place in the queue, its progress and its result."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_RUN]})
+    id: int
+    url: str = Field(description="The run's page.")
+    name: str | None
+    tags: list[str]
+    notes: str
+    status: Status
+    status_reason: str
+    config: dict[str, Any]
+    sweep_id: int | None
+    cloned_from: int | None
+    submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
+    queue: str
+    priority: int
+    gpu: str = Field(description="Part of the name of the GPU it must have; empty for any machine.")
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    attempt: int = Field(description="Times a worker has taken this run.")
+    worker: str | None = Field(description="Who trains it now.")
+    cancel_requested: bool
+    seq: int = Field(description="Number of the newest event; the live stream continues after it.")
+    step: int = Field(description="Training steps done.")
+    steps: int = Field(description="Training steps to do.")
+    progress: float = Field(description="step / steps, 0 to 1.")
+    steps_per_second: float | None
+    eta_seconds: float | None
+    environment: dict[str, Any] | None = Field(description="Device, versions, scan backend, parameter groups, data.")
+    result: dict[str, Any] | None = Field(description='Final numbers; non-finite ones are "NaN", "Infinity", "-Infinity".')
+    divergence: dict[str, Any] | None = Field(description="Step, layer, eigenvalue and tensor that left the finite numbers.")
+    alerts: int = Field(description="How many alerts it has raised.")
+    waits_for: str | None = Field(description="Why a queued run does not start yet.")
+
+
+class RunList(Answer):
+    runs: list[RunAnswer]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last one.")
+
+
+class RunPatch(Replacement):
+    """What can be changed later, its place in the queue while it waits; fields left out stay as they are."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "baseline", "tags": ["paper"], "notes": "seed 3"}]})
+    name: Name | None = None
+    tags: Annotated[list[Tag], Field(max_length=20)] | None = None
+    notes: Annotated[Text, StringConstraints(max_length=20_000)] | None = None
+
+
+class CloneRequest(Replacement):
+    """Fields to change in the copy, by dotted path; it waits where the original did unless told otherwise."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"set": {"optimizer.lr": 0.005}}]})
+    set: dict[str, Any] = Field(default_factory=dict, max_length=50)
+
+
+class SweepRequest(Placement):
+    """A grid over a base configuration; every combination becomes a run."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "base": {"task": {"name": "polynomial_memory"}, "train": {"steps": 500}},
+                    "grid": {"model.reparameterization.name": ["direct", "best"], "optimizer.lr": [0.01, 0.3]},
+                }
+            ]
+        }
+    )
+    base: dict[str, Any] = Field(description="Run configuration; what it leaves out takes the default.")
+    grid: dict[str, list[Any]] = Field(
+        min_length=1, max_length=10, description=f"Dotted path to the values it takes; at most {MAX_GRID_RUNS} combinations."
+    )
+
+
+class SweepAnswer(Answer):
+    id: int
+    url: str
+    base: dict[str, Any]
+    grid: dict[str, list[Any]]
+    created_at: float
+    statuses: dict[str, int] = Field(description="How many runs have each status.")
+    runs: list[RunAnswer]
+
+
+class AlertAnswer(Answer):
+    """Something a person should see, where and when it happened."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_ALERT]})
+    id: int
+    run_id: int
+    seq: int
+    attempt: int
+    kind: str
+    severity: Literal["warning", "critical"]
+    step: int
+    series: str
+    layer: int | None
+    eigenvalue: int | None
+    tensor: str
+    value: str
+    message: str
+    created_at: float
+
+
+class AlertList(Answer):
+    alerts: list[AlertAnswer]
+
+
+class WorkerAnswer(Answer):
+    id: str
+    host: str
+    slots: int
+    capabilities: dict[str, Any] = Field(description="Devices, scan backends, data sets, versions.")
+    started_at: float
+    seen_at: float
+    alive: bool = Field(description="Seen within the last 30 s.")
+    runs: list[int] = Field(description="Runs it trains now.")
+
+
+class WorkerList(Answer):
+    workers: list[WorkerAnswer]
+
+
+class Health(Answer):
+    status: Literal["ok", "unavailable"]
+    version: str
+    checks: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,142 @@
+"""What the API answers about recorded numbers: a run's catalogue, its series in JSON or as typed arrays, runs side by side."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from server.http.schemas.runs import EXAMPLE_RUN, Answer, RunAnswer
+
+EXAMPLE_TYPED = {"dtype": "f8", "bdata": "AAAAAAAA8D8AAAAAAAAAQA=="}
+
+
+class SeriesInfo(Answer):
+    """One entry of a run's catalogue."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "ssm/0/grad_over_weight",
+                    "width": 64,
+                    "unit": "",
+                    "meaning": "|dL/dw| / |w| of each eigenvalue's weight w.",
+                    "derived": False,
+                    "first_step": 1,
+                    "last_step": 412,
+                    "points": 412,
+                }
+            ]
+        }
+    )
+    name: str
+    width: int
+    unit: str
+    meaning: str
+    derived: bool
+    first_step: int | None
+    last_step: int | None
+    points: int
+
+
+class Catalogue(Answer):
+    run_id: int
+    seq: int
+    series: list[SeriesInfo]
+
+
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+EXAMPLE_SERIES: dict[str, Any] = {"name": "train/loss", "width": 1, "unit": "", "step": [1, 2, 3], "value": [0.91, 0.84, "NaN"]}
+
+
+class TypedArray(Answer):
+    """Little-endian numbers in base64, as Plotly takes them; `shape` "rows, columns" for two dimensions."""
+
+    dtype: Literal["f4", "f8", "i4"]
+    bdata: str
+    shape: str | None = None
+
+
+Numbers = list[Number] | list[list[Number]] | TypedArray | None
+
+
+class SeriesAnswer(Answer):
+    """Raw points (`value`), or, beyond `max_points`, buckets (`min`, `max`, `last`, `nonfinite`) from `step` on.
+
+    `seq`: the run's last event that is in these numbers; a live stream goes on after it.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_SERIES]})
+    name: str
+    width: int
+    unit: str
+    seq: int | None = None
+    last_step: int | None = Field(None, description="The last step covered, where a bucket ends after it begins.")
+    eigenvalues: list[int] | None = Field(None, description="The columns, where they were chosen.")
+    step: list[int] | TypedArray
+    value: Numbers = None
+    min: Numbers = None
+    max: Numbers = None
+    last: Numbers = None
+    nonfinite: list[int] | list[list[int]] | TypedArray | None = None
+
+
+class Difference(Answer):
+    field: str
+    values: list[Any] = Field(description="In the order of the runs; null where a configuration does not have the field.")
+
+
+class RatioRange(Answer):
+    """Range of grad_over_weight over all layers, eigenvalues and steps of a run."""
+
+    run_id: int
+    reparameterization: str
+    min: float | None
+    q05: float | None
+    median: float | None
+    q95: float | None
+    max: float | None
+    finite: int
+    total: int
+
+
+class CompareGroup(Answer):
+    key: dict[str, Any]
+    runs: list[int]
+    finite: int = Field(description="Runs whose final loss is finite; means are over these only.")
+    total: int
+    final_loss: dict[str, float | None]
+    grad_over_weight: dict[str, Any]
+
+
+EXAMPLE_COMPARE: dict[str, Any] = {
+    "runs": [EXAMPLE_RUN],
+    "differences": [{"field": "optimizer.lr", "values": [0.01]}],
+    "ranges": [
+        {
+            "run_id": 1,
+            "reparameterization": "best",
+            "min": 1e-6,
+            "q05": 1e-5,
+            "median": 0.002,
+            "q95": 0.1,
+            "max": 0.8,
+            "finite": 64000,
+            "total": 64000,
+        }
+    ],
+    "groups": [],
+    "curves": {"1": {"train/loss": {"name": "train/loss", "step": EXAMPLE_TYPED, "value": EXAMPLE_TYPED}}},
+}
+
+
+class CompareAnswer(Answer):
+    """Several runs side by side; curves are typed arrays by run and series."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_COMPARE]})
+    runs: list[RunAnswer]
+    differences: list[Difference]
+    ranges: list[RatioRange]
+    groups: list[CompareGroup]
+    curves: dict[str, dict[str, dict[str, Any]]]

@@ -1,0 +1,1 @@
+"""The live stream: one hub per process that tails runs and feeds all viewers."""

@@ -1,0 +1,324 @@
+"""The life of a run: submitted, claimed, kept alive, ended, lost, resumed. Used by the worker and by the server.
+
+The row is the truth. A claim raises `attempt`, the fencing token that every later write must show; a heartbeat moves `beat`,
+which the reaper watches on its own monotonic clock. Each change of status is a `Transition` with the run's next `seq`.
+All functions work inside the caller's `Database.write()` transaction; ring the broker only after it is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.fence import LeaseLost, add_transition, hold, insert_into
+from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
+from server.runs.queues import DEFAULT_QUEUE, lock_next
+from server.series.alerts import insert_alerts
+from server.series.recording import truncate
+from stablessm_core.config import CharLm, Mnist, RunConfig
+from stablessm_core.telemetry.detectors import Alert
+
+MAX_WORKERS_LOST = 3  # without a new checkpoint in between; then the run counts as the cause
+LEASE_SECONDS = 30.0
+WORKER_FORGOTTEN_SECONDS = 86_400.0
+
+
+class NotAllowed(ValueError):
+    """What was asked does not fit the run's status; the text says which statuses do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`path` is relative to the data directory."""
+
+    step: int
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run that is ours to train, with the fence to show on every write. `checkpoints`: newest first."""
+
+    run_id: int
+    attempt: int
+    config: dict[str, Any]
+    checkpoints: tuple[Checkpoint, ...]
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        return self.checkpoints[0] if self.checkpoints else None
+
+
+@dataclass(frozen=True)
+class Beat:
+    cancel_requested: bool
+
+
+def submit(
+    session: Session,
+    config: RunConfig,
+    *,
+    idempotency_key: str | None = None,
+    sweep_id: int | None = None,
+    cloned_from: int | None = None,
+    submitted_by: int | None = None,
+    queue: str = DEFAULT_QUEUE,
+    priority: int = 0,
+    needs_gpu: str = "",
+) -> Run:
+    """A new queued run, or the one this idempotency key made before. Raises NotAllowed if that one is configured differently."""
+    values = {
+        "name": config.name,
+        "tags": list(config.tags),
+        "config": config.model_dump(mode="json"),
+        "sweep_id": sweep_id,
+        "cloned_from": cloned_from,
+        "submitted_by": submitted_by,
+        "idempotency_key": idempotency_key,
+        "queue": queue,
+        "priority": priority,
+        "needs_gpu": needs_gpu,
+        "needs_cuda": config.train.device == "cuda",
+        "needs_data": data_needed(config),
+        "created_at": time.time(),
+    }
+    statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["idempotency_key"])
+    new = session.execute(statement.returning(Run.id)).scalar_one_or_none()
+    run = session.scalars(select(Run).where(Run.id == new if new is not None else Run.idempotency_key == idempotency_key)).one()
+    if new is not None:
+        add_transition(session, run, "submitted")
+    elif run.config != values["config"]:
+        raise NotAllowed(f"idempotency key {idempotency_key!r} belongs to run {run.id}, which is configured differently")
+    return run
+
+
+def new_sweep(session: Session, base: dict[str, Any], grid: dict[str, Any]) -> Sweep:
+    """A sweep's row; its runs are submitted with `sweep_id`."""
+    sweep = Sweep(base=base, grid=grid, created_at=time.time())
+    session.add(sweep)
+    session.flush()
+    return sweep
+
+
+def data_needed(config: RunConfig) -> str:
+    """What a worker must have on disk for this run, as it reports it: a task's name, a file, or "" for nothing."""
+    if isinstance(config.task, Mnist):
+        return config.task.name
+    return config.task.file if isinstance(config.task, CharLm) else ""
+
+
+def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Claim | None:
+    """Take the run that is next for a worker with these capabilities (see server.runs.queues); None if there is none.
+
+    The run continues after its newest checkpoint: steps stored beyond it are taken back.
+    """
+    run = lock_next(session, capabilities)
+    if run is None:
+        return None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    done, cut = 0, False
+    if run.attempt:  # before its first there is nothing: every write shows its attempt
+        rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run.id).order_by(CheckpointRow.step.desc()))
+        checkpoints = tuple(Checkpoint(row.step, row.path, row.sha256) for row in rows)
+        done = checkpoints[0].step if checkpoints else 0
+        cut = truncate(session, run.id, done + 1)
+    run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
+    run.started_at = run.started_at or time.time()
+    run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")
+    add_transition(session, run, run.status_reason, truncated_from=done + 1 if cut else None)
+    return Claim(run.id, run.attempt, dict(run.config), checkpoints)
+
+
+def heartbeat(session: Session, run_id: int, attempt: int) -> Beat | None:
+    """Say that the run is alive; None means the lease is lost: stop, write nothing more."""
+    cancel = session.execute(
+        update(Run)
+        .where(Run.id == run_id, Run.attempt == attempt, Run.status == "running")
+        .values(beat=Run.beat + 1)
+        .returning(Run.cancel_requested)
+        .execution_options(synchronize_session=False)
+    ).scalar_one_or_none()
+    return None if cancel is None else Beat(bool(cancel))
+
+
+def set_environment(session: Session, run_id: int, attempt: int, environment: dict[str, Any]) -> None:
+    """Store what the run is trained with (device, versions, backend, parameter groups). Raises LeaseLost."""
+    hold(session, run_id, attempt).environment = environment
+
+
+def finish(
+    session: Session,
+    run_id: int,
+    attempt: int,
+    status: str,
+    reason: str = "",
+    result: dict[str, Any] | None = None,
+    divergence: dict[str, Any] | None = None,
+) -> None:
+    """End the run. Saying it twice is harmless. Raises LeaseLost, ValueError for a status that is not final."""
+    if status not in FINAL:
+        raise ValueError(f"status is {status!r}; allowed are {', '.join(FINAL)}")
+    try:
+        run = hold(session, run_id, attempt)
+    except LeaseLost:
+        ended = session.get(Run, run_id)
+        if ended is not None and (ended.attempt, ended.status) == (attempt, status):
+            return  # the answer to the first time was lost
+        raise
+    run.result, run.divergence = result, divergence
+    _end(session, run, status, reason)
+
+
+def release(session: Session, run_id: int, attempt: int, reason: str, *, lost: bool = False) -> str:
+    """Give the run back to the queue, to continue from its last checkpoint; gives its new status.
+
+    `lost` counts against the run: after MAX_WORKERS_LOST it is `failed`. A run asked to be cancelled is `cancelled` instead.
+    Raises LeaseLost.
+    """
+    run = hold(session, run_id, attempt)
+    return _give_back(session, run, reason, lost=lost)
+
+
+def request_cancel(session: Session, run_id: int) -> Run:
+    """Cancel a queued run at once, ask a running one to stop (its next heartbeat carries it). Raises LookupError, NotAllowed."""
+    run = _get(session, run_id)
+    if run.status == "queued":
+        _end(session, run, "cancelled", "cancelled while queued")
+    elif run.status != "running":
+        raise NotAllowed(f"run {run_id} is {run.status}; only queued and running runs can be cancelled")
+    elif not run.cancel_requested:
+        run.cancel_requested = True
+        add_transition(session, run, "cancel requested")
+    return run
+
+
+def move(session: Session, run_id: int, changes: Mapping[str, Any]) -> Run:
+    """Change `queue`, `priority` or `needs_gpu` of a queued run. Raises LookupError, NotAllowed."""
+    run = _get(session, run_id)
+    if run.status != "queued":
+        raise NotAllowed(f"run {run_id} is {run.status}; only queued runs can be moved")
+    for field, value in changes.items():
+        setattr(run, field, value)
+    return run
+
+
+def resume_run(session: Session, run_id: int) -> Run:
+    """Queue an ended run again; it continues after its last checkpoint. Raises LookupError, NotAllowed."""
+    run = _get(session, run_id)
+    if run.status not in ("failed", "diverged", "cancelled"):
+        raise NotAllowed(f"run {run_id} is {run.status}; only failed, diverged and cancelled runs can be resumed")
+    run.workers_lost, run.finished_at, run.result, run.divergence = 0, None, None, None
+    _requeue(session, run, "resumed")
+    return run
+
+
+def register_worker(session: Session, worker_id: str, host: str, slots: int, capabilities: dict[str, Any]) -> None:
+    """Make a worker known (or known anew, with what it can do now); forgets workers that have been silent for a day."""
+    now = time.time()
+    session.execute(delete(Worker).where(Worker.seen_at < now - WORKER_FORGOTTEN_SECONDS))
+    session.merge(Worker(id=worker_id, host=host, slots=slots, capabilities=capabilities, beat=0, started_at=now, seen_at=now))
+
+
+def beat_worker(session: Session, worker_id: str) -> bool:
+    """A worker's sign of life; False if it is not known (any more) and must register."""
+    statement = (
+        update(Worker).where(Worker.id == worker_id).values(beat=Worker.beat + 1, seen_at=time.time()).returning(Worker.id)
+    )
+    return session.execute(statement.execution_options(synchronize_session=False)).scalar_one_or_none() is not None
+
+
+def forget_worker(session: Session, worker_id: str) -> None:
+    """A worker says goodbye."""
+    session.execute(delete(Worker).where(Worker.id == worker_id))
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A run whose worker was declared lost, and what became of it."""
+
+    run_id: int
+    attempt: int
+    status: str
+
+
+class Reaper:
+    """Finds running runs whose heart has stopped: the same (attempt, beat) seen for `lease` seconds of this process's clock.
+
+    Wall clocks are never compared. After a gap in its own observation (database away, machine asleep) every run gets a full
+    lease again, so nothing healthy is reaped for our own blindness. Call `tick` at least every `lease / 3` seconds.
+    """
+
+    def __init__(self, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self.lease, self._clock = lease, clock
+        self._seen: dict[int, tuple[int, int, float]] = {}  # run -> attempt, beat, since when
+        self._last = clock()
+
+    def tick(self, database: Database) -> list[Lost]:
+        """Look once; runs given back to the queue (or failed) now."""
+        with database.read() as session:
+            running = session.execute(select(Run.id, Run.attempt, Run.beat).where(Run.status == "running")).all()
+        now = self._clock()
+        if now - self._last > self.lease / 2:
+            self._seen.clear()
+        self._last = now
+        before, self._seen = self._seen, {}
+        stale: list[tuple[int, int, int]] = []
+        for run_id, attempt, beat in running:
+            known = before.get(run_id)
+            since = known[2] if known is not None and known[:2] == (attempt, beat) else now
+            self._seen[run_id] = (attempt, beat, since)
+            if now - since >= self.lease:
+                stale.append((run_id, attempt, beat))
+        return [lost for entry in stale if (lost := self._reap(database, *entry)) is not None]
+
+    def _reap(self, database: Database, run_id: int, attempt: int, beat: int) -> Lost | None:
+        with database.write() as session:
+            try:
+                run = hold(session, run_id, attempt)
+            except LeaseLost:
+                return None
+            if run.beat != beat:  # it has moved since we looked
+                return None
+            reason = f"lost contact with {run.owner}: no heartbeat for {self.lease:g} s"
+            return Lost(run_id, attempt, _give_back(session, run, reason, lost=True))
+
+
+def _give_back(session: Session, run: Run, reason: str, *, lost: bool) -> str:
+    run.workers_lost += lost
+    if lost:
+        alert = Alert("worker_lost", "warning", run.step, "", None, None, "", None, reason)
+        insert_alerts(session, run.id, run.attempt, [alert], run.seq + 1)  # with the transition that follows
+    if run.cancel_requested:
+        _end(session, run, "cancelled", reason)
+    elif run.workers_lost >= MAX_WORKERS_LOST:
+        _end(session, run, "failed", f"{reason} ({run.workers_lost} workers lost without a new checkpoint)")
+    else:
+        _requeue(session, run, reason)
+    return run.status
+
+
+def _requeue(session: Session, run: Run, reason: str) -> None:
+    run.status, run.status_reason, run.owner, run.cancel_requested = "queued", reason, None, False
+    run.steps_per_second = run.compacted_at = None  # what it records from here on is to be merged, too
+    add_transition(session, run, reason)
+
+
+def _end(session: Session, run: Run, status: str, reason: str) -> None:
+    run.status, run.status_reason, run.owner, run.finished_at = status, reason, None, time.time()
+    add_transition(session, run, reason)
+
+
+def _get(session: Session, run_id: int) -> Run:
+    run = session.scalars(
+        select(Run).where(Run.id == run_id).with_for_update().execution_options(populate_existing=True)
+    ).one_or_none()
+    if run is None:
+        raise LookupError(f"there is no run {run_id}")
+    return run

@@ -1,0 +1,172 @@
+"""The list of runs: filtered, sorted by any field, read page by page with cursors that stay right while runs are added."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy.orm import Session
+
+from server.database.models import STATUSES, Run
+from server.runs.filters import Field, FilterError, field, parse_filter
+
+MAX_LIMIT = 500
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Runs in order, or the rows asked for of them; `next_cursor` is None on the last page."""
+
+    runs: list[Any]
+    next_cursor: str | None
+
+
+class CursorError(ValueError):
+    """A cursor that this list did not give out."""
+
+
+def list_runs(
+    session: Session,
+    *,
+    q: str = "",
+    status: str | None = None,
+    tag: str | None = None,
+    sort: str = "-id",
+    cursor: str | None = None,
+    limit: int = 50,
+    columns: Sequence[ColumnElement[Any]] = (),
+) -> RunPage:
+    """A page of runs. `sort`: a field of the filter language, "-" before it for descending; runs without it come last.
+
+    With `columns`, the first of them the number, these are read instead of the whole runs.
+
+    Raises FilterError (q, status, tag, sort; has `allowed`), CursorError, ValueError (limit).
+    """
+    if not 1 <= limit <= MAX_LIMIT:
+        raise ValueError(f"limit is {limit}; allowed are 1 to {MAX_LIMIT}")
+    dialect = session.get_bind().dialect.name
+    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns))
+    # rows that become no objects need not pass through the session either
+    found = (session.connection() if columns else session).execute(page).all()
+    runs = list(found[:limit]) if columns else [row[0] for row in found[:limit]]
+    more = len(found) > limit
+    return RunPage(runs, _write_cursor(sort, found[limit - 1][-1], runs[-1].id) if more else None)
+
+
+@lru_cache(256)
+def _page(
+    dialect: str, q: str, status: str | None, tag: str | None, sort: str, cursor: str | None, limit: int,
+    columns: tuple[ColumnElement[Any], ...],
+) -> Select[Any]:  # fmt: skip
+    # kept, since composing the statement takes as long as sending it, and a list is mostly looked at again
+    conditions = matching(dialect, q=q, status=status, tag=tag)
+    key, descending = _sort_field(sort, dialect)
+    if cursor is not None:
+        conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))
+    # numbers first: sorting whole runs, or the answers made of them, would cost several times as much
+    chosen = select(Run.id, key.column.label("key")).where(*conditions)
+    page = chosen.order_by(*_order(key, Run.id, key.column, descending)).limit(limit + 1).subquery()
+    table = Run.__table__ if columns else Run  # what is not mapped to objects costs half
+    wanted = select(*(columns or (Run,)), page.c.key).join_from(table, page, page.c.id == Run.__table__.c.id)
+    return wanted.order_by(*_order(key, page.c.id, page.c.key, descending))
+
+
+def matching(dialect: str, *, q: str = "", status: str | None = None, tag: str | None = None) -> list[ColumnElement[bool]]:
+    """Conditions on runs. Raises FilterError."""
+    conditions = parse_filter(q, dialect)
+    if status:
+        wanted = [s.strip() for s in status.split(",")]
+        if unknown := [s for s in wanted if s not in STATUSES]:
+            raise FilterError(f"status is {unknown[0][:40]!r}", ", ".join(STATUSES))
+        conditions.append(Run.status.in_(wanted))
+    if tag:
+        conditions += parse_filter(f"tag={json.dumps(tag, ensure_ascii=False)}", dialect)
+    return conditions
+
+
+def chosen_runs(
+    session: Session, *, ids: Sequence[int] | None = None, sweep: int | None = None, q: str | None = None, limit: int
+) -> list[Run]:
+    """Runs by number (in that order), of a sweep, or by filter, oldest first; at most `limit`.
+
+    Raises LookupError for a number that does not exist, FilterError, ValueError when there are more than `limit`.
+    """
+    conditions: list[ColumnElement[bool]] = []
+    if ids is not None:
+        conditions.append(Run.id.in_(ids))
+    if sweep is not None:
+        conditions.append(Run.sweep_id == sweep)
+    if q is not None:
+        conditions += parse_filter(q, session.get_bind().dialect.name)
+    runs = list(session.scalars(select(Run).where(*conditions).order_by(Run.id).limit(limit + 1)))
+    if len(runs) > limit:
+        raise ValueError(f"more than {limit} runs match; allowed are at most {limit}")
+    if ids is not None:
+        by_id = {run.id: run for run in runs}
+        if absent := [i for i in ids if i not in by_id]:
+            raise LookupError(f"there is no run {absent[0]}")
+        runs = [by_id[i] for i in dict.fromkeys(ids)]
+    return runs
+
+
+def _sort_field(sort: str, dialect: str) -> tuple[Field, bool]:
+    descending = sort.startswith("-")
+    try:
+        key = field(sort.removeprefix("-"), dialect)
+    except FilterError as error:
+        raise FilterError(f"sort: {error}", error.allowed) from None
+    if key.kind == "tag":
+        raise FilterError("sort: runs have several tags", "any other field")
+    return key, descending
+
+
+def _order(key: Field, number: Any, column: Any, descending: bool) -> list[Any]:
+    first = column.desc() if descending else column.asc()
+    return [first.nulls_last() if key.nullable else first, number.desc() if descending else number]
+
+
+def _after(key: Field, descending: bool, value: Any, run_id: int) -> ColumnElement[bool]:
+    later = Run.id < run_id if descending else Run.id > run_id
+    if value is None:
+        return and_(key.column.is_(None), later)
+    here = key.literal(value)
+    after = [key.column < here if descending else key.column > here, and_(key.column == here, later)]
+    return or_(*after, key.column.is_(None)) if key.nullable else or_(*after)
+
+
+def _write_cursor(sort: str, value: Any, run_id: int) -> str:
+    # repr keeps every bit of a float; JSON has no infinities
+    spelled = repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return base64.urlsafe_b64encode(json.dumps([sort, spelled, run_id], separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, sort: str, key: Field) -> tuple[Any, int]:
+    refused = CursorError(f"cursor {cursor[:40]!r} is not one that this list gave out")
+    try:
+        decoded = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+        made_for, value, run_id = decoded
+    except (ValueError, TypeError):
+        raise refused from None
+    if made_for != sort:
+        raise CursorError(f"cursor was made for sort {str(made_for)[:40]!r}, not {sort!r}")
+    if type(run_id) is not int or not 0 < run_id < 2**63:
+        raise refused
+    if value is None or (key.kind == "flag" and isinstance(value, bool)):
+        return value, run_id
+    if not isinstance(value, str) or "\0" in value:
+        raise refused
+    if key.kind != "number":
+        return value, run_id
+    try:
+        number = float(value)
+    except ValueError:
+        raise refused from None
+    if math.isnan(number):
+        raise refused
+    return number, run_id

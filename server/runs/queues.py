@@ -1,0 +1,235 @@
+"""Which queued run is next, and the queues runs wait in: who serves them, how many may run at once, whether they are paused.
+
+Order: highest priority; then the submitter with the fewest runs running in that queue; then the oldest. Neither priorities nor
+shares can hold a run back for ever: of the claims made while some run has waited longer than PATIENCE_SECONDS, one in
+1 / PATIENT_SHARE takes the oldest run, whatever its priority.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, bindparam, case, func, literal_column, select, text, tuple_
+from sqlalchemy.orm import Session
+
+from server.database.fence import insert_into
+from server.database.models import Queue, Run, Transition, Worker
+
+DEFAULT_QUEUE = "default"
+QUEUE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MAX_NAME = 60
+PATIENCE_SECONDS = 3600.0
+PATIENT_SHARE = 1 / 8
+
+# Literals, not parameters: only they let the engines see that the partial index ix_runs_next answers.
+_QUEUED = Run.status == literal_column("'queued'")
+_SUBMITTER = func.coalesce(Run.submitted_by, literal_column("0"))
+# numbers first: comparing texts by the rules of a language is what costs time in an index
+_ALIKE = "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu"
+_COLUMNS = f"r.id, {_ALIKE.format('r.')}, r.created_at"
+# PostgreSQL: from the first of one kind straight to the first of the next, one probe of the index each. SQLite would use only two
+# columns of that comparison and read the same rows again and again; one pass over the index is faster there.
+_FIRST_OF_EACH_KIND = {
+    "postgresql": f"""
+        WITH RECURSIVE first(id) AS (
+            (SELECT id FROM runs WHERE status = 'queued' ORDER BY {_ALIKE.format("")}, id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT n.id FROM runs n WHERE n.status = 'queued' AND ({_ALIKE.format("n.")}) > ({_ALIKE.format("r.")})
+                    ORDER BY {_ALIKE.format("n.")}, n.id LIMIT 1)
+            FROM first JOIN runs r ON r.id = first.id
+        ) SELECT {_COLUMNS} FROM first JOIN runs r ON r.id = first.id""",  # noqa: S608 - our own columns
+    "sqlite": f"""
+        SELECT {_COLUMNS} FROM (SELECT min(id) AS id FROM runs INDEXED BY ix_runs_next
+            WHERE status = 'queued' GROUP BY {_ALIKE.format("")}) first
+        JOIN runs r ON r.id = first.id""",  # noqa: S608 - our own columns
+}  # fmt: skip
+# What follows is written once and not anew for every claim: building a statement takes longer than its answer. Each answer costs
+# two switches between processes, on a busy machine milliseconds, so few of them are asked.
+_RUNNING_AND_SETTINGS = text("""
+    SELECT queue, coalesce(submitted_by, 0) AS submitter, count(*) AS running, NULL AS max_running, NULL AS paused
+    FROM runs WHERE status = 'running' GROUP BY 1, 2
+    UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues""")
+_LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
+_KIND = (_SUBMITTER, Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu)
+_THIS_KIND = tuple_(bindparam("submitter", type_=BigInteger), *(bindparam(column.key, type_=column.type) for column in _KIND[1:]))
+_LOCKED = select(Run).limit(1).with_for_update(skip_locked=True).execution_options(populate_existing=True)
+_ROW = _LOCKED.where(Run.id == bindparam("id"))
+# A range that holds one kind, in the order of ix_runs_next: asked for equality, a PostgreSQL that has not yet counted the table
+# reads every run of the queue through another index. SQLite, with one writer, finds the row itself.
+_OLDEST_ALIKE = _LOCKED.where(_QUEUED, tuple_(*_KIND) >= _THIS_KIND, tuple_(*_KIND) <= _THIS_KIND).order_by(*_KIND, Run.id)
+
+
+class Head(NamedTuple):
+    """The oldest of the queued runs that are alike in everything that decides who trains them, and when."""
+
+    id: int
+    submitter: int  # token; 0 for the token of the settings
+    priority: int
+    queue: str
+    needs_cuda: bool
+    needs_data: str
+    needs_gpu: str
+    created_at: float
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """`max_running` None: no limit. `oldest_at`: since when the run waits that has waited longest."""
+
+    name: str
+    max_running: int | None = None
+    paused: bool = False
+    running: int = 0
+    queued: int = 0
+    oldest_at: float | None = None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing starts from this queue, None if something may."""
+        if self.paused:
+            return "is paused"
+        if self.max_running is not None and self.running >= self.max_running:
+            return f"runs its limit of {self.max_running}"
+        return None
+
+
+def serves(capabilities: Mapping[str, Any], queue: str) -> bool:
+    """Whether a worker takes runs of this queue; one that names no queues takes all."""
+    named = capabilities.get("queues")
+    return named is None or queue in named
+
+
+def misfit(
+    capabilities: Mapping[str, Any], *, needs_cuda: bool, needs_data: str, queue: str = DEFAULT_QUEUE, needs_gpu: str = ""
+) -> str | None:
+    """Why a worker with these capabilities cannot train such a run, None if it can.
+
+    capabilities: {"devices": ["cpu", "cuda", ...], "data": {task or file: "ok" or what is wrong}, "gpus": [name, ...],
+    "queues": [name, ...] or None for all}. A file that is not reported at all counts as absent.
+    """
+    if not serves(capabilities, queue):
+        return f"it does not serve queue {queue!r}"
+    if needs_cuda and not any(str(d).startswith("cuda") for d in capabilities.get("devices", ())):
+        return "it has no CUDA device"
+    if needs_gpu and not any(needs_gpu.casefold() in str(name).casefold() for name in capabilities.get("gpus", ())):
+        return f"it has no GPU named {needs_gpu!r}"
+    state = capabilities.get("data", {}).get(needs_data, "the worker does not have it")
+    return f"data for {needs_data!r}: {state}" if needs_data and state != "ok" else None
+
+
+def lock_next(session: Session, capabilities: Mapping[str, Any]) -> Run | None:
+    """The run that this worker should take next, its row locked until the transaction ends; None if there is none.
+
+    A row that somebody else is taking is passed over. Claims from a queue with settings of its own go one after the other, so
+    that its limit holds.
+    """
+    heads = [head for head in first_of_each_kind(session) if _fits(capabilities, head)]
+    heads, running = _startable(session, heads)
+    for head in _in_order(heads, running):
+        run = session.scalar(_ROW, {"id": head.id})
+        if run is not None and run.status == "queued" and _kind(run) == head[1:-1]:
+            return run
+        if (run := session.scalar(_OLDEST_ALIKE, head._asdict())) is not None:  # somebody else took that one, or moved it
+            return run
+    return None
+
+
+def first_of_each_kind(session: Session) -> list[Head]:
+    """One head per kind of queued run: the cost goes with the number of kinds, on PostgreSQL not with that of runs."""
+    return [Head._make(row) for row in session.execute(text(_FIRST_OF_EACH_KIND[session.get_bind().dialect.name]))]
+
+
+def change_queue(session: Session, name: str, changes: Mapping[str, Any]) -> None:
+    """Set `max_running` and `paused` as given; what is not given stays. Waits for claims in progress from that queue."""
+    session.execute(insert_into(session, Queue).values(name=name).on_conflict_do_nothing(index_elements=["name"]))
+    queue = session.scalars(select(Queue).where(Queue.name == name).with_for_update()).one()
+    for field, value in changes.items():
+        setattr(queue, field, value)
+
+
+def queue_states(session: Session) -> dict[str, QueueState]:
+    """Every queue that has settings or running runs, by name; what waits is not counted."""
+    settings = {row.name: row for row in session.execute(select(Queue.name, Queue.max_running, Queue.paused))}
+    counted = select(Run.queue, func.count()).where(Run.status == "running").group_by(Run.queue)
+    running = dict(session.execute(counted).all())
+    return {
+        name: QueueState(name, own.max_running, own.paused, running.get(name, 0))
+        if (own := settings.get(name))
+        else QueueState(name, running=running[name])
+        for name in {*settings, *running}
+    }
+
+
+def all_queues(session: Session, workers: Iterable[Worker] = ()) -> list[QueueState]:
+    """Every queue that has settings, runs that wait or run, or a worker among these; and the default one. By name."""
+    states, waits = queue_states(session), waiting(session)
+    named = {str(name) for worker in workers for name in worker.capabilities.get("queues") or ()}
+    found = []
+    for name in sorted({DEFAULT_QUEUE, *states, *named, *waits}):
+        queued, oldest_at = waits.get(name, (0, None))
+        found.append(replace(states.get(name, QueueState(name)), queued=queued, oldest_at=oldest_at))
+    return found
+
+
+def waiting(session: Session) -> dict[str, tuple[int, float]]:
+    """How many runs wait in each queue where some do, and since when the one that has waited longest. Costs with their number."""
+    # the newest event of a queued run is its coming into the queue: submitted, given back, resumed; most have only the first
+    came = select(Transition.at).where(Transition.run_id == Run.id, Transition.seq == Run.seq).scalar_subquery()
+    since = func.min(case((Run.seq > 1, func.coalesce(came, Run.created_at)), else_=Run.created_at))
+    rows = session.execute(select(Run.queue, func.count(), since).where(_QUEUED).group_by(Run.queue))
+    return {queue: (number, at) for queue, number, at in rows}
+
+
+def _kind(run: Run) -> tuple[int, int, str, bool, str, str]:
+    return (run.submitted_by or 0, run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu)
+
+
+def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
+    return (
+        misfit(
+            capabilities, needs_cuda=head.needs_cuda, needs_data=head.needs_data, queue=head.queue, needs_gpu=head.needs_gpu
+        )
+        is None
+    )  # fmt: skip
+
+
+def _startable(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int]]:
+    """The heads whose queues let something start, those queues' rows locked; and how many runs each submitter has, by queue."""
+    if not heads:
+        return [], {}
+    # looked at first without locks: a worker that finds its queues paused or full, again and again, must not write
+    open_heads, running, own = _look(session, heads)
+    if limited := {head.queue for head in open_heads} & own:
+        session.execute(_LOCK_QUEUES, {"names": sorted(limited)}).all()
+        open_heads, running, _ = _look(session, open_heads)  # now nobody else adds to these queues
+    return open_heads, running
+
+
+def _look(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int], set[str]]:
+    """The heads whose queues let something start now, how much runs for whom, and the queues that have settings."""
+    running: dict[tuple[str, int], int] = {}
+    settings: dict[str, tuple[int | None, bool]] = {}
+    for queue, submitter, number, most, paused in session.execute(_RUNNING_AND_SETTINGS):
+        if submitter is None:
+            settings[queue] = (most, bool(paused))
+        else:
+            running[queue, submitter] = number
+    shut = set()
+    for name, (most, paused) in settings.items():
+        now = sum(number for (queue, _), number in running.items() if queue == name)
+        if QueueState(name, most, paused, now).obstacle:
+            shut.add(name)
+    return [head for head in heads if head.queue not in shut], running, set(settings)
+
+
+def _in_order(heads: Sequence[Head], running: Mapping[tuple[str, int], int]) -> list[Head]:
+    order = sorted(heads, key=lambda head: (-head.priority, running.get((head.queue, head.submitter), 0), head.id))
+    if order and random.random() < PATIENT_SHARE:
+        oldest = min(order, key=lambda head: head.id)
+        if time.time() - oldest.created_at > PATIENCE_SECONDS:
+            order.insert(0, oldest)
+    return order

@@ -1,0 +1,140 @@
+"""Taking work in: is the configuration something that can be trained here, and the runs it becomes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.models import Run, Sweep, Worker
+from server.errors import Conflict, Invalid, TooMany
+from server.runs.answers import alive_workers, has_reported
+from server.runs.doorbell import ring
+from server.runs.lifecycle import NotAllowed, data_needed, new_sweep, submit
+from server.runs.queues import DEFAULT_QUEUE, misfit, serves
+from server.settings import Settings
+from stablessm_core.config import ConfigError, RunConfig, parse_config, with_settings
+
+MAX_GRID_RUNS = 500
+
+
+def submit_run(
+    database: Database, settings: Settings, config: RunConfig, *, key: str | None = None, cloned_from: int | None = None,
+    submitted_by: int | None = None, place: Mapping[str, Any] | None = None,
+) -> tuple[Run, bool]:  # fmt: skip
+    """The queued run and whether it is new. `place`: its queue, priority, needs_gpu, as jobs.submit takes them.
+
+    Raises Invalid if nobody here can train it, Conflict if `key` means another run, TooMany if too many wait already.
+    """
+    with database.read() as session:
+        check_room(session, settings, 1)
+        check_trainable(config, _serving(alive_workers(session), place), database, settings)
+    try:
+        with database.write() as session:
+            known = key is not None and session.scalar(select(Run.id).where(Run.idempotency_key == key)) is not None
+            run = submit(session, config, idempotency_key=key, cloned_from=cloned_from, submitted_by=submitted_by, **place or {})
+    except NotAllowed as error:
+        raise Conflict(str(error), field="Idempotency-Key", allowed="the same body, or a new key") from None
+    if not known:
+        ring(settings.broker_url)
+    return run, not known
+
+
+def submit_sweep(
+    database: Database, settings: Settings, base: dict[str, Any], grid: dict[str, list[Any]], *, submitted_by: int | None = None,
+    place: Mapping[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """Id of a new sweep whose runs are queued, all or none."""
+    configs = [_named(config, setting) for setting, config in expand(base, grid)]
+    with database.read() as session:
+        check_room(session, settings, len(configs))
+        workers = _serving(alive_workers(session), place)
+    for config in configs:
+        check_trainable(config, workers, database, settings)
+    with database.write() as session:
+        sweep: Sweep = new_sweep(session, base, grid)
+        for config in configs:
+            submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, **place or {})
+        sweep_id = sweep.id
+    for _ in configs[:8]:
+        ring(settings.broker_url)
+    return sweep_id
+
+
+def expand(base: dict[str, Any], grid: dict[str, list[Any]]) -> Iterator[tuple[dict[str, Any], RunConfig]]:
+    """Every combination of the grid as (what it sets, configuration). Raises Invalid before anything is stored."""
+    size = 1
+    for path, values in grid.items():
+        if not values:
+            raise Invalid(f"grid.{path} has no values", field=f"grid.{path}", allowed="a list of at least one value")
+        size *= len(values)
+    if size > MAX_GRID_RUNS:
+        raise Invalid(f"the grid has {size:,} combinations", field="grid", allowed=f"at most {MAX_GRID_RUNS} combinations")
+    for combination in itertools.product(*grid.values()):
+        setting = dict(zip(grid, combination, strict=True))
+        try:
+            yield setting, parse_config(with_settings(base, setting))
+        except ConfigError as error:
+            field, message, allowed = error.problems[0]
+            given = ", ".join(f"{path}={value!r}" for path, value in setting.items())[:300]
+            raise Invalid(
+                f"{field}: {message} (with {given})", field=f"grid.{field}" if field in grid else field, allowed=allowed
+            ) from None
+
+
+def check_room(session: Session, settings: Settings, count: int) -> None:
+    """Raises TooMany when `count` more runs would make the queue longer than the installation allows."""
+    waiting = session.scalar(select(func.count()).select_from(Run).where(Run.status == "queued")) or 0
+    if waiting + count > settings.max_queued:
+        raise TooMany(
+            f"{waiting:,} runs wait already", field="queue", allowed=f"at most {settings.max_queued:,} (STABLESSM_MAX_QUEUED)",
+            headers={"Retry-After": "60"},
+        )  # fmt: skip
+
+
+def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Database, settings: Settings) -> None:
+    """Raises Invalid when every known worker lacks what the run needs, or its data is missing or damaged on this machine.
+
+    A SQLite database is only reached from this machine, so its workers read the very files the server can look at.
+    """
+    if database.path is not None:
+        from stablessm_core.tasks.requirements import task_problem  # torch-free, and only needed here
+
+        problem = task_problem(config.task, settings.data_root)
+        if problem is not None:
+            field = "task.file" if config.task.name == "char_lm" else "task.name"
+            problem = problem.replace(str(settings.data_root), "STABLESSM_DATA")  # where that is concerns nobody outside
+            raise Invalid(problem, field=field, allowed="data that is there and whole (STABLESSM_DATA says where it lies)")
+    workers = [worker for worker in workers if has_reported(worker)]
+    needs_data, needs_cuda = data_needed(config), config.train.device == "cuda"
+    lacking = [misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data) for worker in workers]
+    if lacking and None not in lacking:
+        devices = sorted({str(d) for worker in workers for d in worker.capabilities.get("devices", ())})
+        if needs_cuda and not any(d.startswith("cuda") for d in devices):
+            raise Invalid("no worker has a CUDA device", field="train.device", allowed=", ".join(["auto", *devices]) or "auto")
+        raise Invalid(f"no worker can train this: {lacking[0]}", field="task.name", allowed="a task whose data a worker has")
+    backends = sorted({str(b) for worker in workers for b in worker.capabilities.get("backends", ())})
+    if backends and config.train.scan_backend not in ("auto", *backends):
+        raise Invalid(
+            f"no worker has the scan backend {config.train.scan_backend!r}",
+            field="train.scan_backend",
+            allowed=", ".join(["auto", *backends]),
+        )
+
+
+def _serving(workers: Sequence[Worker], place: Mapping[str, Any] | None) -> list[Worker]:
+    # a run may be queued before any worker of its queue is started: nobody is asked then, and its page says what it waits for
+    queue = (place or {}).get("queue", DEFAULT_QUEUE)
+    return [worker for worker in workers if serves(worker.capabilities, queue)]
+
+
+def _named(config: RunConfig, setting: dict[str, Any]) -> RunConfig:
+    if config.name is not None and "name" in setting:
+        return config
+    text = " ".join(f"{path.removesuffix('.name').split('.')[-1]}={value}" for path, value in setting.items())
+    name = f"{config.name} {text}" if config.name else text
+    return config.model_copy(update={"name": name[:200]})

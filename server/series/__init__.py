@@ -1,0 +1,1 @@
+"""Recorded numbers: how they are stored, found again, derived, shortened and encoded."""

@@ -1,0 +1,69 @@
+"""Storing alerts, each event once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session
+
+from server.database.fence import insert_into
+from server.database.models import AlertRow, Transition
+from stablessm_core.telemetry.detectors import Alert
+
+OF_THE_ATTEMPT = ("worker_lost", "no_progress", "spool_full")  # alerts that a step trained again does not repeat
+
+
+def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:
+    """Store alerts, each event once; gives how many were new. The run's row is locked by the caller.
+
+    What training shows is the same event whenever its step is trained: recomputed after a resume it stays as it is. After a
+    rollback the step is another one; then the alert carries the newest message and comes to every viewer again.
+    """
+    new = 0
+    for alert in alerts:
+        row = _alert_row(run_id, attempt, alert, seq)
+        known = None if alert.kind in OF_THE_ATTEMPT else _same_event(session, row)
+        if known is None:
+            statement = insert_into(session, AlertRow).values(row).on_conflict_do_nothing().returning(AlertRow.id)
+            new += session.execute(statement).scalar_one_or_none() is not None
+        elif known.message != alert.message or (known.attempt == attempt and _taken_back_since(session, known)):
+            known.seq, known.severity, known.value, known.message = seq, row["severity"], row["value"], row["message"]
+            known.created_at = row["created_at"]
+            new += 1
+    session.flush()
+    return new
+
+
+def _same_event(session: Session, row: dict[str, Any]) -> AlertRow | None:
+    same = [getattr(AlertRow, name) == row[name] for name in ("run_id", "kind", "series", "tensor", "step")]
+    return session.scalars(select(AlertRow).where(*same).order_by(AlertRow.id.desc()).limit(1)).one_or_none()
+
+
+def _taken_back_since(session: Session, alert: AlertRow) -> bool:
+    later = and_(Transition.run_id == alert.run_id, Transition.seq > alert.seq, Transition.truncated_from <= alert.step)
+    return session.scalar(select(Transition.seq).where(later).limit(1)) is not None
+
+
+def _alert_row(run_id: int, attempt: int, alert: Alert, seq: int) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "seq": seq,
+        "attempt": attempt,
+        "kind": alert.kind,
+        "severity": alert.severity,
+        "step": alert.step,
+        "series": alert.series,
+        "layer": alert.layer,
+        "eigenvalue": alert.eigenvalue,
+        "tensor": alert.tensor,
+        "value": "" if alert.value is None else _spell(alert.value),
+        "message": alert.message,
+        "created_at": time.time(),
+    }
+
+
+def _spell(value: float) -> str:
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(float(value)), repr(float(value)))

@@ -1,0 +1,223 @@
+"""Reading what a run recorded: its catalogue, its series at any zoom, its events in order.
+
+A long stretch is read from the coarsest stored level that is fine enough: see server.series.zoom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.orm import Session
+
+from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.series.layout import Layout as Layout
+from server.series.layout import Points as Points
+from server.series.zoom import Reader
+from stablessm_core.telemetry.blocks import BUCKET, LEVELS, decode
+from stablessm_core.telemetry.merged import pieces_of
+from stablessm_core.telemetry.series import MEANINGS
+
+MAX_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class SeriesInfo:
+    """One entry of a run's catalogue. `points`: recorded steps so far; first and last are None before the first one."""
+
+    name: str
+    group: str
+    width: int
+    unit: str
+    meaning: str
+    derived: bool
+    first_step: int | None
+    last_step: int | None
+    points: int
+
+
+_RUN, _SERIES, _BLOCK = Run.__table__, SeriesRow.__table__, BlockRow.__table__
+_EXTENTS = (
+    select(
+        _BLOCK.c.group_name,
+        func.min(_BLOCK.c.first_step).label("first_step"),
+        func.max(_BLOCK.c.last_step).label("last_step"),
+        func.sum(_BLOCK.c.point_count).label("points"),
+    )
+    .where(_BLOCK.c.run_id == bindparam("run"), _BLOCK.c.level == 0)
+    .group_by(_BLOCK.c.group_name)
+    .subquery()
+)
+_SERIES_OF_RUN = _RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id)
+_CATALOGUE = (
+    select(
+        _RUN.c.seq, _SERIES.c.name, _SERIES.c.group_name, _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived,
+        _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
+    )
+    .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
+    .where(_RUN.c.id == bindparam("run"))
+    .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SeriesData:
+    """A stretch of a series, raw or as an envelope. All 2-D arrays are (n, width), rows in step order.
+
+    Raw: `value` (float32 as recorded, float64 for derived series). Envelope: buckets over the steps `step[i]..last_step[i]`
+    of `count[i]` recorded points, with min and max over the finite values (NaN where there is none), the last value as it is,
+    and how many were not finite.
+    """
+
+    name: str
+    unit: str
+    eigenvalues: np.ndarray | None  # which ones, None: all
+    step: np.ndarray  # int64 (n,)
+    value: np.ndarray | None = None
+    last_step: np.ndarray | None = None  # int64 (n,)
+    count: np.ndarray | None = None  # int64 (n,)
+    min: np.ndarray | None = None
+    max: np.ndarray | None = None
+    last: np.ndarray | None = None
+    nonfinite: np.ndarray | None = None  # int64 (n, width)
+
+
+@dataclass
+class Event:
+    """What happened under one `seq`: a flush (points, alerts), or a transition (with the alerts that caused it)."""
+
+    seq: int
+    points: list[Points] = field(default_factory=list)
+    alerts: list[AlertRow] = field(default_factory=list)
+    transition: Transition | None = None
+    attempt: int = 0
+    last_step: int = 0
+
+
+def catalogue(session: Session, run_id: int) -> list[SeriesInfo]:
+    """Every series of the run, in the order of groups and columns. Raises LookupError."""
+    return catalogue_at(session, run_id)[1]
+
+
+def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
+    """The run's newest event, and every series as it was then: one query. Raises LookupError."""
+    rows = session.execute(_CATALOGUE, {"run": run_id}).all()
+    if not rows:
+        raise LookupError(f"there is no run {run_id}")
+    return rows[0].seq, [
+        SeriesInfo(name, group, width, unit, meaning(name), derived, first, last, int(points or 0))
+        for _, name, group, width, unit, derived, first, last, points in rows
+        if name is not None
+    ]
+
+
+def meaning(name: str) -> str:
+    """One line on what a series says; "" for one this version does not know."""
+    return MEANINGS.get(name, MEANINGS.get(name.rsplit("/", 1)[-1], ("", "")))[1]
+
+
+def read_series(
+    session: Session,
+    run_id: int,
+    name: str,
+    *,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    max_points: int = MAX_POINTS,
+    eigenvalues: Sequence[int] | None = None,
+    layout: Layout | None = None,
+) -> SeriesData:
+    """The series between two steps (both included), raw if it has at most `max_points` there, else as an envelope.
+
+    Raises LookupError for an unknown run or series, ValueError for an eigenvalue it does not have.
+    """
+    if max_points < 1:
+        raise ValueError(f"max_points is {max_points}; at least 1 is needed")
+    layout = layout or Layout(session, run_id)
+    row = layout.find(name)
+    reader = Reader(session, layout, row, eigenvalues)
+    answer = partial(SeriesData, row.name, row.unit, reader.eigenvalues)
+    low, high, points = reader.extent(from_step, to_step)
+    if points <= max_points:
+        steps, values = reader.raw([(low, high)])
+        return answer(step=steps, value=_rows(values))
+    # buckets up to twice as long as asked for: finer material would cost up to 16 times as much to read
+    level = max(k for k in range(LEVELS + 1) if BUCKET**k * max_points <= 2 * points)
+    first, end, weight, stats = reader.elements(level, low, high)
+    size = -(-int(weight.sum()) // max_points)  # with longer buckets each is one of its own
+    starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
+    ends = np.append(starts[1:], len(first)) - 1
+    return answer(
+        step=first[starts],
+        last_step=end[ends],
+        count=np.add.reduceat(weight, starts),
+        min=_rows(np.fmin.reduceat(stats[:, 0], starts, axis=1)),
+        max=_rows(np.fmax.reduceat(stats[:, 1], starts, axis=1)),
+        last=_rows(stats[:, 2, ends]),
+        nonfinite=_rows(np.add.reduceat(stats[:, 3], starts, axis=1, dtype=np.int64)),
+    )
+
+
+def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layout: Layout | None = None) -> list[Event]:
+    """The next at most `limit` numbers of the run's events after `seq`, in order, with everything each one holds.
+
+    Numbers whose points were taken back since are left out. A stream must send all of an event before it counts as seen.
+    """
+    upper = session.scalar(select(Run.seq).where(Run.id == run_id))
+    upper = min(upper or 0, seq + limit)
+    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in (BlockRow, AlertRow, Transition)]
+    rows = list(session.scalars(select(BlockRow).where(*between[0], BlockRow.level == 0)))
+    raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
+    # a merged block stands under its last number, so of each group the first one beyond `upper` may begin with some of these
+    beyond = select(BlockRow.group, func.min(BlockRow.seq)).where(*raw, BlockRow.seq > upper).group_by(BlockRow.group)
+    for group, number in session.execute(beyond):
+        first = select(BlockRow).where(*raw, BlockRow.group == group, BlockRow.seq == number).order_by(BlockRow.first_step)
+        rows += session.scalars(first.limit(1))
+    alerts = session.scalars(select(AlertRow).where(*between[1]).order_by(AlertRow.id))
+    changes = session.scalars(select(Transition).where(*between[2]))
+    return events_of(seq, upper, rows, alerts, changes, lambda: layout or Layout(session, run_id))
+
+
+def events_of(
+    seq: int,
+    upper: int,
+    rows: Iterable[BlockRow],
+    alerts: Iterable[AlertRow],
+    changes: Iterable[Transition],
+    layout: Callable[[], Layout],
+) -> list[Event]:
+    """The events seq + 1..upper of one run from all that is stored under them; `layout` is asked once, if there are points."""
+    events = {number: Event(number) for number in range(seq + 1, upper + 1)}
+    found: Layout | None = None
+    for row, number, at, values in _pieces(rows, seq, upper):
+        found = found or layout()
+        event = events[number]
+        event.points += found.points(row.group, row.first_step + at * row.stride, row.stride, values)
+        last = row.first_step + (at + values.shape[1] - 1) * row.stride
+        event.attempt, event.last_step = row.attempt, max(event.last_step, last)
+    for alert in alerts:
+        events[alert.seq].alerts.append(alert)
+    for change in changes:
+        events[change.seq].transition = change
+    return [e for e in events.values() if e.points or e.alerts or e.transition]
+
+
+def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:
+    """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there."""
+    found = []
+    for row in rows:
+        pieces = pieces_of(row.payload, row.seq, row.count)
+        ends = np.cumsum(pieces[:, 1])
+        chosen = np.flatnonzero((pieces[:, 0] > seq) & (pieces[:, 0] <= upper))
+        values = decode(row.payload, (row.columns, row.count)) if len(chosen) else np.empty((row.columns, 0), np.float32)
+        for i in chosen.tolist():
+            at = int(ends[i] - pieces[i, 1])
+            found.append((row, int(pieces[i, 0]), at, values[:, at : ends[i]]))
+    return sorted(found, key=lambda part: (part[1], part[0].group, part[0].first_step + part[2] * part[0].stride))
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values.T)

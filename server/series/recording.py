@@ -1,0 +1,187 @@
+"""Writing what a training run records: catalogue, blocks, alerts, checkpoints; and taking steps back.
+
+Every write begins by taking the run's row under its fence (run, attempt, still running), so a worker that was declared lost
+can land nothing, whatever it believes. Every write may be repeated after a lost answer: the second time changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import and_, case, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
+from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
+from server.series.alerts import insert_alerts
+from stablessm_core.telemetry.blocks import BUCKET, STATS, Block, decode, encode
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.merged import cut, pack, pieces_of
+from stablessm_core.telemetry.series import Series
+
+
+def store_flush(
+    session: Session,
+    run_id: int,
+    attempt: int,
+    blocks: Sequence[Block],
+    alerts: Sequence[Alert] = (),
+    step: int = 0,
+    steps_per_second: float | None = None,
+) -> int:
+    """Store one flush as one event; gives the run's `seq` after it.
+
+    All blocks and alerts of a flush share one `seq`. A flush that brings nothing new (a repeat, or only progress) makes no
+    event: it takes no number, so `seq` has no gaps. `step` is the last training step done. Raises LeaseLost.
+    """
+    rows = [_block_row(run_id, attempt, block) for block in blocks]  # compressed before the row is locked
+    # `step` only grows here: a repeated older flush must not turn the progress back (take_back does)
+    values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
+    if steps_per_second is not None:
+        values["steps_per_second"] = steps_per_second
+    taken = session.execute(
+        update(Run).where(fence(run_id, attempt)).values(values).returning(Run.seq).execution_options(synchronize_session=False)
+    ).scalar_one_or_none()
+    if taken is None:
+        raise LeaseLost(f"run {run_id} is not running under attempt {attempt}")
+    seq = int(taken)
+    new = _insert_blocks(session, rows, seq) + insert_alerts(session, run_id, attempt, alerts, seq)
+    if new == 0:
+        seq -= 1  # nobody has seen the number: the row is still locked
+        session.execute(update(Run).where(Run.id == run_id).values(seq=seq).execution_options(synchronize_session=False))
+    return seq
+
+
+def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequence[Series]) -> None:
+    """Store the catalogue, or additions to it. Raises LeaseLost, ValueError if a known series is described differently.
+
+    Column offsets follow the order given, recorded series first, derived ones after them; a group is described in one call.
+    """
+    hold(session, run_id, attempt)
+    known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
+    groups = {row.group for row in known.values()}
+    columns: dict[str, int] = {}
+    for item in sorted(series, key=lambda s: s.derived):  # stable: recorded before derived, else in order
+        offset = columns.get(item.group, 0)
+        columns[item.group] = offset + item.width
+        row = SeriesRow(
+            run_id=run_id,
+            name=item.name,
+            group=item.group,
+            offset=offset,
+            width=item.width,
+            unit=item.unit,
+            derived=item.derived,
+        )
+        old = known.get(item.name)
+        if old is None and item.group in groups:
+            raise ValueError(f"series {item.name!r} joins group {item.group!r}, whose columns are fixed; use a group of its own")
+        if old is None:
+            session.add(row)
+        elif (old.group, old.offset, old.width, old.derived) != (row.group, row.offset, row.width, row.derived):
+            raise ValueError(
+                f"series {item.name!r} is {row.group}[{row.offset}:+{row.width}]; run {run_id} has it as "
+                f"{old.group}[{old.offset}:+{old.width}]"
+            )
+    session.flush()
+
+
+def store_checkpoint(session: Session, run_id: int, attempt: int, step: int, path: str, sha256: str) -> None:
+    """Record a durable checkpoint file (`path` relative to the data directory): steps 1..step are done and stored.
+
+    Raises LeaseLost; ValueError if steps up to `step` are not stored yet, since a resume from there would leave a hole.
+    """
+    run = hold(session, run_id, attempt)
+    if run.step < step:
+        raise ValueError(f"checkpoint of step {step} comes before its telemetry: run {run_id} is stored up to step {run.step}")
+    newest = session.scalar(select(func.max(CheckpointRow.step)).where(CheckpointRow.run_id == run_id))
+    if newest is None or step > newest:
+        run.workers_lost = 0  # it gets on
+    values = {
+        "run_id": run_id,
+        "step": step,
+        "attempt": attempt,
+        "path": path,
+        "sha256": sha256,
+        "created_at": time.time(),
+    }
+    statement = insert_into(session, CheckpointRow).values(values)
+    session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=values))
+
+
+def take_back(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
+    """Forget the steps from `from_step` on (rollback, or a checkpoint that cannot be read); gives the new `seq`.
+
+    Blocks and checkpoints of those steps go, a raw block that straddles is cut; alerts stay: they happened. The transition
+    written tells every viewer by `truncated_from`. `reason` names the occasion: the same one again changes nothing.
+    Raises LeaseLost.
+    """
+    run = hold(session, run_id, attempt)
+    told = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
+    if session.scalar(select(Transition.seq).filter_by(**told).limit(1)) is not None:
+        return run.seq  # the answer to the first time was lost
+    truncate(session, run_id, from_step)
+    run.step = min(run.step, from_step - 1)
+    return add_transition(session, run, reason, truncated_from=from_step)
+
+
+def truncate(session: Session, run_id: int, from_step: int) -> bool:
+    """Delete what is stored of `from_step` and later; True if there was anything.
+
+    A raw block that straddles is cut at the step; a level block that was merged, where one of its pieces ended before.
+    """
+    late = and_(BlockRow.run_id == run_id, BlockRow.last_step >= from_step)
+    straddling = session.scalars(select(BlockRow).where(late, BlockRow.first_step < from_step)).all()
+    for row in straddling:
+        _shorten(row, from_step)
+    session.flush()
+    removed = session.execute(delete(BlockRow).where(late).returning(BlockRow.level)).all()
+    session.execute(delete(CheckpointRow).where(CheckpointRow.run_id == run_id, CheckpointRow.step >= from_step))
+    return bool(straddling or removed)
+
+
+def _shorten(row: BlockRow, from_step: int) -> None:
+    # leaves the row alone if nothing of it stays: it ends late, and is deleted
+    tail = row.stride - row.stride // BUCKET**row.level  # from a point's or bucket's first step to its last
+    kept = max(0, (from_step - 1 - tail - row.first_step) // row.stride + 1)
+    pieces = cut(pieces_of(row.payload, row.seq, row.count), kept, whole=row.level > 0)
+    if not len(pieces):
+        return
+    shape = (row.columns, row.count) if row.level == 0 else (row.columns, len(STATS), row.count)
+    values = decode(row.payload, shape)
+    row.count, row.seq = int(pieces[:, 1].sum()), int(pieces[-1, 0])
+    row.payload = pack(values[..., : row.count], pieces)
+    row.last_step = row.first_step + (row.count - 1) * row.stride + tail
+
+
+def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "group_name": block.group,
+        "level": block.level,
+        "first_step": block.first_step,
+        "last_step": block.last_step,
+        "stride": block.stride,
+        "point_count": block.count,
+        "column_count": block.values.shape[0],
+        "attempt": attempt,
+        "payload": encode(block.values),
+    }
+
+
+def _insert_blocks(session: Session, rows: list[dict[str, Any]], seq: int) -> int:
+    if not rows:
+        return 0
+    table = BlockRow.__table__
+    statement = insert_into(session, BlockRow)
+    # A block of an older attempt cannot be in the way (claim takes those steps back); if one is, the owner of the fence wins.
+    replaced = {
+        name: statement.excluded[name]
+        for name in ("last_step", "stride", "point_count", "column_count", "attempt", "seq", "payload")
+    }
+    statement = statement.on_conflict_do_update(
+        index_elements=list(table.primary_key), set_=replaced, where=table.c.attempt < statement.excluded.attempt
+    )
+    return len(session.execute(statement.returning(table.c.first_step), [row | {"seq": seq} for row in rows]).all())

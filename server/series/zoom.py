@@ -1,0 +1,157 @@
+"""A stretch of one series out of its blocks: raw points, or buckets of the coarsest level that is fine enough.
+
+What a level does not cover, at its tail or around a resume, is filled from the finer ones, down to the raw points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sqlalchemy import BigInteger, Row, and_, bindparam, case, func, or_, select
+from sqlalchemy.orm import Session
+
+from server.database.models import BlockRow
+from server.series.layout import Layout
+from stablessm_core.telemetry.blocks import BUCKET, decode
+
+GAPS_PER_QUERY = 100
+LAST_STEP = 2**62
+
+# Built once: composing a statement costs as much as running it. Their bounds let the index end the search.
+_BLOCKS = BlockRow.__table__.c
+_LOW, _HIGH = bindparam("low", type_=BigInteger), bindparam("high", type_=BigInteger)
+_OVERLAPPING = and_(
+    _BLOCKS.run_id == bindparam("run"),
+    _BLOCKS.group_name == bindparam("group"),
+    _BLOCKS.level == bindparam("level"),
+    _BLOCKS.first_step <= _HIGH,
+    _BLOCKS.last_step >= _LOW,
+)
+_BEFORE = case((_BLOCKS.first_step >= _LOW, 0), else_=_LOW - _BLOCKS.first_step)
+_UP_TO = case((_BLOCKS.last_step <= _HIGH, _BLOCKS.last_step), else_=_HIGH) - _BLOCKS.first_step
+# the points inside the bounds, exactly: what is read must not depend on where blocks begin, which compaction changes
+_POINTS = func.sum(_UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1)
+_EXTENT = select(func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS).where(_OVERLAPPING)
+_CONTENT = (
+    select(_BLOCKS.first_step, _BLOCKS.stride, _BLOCKS.point_count, _BLOCKS.column_count, _BLOCKS.payload)
+    .where(_OVERLAPPING)
+    .order_by(_BLOCKS.first_step)
+)
+
+
+class Reader:
+    """Loads one series (or some of its eigenvalues) from the blocks of its group."""
+
+    def __init__(self, session: Session, layout: Layout, row: Row[Any], eigenvalues: Sequence[int] | None) -> None:
+        self.session, self.layout, self.row = session, layout, row
+        self.eigenvalues = None if eigenvalues is None else np.asarray(eigenvalues, np.int64)
+        if self.eigenvalues is not None and (bad := [e for e in self.eigenvalues.tolist() if not 0 <= e < row.width]):
+            raise ValueError(f"series {row.name!r} has no eigenvalue {bad[0]}; allowed are 0 to {row.width - 1}")
+        self.columns: Any = slice(None) if self.eigenvalues is None else self.eigenvalues
+        self.width = row.width if self.eigenvalues is None else len(self.eigenvalues)
+
+    def extent(self, from_step: int | None, to_step: int | None) -> tuple[int, int, int]:
+        """First and last step to read, and how many points lie there."""
+        asked = self._asked(0, 0 if from_step is None else from_step, LAST_STEP if to_step is None else to_step)
+        low, high, points = self.session.execute(_EXTENT, asked).one()
+        if low is None:
+            return 0, -1, 0
+        low, high = max(low, from_step or low), high if to_step is None else min(high, to_step)
+        return low, high, int(points)
+
+    def raw(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Steps (n,) and values (columns, n) of the recorded points inside the gaps."""
+        steps, values = [np.empty(0, np.int64)], []
+        span, columns = self.layout.span(self.row), self.columns
+        narrow = self.eigenvalues is not None and len(self.eigenvalues) > 0 and not self.row.derived
+        if self.eigenvalues is not None and narrow:
+            # of the recorded columns only those between the chosen ones need to be put together
+            low, high = int(self.eigenvalues.min()), int(self.eigenvalues.max()) + 1
+            span, columns = slice(span.start + low, span.start + high), self.eigenvalues - low
+        for block in self._blocks(0, gaps):
+            numbers = decode(block.payload, (block.column_count, block.point_count), span)
+            numbers = numbers[columns] if narrow else self.layout.raw(self.row, numbers, span.start, columns)
+            at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
+            for begin, stop in _inside(at, at, gaps):
+                steps.append(at[begin:stop])
+                values.append(numbers[:, begin:stop])
+        dtype = np.float64 if self.row.derived else np.float32
+        return np.concatenate(steps), np.concatenate(values, axis=1) if values else np.empty((self.width, 0), dtype)
+
+    def elements(self, level: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Buckets of `level` and finer ones that together cover low..high: first and last step, points, stats (columns, 4, n)."""
+        gaps = [(low, high)]
+        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        for k in range(level, 0, -1):
+            covered: list[tuple[int, int]] = []
+            for block in self._blocks(k, gaps):
+                own = slice(self.row.offset, self.row.offset + self.row.width)
+                stats = decode(block.payload, (block.column_count, 4, block.point_count), own)[self.columns]
+                first = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
+                end = first + block.stride - block.stride // BUCKET**k  # the last point of each bucket
+                for begin, stop in _inside(first, end, gaps):
+                    weight = np.full(stop - begin, BUCKET**k, np.int64)
+                    parts.append((first[begin:stop], end[begin:stop], weight, stats[..., begin:stop]))
+                    covered.append((int(first[begin]), int(first[stop - 1]) + block.stride - 1))
+            gaps = _minus(gaps, covered)
+        steps, values = self.raw(gaps)
+        parts.append((steps, steps, np.ones(len(steps), np.int64), _stats(values)))
+        parts.sort(key=lambda part: int(part[0][0]) if len(part[0]) else high)
+        first, end, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        stats = np.concatenate([part[3] for part in parts], axis=2)
+        order = np.argsort(first, kind="stable")  # raw points of several gaps come as one part
+        if np.array_equal(order, np.arange(len(order))):
+            return first, end, weight, stats
+        return first[order], end[order], weight[order], stats[..., order]
+
+    def _blocks(self, level: int, gaps: list[tuple[int, int]]) -> list[Row[Any]]:
+        found: dict[int, Row[Any]] = {}
+        for at in range(0, len(gaps), GAPS_PER_QUERY):
+            part = gaps[at : at + GAPS_PER_QUERY]
+            query = _CONTENT
+            if len(part) > 1:
+                query = query.where(or_(*(and_(_BLOCKS.first_step <= high, _BLOCKS.last_step >= low) for low, high in part)))
+            found.update(
+                {row.first_step: row for row in self.session.execute(query, self._asked(level, part[0][0], part[-1][1]))}
+            )
+        return list(found.values())
+
+    def _asked(self, level: int, low: int, high: int) -> dict[str, Any]:
+        return {"run": self.layout.run_id, "group": self.row.group, "level": level, "low": low, "high": high}
+
+
+def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Index ranges of the buckets first..end (ascending) that lie wholly in one of the gaps (ascending, disjoint)."""
+    ranges = []
+    for low, high in gaps:
+        begin, stop = int(np.searchsorted(first, low)), int(np.searchsorted(end, high, side="right"))
+        if begin < stop:
+            ranges.append((begin, stop))
+    return ranges
+
+
+def _minus(gaps: list[tuple[int, int]], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of the gaps (ascending, disjoint) is not covered."""
+    left: list[tuple[int, int]] = []
+    covered = sorted(covered)
+    for low, high in gaps:
+        for begin, end in covered:
+            if end < low or begin > high:
+                continue
+            if begin > low:
+                left.append((low, begin - 1))
+            low = end + 1
+        if low <= high:
+            left.append((low, high))
+    return left
+
+
+def _stats(values: np.ndarray) -> np.ndarray:
+    """Each raw point (columns, n) as a bucket of its own, float32 (columns, 4, n)."""
+    with np.errstate(over="ignore"):  # a derived value beyond float32 is infinite here, as in the stored levels
+        values = values.astype(np.float32, copy=False)
+    finite = np.isfinite(values)
+    low = np.where(finite, values, np.float32(np.nan))
+    return np.stack([low, low, values, (~finite).astype(np.float32)], axis=1)

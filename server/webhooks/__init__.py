@@ -1,0 +1,1 @@
+"""Addresses that are told about events, and the deliveries to them."""

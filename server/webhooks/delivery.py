@@ -1,0 +1,179 @@
+"""Who tells the webhooks: of all server processes on one database exactly one, found by a lock that ends with its holder.
+
+Every POLL_SECONDS it looks for what is due, calls the addresses side by side, and moves a webhook's cursor after a 2xx answer.
+After a failure it waits, twice as long each time. If the lock is lost in the middle of a call (its connection broke), the next
+holder may tell the same events again; none is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from sqlalchemy import Connection, select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from server.database.connection import Database
+from server.database.models import Webhook
+from server.webhooks import registry
+from server.webhooks.guarded_post import Failed, Refused, post
+from stablessm_core import __version__
+
+log = logging.getLogger("stablessm.webhooks")
+
+POLL_SECONDS = 2.0
+CLOSE_SECONDS = 3.0
+LOCK = 0x57AB1E56
+
+
+class Courier:
+    """The delivering half of one server process; it sleeps while another process holds the lock."""
+
+    def __init__(self, database: Database, *, token: str | None, allowed: frozenset[str], base_url: str) -> None:
+        self.database, self.token, self.allowed, self.base_url = database, token, allowed, base_url
+        self._stopping, self._woken = threading.Event(), threading.Event()
+        self._lock = Lock(database)
+        self._calls: dict[int, Future[bool]] = {}
+        self._next: dict[int, float] = {}  # webhook -> when it may be tried again, on our clock
+        self._pool = ThreadPoolExecutor(4, "webhook")
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it, normally at once; who is in the middle of a call is waited for no longer than CLOSE_SECONDS."""
+        self._stopping.set()
+        self._woken.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def wake(self, webhook_id: int) -> None:
+        """Try this webhook at once, whatever its last failure was."""
+        self._next.pop(webhook_id, None)
+        self._woken.set()
+
+    def _run(self) -> None:
+        away = False
+        while not self._stopping.is_set():
+            try:
+                self._round()
+                away = False
+            except SQLAlchemyError as error:
+                if not away:
+                    log.warning("webhooks wait for the database: %s", str(error).partition("\n")[0])
+                away = True
+            self._woken.wait(POLL_SECONDS)
+            self._woken.clear()
+        # The lock is given up last: its next holder would tell once more what a call in progress is telling.
+        self._pool.shutdown(cancel_futures=True)
+        self._lock.release()
+
+    def _round(self) -> None:
+        with self.database.read() as session:
+            active = list(session.scalars(select(Webhook.id).where(Webhook.failures < registry.MAX_FAILURES)))
+        if not active or not self._lock.take():
+            return
+        for number in active:
+            call = self._calls.get(number)
+            if call is not None and not call.done():
+                continue
+            if time.monotonic() >= self._next.get(number, 0.0) and not self._stopping.is_set():
+                with contextlib.suppress(RuntimeError):  # the pool is closed
+                    self._calls[number] = self._pool.submit(self._deliver, number)
+
+    def _deliver(self, number: int) -> bool:
+        """Tell one webhook what is due; True when it has been told something."""
+        try:
+            with self.database.read() as session:
+                webhook = session.get(Webhook, number)
+                if webhook is None or webhook.failures >= registry.MAX_FAILURES:
+                    return False  # deleted, or switched off since it was found to be active
+                news = registry.due(session, webhook, self.base_url)
+            reason = self._call(webhook, news.events) if news.events else None
+            if news.cursor != webhook.cursor or reason is not None:
+                with self.database.write() as session:
+                    if reason is None and news.events:
+                        registry.delivered(session, number, news.cursor)
+                    elif reason is None:
+                        registry.passed(session, number, news.cursor)
+                    else:
+                        registry.failed(session, number, reason)
+            if reason is not None:
+                self._next[number] = time.monotonic() + registry.pause(webhook.failures + 1)
+                log.warning("webhook %d: %s", number, reason)
+            elif news.events:
+                self._woken.set()  # there may be more
+        except SQLAlchemyError as error:
+            log.warning("webhook %d waits for the database: %s", number, str(error).partition("\n")[0])
+            return False
+        return bool(news.events) and reason is None
+
+    def _call(self, webhook: Webhook, events: list[dict[str, object]]) -> str | None:
+        body = json.dumps({"webhook": webhook.id, "sent_at": time.time(), "events": events}, allow_nan=False).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"stablessm/{__version__}",
+            "X-StableSSM-Signature": registry.sign(registry.signing_key(self.token, webhook.id, webhook.created_at), body),
+        }
+        try:
+            status = post(webhook.url, body, headers, self.allowed)
+        except (Refused, Failed) as error:
+            return str(error)
+        return None if 200 <= status < 300 else f"it answered {status}"
+
+
+class Lock:
+    """One holder per database: a session lock in PostgreSQL, a locked file beside a SQLite database. Ends with its process."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._connection: Connection | None = None
+        self._file: IO[str] | None = None
+
+    def take(self) -> bool:
+        """Whether we hold it now. Raises SQLAlchemyError."""
+        path = self.database.path
+        return self._take_file(path) if path is not None else self._take_session()
+
+    def release(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                self._connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
+            self._connection.invalidate()  # closed, not given back to the pool: the lock goes with it in any case
+            self._connection.close()
+        if self._file is not None:
+            self._file.close()
+        self._connection = self._file = None
+
+    def _take_file(self, database: Path) -> bool:
+        if self._file is None:
+            file = database.with_name(f"{database.name}.webhooks").open("a", encoding="utf-8")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                return False
+            self._file = file
+        return True
+
+    def _take_session(self) -> bool:
+        if self._connection is not None:
+            try:
+                self._connection.execute(text("SELECT 1"))
+            except SQLAlchemyError:
+                self.release()
+            else:
+                return True
+        connection = self.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LOCK}).scalar_one():
+            self._connection = connection
+            return True
+        connection.close()
+        return False

@@ -1,0 +1,321 @@
+"""The training loop: one run from its configuration to its outcome, straight down the page.
+
+Steps are numbered 1..N. In step s the row recorded belongs to the forward and backward pass of s, before its update.
+A step with a non-finite loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". The host learns of it
+from the recorder, at most one flush later, or before the next evaluation or checkpoint; steps trained in between are not
+recorded and change nothing that lasts, so what is stored of a run never depends on when a flush happened to be.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from stablessm_core.config import RunConfig
+from stablessm_core.model import build_model
+from stablessm_core.tasks import get_task
+from stablessm_core.tasks.base import Task
+from stablessm_core.tasks.feed import Feed
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.detectors import Alert, Detectors
+from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
+from stablessm_core.telemetry.probe import Probe
+from stablessm_core.telemetry.recorder import Recorder, Sink
+from stablessm_core.training.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    restore_training,
+    save_checkpoint,
+    training_tensors,
+)
+from stablessm_core.training.environment import describe, pick_device
+from stablessm_core.training.execution import prepare
+from stablessm_core.training.optimizer import build_optimizer, lr_factor
+from stablessm_core.training.step import TrainingStep, autocast
+
+Status = Literal["finished", "diverged", "cancelled", "drained"]
+GIB = 2.0**30
+EVALUATION_NUMBERS = 1 << 22  # without gradients, batches may be larger than the training's: numbers per activation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `step`: steps done; of a diverged run its fatal step, where `divergence` says what became non-finite."""
+
+    status: Status
+    step: int
+    result: dict[str, Any]
+    divergence: dict[str, Any] | None = None
+
+
+@dataclass
+class _Progress:
+    # what a run needs to go on, beside its tensors; saved with each checkpoint
+    step: int = 0
+    lr_scale: float = 1.0
+    rollbacks: int = 0
+    seconds: float = 0.0  # of training, earlier attempts included
+    started: float = field(default_factory=perf_counter)
+    last: Path | None = None  # newest checkpoint
+
+    def elapsed(self) -> float:
+        return self.seconds + perf_counter() - self.started
+
+
+def train(
+    config: RunConfig,
+    *,
+    sink: Sink,
+    data_root: Path,
+    checkpoint_dir: Path,
+    resume: Path | None = None,
+    should_stop: Callable[[], str | None] = lambda: None,
+    on_ready: Callable[[dict[str, Any]], None] | None = None,
+) -> Outcome:
+    """Train to the end, to divergence, or until `should_stop` says "cancel" or "drain" (asked at each step).
+
+    resume: a checkpoint of this configuration; the run goes on after it with the very bits it would have had. A checkpoint is
+    also left on cancel and drain. on_ready: called once, before the first step, with the environment of the run.
+
+    Raises CheckpointError for a checkpoint that is damaged or of another run, ValueError for a device or data set that is not
+    there, OSError when a checkpoint cannot be written. Trouble in `sink` is counted in the result, never raised.
+    """
+    device = pick_device(config.train.device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        return _train(config, device, sink, data_root, checkpoint_dir, resume, should_stop, on_ready)
+
+
+def _train(
+    config: RunConfig,
+    device: torch.device,
+    sink: Sink,
+    data_root: Path,
+    checkpoint_dir: Path,
+    resume: Path | None,
+    should_stop: Callable[[], str | None],
+    on_ready: Callable[[dict[str, Any]], None] | None,
+) -> Outcome:
+    task = get_task(config.task, data_root)
+    model = build_model(config, task).to(device)
+    optimizer = build_optimizer(model, config.optimizer)
+    torch.manual_seed(config.train.seed)  # dropout
+    probe = Probe(model, all_eigenvalues=config.telemetry.all_eigenvalues)
+    progress = _Progress()
+    earlier = _load(resume, config) if resume is not None else None
+    recorder = make_recorder(config, task, probe, sink, device)
+    try:
+        if earlier is not None:
+            recorder.restore_levels(restore_training(earlier, model, optimizer))
+            progress = _Progress(earlier.step, **earlier.state["progress"], last=resume)
+        feed = Feed(task, config.train.batch_size, config.train.seed, device)
+        training = TrainingStep(
+            model,
+            task,
+            optimizer,
+            probe,
+            recorder.ring,
+            batch=feed(progress.step + 1),
+            precision=config.train.precision,
+            grad_clip=config.optimizer.grad_clip,
+        )
+        ahead, loop = config.train.steps - progress.step, config.train.scan_backend == "reference"
+        execution = prepare(training, config.train.execution, steps=ahead, loop=loop)
+        if on_ready is not None:
+            on_ready(describe(config, task, model, optimizer, device, execution))
+
+        steps, fatal, asked = config.train.steps, None, None
+        results: dict[str, float | None] = {}
+        if config.train.on_nonfinite == "rollback" and progress.last is None:
+            _save(config, progress, model, optimizer, recorder, checkpoint_dir)
+        if progress.step == steps:
+            results = evaluate(model, task, config, device)
+
+        while progress.step < steps and not asked:
+            progress.step += 1
+            step = progress.step
+            training.feed(*feed(step), progress.lr_scale * lr_factor(config.optimizer, step, steps))
+            training.run()
+            recorder.recorded(step)
+
+            asked = should_stop()
+            evaluating = step == steps or (config.train.eval_every > 0 and step % config.train.eval_every == 0)
+            every = config.train.checkpoint_every
+            saving = step == steps or (every > 0 and step % every == 0) or asked is not None
+            if (evaluating or saving) and not recorder.drain():  # waits: a fatal step is known from here on
+                log.warning("the telemetry sink did not take the steps up to %d in time", step)
+            if recorder.fatal is not None:
+                if config.train.on_nonfinite == "rollback" and progress.rollbacks < config.train.max_rollbacks:
+                    _roll_back(config, progress, recorder.fatal, model, optimizer, recorder, checkpoint_dir)
+                    continue
+                fatal = recorder.fatal
+                break
+            if evaluating:
+                with recorder.pause():
+                    results = evaluate(model, task, config, device)
+                recorder.log(step, names.EVAL, {name: value for name, value in results.items() if value is not None})
+            if saving:
+                _save(config, progress, model, optimizer, recorder, checkpoint_dir)
+    finally:
+        complete = recorder.close()
+    ended: dict[str | None, Status] = {"cancel": "cancelled", "drain": "drained"}
+    status: Status = "diverged" if fatal else "finished" if progress.step == steps else ended[asked]
+    return _outcome(status, progress, recorder, results, fatal, complete=complete)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, task: Task, config: RunConfig, device: torch.device) -> dict[str, float | None]:
+    """Mean loss and accuracy (None where the task has none) over the task's evaluation batches, weighted by their size.
+
+    Which examples, and how many at most, is the task's choice. Random states are left as they were. Waits for the device once.
+    """
+    count = 0
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    accuracy: Tensor | None = torch.zeros((), dtype=torch.float64, device=device)
+    model.eval()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        widest = max(config.model.d_model, config.model.d_state)
+        batch_size = max(config.train.batch_size, EVALUATION_NUMBERS // (task.length * widest))
+        for x, y in task.evaluation_batches(batch_size, device):
+            with autocast(device, config.train.precision):
+                output = model(x)
+                loss += task.loss(output, y) * len(x)
+            right = task.accuracy(output, y)
+            accuracy = None if right is None or accuracy is None else accuracy + right * len(x)
+            count += len(x)
+    model.train()
+    return {names.EVAL_LOSS: float(loss) / count, names.EVAL_ACCURACY: None if accuracy is None else float(accuracy) / count}
+
+
+def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, device: torch.device) -> Recorder:
+    tokens, process = task.tokens_per_batch(config.train.batch_size), psutil.Process()  # type: ignore[no-untyped-call]
+    gauges: dict[str, Callable[[int, float], float]] = {
+        names.TRAIN_RATE: lambda rows, seconds: rows * tokens / seconds,
+        names.STEP_TIME: lambda rows, seconds: seconds / rows,
+        names.HOST_MEMORY: lambda _rows, _seconds: process.memory_info().rss / GIB,
+    }
+    if device.type == "cuda":
+        gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
+    evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
+    catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
+    layers = []
+    for layer in probe.layers:
+        map_ = layer.watched.reparameterization
+        layers.append(LayerForm(layer.index, layer.path, MapForm(map_.name, map_.time, map_.a, map_.b), layer.wide))
+    detectors = Detectors(
+        probe.parameter_names,
+        max_grad_over_weight=config.alerts.max_grad_over_weight,
+        min_boundary_distance=config.alerts.min_boundary_distance,
+    )
+    return Recorder(
+        catalogue,
+        sink,
+        layout=probe.layout,
+        device=device,
+        every=config.telemetry.every,
+        monitor=Monitor(layers, detectors),
+        gauges=gauges,
+        halt=config.train.on_nonfinite != "continue",
+    )
+
+
+def _save(
+    config: RunConfig,
+    progress: _Progress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    recorder: Recorder,
+    directory: Path,
+) -> None:
+    with recorder.pause():
+        state = {
+            "config": config.model_dump(mode="json"),
+            "progress": {"lr_scale": progress.lr_scale, "rollbacks": progress.rollbacks, "seconds": progress.elapsed()},
+            "torch": torch.__version__,
+        }
+        tensors = training_tensors(model, optimizer, recorder.levels())
+        progress.last, sha256 = save_checkpoint(directory, progress.step, tensors, state, needed=recorder.checkpoints_needed())
+    recorder.checkpoint(progress.step, progress.last, sha256)
+
+
+def _load(path: Path, config: RunConfig) -> Checkpoint:
+    checkpoint = load_checkpoint(path)
+    given = config.model_dump(mode="json")
+    for section in ("task", "model", "optimizer"):
+        saved = checkpoint.state["config"][section]
+        if saved != given[section]:
+            different = sorted(
+                f"{section}.{k}" for k in saved.keys() | given[section].keys() if saved.get(k) != given[section].get(k)
+            )
+            raise CheckpointError(f"checkpoint {path} belongs to a run with another {', '.join(different)}")
+    if checkpoint.step > config.train.steps:
+        raise CheckpointError(f"checkpoint {path} is of step {checkpoint.step}; the run has only {config.train.steps} steps")
+    return checkpoint
+
+
+def _roll_back(
+    config: RunConfig,
+    progress: _Progress,
+    fatal: Alert,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    recorder: Recorder,
+    directory: Path,
+) -> None:
+    assert progress.last is not None
+    checkpoint = load_checkpoint(progress.last)
+    levels = restore_training(checkpoint, model, optimizer)
+    progress.step = checkpoint.step
+    progress.rollbacks += 1
+    progress.lr_scale *= config.train.rollback_lr_factor
+    reason = (
+        f"step {fatal.step}: {fatal.message}; back to step {checkpoint.step} with learning rates x {progress.lr_scale:g} "
+        f"(rollback {progress.rollbacks} of {config.train.max_rollbacks})"
+    )
+    recorder.rewind(checkpoint.step, reason, levels)
+    # the same step again, now with the lower rate: a run resumed from here does not repeat the divergence
+    _save(config, progress, model, optimizer, recorder, directory)
+    alert = Alert("rolled_back", "warning", fatal.step, names.TRAIN_LOSS, None, None, "", None, reason)
+    recorder.alert(checkpoint.step, alert)
+
+
+def _outcome(
+    status: Status,
+    progress: _Progress,
+    recorder: Recorder,
+    results: dict[str, float | None],
+    fatal: Alert | None,
+    *,
+    complete: bool,
+) -> Outcome:
+    result = {
+        "train_loss": recorder.latest.get(names.TRAIN_LOSS),
+        "eval_loss": results.get(names.EVAL_LOSS),
+        "eval_accuracy": results.get(names.EVAL_ACCURACY),
+        "seconds": round(progress.elapsed(), 3),
+        "tokens_per_second": recorder.latest.get(names.TRAIN_RATE),
+        "rollbacks": progress.rollbacks,
+        "telemetry_dropped": recorder.dropped,
+        "telemetry_errors": recorder.errors + (0 if complete else 1),
+    }
+    if fatal is None:
+        return Outcome(status, progress.step, result)
+    where = {"step": fatal.step, "layer": fatal.layer, "eigenvalue": fatal.eigenvalue, "tensor": fatal.tensor}
+    return Outcome(status, fatal.step, result, where | {"value": _spelled(fatal.value)})
+
+
+def _spelled(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else repr(value)

@@ -1,0 +1,196 @@
+"""Signing out ends the session for every copy of its cookie: in this process, in others, after a restart, in open streams."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import make_url, select
+
+from server.access.token_cache import CACHE_SECONDS, MICROSECONDS, SESSION_SECONDS, Keyring
+from server.access.tokens import Principal, create_token
+from server.database.connection import Database
+from server.database.models import EndedSession
+from server.http.gate import COOKIE
+from tests.chaos.proxy import Proxy
+from tests.server.http_service import BEARER, BODY, TOKEN, application, client_of, error_of, running
+
+PAGE = {"Sec-Fetch-Site": "same-origin"}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)
+
+
+def sign_in(address: str, secret: str = TOKEN) -> dict[str, str]:
+    """The cookie of a browser that has just signed in, as a header."""
+    answer = httpx.post(f"{address}/login", data={"token": secret}, timeout=60)
+    assert answer.status_code == 303
+    return {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}"}
+
+
+def keyring_of(server: Any) -> Keyring:
+    keyring: Keyring = server.config.app.state.access.keyring
+    return keyring
+
+
+def status(address: str, session: dict[str, str]) -> int:
+    return httpx.get(f"{address}/api/runs", headers=session, timeout=60).status_code
+
+
+def becomes(address: str, session: dict[str, str], expected: int) -> None:
+    until(lambda: status(address, session) == expected)
+
+
+def sign_out(address: str, session: dict[str, str]) -> None:
+    answer = httpx.post(f"{address}/logout", headers=session | PAGE, timeout=60)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login")
+    assert f'{COOKIE}=""' in answer.headers["Set-Cookie"]
+
+
+def test_no_copy_of_the_cookie_opens_anything_in_any_server_process_or_after_a_restart(
+    database: Database, tmp_path: Path
+) -> None:
+    with running(database.url, tmp_path) as (here, _), running(database.url, tmp_path) as (there, _):
+        made = httpx.post(f"{here}/api/tokens", json={"name": "guest", "scope": "read"}, headers=BEARER, timeout=60)
+        for secret in (TOKEN, made.json()["secret"]):
+            session, other = sign_in(here, secret), sign_in(here, secret)
+            becomes(there, session, 200)
+            sign_out(here, session)
+            assert status(here, session) == 401
+            becomes(there, session, 401)  # 2 s are promised; this machine may be busy
+            assert status(here, other) == status(there, other) == 200, "another browser's session goes on"
+            assert httpx.post(f"{here}/logout", headers=session | PAGE, timeout=60).status_code == 401
+    with running(database.url, tmp_path) as (again, _):
+        assert status(again, session) == 401, "known from the first request on"
+        assert status(again, other) == 200
+    with database.read() as reading:
+        stored = reading.scalars(select(EndedSession)).all()
+    assert len(stored) == 2
+    assert all(time.time() < row.until <= time.time() + SESSION_SECONDS for row in stored)
+    assert all(row.sha256 not in session["Cookie"] for row in stored)
+
+
+def test_the_streams_of_the_session_end_and_those_of_others_go_on(sqlite_url: str, tmp_path: Path) -> None:
+    with running(sqlite_url, tmp_path) as (address, server), httpx.Client(base_url=address, timeout=60) as client:
+        client.post("/api/runs", json=BODY, headers=BEARER)
+        gone, kept = sign_in(address), sign_in(address)
+        keyring = keyring_of(server)
+        with (
+            client.stream("GET", "/api/runs/1/stream", headers=gone) as ending,
+            client.stream("GET", "/api/runs/1/stream", headers=kept) as other,
+        ):
+            lines, others = ending.iter_lines(), other.iter_lines()
+            assert next(lines) == next(others)
+            sign_out(address, gone)
+            for _ in lines:
+                pass  # to the clean end of the answer
+            client.post("/api/runs/1/cancel", headers=BEARER)
+            assert any("cancelled" in line for line in others)
+        until(lambda: not keyring._streams)
+
+
+def test_two_sessions_begun_at_once_are_two(sqlite: Database) -> None:
+    keyring = Keyring(sqlite, TOKEN)
+    assert len({keyring.session(keyring.owner) for _ in range(100)}) > 50
+
+
+def test_signing_out_stores_nothing_for_who_was_not_signed_in(sqlite_url: str, tmp_path: Path, sqlite: Database) -> None:
+    with client_of(application(sqlite_url, tmp_path)) as client:
+        for cookie in ("x", "0.9999999999.0", f"1.{10**17}.{'0' * 64}"):
+            assert client.post("/logout", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
+        assert client.post("/logout").status_code == 303
+    with sqlite.read() as session:
+        assert session.scalars(select(EndedSession)).all() == []
+
+
+def test_what_has_ended_by_itself_is_forgotten(sqlite_url: str, tmp_path: Path, sqlite: Database) -> None:
+    with sqlite.write() as session:
+        session.add_all(EndedSession(sha256=f"{n}" * 64, until=time.time() + after) for n, after in ((1, -1), (2, 1000)))
+    with running(sqlite_url, tmp_path) as (address, server):
+        sign_out(address, sign_in(address))
+        keyring = keyring_of(server)
+        assert "2" * 64 in keyring._ended
+        assert "1" * 64 not in keyring._ended
+    with sqlite.read() as reading:
+        stored = reading.scalars(select(EndedSession.sha256).order_by(EndedSession.id)).all()
+    assert [sha256[0] for sha256 in stored[:1]] == ["2"]
+    assert len(stored) == 2
+
+
+def test_a_cookie_of_an_older_release_is_good_to_its_end(sqlite_url: str, tmp_path: Path) -> None:
+    """Older ones count seconds, and a server of an older release beside this one must take ours."""
+    app = application(sqlite_url, tmp_path)
+    keyring = app.state.access.keyring
+    with client_of(app, token=None) as client:
+        for ends, expected in ((time.time() + 60, 200), (time.time() - 60, 401)):
+            for cookie in (keyring._sign(keyring.owner, int(ends)), keyring._sign(keyring.owner, int(ends * MICROSECONDS))):
+                assert client.get("/api/runs", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == expected
+    assert len(keyring.session(keyring.owner).split(".")[1]) <= 18
+
+
+@pytest.mark.postgres
+def test_a_sign_out_while_the_database_is_away_counts_here_and_is_stored_afterwards(postgres_url: str, tmp_path: Path) -> None:
+    url = make_url(postgres_url)
+    proxy = Proxy((url.host or "127.0.0.1", url.port or 5432))
+    through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    try:
+        with running(through, tmp_path) as (here, _), running(postgres_url, tmp_path) as (there, _):
+            session = sign_in(here)
+            assert status(here, session) == status(there, session) == 200
+            proxy.become("refuse")
+            sign_out(here, session)
+            assert status(here, session) == 401
+            assert status(there, session) == 200, "nobody could tell it"
+            proxy.become("pass")
+            becomes(there, session, 401)
+    finally:
+        proxy.close()
+
+
+def test_a_server_that_never_reached_its_database_trusts_no_cookie(tmp_path: Path) -> None:
+    app = application("postgresql+psycopg://127.0.0.1:1/none", tmp_path)
+    with client_of(app) as client:
+        cookie = app.state.access.keyring.session(app.state.access.keyring.owner)
+        assert client.get("/openapi.json").status_code == 200
+        del client.headers["Authorization"]
+        error_of(client.get("/openapi.json", headers={"Cookie": f"{COOKIE}={cookie}"}), 503)
+
+
+def test_requests_that_come_at_once_to_a_server_that_has_just_started_are_all_let_in(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        _, secret = create_token(session, "guest", "read", None)
+
+    async def ask() -> list[Principal | None]:
+        keyring = Keyring(sqlite, TOKEN)
+        return await asyncio.gather(*(keyring.by_secret(secret) for _ in range(20)))
+
+    assert all(asyncio.run(ask()))
+
+
+@pytest.mark.postgres
+def test_a_database_that_hangs_holds_up_no_session_for_long(postgres_url: str, tmp_path: Path) -> None:
+    url = make_url(postgres_url)
+    proxy = Proxy((url.host or "127.0.0.1", url.port or 5432))
+    through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    try:
+        with running(through, tmp_path) as (address, _):
+            session = sign_in(address)
+            assert status(address, session) == 200
+            proxy.become("silent")
+            threading.Event().wait(CACHE_SECONDS + 0.1)
+            begun = time.monotonic()
+            assert httpx.get(f"{address}/openapi.json", headers=session, timeout=60).status_code == 200
+            assert time.monotonic() - begun < 20, "the watchdog alone would let it wait for a minute"
+            proxy.become("pass")
+    finally:
+        proxy.close()

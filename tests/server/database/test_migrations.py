@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, event, inspect, text
+
+import migrations
+from migrations.loss import DataLoss
+from server.database.connection import Database
+from server.database.models import Base
+from server.database.revision import SchemaMismatch, needed, numbers
+from tests.server.filled import checksums, columns_of, fill
+from tests.server.old_code import submitted_by_old_code
+from tests.server.recording import claimed, run_of
+
+_CONFIG = Config()
+_CONFIG.set_main_option("script_location", str(Path(migrations.__file__).parent))
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(_CONFIG).walk_revisions()][::-1]
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database) -> None:
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": False})
+        # indexes over an expression cannot be reflected on SQLite; they are looked at below, and in test_queues
+        with warnings.catch_warnings(action="ignore"):
+            differences = [d for d in compare_metadata(context, Base.metadata) if not re.search("ix_runs_(queue|next)", str(d))]
+    assert differences == []
+
+
+def test_the_queue_index_serves_the_claim(sqlite: Database) -> None:
+    query = "SELECT id FROM runs WHERE status = :status ORDER BY priority DESC, id LIMIT 1"
+    with sqlite.read() as session:
+        plan = " ".join(str(row) for row in session.execute(text(f"EXPLAIN QUERY PLAN {query}"), {"status": "queued"}))
+    assert "ix_runs_queue" in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def test_every_migration_forward_and_back_keeps_every_value_of_a_filled_database(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
+    database.migrate("0001")
+    fill(database)
+    known = {"0001": (columns_of(database), checksums(database))}
+    for revision in REVISIONS[1:]:
+        database.migrate(revision)
+        for columns, sums in known.values():
+            assert checksums(database, columns) == sums, revision
+        known[revision] = columns_of(database), checksums(database)
+    # what the newest schema alone has room for is filled too, then lost revision by revision, and nothing else is
+    with database.engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+    fill(database)
+    full = checksums(database)
+    for revision in reversed(REVISIONS[:-1]):
+        database.migrate(revision, lose=True)
+        columns, sums = columns_of(database), checksums(database)
+        database.migrate()
+        assert checksums(database, columns) == sums, revision
+        assert [name for name in sums if sums[name] == full[name]], revision
+        database.migrate(revision, lose=True)
+        assert checksums(database) == sums, revision
+    assert (columns_of(database), checksums(database)) == known["0001"]
+    database.migrate()
+    assert set(inspect(database.engine).get_table_names()) == {"alembic_version", *Base.metadata.tables}
+    database.migrate("base", lose=True)
+    assert set(inspect(database.engine).get_table_names()) == {"alembic_version"}
+    database.close()
+
+
+def test_numbers_go_on_after_every_migration_and_no_id_is_given_twice(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
+    database.migrate("0001")
+    first = submitted_by_old_code(database)
+    with database.engine.begin() as connection:
+        connection.execute(text("DELETE FROM runs"))
+    for revision in [*REVISIONS[1:], *reversed(REVISIONS[:-1]), "head"]:
+        database.migrate(revision, lose=True)
+        next_id = submitted_by_old_code(database)
+        assert next_id > first, revision
+        first = next_id
+    if database.path:
+        with database.engine.connect() as connection:
+            sql = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = 'runs'"))
+            index = connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = 'ix_runs_queue'"))
+        assert "AUTOINCREMENT" in sql
+        assert "priority DESC" in index
+    database.close()
+
+
+@pytest.mark.parametrize("revision", ["0003", "0002", "0001", "base"])
+def test_going_back_says_what_would_be_lost_and_loses_nothing(database: Database, revision: str) -> None:
+    fill(database)
+    before = checksums(database)
+    with pytest.raises(DataLoss, match=r"would lose values: 1 of ended_sessions"):
+        database.migrate(revision)
+    with database.engine.begin() as connection:
+        connection.execute(Base.metadata.tables["ended_sessions"].delete())
+    before = checksums(database)
+    with pytest.raises(DataLoss, match=r"would lose values: 3 of runs \(compacted_at"):
+        database.migrate(revision)
+    assert checksums(database) == before
+    assert database.check_schema() == REVISIONS[-1]
+
+
+def test_going_back_is_free_where_nothing_would_be_lost(database: Database) -> None:
+    claimed(database)
+    database.migrate("0001")
+    database.migrate()
+
+
+@pytest.mark.parametrize("statement", ["ADD COLUMN submitted_by", "CREATE TABLE webhooks", "ADD COLUMN compacted_at"])
+def test_a_migration_that_fails_leaves_everything_as_it_was(empty_database_url: str, statement: str) -> None:
+    database = Database(empty_database_url)
+    database.migrate("0001")
+    fill(database)
+    before = columns_of(database), checksums(database)
+
+    def fail(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        if statement in " ".join(sql.split()):
+            raise OSError("no space left on device")
+
+    event.listen(Engine, "before_cursor_execute", fail)
+    try:
+        with pytest.raises(OSError, match="no space"):
+            database.migrate()
+    finally:
+        event.remove(Engine, "before_cursor_execute", fail)
+    assert (columns_of(database), checksums(database)) == before
+    with pytest.raises(SchemaMismatch, match="is 0001"):
+        database.check_schema()
+    database.migrate()
+    database.close()
+
+
+def test_code_says_clearly_that_a_schema_does_not_fit(database: Database) -> None:
+    def is_now(revision: str) -> None:
+        with database.engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :name"), {"name": revision})
+
+    is_now("9998")  # newer, and nothing that we need is gone
+    assert database.check_schema() == "9998"
+    database.migrate()  # nothing to do
+    is_now("9999_from_9998")
+    for refused in (database.check_schema, database.migrate):
+        with pytest.raises(SchemaMismatch, match="install the newer version"):
+            refused()
+    is_now("something else")
+    with pytest.raises(SchemaMismatch, match="no version of StableSSM"):
+        database.check_schema()
+    is_now("0002")
+    with pytest.raises(SchemaMismatch, match=f"needs {needed():04d}: run `stablessm migrate`"):
+        database.check_schema()
+
+
+def test_revisions_are_numbered_without_gaps_and_never_forget_what_older_code_needs() -> None:
+    parsed = [numbers(revision) for revision in REVISIONS]
+    assert [number for number, _ in parsed] == list(range(1, needed() + 1))
+    oldest = [oldest for _, oldest in parsed]
+    assert oldest == sorted(oldest)
+
+
+def test_a_server_does_not_start_on_a_schema_that_is_too_old(empty_sqlite_url: str, tmp_path: Path) -> None:
+    database = Database(empty_sqlite_url)
+    database.migrate("0001")
+    database.close()
+    command = [sys.executable, "-m", "server", "serve", "--database-url", empty_sqlite_url, "--data-dir", str(tmp_path / "d")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"Error: the database's schema is 0001, this version of StableSSM needs {needed():04d}: run `stablessm migrate`"
+    )
+
+
+def test_several_processes_may_migrate_at_once_from_anywhere(empty_database_url: str, tmp_path: Path) -> None:
+    program = "import sys; from server.database.connection import Database; Database(sys.argv[1]).migrate()"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, empty_database_url], cwd=tmp_path, env=environment) for _ in range(2)
+    ]
+    assert [p.wait(200) for p in processes] == [0, 0]
+    database = Database(empty_database_url)
+    assert set(inspect(database.engine).get_table_names()) == {"alembic_version", *Base.metadata.tables}
+    database.close()
+
+
+def test_a_migration_waits_for_whoever_writes_however_long_that_takes(
+    empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.database.connection.BUSY_SECONDS", 0.05)
+    database = Database(empty_sqlite_url)
+    database.migrate("0001")
+    failures: list[Exception] = []
+
+    def migrate() -> None:
+        try:
+            database.migrate()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+
+    with database.engine.begin():  # holds the one lock there is
+        migrating = threading.Thread(target=migrate)
+        migrating.start()
+        migrating.join(1.0)
+        assert migrating.is_alive()
+    migrating.join()
+    assert failures == []
+    assert database.check_schema() == REVISIONS[-1]
+    database.close()
+
+
+def test_payloads_are_not_compressed_twice(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    query = "SELECT attstorage FROM pg_attribute WHERE attrelid = 'blocks'::regclass AND attname = 'payload'"
+    with database.read() as session:
+        assert session.scalar(text(query)) in ("e", b"e")
+    database.close()
+
+
+def test_a_new_database_gets_its_folder(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/new/folder/x.db")
+    database.migrate()
+    run = claimed(database)
+    assert run_of(database, run.run_id).status == "running"
+    database.close()

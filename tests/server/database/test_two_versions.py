@@ -1,0 +1,210 @@
+"""Two versions at once: the migration happens while programs of the old schema submit, train and read, beside new ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select, text
+
+from server.database.connection import Database
+from server.database.models import BlockRow, Run
+from server.runs import lifecycle
+from tests.server.old_code import submitted_by_old_code, trained_by_old_code
+from tests.server.recording import CPU, Recording, submitted
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNS = 12  # of each version
+STEPS = 5
+CONFIG: dict[str, Any] = {"task": {"name": "polynomial_memory"}, "train": {"steps": 3, "eval_every": 0}}
+
+
+def test_old_and_new_programs_share_a_database_while_it_is_migrated_under_them(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
+    database.migrate("0001")
+    migrated, done, failures = threading.Event(), threading.Event(), []
+    old: list[int] = []
+
+    def repeat(work: Callable[[], object]) -> threading.Thread:
+        def loop() -> None:
+            own = 0
+            try:
+                while own < RUNS or not migrated.is_set():
+                    own += work() is not None
+                    time.sleep(0.01)  # SQLite has no queue of writers: who never rests shuts the migration out
+            except Exception as error:  # noqa: BLE001 - looked at below
+                failures.append(error)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        return thread
+
+    def train_old() -> None:
+        while not done.is_set():
+            if trained_by_old_code(database, STEPS) is None:
+                time.sleep(0.005)
+
+    writers = [repeat(lambda: old.append(submitted_by_old_code(database)) or 1)]
+    trainer = threading.Thread(target=_collect(train_old, failures))
+    trainer.start()
+    _until(lambda: len(old) > 2)
+    database.migrate()  # with both under way
+    migrated.set()
+    new = [submitted(database) for _ in range(RUNS)]
+    claims = [claim for _ in range(RUNS) if (claim := _new_claim(database)) is not None]
+    for claim in claims:
+        Recording(database, claim, weird=False).write(STEPS)
+        with database.write() as session:
+            lifecycle.finish(session, claim.run_id, claim.attempt, "finished")
+    for writer in writers:
+        writer.join()
+    _until(lambda: _unfinished(database) == 0 or bool(failures))
+    done.set()
+    trainer.join()
+    assert failures == []
+    with database.read() as session:
+        runs = session.scalars(select(Run).order_by(Run.id)).all()
+        raw = session.execute(
+            text("SELECT run_id, count(*) FROM blocks WHERE level = 0 AND group_name = 'scalars' GROUP BY run_id")
+        )
+        blocks = {int(run): int(count) for run, count in raw}
+    assert {run.id for run in runs} == {*old, *new}
+    assert [(run.status, run.queue, run.needs_gpu, run.submitted_by, run.attempt) for run in runs] == [
+        ("finished", "default", "", None, 1)
+    ] * len(runs)
+    by_new = {claim.run_id for claim in claims}
+    assert blocks == {run.id: 1 if run.id in by_new else STEPS for run in runs}
+    with database.read() as session:
+        payloads = session.execute(select(BlockRow.first_step, BlockRow.payload).where(BlockRow.run_id == old[0])).all()
+    assert old[0] in by_new or sorted(payloads) == [(step, bytes([0, step])) for step in range(1, STEPS + 1)]
+    database.close()
+
+
+def test_the_previous_release_and_this_one_serve_and_train_side_by_side(
+    empty_postgres_url: str, tmp_path: Path, free_port: int, another_free_port: int
+) -> None:
+    previous = _previous_release(tmp_path / "previous")
+    url, data = empty_postgres_url, tmp_path / "data"
+    with _server(previous, url, data, free_port, migrate=True) as old, _client(old) as client:
+        first = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
+        with _worker(previous, url, data):
+            _until(lambda: client.get(f"/api/runs/{first}").json()["status"] == "finished", 120)
+            Database(url).migrate()  # the old server and the old worker stay
+            second = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
+            _until(lambda: client.get(f"/api/runs/{second}").json()["status"] == "finished", 120)
+        with _server(ROOT, url, data, another_free_port) as new, _client(new) as other:
+            third = other.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
+            fourth = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
+            with _worker(ROOT, url, data):
+                for run in (third, fourth):
+                    _until(lambda run=run: client.get(f"/api/runs/{run}").json()["status"] == "finished", 120)
+            series = [
+                [
+                    asker.get(f"/api/runs/{run}/series/train/loss").raise_for_status().text
+                    for run in (first, second, third, fourth)
+                ]
+                for asker in (client, other)
+            ]
+            assert series[0] == series[1]
+            assert len(other.get("/api/runs").json()["runs"]) == len(client.get("/api/runs").json()["runs"]) == 4
+
+
+def _client(address: str) -> httpx.Client:
+    return httpx.Client(base_url=address, headers=_BEARER, timeout=60)
+
+
+_BEARER = {"Authorization": "Bearer a-token-of-sixteen-and-more"}
+
+
+def _previous_release(folder: Path) -> Path:
+    """The source of the last commit before the newest schema, unpacked; skips where this checkout has no history of it."""
+    newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
+    command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", str(newest.relative_to(ROOT))]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    archive = subprocess.run(["git", "archive", commit or "nothing"], cwd=ROOT, capture_output=True)
+    if archive.returncode:
+        pytest.skip(f"the history of this checkout does not reach back before {newest.name}")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    if absent := {"server", "worker", "stablessm_core", "migrations"} - set(os.listdir(folder)):  # would be imported from here
+        pytest.skip(
+            f"the history of this checkout has no whole program before {newest.name}: {', '.join(sorted(absent))} missing"
+        )
+    return folder
+
+
+@contextmanager
+def _process(source: Path, data: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    data.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(source), "STABLESSM_TOKEN": _BEARER["Authorization"].split()[1]}
+    with (data.parent / f"{source.name}.log").open("ab") as log:
+        command = [sys.executable, "-P", "-m", *arguments, "--data-dir", str(data)]
+        process = subprocess.Popen(command, cwd=source, env=environment, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(90)
+
+
+@contextmanager
+def _server(source: Path, url: str, data: Path, port: int, *, migrate: bool = False) -> Iterator[str]:
+    if migrate:
+        with _process(source, data, "server", "migrate", "--database-url", url) as process:
+            assert process.wait(120) == 0, (data.parent / f"{source.name}.log").read_text()
+    with _process(source, data, "server", "serve", "--database-url", url, "--port", str(port)) as process:
+        address = f"http://127.0.0.1:{port}"
+
+        def answers() -> bool:
+            assert process.poll() is None, (data.parent / f"{source.name}.log").read_text()
+            try:
+                return httpx.get(f"{address}/healthz", timeout=30).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        _until(answers, 120)
+        yield address
+
+
+@contextmanager
+def _worker(source: Path, url: str, data: Path) -> Iterator[None]:
+    with _process(source, data, "worker", "--database-url", url):
+        yield
+
+
+def _collect(work: Callable[[], None], failures: list[Exception]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+
+    return run
+
+
+def _new_claim(database: Database) -> lifecycle.Claim | None:
+    with database.write() as session:
+        return lifecycle.claim(session, "new", CPU)
+
+
+def _unfinished(database: Database) -> int:
+    with database.read() as session:
+        return int(session.scalar(text("SELECT count(*) FROM runs WHERE status <> 'finished'")) or 0)
+
+
+def _until(ask: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,205 @@
+"""Runs over REST: submitted, listed, shown, changed, stopped, gone on with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, event
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from server.settings import run_folder
+from stablessm_core.config import RunConfig
+from tests.server.http_service import BODY, application, client_of, error_of, settings
+from tests.server.recording import CPU, Recording, claim
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    with client_of(application(database.url, tmp_path)) as client:
+        yield client
+
+
+def submit(client: httpx.Client, body: dict[str, Any] = BODY, **headers: str) -> dict[str, Any]:
+    answer = client.post("/api/runs", json=body, headers=headers)
+    assert answer.status_code == 201, answer.text
+    run: dict[str, Any] = answer.json()
+    return run
+
+
+def test_a_submitted_run_is_queued_with_its_complete_configuration(client: httpx.Client) -> None:
+    run = submit(client, {"task": {"name": "polynomial_memory"}, "optimizer": {"lr": 0.02}, "tags": ["a"]})
+    assert (run["id"], run["status"], run["url"], run["tags"]) == (1, "queued", "/runs/1", ["a"])
+    assert run["config"]["optimizer"]["lr"] == 0.02
+    assert RunConfig.model_validate(run["config"]).train.steps == run["steps"] == 1000
+    assert run == client.get("/api/runs/1").json()
+
+
+def test_a_run_says_what_it_waits_for(client: httpx.Client, database: Database) -> None:
+    assert "none is known" in submit(client)["waits_for"]
+    with database.write() as session:
+        lifecycle.register_worker(session, "w:1:1", "w", 1, CPU)
+    assert submit(client)["waits_for"] == "a free worker"
+
+
+def test_what_no_worker_can_train_is_refused(client: httpx.Client, database: Database) -> None:
+    with database.write() as session:
+        lifecycle.register_worker(session, "w:1:1", "w", 1, CPU)
+    error = error_of(client.post("/api/runs", json=BODY | {"train": {"device": "cuda"}}), 422)
+    assert error["field"] == "train.device"
+    assert error["allowed"] == "auto, cpu"
+    with database.write() as session:
+        lifecycle.register_worker(session, "w:1:1", "w", 1, CPU | {"backends": ["reference", "torch"]})
+    error = error_of(client.post("/api/runs", json=BODY | {"train": {"scan_backend": "triton"}}), 422)
+    assert (error["field"], error["allowed"]) == ("train.scan_backend", "auto, reference, torch")
+    error = error_of(client.post("/api/runs", json={"task": {"name": "char_lm", "file": "nowhere.txt"}}), 422)
+    assert error["field"] in ("task.name", "task.file")
+    assert "nowhere.txt" in error["message"]
+
+
+def test_a_worker_that_is_still_starting_refuses_nothing(client: httpx.Client, database: Database) -> None:
+    with database.write() as session:
+        lifecycle.register_worker(session, "w:1:1", "w", 1, {})
+    assert submit(client, BODY | {"train": {"device": "cuda"}})["waits_for"] == "a worker that is still starting"
+
+
+def test_missing_and_damaged_data_is_refused_with_path_and_reason(sqlite: Database, tmp_path: Path) -> None:
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    with client_of(application(sqlite.url, tmp_path, data_root=tmp_path / "data")) as client:
+        error = error_of(client.post("/api/runs", json={"task": {"name": "mnist"}}), 422)
+        assert error["field"] == "task.name"
+        assert "STABLESSM_DATA/mnist/" in error["message"]
+        assert str(tmp_path) not in error["message"]
+        (tmp_path / "data" / "book.txt").write_bytes(b"\xff\xfe\x00")
+        error = error_of(client.post("/api/runs", json={"task": {"name": "char_lm", "file": "book.txt"}}), 422)
+        assert error["field"] == "task.file"
+        assert "book.txt" in error["message"]
+        (tmp_path / "data" / "book.txt").write_text("once upon a time " * 200)
+        assert submit(client, {"task": {"name": "char_lm", "file": "book.txt", "length": 8}})["status"] == "queued"
+
+
+def test_an_idempotency_key_submits_once(client: httpx.Client) -> None:
+    first = client.post("/api/runs", json=BODY, headers={"Idempotency-Key": "k"})
+    again = client.post("/api/runs", json=BODY, headers={"Idempotency-Key": "k"})
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    other = client.post("/api/runs", json=BODY | {"train": {"steps": 7}}, headers={"Idempotency-Key": "k"})
+    assert error_of(other, 409)["field"] == "Idempotency-Key"
+    assert len(client.get("/api/runs").json()["runs"]) == 1
+
+
+def test_runs_are_filtered_sorted_and_read_page_by_page(client: httpx.Client) -> None:
+    for lr in (0.001, 0.01, 0.1):
+        for name in ("best", "direct"):
+            submit(client, BODY | {"optimizer": {"lr": lr}, "model": {"reparameterization": {"name": name}}})
+    found = client.get("/api/runs", params={"q": "reparam=best lr>=0.005", "sort": "lr"}).json()["runs"]
+    assert [run["config"]["optimizer"]["lr"] for run in found] == [0.01, 0.1]
+    seen: list[int] = []
+    cursor: str | None = None
+    while True:
+        page = client.get("/api/runs", params={"limit": 4} | ({"cursor": cursor} if cursor else {})).json()
+        seen += [run["id"] for run in page["runs"]]
+        if (cursor := page["next_cursor"]) is None:
+            break
+    assert seen == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("q=nothing>1", "q"), ("status=lost", "status"), ("sort=weather", "sort"), ("cursor=abc", "cursor"), ("limit=0", "limit"),
+     ("limit=many", "limit"), ("stauts=failed", "stauts")],
+)  # fmt: skip
+def test_a_list_that_cannot_be_read_is_refused(client: httpx.Client, query: str, field: str) -> None:
+    error = error_of(client.get(f"/api/runs?{query}"), 422)
+    assert error["field"] == field
+    assert "allowed" in error or field == "limit"
+
+
+def test_name_tags_and_notes_can_be_changed(client: httpx.Client) -> None:
+    submit(client, BODY | {"name": "before"})
+    changed = client.patch("/api/runs/1", json={"name": "after", "tags": ["x"], "notes": "seed 3"}).json()
+    assert (changed["name"], changed["tags"], changed["notes"]) == ("after", ["x"], "seed 3")
+    assert client.patch("/api/runs/1", json={"name": None}).json()["name"] is None
+    assert client.get("/api/runs/1").json()["tags"] == ["x"]
+    assert error_of(client.patch("/api/runs/1", json={"status": "finished"}), 422)["field"] == "status"
+
+
+def test_a_run_is_cancelled_resumed_and_deleted(client: httpx.Client) -> None:
+    submit(client)
+    assert error_of(client.delete("/api/runs/1"), 409)["field"] == "status"
+    assert error_of(client.post("/api/runs/1/resume"), 409)["field"] == "status"
+    assert client.post("/api/runs/1/cancel").json()["status"] == "cancelled"
+    assert error_of(client.post("/api/runs/1/cancel"), 409)["code"] == "conflict"
+    assert client.post("/api/runs/1/resume").json()["status"] == "queued"
+    client.post("/api/runs/1/cancel")
+    assert client.delete("/api/runs/1").status_code == 204
+    error_of(client.get("/api/runs/1"), 404)
+
+
+def test_deleting_a_run_deletes_what_it_recorded(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    submit(client)
+    folder = run_folder(settings(database.url, tmp_path).data_dir, 1)
+    (folder / "checkpoints").mkdir(parents=True)
+    recording = Recording(database, claim(database))
+    recording.write(20)
+    with database.write() as session:
+        lifecycle.finish(session, 1, recording.claim.attempt, "finished")
+    assert client.delete("/api/runs/1").status_code == 204
+    error_of(client.get("/api/runs/1/series"), 404)
+    assert not folder.exists()
+
+
+def test_a_running_run_shows_progress_and_is_asked_to_stop(client: httpx.Client, database: Database) -> None:
+    submit(client, BODY | {"train": {"steps": 200}})
+    Recording(database, claim(database)).write(50)
+    run = client.get("/api/runs/1").json()
+    assert (run["status"], run["step"], run["progress"], run["worker"]) == ("running", 50, 0.25, "tester")
+    assert run["eta_seconds"] == pytest.approx(1.5)
+    answer = client.post("/api/runs/1/cancel").json()
+    assert (answer["status"], answer["cancel_requested"]) == ("running", True)
+
+
+def test_a_clone_keeps_the_configuration_but_for_what_is_changed(client: httpx.Client) -> None:
+    submit(client, BODY | {"optimizer": {"lr": 0.5}, "model": {"d_state": 7}})
+    clone = client.post("/api/runs/1/clone", json={"set": {"optimizer.lr": 0.25}}).json()
+    assert (clone["id"], clone["cloned_from"], clone["config"]["optimizer"]["lr"]) == (2, 1, 0.25)
+    assert clone["config"]["model"]["d_state"] == 7
+    assert client.post("/api/runs/1/clone").json()["config"] == client.get("/api/runs/1").json()["config"]
+    assert error_of(client.post("/api/runs/1/clone", json={"set": {"optimizer.lr": -1}}), 422)["field"] == "optimizer.lr"
+    assert error_of(client.post("/api/runs/1/clone", json={"set": {"task.name.x": 1}}), 422)["field"] == "task.name.x"
+
+
+def test_a_diverged_run_carries_where_with_numbers_json_lacks(client: httpx.Client, database: Database) -> None:
+    submit(client)
+    taken = claim(database)
+    where = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": "w.grad", "value": "NaN"}
+    with database.write() as session:
+        lifecycle.finish(session, 1, taken.attempt, "diverged", "not finite", {"train_loss": float("nan")}, where)
+    run = client.get("/api/runs/1").json()
+    assert (run["status"], run["divergence"], run["result"]) == ("diverged", where, {"train_loss": "NaN"})
+
+
+def test_each_answer_about_runs_is_one_query_however_many_there_are(client: httpx.Client, database: Database) -> None:
+    ids = [submit(client)["id"] for _ in range(3)]
+    for run_id in ids:  # one that waits is told for what
+        client.post(f"/api/runs/{run_id}/cancel")
+    asked: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if threading.current_thread().name.startswith("AnyIO"):  # of a request; other parts of the server look, too
+            asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        for path in ("/api/runs", f"/api/runs/{ids[0]}", f"/api/runs/{ids[0]}/series", "/api/alerts"):
+            asked.clear()
+            assert client.get(path).status_code == 200
+            of_runs = [s for s in asked if s.startswith("SELECT") and ("runs." in s or "alerts." in s)]
+            assert len(of_runs) == 1, of_runs
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)

@@ -1,0 +1,243 @@
+"""What a client on a raw socket can do to the real server: little, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.http import bodies, protocol
+from server.http.api import stream
+from server.http.gate import Gate
+from tests.server.http_service import TOKEN, running
+
+SECONDS = 1.0  # the deadlines of these tests; 15 s in production
+
+
+@pytest.fixture
+def place(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    monkeypatch.setattr(protocol, "HEADER_SECONDS", SECONDS)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", SECONDS)
+    with running(sqlite_url, tmp_path) as (address, _):
+        yield "127.0.0.1", int(address.rpartition(":")[2])
+
+
+def head(place: tuple[str, int], method: str = "GET", path: str = "/healthz", *more: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{place[1]}", f"Authorization: Bearer {TOKEN}", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the other side closes; fails if it does not."""
+    connection.settimeout(90)
+    data = b""
+    try:
+        while more := connection.recv(65_536):
+            data += more
+    except ConnectionResetError:
+        pass  # closed while we were still sending
+    return data
+
+
+def opened(place: tuple[str, int], said: bytes) -> socket.socket:
+    """A connection on which these bytes were said well before the deadline: the test itself may have been paused meanwhile."""
+    while True:
+        begun = time.monotonic()
+        connection = socket.create_connection(place)
+        try:
+            connection.sendall(said)
+        except OSError:
+            pass  # closed already: too late
+        if time.monotonic() - begun < SECONDS / 2:
+            return connection
+        connection.close()
+
+
+def test_silent_and_dripping_clients_are_closed_and_do_not_hold_up_others(place: tuple[str, int]) -> None:
+    silent = [socket.create_connection(place) for _ in range(25)]
+    half = [opened(place, b"GET /healthz HTTP/1.1\r\nHost: 127") for _ in range(25)]
+    with opened(place, head(place, "GET", "/healthz", "Connection: close")) as good:
+        assert everything(good).startswith(b"HTTP/1.1 200")
+    for connection in silent:
+        assert everything(connection) == b""
+        connection.close()
+    for connection in half:
+        assert everything(connection).startswith(b"HTTP/1.1 408")
+        connection.close()
+
+
+def test_a_header_that_drips_is_cut_off_however_often_a_byte_comes(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        begun, sent = time.monotonic(), 0
+        try:
+            for sent, byte in enumerate(head(place) * 20):
+                connection.sendall(bytes([byte]))
+                if sent > len(head(place)) - 10:
+                    time.sleep(0.2)
+                if time.monotonic() - begun > 60:
+                    pytest.fail("it was never cut off")
+        except OSError:
+            pass
+        assert sent < len(head(place) * 20) - 1
+        assert b"408" in everything(connection) or sent > 0
+
+
+def test_the_second_request_on_a_connection_has_a_deadline_too(place: tuple[str, int]) -> None:
+    # the beginning of the next comes with the first
+    with opened(place, head(place) + b"GET /healthz HT") as connection:
+        data = everything(connection)
+        assert data.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1 408" in data
+
+
+def test_a_kept_connection_serves_many_requests(place: tuple[str, int]) -> None:
+    with opened(place, head(place)) as connection:
+        connection.settimeout(90)
+        for number in range(5):
+            if number:
+                connection.sendall(head(place))
+            data = b""
+            while not data.endswith(b"}"):
+                data += connection.recv(65_536)
+            assert data.startswith(b"HTTP/1.1 200")
+            time.sleep(SECONDS / 3)  # together longer than the deadline
+
+
+@pytest.mark.parametrize(
+    "request_head",
+    [b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+     b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 40_000 + b"\r\n", random.Random(0).randbytes(4096), b"GET / HTTP/x.y\r\n\r\n",
+     b"\x16\x03\x01\x02\x00\x01\x00\x01",
+     b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+     b"POST /api/runs HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: a\r\nX\x00Y: 1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"],
+    ids=["long path", "long header", "many headers", "random", "version", "TLS", "two lengths", "coding", "NUL", "space"],
+)  # fmt: skip
+def test_what_is_no_request_or_too_long_a_one_is_refused(place: tuple[str, int], request_head: bytes) -> None:
+    with socket.create_connection(place) as connection:
+        try:
+            connection.sendall(request_head)
+        except OSError:
+            pass
+        data = everything(connection)
+        assert data == b"" or data.split(b" ")[1] in (b"400", b"408", b"431", b"501", b"505")
+
+
+def test_a_body_that_drips_is_cut_off(place: tuple[str, int]) -> None:
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Content-Length: 1000", "Connection: close")
+    with socket.create_connection(place) as connection:
+        connection.sendall(start)
+        begun = time.monotonic()
+        try:
+            for _ in range(300):
+                connection.sendall(b" ")
+                time.sleep(0.1)
+                if time.monotonic() - begun > 2 * SECONDS:
+                    break
+        except OSError:
+            pass
+        assert everything(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_a_chunked_body_that_never_ends_is_cut_off(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 600.0)  # it is its length that is cut
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    with opened(place, start) as connection:
+        try:
+            for _ in range(40):
+                connection.sendall(b"10000\r\n" + b" " * 65_536 + b"\r\n")
+        except OSError:
+            pass
+        assert everything(connection).split(b" ")[1:2] in ([b"413"], [])
+
+
+def test_an_idle_connection_is_closed(place: tuple[str, int]) -> None:
+    with opened(place, head(place)) as connection:
+        data = everything(connection)  # five seconds after the answer
+        assert data.startswith(b"HTTP/1.1 200")
+
+
+def test_an_upgrade_is_not_followed(place: tuple[str, int]) -> None:
+    with socket.create_connection(place) as connection:
+        connection.sendall(head(place, "GET", "/healthz", "Upgrade: websocket", "Connection: Upgrade, close"))
+        assert not everything(connection).startswith(b"HTTP/1.1 101")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../auth.py", "..%2fauth.py", "%2e%2e/%2e%2e/auth.py", "%252e%252e%252fauth.py", "..%5c..%5cauth.py", "..\\auth.py",
+     "..;/auth.py", "%2e%2e;/auth.py", "....//auth.py", "/etc/passwd", "%2fetc%2fpasswd", "~root/.bashrc", "base.css%00.js",
+     "base.css;x",
+     "file:///etc/passwd",
+     "%c0%ae%c0%ae/auth.py", "..%c0%af..%c0%afauth.py"],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_static_files(place: tuple[str, int], path: str) -> None:
+    """Raw, because clients put such paths in order before they ask."""
+    for prefix in ("/static/x/", "/static/", "/"):
+        with opened(place, head(place, "GET", prefix + path, "Connection: close")) as connection:
+            answer = everything(connection)
+        assert answer.split(b" ")[1] in (b"400", b"403", b"404", b"405"), (prefix, answer[:200])
+        assert b"root:" not in answer
+        assert b"class Gate" not in answer
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/runs/1;/stream", "/api/runs/1%2fstream", "/login/../api/runs", "/healthz/..%2fapi/runs", "/login%2f"]
+)
+def test_an_open_path_opens_no_other(place: tuple[str, int], path: str) -> None:
+    said = head(place, "GET", path, "Connection: close").replace(f"Authorization: Bearer {TOKEN}\r\n".encode(), b"")
+    with opened(place, said) as connection:
+        assert everything(connection).split(b" ")[1] == b"401"
+
+
+def test_a_range_of_a_thousand_pieces_costs_no_more_than_the_file(place: tuple[str, int]) -> None:
+    ranges = ",".join(f"{number}-" for number in range(3000))
+    with opened(place, head(place, "GET", "/login", f"Range: bytes={ranges}", "Connection: close")) as connection:
+        assert everything(connection).split(b" ")[1] == b"200"
+
+
+def test_no_command_of_a_websocket_passes_the_gate() -> None:
+    """The server does not offer them; should it ever, the gate refuses them before anything is routed."""
+    said = []
+
+    async def application(*_: object) -> None:
+        said.append("routed")
+
+    async def receive() -> dict[str, object]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: MutableMapping[str, object]) -> None:
+        said.append((message["type"], message["code"]))
+
+    async def connect() -> None:
+        gate: Any = Gate
+        await gate(application, None, None)({"type": "websocket", "path": "/api/runs", "headers": []}, receive, send)
+
+    asyncio.run(connect())
+    assert said == [("websocket.close", 1008)]
+
+
+def test_live_streams_have_an_end_in_all(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stream.MAX_VIEWERS == 1000
+    monkeypatch.setattr(stream, "MAX_VIEWERS", 2)
+    body = b'{"task": {"name": "polynomial_memory"}}'
+    more = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close")
+    with opened(place, head(place, "POST", "/api/runs", *more) + body) as connection:
+        assert everything(connection).split(b" ")[1] == b"201"
+    with (
+        opened(place, head(place, "GET", "/api/runs/1/stream")) as one,
+        opened(place, head(place, "GET", "/api/runs/1/stream")) as two,
+    ):
+        for connection in (one, two):
+            connection.settimeout(90)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        with opened(place, head(place, "GET", "/api/runs/1/stream", "Connection: close")) as third:
+            refused = everything(third)
+    assert refused.split(b" ")[1] == b"503"
+    assert b"retry-after: 5" in refused.lower()

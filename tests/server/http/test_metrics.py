@@ -1,0 +1,220 @@
+"""What the service shows to the outside: metrics that a real parser reads, readiness that names what fails, in time."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text, update
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.http.metrics import Histogram, Page
+from server.runs import lifecycle
+from tests.server.http_service import application, client_of, error_of
+from tests.server.recording import Recording, claimed, nonfinite, submitted
+from worker.write_statistics import nothing
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def read(text_: str) -> Samples:
+    """Every sample by name and labels, as Prometheus' own client parses the page; names appear once, histograms are whole."""
+    families = list(text_string_to_metric_families(text_))
+    assert len({family.name for family in families}) == len(families)
+    assert all(family.documentation and family.type != "unknown" for family in families)
+    samples: Samples = {}
+    for family in families:
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in samples, key
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"stablessm_{name}", frozenset(labels.items())]
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    with client_of(application(database.url, tmp_path)) as client:
+        yield client
+
+
+def scrape(client: httpx.Client) -> Samples:
+    return read(client.get("/metrics").raise_for_status().text)
+
+
+def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, database: Database) -> None:
+    late, run = claimed(database), claimed(database)
+    with database.write() as session:
+        lifecycle.finish(session, late.run_id, late.attempt, "cancelled")
+        session.execute(update(Run).where(Run.id == late.run_id).values(started_at=Run.created_at + 900))
+    Recording(database, run).write(4, [nonfinite()])
+    waiting = [submitted(database) for _ in range(3)]
+    writes = nothing() | {
+        "counts": [5, 0, 2, *[0] * 10],
+        "sum": 0.25,
+        "values_recorded": 900,
+        "values_stored": 700,
+        "spool_bytes": 80,
+    }
+    with database.write() as session:
+        lifecycle.register_worker(session, 'a"b\\c\n', "here", 2, {"devices": ["cpu"], "writes": writes})
+        session.execute(update(Run).where(Run.id == waiting[0]).values(queue="gpu"))
+        session.execute(update(Run).where(Run.id == waiting[1]).values(created_at=Run.created_at - 100))
+    samples = scrape(client)
+    assert value(samples, "runs", status="running") == 1
+    assert (value(samples, "queue_depth", queue="default"), value(samples, "queue_depth", queue="gpu")) == (2, 1)
+    assert 100 <= value(samples, "queue_oldest_seconds", queue="default") < 200
+    assert 0 <= value(samples, "queue_oldest_seconds", queue="gpu") < 100
+    assert 900 <= value(samples, "claim_delay_seconds_sum") < 1500
+    assert value(samples, "claim_delay_seconds_count") == value(samples, "claim_delay_seconds_bucket", le="+Inf") == 2
+    assert [value(samples, "claim_delay_seconds_bucket", le=bound) for bound in ("300", "1800")] == [1, 2]
+    assert value(samples, "alerts", severity="critical") == 1
+    assert (value(samples, "workers_alive"), value(samples, "worker_slots")) == (1, 2)
+    worker = {"worker": 'a"b\\c\n'}
+    assert 0 <= value(samples, "worker_heartbeat_age_seconds", **worker) < 100
+    assert [value(samples, f"values_{what}_total", **worker) for what in ("recorded", "stored", "dropped")] == [900, 700, 0]
+    assert value(samples, "spool_bytes", **worker) == 80
+    assert value(samples, "write_delay_seconds_bucket", **worker, le="0.01") == 5
+    assert value(samples, "write_delay_seconds_bucket", **worker, le="+Inf") == 7
+    assert (value(samples, "write_delay_seconds_sum", **worker), value(samples, "write_delay_seconds_count", **worker)) == (
+        0.25,
+        7,
+    )
+
+
+def test_a_lost_worker_is_counted(client: httpx.Client, database: Database) -> None:
+    run = claimed(database)
+    with database.write() as session:
+        lifecycle.release(session, run.run_id, run.attempt, "gone", lost=True)
+    assert value(scrape(client), "runs_reaped") == 1
+
+
+def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client, database: Database) -> None:
+    run = submitted(database)
+    for _ in range(3):
+        client.get(f"/api/runs/{run}").raise_for_status()
+    for number in range(20):
+        assert client.get(f"/api/runs/{1000 + number}").status_code == 404
+        assert client.get(f"/nothing/{number}").status_code == 404
+        client.request(f"METHOD{number}", f"/api/runs/{number}")
+        client.get("/api/runs", headers={"Authorization": "Bearer wrong-wrong-wrong"})
+    samples = scrape(client)
+    one = {"method": "GET", "route": "/api/runs/{run_id}"}
+    assert value(samples, "http_request_seconds_count", **one, status="200") == 3
+    assert value(samples, "http_request_seconds_count", **one, status="404") == 20
+    assert value(samples, "http_request_seconds_bucket", **one, status="200", le="+Inf") == 3
+    assert 0 < value(samples, "http_request_seconds_sum", **one, status="200") < 60
+    series = {key for key in samples if key[0] == "stablessm_http_request_seconds_count"}
+    assert len(series) < 10, series
+    assert sum(samples[key] for key in series) == 83
+
+
+def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> None:
+    client.get("/api/runs")
+    shown = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    documented = {name.removesuffix("_bucket") for name in re.findall(r"\bstablessm_[a-z_]+", page)} - {
+        "stablessm_server",
+        "stablessm_worker",
+    }  # roles
+    assert documented == shown
+
+
+def test_a_histogram_counts_each_value_once() -> None:
+    histogram, page = Histogram((0.1, 1.0)), Page()
+    for seconds in (0.05, 0.1, 0.5, 7.0):
+        histogram.observe(seconds)
+    page.add("x_seconds", "histogram", "test", *histogram.samples())
+    samples = read(page.text())
+    assert [value(samples, "x_seconds_bucket", le=le) for le in ("0.1", "1", "+Inf")] == [2, 3, 4]
+
+
+def test_database_errors_are_counted_and_readiness_names_the_check(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]["database"]) == (200, "ok")
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    refused = client.get("/readyz")
+    error = error_of(refused, 503)
+    assert error["field"] == "schema"
+    assert "stablessm migrate" in error["message"]
+    app = application("postgresql+psycopg://nobody:secret-password@127.0.0.1:1/none", tmp_path)
+    with client_of(app) as away:
+        refused = away.get("/readyz")
+        assert error_of(refused, 503)["field"] == "database"
+        assert "secret" not in refused.text
+        assert away.get("/api/runs").status_code == 503
+        assert app.state.requests.database_errors == 1
+
+
+def test_readiness_does_not_wait_for_a_database_that_hangs(tmp_path: Path) -> None:
+    with _silent_server() as port, client_of(application(f"postgresql+psycopg://127.0.0.1:{port}/none", tmp_path)) as client:
+        for _ in range(5):  # one look may be late because this machine is busy
+            begun = time.monotonic()
+            error = error_of(client.get("/readyz"), 503)
+            elapsed = time.monotonic() - begun
+            assert error["field"] == "database"
+            if elapsed < 4 and "no answer within" in error["message"]:  # a connection takes 5 s to give up
+                break
+        else:
+            pytest.fail(f"readiness took {elapsed:.1f} s: {error['message']}")
+
+
+@pytest.mark.redis
+def test_a_server_whose_redis_is_away_is_ready_and_says_polling(postgres_url: str, tmp_path: Path) -> None:
+    with client_of(application(postgres_url, tmp_path, broker_url="redis://127.0.0.1:1/0")) as client:
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["checks"]["live"]) == (200, "polling")
+        assert value(scrape(client), "live_push") == 0
+
+
+@contextmanager
+def _silent_server() -> Iterator[int]:
+    """Accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept = []
+        stop = threading.Event()
+
+        def accept() -> None:
+            listener.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    kept.append(listener.accept()[0])
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            stop.set()
+            thread.join()
+            for connection in kept:
+                connection.close()
+
+
+def test_every_write_is_a_log_line_with_its_run(
+    client: httpx.Client, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "stablessm.request"):
+        made = client.post("/api/runs", json={"task": {"name": "polynomial_memory"}}).raise_for_status().json()["id"]
+        client.post(f"/api/runs/{made}/cancel").raise_for_status()
+        client.get(f"/api/runs/{made}").raise_for_status()
+    lines = [(r.route, r.status, r.run) for r in caplog.records if r.name == "stablessm.request"]  # type: ignore[attr-defined]
+    assert [line[0] for line in lines] == ["/api/runs", "/api/runs/{run_id}/cancel"]
+    assert {line[2] for line in lines} == {made}

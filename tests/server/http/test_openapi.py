@@ -1,0 +1,153 @@
+"""The OpenAPI document is complete: every path of the contract, an example of every answer, the real error body."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from server.database.connection import Database
+from server.errors import error_body
+from server.http.schemas.runs import EXAMPLE_ALERT, EXAMPLE_RUN, AlertAnswer, ErrorAnswer, RunAnswer
+from server.http.schemas.series import CompareAnswer
+from stablessm_core.config import RunConfig
+from tests.server.http_service import application, client_of
+from tests.server.recording import Recording, claimed
+
+ROOT = Path(__file__).resolve().parents[3]
+CONTRACT = {
+    "/api/runs": "get post",
+    "/api/runs/{run_id}": "get patch delete",
+    "/api/runs/{run_id}/cancel": "post",
+    "/api/runs/{run_id}/resume": "post",
+    "/api/runs/{run_id}/clone": "post",
+    "/api/runs/{run_id}/series": "get",
+    "/api/runs/{run_id}/series/{name}": "get",
+    "/api/figures": "get",
+    "/api/runs/{run_id}/figures/{chart}": "get",
+    "/api/runs/{run_id}/stream": "get",
+    "/api/runs/{run_id}/alerts": "get",
+    "/api/alerts": "get",
+    "/api/queues": "get",
+    "/api/queues/{name}": "get patch",
+    "/api/sweeps": "post",
+    "/api/sweeps/{sweep_id}": "get",
+    "/api/sweeps/{sweep_id}/cancel": "post",
+    "/api/compare": "get",
+    "/api/tokens": "get post",
+    "/api/tokens/{token_id}": "delete",
+    "/api/audit": "get",
+    "/api/webhooks": "get post",
+    "/api/webhooks/{webhook_id}": "delete",
+    "/api/webhooks/{webhook_id}/enable": "post",
+    "/api/workers": "get",
+    "/healthz": "get",
+    "/readyz": "get",
+    "/metrics": "get",
+}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("openapi")
+    return application(f"sqlite:///{folder}/x.db", folder).openapi()
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [(path, method, op) for path, methods in document["paths"].items() for method, op in methods.items()]
+
+
+def test_every_endpoint_of_the_contract_is_there_and_no_other(document: dict[str, Any]) -> None:
+    assert {path: set(methods) for path, methods in document["paths"].items()} == {p: set(m.split()) for p, m in CONTRACT.items()}
+
+
+def test_every_operation_says_what_it_does_under_a_name_of_its_own(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    for path, method, operation in operations(document):
+        assert operation["description"], (path, method)
+        assert operation["tags"], (path, method)
+
+
+def test_every_refusal_has_the_one_body(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        refusals = {code: answer for code, answer in operation["responses"].items() if code >= "400"}
+        assert {"401", "404", "421", "422", "503"} <= set(refusals), (path, method)
+        for code, answer in refusals.items():
+            schema = answer["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
+            assert schema == "ErrorAnswer", (path, method, code)
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    ErrorAnswer.model_validate(error_body(422, "text", "field", "allowed"), strict=True)
+
+
+def test_every_answer_has_an_example_or_a_schema(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        good = next(answer for code, answer in operation["responses"].items() if code < "300")
+        if method == "delete":
+            continue
+        for kind, content in good["content"].items():
+            described = any(content.get(part) for part in ("example", "examples", "schema"))
+            assert described, (path, method, kind)
+
+
+def test_every_body_comes_with_an_example(document: dict[str, Any]) -> None:
+    for _, _, operation in operations(document):
+        if "requestBody" not in operation:
+            continue
+        text = json.dumps(operation["requestBody"])
+        name = text.partition("#/components/schemas/")[2].partition('"')[0]
+        assert document["components"]["schemas"][name]["examples"]
+
+
+def test_examples_are_what_the_models_allow() -> None:
+    RunAnswer.model_validate(EXAMPLE_RUN)
+    AlertAnswer.model_validate(EXAMPLE_ALERT)
+    RunConfig.model_validate_json(json.dumps(EXAMPLE_RUN["config"]))
+    CompareAnswer.model_validate(CompareAnswer.model_json_schema()["examples"][0])
+
+
+def test_every_parameter_that_is_bounded_says_so(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        for parameter in operation.get("parameters", []):
+            schemas = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
+            for schema in schemas:
+                if schema.get("type") == "integer":
+                    assert {"minimum", "maximum"} <= set(schema), (path, method, parameter["name"])
+
+
+def test_the_token_is_declared(document: dict[str, Any]) -> None:
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert document["security"] == [{"token": []}]
+    assert document["paths"]["/healthz"]["get"]["security"] == []
+
+
+def test_the_written_documentation_names_every_endpoint_and_no_other(document: dict[str, Any]) -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    for path, methods in CONTRACT.items():
+        written = path.replace("{run_id}", "{id}").replace("{sweep_id}", "{id}")
+        written = written.replace("{token_id}", "{id}").replace("{webhook_id}", "{id}")
+        for method in methods.split():
+            assert f"`{method.upper()} {written}`" in text, (method, written)
+    named = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", text, re.MULTILINE)
+    assert len(named) == sum(len(methods.split()) for methods in CONTRACT.values())
+
+
+@pytest.mark.parametrize("format", ["json", "typed"])
+@pytest.mark.parametrize("chosen", ["", "&eigenvalues=0,2"])
+def test_a_series_is_what_the_document_says(sqlite_url: str, tmp_path: Path, format: str, chosen: str) -> None:
+    database = Database(sqlite_url)
+    Recording(database, claimed(database)).write(64)
+    database.close()
+    with client_of(application(sqlite_url, tmp_path)) as client:
+        document = client.get("/openapi.json").json()
+        validator = jsonschema.Draft202012Validator(
+            {"$ref": "#/components/schemas/SeriesAnswer", "components": document["components"]}
+        )
+        for points in (1000, 5):
+            answer = client.get(f"/api/runs/1/series/ssm/0/grad_over_weight?format={format}&max_points={points}{chosen}").json()
+            validator.validate(answer)
+            assert set(answer) <= set(document["components"]["schemas"]["SeriesAnswer"]["properties"])

@@ -1,0 +1,182 @@
+"""Many viewers at one stream: who reads nothing is dropped, old proxies are served, silence is filled, runs are read together."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.database.connection import Database
+from server.live.frames import read_events, read_news
+from server.runs import lifecycle
+from server.series.layout import Layout
+from server.series.recording import take_back
+from tests.server.http_service import BEARER, frames, running
+from tests.server.recording import Recording, claimed, nonfinite
+
+PATIENCE = 90.0
+
+
+@pytest.fixture
+def recording(sqlite: Database) -> Recording:
+    return Recording(sqlite, claimed(sqlite, train__steps=100_000, model__d_state=4), width=4)
+
+
+def ask(address: str, version: str = "1.1", *, after: str = "", small: bool = False) -> socket.socket:
+    """A connection that has asked for the stream; `small`: as from far away, with hardly any buffer."""
+    port = int(address.rsplit(":", 1)[1])
+    viewer = socket.socket()
+    viewer.settimeout(PATIENCE)
+    if small:
+        viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        viewer.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+    viewer.connect(("127.0.0.1", port))
+    lines = [f"GET /api/runs/1/stream HTTP/{version}", f"Host: 127.0.0.1:{port}", f"Authorization: {BEARER['Authorization']}"]
+    viewer.sendall("\r\n".join([*lines, *([f"Last-Event-ID: {after}"] if after else []), "", ""]).encode())
+    return viewer
+
+
+def read_until(viewer: socket.socket, text: bytes) -> bytes:
+    data = b""
+    while text not in data:
+        more = viewer.recv(1 << 16)
+        assert more, data
+        data += more
+    return data
+
+
+def ids(data: bytes) -> list[str]:
+    return [found.decode() for found in re.findall(rb"\nid: ([\d.]+)\n", data)]
+
+
+def ended_well(viewer: socket.socket) -> bool:
+    try:
+        while viewer.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        return False
+    return True
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.live.hub.STALL_SECONDS", 3.0)
+    monkeypatch.setattr("server.live.hub.SWEEP_SECONDS", 0.2)
+    with running(recording.database.url, tmp_path) as (address, server):
+        stalled = ask(address, small=True)
+        eventually(lambda: server.hub.viewers == 1)
+        stream = httpx.stream("GET", f"{address}/api/runs/1/stream", headers=BEARER, timeout=PATIENCE)
+        with stream as answer:
+            events = frames(answer)
+            numbers = [int(next(events)["id"])]
+            for _ in range(20):
+                recording.write(2000)
+                numbers.append(int(next(events)["id"]))
+            assert numbers == list(range(numbers[0], numbers[0] + 21))
+            eventually(lambda: server.hub.stalled == 1)
+            eventually(lambda: server.hub.viewers == 1)
+            recording.write(5)
+            assert int(next(events)["id"]) == numbers[-1] + 1
+        assert not ended_well(stalled)
+        assert "stablessm_live_stalled_total 1" in httpx.get(f"{address}/metrics", headers=BEARER, timeout=PATIENCE).text
+
+
+def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_path: Path) -> None:
+    with running(recording.database.url, tmp_path) as (address, server):
+        stalled = ask(address, small=True)
+        eventually(lambda: server.hub.viewers == 1)
+        (viewer,) = server.hub.channels[1].viewers
+        for n in range(20):
+            recording.write(2000)
+            eventually(lambda: server.hub.channels[1].seq >= n + 2)  # noqa: B023
+        largest = max(len(event.encode(None)) for event in server.hub.channels[1].ring)
+        assert viewer.full
+        assert viewer not in server.hub.channels[1].following
+        assert viewer.connection.transport.get_write_buffer_size() < 65_536 + 2 * largest
+        stalled.close()
+
+
+def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tmp_path: Path) -> None:
+    with running(recording.database.url, tmp_path) as (address, _):
+        viewer = ask(address, "1.0")
+        head, _, begun = read_until(viewer, b"event: status").partition(b"\r\n\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert begun.startswith(b"retry: 1000\n\nevent: status")
+        recording.write(5)
+        rest = read_until(viewer, b"event: points")
+        assert b"\r\n" not in rest
+        viewer.close()
+
+
+def test_silence_is_filled(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.live.hub.PING_SECONDS", 0.5)
+    monkeypatch.setattr("server.live.hub.SWEEP_SECONDS", 0.2)
+    with running(recording.database.url, tmp_path) as (address, _):
+        viewer = ask(address)
+        heard = read_until(viewer, b"8\r\n: ping\n\n\r\n")
+        assert heard.count(b"event: ") == 1
+        viewer.close()
+
+
+def test_runs_read_together_say_what_each_says_alone(database: Database) -> None:
+    runs = [Recording(database, claimed(database, train__steps=100_000, model__d_state=4), width=4) for _ in range(3)]
+    for n, run in enumerate(runs):
+        for _ in range(3 + n):
+            run.write(5, [nonfinite(step=run.next)])
+    with database.write() as session:
+        take_back(session, runs[1].claim.run_id, runs[1].claim.attempt, 8, "rolled back")
+    with database.write() as session:
+        lifecycle.finish(session, runs[2].claim.run_id, runs[2].claim.attempt, "finished", "done")
+    ids = [run.claim.run_id for run in runs]
+    layouts: dict[int, Layout] = {}
+    for before in (0, 1, 3, 5):
+        known = dict.fromkeys(ids, before) | {9999: 1}
+        for limit in (2, 64):  # the smaller one goes the long way
+            with database.read() as session:
+                news = read_news(session, known, layouts, limit)
+                alone = {run_id: read_events(session, run_id, before, limit) for run_id in ids}
+            assert news.pop(9999) is None
+            for run_id, (events, upper) in ((i, found) for i, found in news.items() if found):
+                told = alone[run_id]
+                assert told is not None
+                assert upper == told[1]
+                assert [(e.seq, e.encode(None)) for e in events] == [(e.seq, e.encode(None)) for e in told[0]]
+            assert set(news) == {i for i in ids if alone[i] != ([], before)}
+    assert set(layouts) == set(ids)
+
+
+def test_who_knows_more_than_the_channel_gets_nothing_twice(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.live.hub.ROUND_SECONDS", 5.0)  # time to come while the channel is behind
+    with running(recording.database.url, tmp_path) as (address, server):
+        first = ask(address)
+        begun = read_until(first, b"}\n\n")
+        eventually(lambda: not server.hub._woken.is_set())
+        (start,) = map(int, ids(begun))
+        recording.write(5)
+        recording.write(5, [nonfinite(step=recording.next)])
+        second, third = ask(address), ask(address, after=f"{start + 1}.001")  # of two frames one was seen
+        eventually(lambda: server.hub.viewers == 3)
+        last = f"\nid: {start + 2}\n".encode()
+        begun += read_until(first, last)  # the channel has come so far now
+        recording.write(5)
+        end = f"\nid: {start + 3}\n".encode()
+        numbers = [str(start), str(start + 1), f"{start + 1}.001", str(start + 2), str(start + 3)]
+        assert ids(begun + read_until(first, end)) == numbers
+        assert ids(read_until(second, end)) == ids(read_until(third, end)) == numbers[-2:]
+        for viewer in (first, second, third):
+            viewer.close()

@@ -1,0 +1,133 @@
+"""Comparison: what differs, ranges against numpy, groups that never hide a lost run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs import comparison as comparison
+from server.runs import lifecycle
+from server.runs.comparison import Comparison
+from tests.server.recording import Recording, claimed, submitted
+
+
+def ended(
+    database: Database, status: str, loss: float | None, *, points: tuple[int, ...] = (40,), **changes: object
+) -> Recording:
+    recording = Recording(database, claimed(database, **changes), layers=2, seed=int(str(changes.get("train__seed", 0))))
+    for n in points:
+        recording.write(n)
+    with database.write() as session:
+        lifecycle.finish(session, recording.claim.run_id, recording.claim.attempt, status, "", {"train_loss": loss})
+    return recording
+
+
+def compared(database: Database, run_ids: list[int], **options: object) -> Comparison:
+    with database.read() as session:
+        runs = [run for i in run_ids if (run := session.get(Run, i)) is not None]
+        return comparison.compare(session, runs, **options)  # type: ignore[arg-type]
+
+
+def ratios(recording: Recording) -> np.ndarray:
+    return np.concatenate([recording.truth[f"ssm/{layer}/grad_over_weight"] for layer in (0, 1)], axis=1)
+
+
+def test_only_what_differs_is_listed(database: Database) -> None:
+    first = submitted(database, optimizer__lr=0.1, name="a", tags=["x"])
+    second = submitted(database, optimizer__lr=0.2, task__name="digits", name="b")
+    third = submitted(database, optimizer__lr=0.1)
+    found = compared(database, [first, second, third]).differences
+    assert {d["field"]: d["values"] for d in found} == {
+        "optimizer.lr": [0.1, 0.2, 0.1],
+        "task.name": ["polynomial_memory", "digits", "polynomial_memory"],
+        "task.kernel": ["paper", None, "paper"],
+        "task.length": [100, None, 100],
+        "task.permuted": [None, False, None],
+    }
+
+
+def test_ranges_and_curves_are_those_of_the_recorded_ratios(database: Database) -> None:
+    recording = ended(database, "finished", 0.5, points=(100, 60))
+    run_id, truth = recording.claim.run_id, ratios(recording)
+    found = compared(database, [run_id])
+    finite = truth[np.isfinite(truth)]
+    span = found.ranges[0]
+    assert (span["run_id"], span["reparameterization"]) == (run_id, "best")
+    assert (span["min"], span["max"]) == (finite.min(), finite.max())
+    assert (span["finite"], span["total"]) == (len(finite), truth.size)
+    assert [span["q05"], span["median"], span["q95"]] == pytest.approx(np.quantile(finite, [0.05, 0.5, 0.95]).tolist())
+    curve = found.curves[run_id]["max_grad_over_weight"]
+    shown = np.where(np.isfinite(truth), truth, np.nan)
+    np.testing.assert_array_equal(curve.max[:, 0], np.fmax.reduce(shown, axis=1))
+    np.testing.assert_array_equal(curve.nonfinite[:, 0], (~np.isfinite(truth)).sum(axis=1))
+    np.testing.assert_array_equal(curve.last[:, 0], truth.max(axis=1))
+    loss = found.curves[run_id]["train/loss"]
+    np.testing.assert_array_equal(loss.value.view(np.uint32), recording.truth["train/loss"].view(np.uint32))
+
+
+def test_ranges_of_a_long_run_stay_exact_at_the_ends(sqlite: Database) -> None:
+    recording = ended(sqlite, "finished", 0.5, points=(3000, 4000))
+    truth = ratios(recording)
+    finite = truth[np.isfinite(truth)]
+    found = compared(sqlite, [recording.claim.run_id], points=100)
+    span = found.ranges[0]
+    assert (span["min"], span["max"], span["finite"], span["total"]) == (finite.min(), finite.max(), len(finite), truth.size)
+    assert span["median"] == pytest.approx(np.median(finite), rel=0.3)
+    curve = found.curves[recording.claim.run_id]["max_grad_over_weight"]
+    assert len(curve.step) <= 100
+    assert curve.max.max() == finite.max()
+    assert curve.count.sum() == 7000
+
+
+def test_groups_count_the_lost_and_average_the_rest(database: Database) -> None:
+    direct = {"model__reparameterization__name": "direct"}
+    runs = [
+        ended(database, "finished", 0.5, train__seed=1),
+        ended(database, "finished", 0.7, train__seed=2),
+        ended(database, "diverged", math.nan, train__seed=3),
+        ended(database, "diverged", 0.1, train__seed=1, **direct),
+        ended(database, "finished", math.inf, train__seed=2, **direct),
+    ]
+    ids = [r.claim.run_id for r in runs]
+    found = compared(database, ids)
+    best, other = found.groups
+    assert best["key"] == {"model.reparameterization.name": "best"}
+    assert (best["runs"], best["finite"], best["total"]) == (ids[:3], 2, 3)
+    assert best["final_loss"] == {"mean": pytest.approx(0.6), "min": 0.5, "max": 0.7}
+    assert (other["finite"], other["total"], other["final_loss"]) == (0, 2, {"mean": None, "min": None, "max": None})
+    values = np.concatenate([ratios(r) for r in runs[:3]])
+    finite = values[np.isfinite(values)]
+    assert best["grad_over_weight"] == {"min": finite.min(), "max": finite.max(), "finite": len(finite), "total": values.size}
+    pairs = compared(database, ids, group_by=["model.reparameterization.name", "train.seed"]).groups
+    assert [tuple(g["key"].values()) for g in pairs] == [("best", 1), ("best", 2), ("best", 3), ("direct", 1), ("direct", 2)]
+    assert compared(database, ids, group_by=[]).groups == []
+
+
+def test_a_run_without_a_result_shows_its_newest_loss(database: Database) -> None:
+    recording = Recording(database, claimed(database), weird=False)
+    recording.write(30)
+    newest = float(recording.truth["train/loss"][-1, 0])
+    group = compared(database, [recording.claim.run_id]).groups[0]
+    assert group["final_loss"]["mean"] == newest
+    assert (group["finite"], group["total"]) == (1, 1)
+
+
+def test_runs_that_recorded_nothing_are_compared_all_the_same(database: Database) -> None:
+    run_id = submitted(database)
+    found = compared(database, [run_id])
+    assert found.ranges[0] | {"run_id": None} == {
+        "run_id": None, "reparameterization": "best", "min": None, "q05": None, "median": None, "q95": None, "max": None,
+        "finite": 0, "total": 0,
+    }  # fmt: skip
+    assert found.curves == {run_id: {}}
+    assert compared(database, []) == Comparison([], [], [], [], {})
+
+
+def test_a_group_that_no_configuration_knows_is_refused(sqlite: Database) -> None:
+    run_id = submitted(sqlite)
+    with pytest.raises(ValueError, match=r"group_by has 'optimizer\.speed'; allowed are .*optimizer\.lr"):
+        compared(sqlite, [run_id], group_by=["optimizer.speed"])

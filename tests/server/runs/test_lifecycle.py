@@ -1,0 +1,281 @@
+"""The life of a run: submit, claim, heartbeat, end, loss, cancel, resume."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import func, select, update
+
+from server.database.connection import Database
+from server.database.fence import LeaseLost
+from server.database.models import AlertRow, Run, Transition, Worker
+from server.runs import lifecycle, queues
+from tests.server.recording import CPU, Recording, claim, claimed, config, run_of, submitted
+
+
+def history(database: Database, run_id: int) -> list[tuple[str, str, int | None]]:
+    with database.read() as session:
+        found = session.scalars(select(Transition).where(Transition.run_id == run_id).order_by(Transition.seq))
+        return [(t.status, t.reason, t.truncated_from) for t in found]
+
+
+def test_a_submitted_run_is_stored_complete(database: Database) -> None:
+    run = run_of(database, submitted(database, name="first", tags=["a", "b"], train__device="cuda", task__name="mnist"))
+    assert (run.status, run.name, run.tags, run.seq) == ("queued", "first", ["a", "b"], 1)
+    assert (run.needs_cuda, run.needs_data) == (True, "mnist")
+    assert run.config["optimizer"]["lr"] == 0.01
+    assert history(database, run.id) == [("queued", "submitted", None)]
+
+
+def test_an_idempotency_key_submits_once_also_at_the_same_moment(database: Database) -> None:
+    def submit(_: int) -> int:
+        with database.write() as session:
+            return lifecycle.submit(session, config(), idempotency_key="k").id
+
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(submit, range(8)))) == 1
+    with pytest.raises(lifecycle.NotAllowed, match="configured differently"), database.write() as session:
+        lifecycle.submit(session, config(train__seed=1), idempotency_key="k")
+
+
+def test_claims_go_by_priority_then_age_and_only_to_who_can_train_it(database: Database) -> None:
+    first, gpu, mnist = submitted(database), submitted(database, train__device="cuda"), submitted(database, task__name="mnist")
+    text = submitted(database, task__name="char_lm", task__file="books/a.txt")
+    with database.write() as session:
+        session.execute(update(Run).where(Run.id.in_([mnist, text])).values(priority=5))
+    small = {"devices": ["cpu"], "data": {"mnist": "train-images: truncated", "books/a.txt": "ok"}}
+    assert claim(database, "small", small).run_id == text
+    assert claim(database, "small", small).run_id == first
+    with database.write() as session:
+        assert lifecycle.claim(session, "small", small) is None
+    large = {"devices": ["cpu", "cuda:0"], "data": {"mnist": "ok"}}
+    assert [claim(database, "large", large).run_id for _ in range(2)] == [mnist, gpu]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "needs", "reason"),
+    [
+        (CPU, {"needs_cuda": False, "needs_data": ""}, None),
+        (CPU, {"needs_cuda": True, "needs_data": ""}, "no CUDA device"),
+        ({"data": {"mnist": "damaged"}}, {"needs_cuda": False, "needs_data": "mnist"}, "damaged"),
+        ({}, {"needs_cuda": False, "needs_data": "mnist"}, "does not have it"),
+        ({"devices": ["cuda"], "data": {"mnist": "ok"}}, {"needs_cuda": True, "needs_data": "mnist"}, None),
+    ],
+)
+def test_a_misfit_says_why(capabilities: dict, needs: dict, reason: str | None) -> None:
+    given = queues.misfit(capabilities, **needs)
+    assert given is None if reason is None else reason in str(given)
+
+
+def test_many_claimants_share_many_runs_without_a_double(database: Database) -> None:
+    with database.write() as session:
+        for _ in range(40):
+            lifecycle.submit(session, config())
+    start = threading.Barrier(6)
+
+    def work(owner: int) -> list[int]:
+        start.wait()
+        mine = []
+        while True:
+            with database.write() as session:
+                found = lifecycle.claim(session, f"worker {owner}", CPU)
+            if found is None:
+                return mine
+            mine.append(found.run_id)
+
+    with ThreadPoolExecutor(6) as threads:
+        taken = [run for mine in threads.map(work, range(6)) for run in mine]
+    assert Counter(taken) == Counter(range(1, 41))
+    with database.read() as session:
+        assert set(session.scalars(select(Run.attempt))) == {1}
+
+
+def test_a_resumed_claim_goes_on_after_the_newest_checkpoint(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(30)
+    run_id = recording.claim.run_id
+    with database.write() as session:
+        recording.store_checkpoint(session, run_id, 1, 10, "ten", "a" * 64)
+        recording.store_checkpoint(session, run_id, 1, 20, "twenty", "b" * 64)
+    with database.write() as session:
+        assert lifecycle.release(session, run_id, 1, "drained") == "queued"
+    again = claim(database, "other")
+    assert (again.attempt, again.checkpoint) == (2, lifecycle.Checkpoint(20, "twenty", "b" * 64))
+    assert [c.step for c in again.checkpoints] == [20, 10]
+    assert run_of(database, run_id).step == 20
+    assert history(database, run_id)[-2:] == [
+        ("queued", "drained", None),
+        ("running", "attempt 2 on other, resumed after step 20", 21),
+    ]
+
+
+def test_a_claim_without_checkpoint_starts_over_with_nothing_stored(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(30)
+    with database.write() as session:
+        lifecycle.release(session, recording.claim.run_id, 1, "lost", lost=True)
+    assert claim(database).checkpoint is None
+    assert run_of(database, recording.claim.run_id).step == 0
+    assert history(database, recording.claim.run_id)[-1][2] == 1
+
+
+def test_a_heartbeat_moves_the_beat_carries_the_cancel_and_ends_with_the_lease(database: Database) -> None:
+    own = claimed(database)
+    with database.write() as session:
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt) == lifecycle.Beat(cancel_requested=False)
+    with database.write() as session:
+        lifecycle.request_cancel(session, own.run_id)
+        lifecycle.request_cancel(session, own.run_id)
+    with database.write() as session:
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt) == lifecycle.Beat(cancel_requested=True)
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt + 1) is None
+        lifecycle.finish(session, own.run_id, own.attempt, "cancelled", "asked to")
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt) is None
+    assert [reason for _, reason, _ in history(database, own.run_id)].count("cancel requested") == 1
+
+
+def test_an_end_is_recorded_once_with_its_result(database: Database) -> None:
+    own = claimed(database)
+    where = {"step": 5, "layer": 0, "eigenvalue": 3, "tensor": "w.grad", "value": "NaN"}
+    for _ in range(2):
+        with database.write() as session:
+            lifecycle.finish(session, own.run_id, own.attempt, "diverged", "loss is NaN", {"train_loss": float("nan")}, where)
+    run = run_of(database, own.run_id)
+    assert (run.status, run.status_reason, run.owner) == ("diverged", "loss is NaN", None)
+    assert run.result == {"train_loss": "NaN"}
+    assert run.divergence == where
+    assert run.finished_at is not None
+    assert [s for s, _, _ in history(database, own.run_id)] == ["queued", "running", "diverged"]
+    with pytest.raises(LeaseLost), database.write() as session:
+        lifecycle.finish(session, own.run_id, own.attempt, "finished")
+    with pytest.raises(ValueError, match="allowed are finished, failed"), database.write() as session:
+        lifecycle.finish(session, own.run_id, own.attempt, "queued")
+
+
+def test_cancel_and_resume_know_the_status_they_need(database: Database) -> None:
+    run_id = submitted(database)
+    with database.write() as session:
+        assert lifecycle.request_cancel(session, run_id).status == "cancelled"
+    with pytest.raises(lifecycle.NotAllowed, match="is cancelled; only queued and running"), database.write() as session:
+        lifecycle.request_cancel(session, run_id)
+    with database.write() as session:
+        assert lifecycle.resume_run(session, run_id).status == "queued"
+    with pytest.raises(lifecycle.NotAllowed, match="is queued; only failed, diverged and cancelled"), database.write() as session:
+        lifecycle.resume_run(session, run_id)
+    with pytest.raises(LookupError, match="no run 99"), database.write() as session:
+        lifecycle.resume_run(session, 99)
+    own = claim(database)
+    assert (own.run_id, own.attempt) == (run_id, 1)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watched(
+    database: Database, reaper: lifecycle.Reaper, clock: Clock, seconds: float, step: float = 5.0
+) -> list[lifecycle.Lost]:
+    lost = []
+    for _ in range(int(seconds / step)):
+        clock.now += step
+        lost += reaper.tick(database)
+    return lost
+
+
+def test_the_reaper_brings_back_a_run_whose_heart_stopped(database: Database) -> None:
+    silent, beating = claimed(database), claimed(database)
+    clock = Clock()
+    reaper = lifecycle.Reaper(30.0, clock)
+    assert reaper.tick(database) == []
+    for _ in range(5):
+        assert watched(database, reaper, clock, 5) == []
+        with database.write() as session:
+            lifecycle.heartbeat(session, beating.run_id, beating.attempt)
+    assert watched(database, reaper, clock, 5) == [lifecycle.Lost(silent.run_id, 1, "queued")]
+    assert "no heartbeat for 30 s" in run_of(database, silent.run_id).status_reason
+    assert run_of(database, beating.run_id).status == "running"
+    with database.read() as session:
+        alert = session.scalars(select(AlertRow)).one()
+        seq = session.scalar(select(func.max(Transition.seq)).where(Transition.run_id == silent.run_id))
+    assert (alert.kind, alert.run_id, alert.seq) == ("worker_lost", silent.run_id, seq)
+
+
+def test_a_new_attempt_gets_a_full_lease(database: Database) -> None:
+    own = claimed(database)
+    clock = Clock()
+    reaper = lifecycle.Reaper(30.0, clock)
+    reaper.tick(database)
+    watched(database, reaper, clock, 25)
+    with database.write() as session:
+        lifecycle.release(session, own.run_id, own.attempt, "drained")
+    claim(database)
+    assert watched(database, reaper, clock, 25) == []
+    assert [lost.attempt for lost in watched(database, reaper, clock, 15)] == [2]
+
+
+def test_a_reaper_that_was_blind_reaps_nobody_at_once(database: Database) -> None:
+    claimed(database)
+    clock = Clock()
+    reaper = lifecycle.Reaper(30.0, clock)
+    reaper.tick(database)
+    clock.now += 600  # the database was away, or the machine slept
+    assert reaper.tick(database) == []
+    assert watched(database, reaper, clock, 25) == []
+    assert len(watched(database, reaper, clock, 10)) == 1
+
+
+def test_a_run_that_loses_three_workers_fails_unless_it_gets_on(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(5)
+    run_id = recording.claim.run_id
+
+    def lose(attempt: int) -> str:
+        with database.write() as session:
+            return lifecycle.release(session, run_id, attempt, "killed by signal 9", lost=True)
+
+    assert lose(1) == "queued"
+    claim(database)
+    assert lose(2) == "queued"
+    third = claim(database)
+    recording.claim = third
+    recording.cut(1)
+    recording.write(5)
+    with database.write() as session:
+        recording.store_checkpoint(session, run_id, third.attempt, 5, "x", "0" * 64)
+    assert [lose(3), claim(database).attempt, lose(4), claim(database).attempt, lose(5)] == ["queued", 4, "queued", 5, "failed"]
+    run = run_of(database, run_id)
+    assert run.status_reason == "killed by signal 9 (3 workers lost without a new checkpoint)"
+    with database.write() as session:
+        lifecycle.resume_run(session, run_id)
+    claim(database)
+    assert lose(6) == "queued"
+
+
+def test_a_lost_run_that_was_asked_to_stop_is_cancelled(database: Database) -> None:
+    own = claimed(database)
+    with database.write() as session:
+        lifecycle.request_cancel(session, own.run_id)
+        assert lifecycle.release(session, own.run_id, own.attempt, "killed", lost=True) == "cancelled"
+
+
+def test_workers_register_beat_and_leave(database: Database) -> None:
+    with database.write() as session:
+        assert not lifecycle.beat_worker(session, "w")
+        lifecycle.register_worker(session, "w", "host", 2, CPU)
+        assert lifecycle.beat_worker(session, "w")
+        lifecycle.register_worker(session, "w", "host", 2, CPU | {"devices": ["cpu", "cuda"]})
+    with database.read() as session:
+        worker = session.scalars(select(Worker)).one()
+    assert (worker.slots, worker.capabilities["devices"]) == (2, ["cpu", "cuda"])
+    with database.write() as session:
+        session.execute(update(Worker).values(seen_at=0.0))
+        lifecycle.register_worker(session, "v", "host", 1, CPU)
+        assert list(session.scalars(select(Worker.id))) == ["v"]
+        lifecycle.forget_worker(session, "v")
+        assert list(session.scalars(select(Worker.id))) == []

@@ -1,0 +1,236 @@
+"""The run list: what the filter language means, on both engines alike, and pages that neither skip nor repeat."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs import lifecycle, listing
+from server.runs.filters import COLUMNS, SHORT, FilterError, config_fields, parse_filter
+from tests.server.recording import config
+
+RUNS = [
+    # name, changes, tags, status, result
+    ("alpha", {"model__reparameterization__name": "best", "optimizer__lr": 0.005}, ["a"], "finished", {"train_loss": 0.5}),
+    ("Beta É", {"model__reparameterization__name": "direct"}, ["b", "demo x"], "diverged", {"train_loss": math.nan}),
+    ("100% _sure", {"optimizer__lr": 0.3}, [], "diverged", {"train_loss": math.inf}),
+    (None, {"task__name": "digits", "task__permuted": True, "optimizer__grad_clip": 1.0}, ["a"], "queued", None),
+    (
+        "alphabet",
+        {"task__name": "digits", "train__seed": 7},
+        ['q"x\\'],
+        "finished",
+        {"train_loss": 0.1 + 0.2, "eval_accuracy": 0.9},
+    ),
+]
+
+
+@pytest.fixture
+def listed(database: Database) -> Database:
+    """Runs 1 to 5 of RUNS."""
+    with database.write() as session:
+        for name, changes, tags, status, result in RUNS:
+            run = lifecycle.submit(session, config(**changes, name=name, tags=tags))
+            session.execute(update(Run).where(Run.id == run.id).values(status=status, result=result, created_at=1000.0 + run.id))
+    return database
+
+
+def ids(session: Session, **options: object) -> list[int]:
+    return [run.id for run in listing.list_runs(session, **options).runs]  # type: ignore[arg-type]
+
+
+def test_what_filters_mean(listed: Database) -> None:
+    expected = {
+        "": [5, 4, 3, 2, 1],
+        "reparam=direct": [2],
+        "model.reparameterization.name != best": [2],
+        "lr>=0.01 lr<0.3": [5, 4, 2],
+        "optimizer.lr = 0.005": [1],
+        "task=digits seed=7": [5],
+        "task.permuted=true": [4],
+        "task.permuted!=true": [5, 3, 2, 1],
+        "optimizer.grad_clip=null": [5, 3, 2, 1],
+        "optimizer.grad_clip!=null": [4],
+        "optimizer.grad_clip!=2": [5, 4, 3, 2, 1],
+        "task.kernel!=authors task.kernel!=null": [3, 2, 1],
+        "loss<0.4": [5],
+        "loss=0.30000000000000004": [5],
+        "loss>0.4": [3, 1],
+        "loss=inf": [3],
+        "loss=nan": [2],
+        "loss!=nan": [5, 4, 3, 1],
+        "loss=null": [4],
+        "result.eval_accuracy>0.5": [5],
+        "accuracy>0.5": [5],
+        "status=diverged": [3, 2],
+        "tag=a": [4, 1],
+        "tag!=a": [5, 3, 2],
+        'tag="demo x"': [2],
+        "tag~DEMO": [2],
+        r'tag="q\"x\\"': [5],
+        "alpha": [5, 1],
+        "ALPHA bet": [5],
+        '"beta é"': [2],
+        "name~%": [3],
+        "name~_s": [3],
+        "name=alpha": [1],
+        "name!=alpha": [5, 4, 3, 2],
+        "name=null": [4],
+        "id>=4": [5, 4],
+        "id=1.5": [],
+        "id<1e300": [5, 4, 3, 2, 1],
+        "created>1003": [5, 4],
+        "sweep=null step=0": [5, 4, 3, 2, 1],
+    }
+    with listed.read() as session:
+        assert {q: ids(session, q=q) for q in expected} == expected
+        assert ids(session, status="diverged,queued", tag="a") == [4]
+
+
+@pytest.mark.parametrize(
+    ("q", "message", "allowed"),
+    [
+        ("lr>0 colour=red", "term 2 at character 6, 'colour=red': there is no field 'colour'", "optimizer.lr"),
+        ("lr=fast", "'fast' is not a number", "a number"),
+        ("loss<nan", "nothing is < NaN", "=nan"),
+        ("lr~1", "~ needs a text", ">="),
+        ("task.permuted=maybe", "is true or false", "=true"),
+        ("tag<a", "a tag is not <", "= != ~"),
+        ("a =", "term 2 at character 3: cannot read '='", "field op value"),
+        ('name="open', "cannot read", "field op value"),
+        ('name="a"b', "cannot read", "field op value"),
+        ("x" * 1001, "q has 1001 characters", "1000"),
+        ("a " * 31, "too many terms", "30"),
+        ("name=\x01", "control characters", "printable"),
+        ("result.=1", "there is no field", "result.<name>"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_says_where_and_what_is_allowed(q: str, message: str, allowed: str) -> None:
+    with pytest.raises(FilterError) as error:
+        parse_filter(q, "sqlite")
+    assert message in str(error.value)
+    assert allowed in error.value.allowed
+
+
+def test_every_number_text_and_flag_of_the_configuration_can_be_asked_for(listed: Database) -> None:
+    fields = config_fields()
+    assert fields["optimizer.lr"] == "number"
+    assert fields["task.kernel"] == fields["model.activation"] == "text"
+    assert fields["task.permuted"] == fields["telemetry.all_eigenvalues"] == "flag"
+    values = {"number": "0", "text": "zzz", "flag": "false", "tag": "zzz"}
+    with listed.read() as session:
+        for name, kind in (
+            fields | {n: k for n, (k, _) in COLUMNS.items()} | {n: fields.get(p, "number") for n, p in SHORT.items()}
+        ).items():
+            ids(session, q=f"{name}={values[kind]}")
+            if kind != "tag":
+                assert sorted(ids(session, sort=name)) == [1, 2, 3, 4, 5]
+
+
+def test_sql_in_a_filter_is_only_text(listed: Database) -> None:
+    hostile = ["'; DROP TABLE runs; --", '" OR 1=1', "%", "x') OR ('1'='1"]
+    with listed.read() as session:
+        for text in hostile:
+            for q in (f"name={json.dumps(text)}", f"tag={json.dumps(text)}", f"name~{json.dumps(text)}", json.dumps(text)):
+                assert ids(session, q=q) == ([3] if text == "%" and "tag" not in q and "name=" not in q else [])
+            assert ids(session, tag=text) == []
+        assert len(ids(session)) == 5
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=80) | st.from_regex(r"[a-z.]{1,8} ?(=|!=|<=|~)\"?[ -~]{0,8}\"?", fullmatch=True))
+def test_any_text_is_a_filter_or_a_filter_error(q: str) -> None:
+    for dialect in ("sqlite", "postgresql"):
+        try:
+            parse_filter(q, dialect)
+        except FilterError as refused:
+            error = refused
+            continue
+        error = None
+    assert error is None or error.allowed
+
+
+def test_pages_of_any_size_give_the_sorted_list_once(listed: Database) -> None:
+    expected = {
+        "id": [1, 2, 3, 4, 5],
+        "-id": [5, 4, 3, 2, 1],
+        "name": [3, 2, 1, 5, 4],
+        "-name": [5, 1, 2, 3, 4],
+        "loss": [5, 1, 3, 2, 4],
+        "-loss": [3, 1, 5, 4, 2],
+        "lr": [1, 2, 4, 5, 3],
+        "-created": [5, 4, 3, 2, 1],
+        "status": [2, 3, 1, 5, 4],
+        "-task.permuted": [4, 5, 3, 2, 1],
+        "-sweep": [5, 4, 3, 2, 1],
+        "optimizer.grad_clip": [4, 1, 2, 3, 5],
+    }
+    with listed.read() as session:
+        for sort, order in expected.items():
+            for limit in (1, 2, 3, 5, 6):
+                page = listing.list_runs(session, sort=sort, limit=limit)
+                got = [run.id for run in page.runs]
+                while page.next_cursor is not None:
+                    page = listing.list_runs(session, sort=sort, cursor=page.next_cursor, limit=limit)
+                    got += [run.id for run in page.runs]
+                assert got == order, (sort, limit)
+
+
+def test_a_cursor_holds_while_runs_are_added(listed: Database) -> None:
+    with listed.read() as session:
+        page = listing.list_runs(session, limit=2)
+    with listed.write() as session:
+        lifecycle.submit(session, config())
+    with listed.read() as session:
+        assert ids(session, cursor=page.next_cursor, limit=10) == [3, 2, 1]
+
+
+def test_a_cursor_of_another_list_is_refused(listed: Database) -> None:
+    def forged(*parts: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+    with listed.read() as session:
+        cursor = listing.list_runs(session, sort="name", limit=1).next_cursor
+        with pytest.raises(listing.CursorError, match="made for sort 'name'"):
+            listing.list_runs(session, sort="id", cursor=cursor)
+        bad = ["", "x", "!!!!", "é", forged(), forged("id", "1"), forged({}, "1", 1)]
+        bad += [forged("id", value, 1) for value in ("x", "nan", 1, [1], True, {})]
+        bad += [forged("id", "1", number) for number in (0, -1, 2**70, True, "1", 1.5, None)]
+        for text in bad:
+            with pytest.raises(listing.CursorError):
+                listing.list_runs(session, sort="id", cursor=text)
+        with pytest.raises(listing.CursorError):
+            listing.list_runs(session, sort="name", cursor=forged("name", "a\0b", 1))
+
+
+def test_other_options_are_checked_too(sqlite: Database) -> None:
+    with sqlite.read() as session:
+        for options, error in [
+            ({"limit": 0}, ValueError),
+            ({"limit": 501}, ValueError),
+            ({"status": "done"}, FilterError),
+            ({"sort": "colour"}, FilterError),
+            ({"sort": "tag"}, FilterError),
+        ]:
+            with pytest.raises(error):
+                listing.list_runs(session, **options)  # type: ignore[arg-type]
+
+
+def test_chosen_runs_come_in_the_order_asked_for(listed: Database) -> None:
+    with listed.read() as session:
+        assert [r.id for r in listing.chosen_runs(session, ids=[4, 1, 4], limit=3)] == [4, 1]
+        assert [r.id for r in listing.chosen_runs(session, q="task=digits", limit=3)] == [4, 5]
+        assert listing.chosen_runs(session, sweep=1, limit=3) == []
+        with pytest.raises(LookupError, match="no run 77"):
+            listing.chosen_runs(session, ids=[1, 77], limit=3)
+        with pytest.raises(ValueError, match="more than 3 runs"):
+            listing.chosen_runs(session, q="", limit=3)

@@ -1,0 +1,272 @@
+"""Reading series and events: against the numbers that were written, at every zoom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from server.database.connection import Database
+from server.database.models import BlockRow
+from server.runs import lifecycle
+from server.series import reading
+from server.series.reading import SeriesData
+from server.series.zoom import Reader
+from stablessm_core.telemetry.blocks import BUCKET
+from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
+
+QUICK = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def read(database: Database, run_id: int, name: str, **options: object) -> SeriesData:
+    with database.read() as session:
+        return reading.read_series(session, run_id, name, **options)  # type: ignore[arg-type]
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    return values.view(np.uint32 if values.dtype == np.float32 else np.uint64)
+
+
+def check_envelope(data: SeriesData, steps: np.ndarray, truth: np.ndarray, max_points: int) -> None:
+    """Every bucket says of exactly its own steps what numpy says of them, and together they hold every step once."""
+    assert data.value is None
+    assert 1 <= len(data.step) <= max_points
+    assert data.step[0] == steps[0]
+    assert data.last_step[-1] == steps[-1]
+    assert data.count.sum() == len(steps)
+    with np.errstate(over="ignore"):
+        truth = truth.astype(np.float32)
+    at = 0
+    for i, n in enumerate(data.count):
+        part = truth[at : at + n]
+        assert (data.step[i], data.last_step[i]) == (steps[at], steps[at + n - 1])
+        finite = np.isfinite(part)
+        shown = np.where(finite, part, np.nan)
+        np.testing.assert_array_equal(data.min[i], np.fmin.reduce(shown, axis=0))
+        np.testing.assert_array_equal(data.max[i], np.fmax.reduce(shown, axis=0))
+        np.testing.assert_array_equal(data.nonfinite[i], (~finite).sum(axis=0))
+        np.testing.assert_array_equal(bits(data.last[i]), bits(part[-1]))
+        at += n
+
+
+def test_raw_series_come_back_bit_for_bit(database: Database) -> None:
+    recording = Recording(database, claimed(database), layers=2)
+    for points in (1, 64, 3, 200):
+        recording.write(points)
+    for name, truth in recording.truth.items():
+        data = read(database, recording.claim.run_id, name)
+        assert data.step.tolist() == list(range(1, 269))
+        assert data.value.dtype == truth.dtype
+        np.testing.assert_array_equal(bits(data.value), bits(truth), err_msg=name)
+
+
+@QUICK
+@given(
+    flushes=st.lists(st.integers(1, 300), min_size=1, max_size=12),
+    every=st.sampled_from([1, 7]),
+    form=st.sampled_from([("best", "discrete"), ("exp", "continuous"), ("direct", "discrete")]),
+    max_points=st.integers(1, 400),
+    span=st.tuples(st.floats(-0.1, 1.1), st.floats(-0.1, 1.1)),
+    seed=st.integers(0, 100),
+)
+def test_any_stretch_at_any_zoom_is_true(
+    sqlite: Database,
+    flushes: list[int],
+    every: int,
+    form: tuple[str, str],
+    max_points: int,
+    span: tuple[float, float],
+    seed: int,
+) -> None:
+    name, kind = form
+    own = claimed(sqlite, model__reparameterization__name=name, model__reparameterization__time=kind)
+    recording = Recording(sqlite, own, width=3, every=every, first=every, seed=seed)
+    for points in flushes:
+        recording.write(points)
+    steps = recording.steps
+    low, high = sorted(int(s * steps[-1]) for s in span)
+    inside = (steps >= low) & (steps <= high)
+    for series, truth in recording.truth.items():
+        data = read(sqlite, own.run_id, series, from_step=low, to_step=high, max_points=max_points)
+        if inside.sum() <= max_points:
+            assert data.step.tolist() == steps[inside].tolist()
+            np.testing.assert_array_equal(bits(data.value), bits(truth[inside]))
+        else:
+            check_envelope(data, steps[inside], truth[inside], max_points)
+
+
+def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
+    own = claimed(sqlite)
+    recording = Recording(sqlite, own, width=2)
+    for points in (3000, 30_000, 7000, 33_333):
+        recording.write(points)
+    steps = recording.steps
+    for max_points in (1000, 100, 7):
+        data = read(sqlite, own.run_id, "ssm/0/boundary_distance", max_points=max_points)
+        check_envelope(data, steps, recording.truth["ssm/0/boundary_distance"], max_points)
+        assert len(data.step) >= max_points / 2 - 1
+    inside = (steps >= 20_001) & (steps <= 60_000)
+    data = read(sqlite, own.run_id, "ssm/0/weight", from_step=20_001, to_step=60_000, max_points=300)
+    check_envelope(data, steps[inside], recording.truth["ssm/0/weight"][inside], 300)
+    with sqlite.write() as session:  # the raw blocks of what the levels cover are not even looked at
+        before = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
+        covered = session.scalar(select(func.max(BlockRow.last_step)).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))
+        for row in session.scalars(select(BlockRow).where(BlockRow.level == 0, BlockRow.last_step <= covered)):
+            row.payload = b"damaged"
+        after = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
+        np.testing.assert_array_equal(bits(after.last), bits(before.last))
+        with pytest.raises(ValueError, match="block codec"):
+            reading.read_series(session, own.run_id, "ssm/0/weight", max_points=50_000)
+
+
+def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> None:
+    own = claimed(database)
+    recording = Recording(database, own, width=2)
+    recording.write(5000)
+    with database.write() as session:
+        recording.take_back(session, own.run_id, own.attempt, 2500, "rolled back")
+    recording.cut(2500)
+    recording.write(3000)
+    with database.write() as session:
+        recording.store_checkpoint(session, own.run_id, own.attempt, 5000, "x", "0" * 64)
+        lifecycle.release(session, own.run_id, own.attempt, "lost", lost=True)
+    recording.claim = claim(database)
+    recording.cut(5001)
+    recording.write(10)
+    recording.write(2500)
+    for name, truth in recording.truth.items():
+        data = read(database, own.run_id, name, max_points=10_000)
+        assert data.step.tolist() == list(range(1, 7511))
+        np.testing.assert_array_equal(bits(data.value), bits(truth))
+        for max_points in (400, 60):
+            check_envelope(read(database, own.run_id, name, max_points=max_points), recording.steps, truth, max_points)
+
+
+def test_chosen_eigenvalues_are_the_columns_of_the_whole(sqlite: Database) -> None:
+    own = claimed(sqlite, model__reparameterization__time="continuous")
+    recording = Recording(sqlite, own, width=6)
+    recording.write(3000)
+    for name in ("grad_over_weight", "eigenvalue"):
+        for max_points in (5000, 200):
+            whole = read(sqlite, own.run_id, f"ssm/0/{name}", max_points=max_points)
+            part = read(sqlite, own.run_id, f"ssm/0/{name}", max_points=max_points, eigenvalues=[4, 0, 4])
+            assert part.eigenvalues.tolist() == [4, 0, 4]
+            for field in ("value", "min", "max", "last", "nonfinite"):
+                if getattr(whole, field) is not None:
+                    np.testing.assert_array_equal(getattr(part, field), getattr(whole, field)[:, [4, 0, 4]])
+
+
+@pytest.mark.parametrize(("eigenvalue", "allowed"), [(6, "0 to 5"), (-1, "0 to 5")])
+def test_an_eigenvalue_that_is_not_there_is_refused(sqlite: Database, eigenvalue: int, allowed: str) -> None:
+    recording = Recording(sqlite, claimed(sqlite), width=6)
+    with pytest.raises(ValueError, match=allowed):
+        read(sqlite, recording.claim.run_id, "ssm/0/weight", eigenvalues=[eigenvalue])
+
+
+def test_what_is_not_there_is_named(sqlite: Database) -> None:
+    recording = Recording(sqlite, claimed(sqlite))
+    run_id = recording.claim.run_id
+    with pytest.raises(LookupError, match="no run 99"):
+        read(sqlite, 99, "train/loss")
+    with pytest.raises(LookupError, match="no series 'train/lost'"):
+        read(sqlite, run_id, "train/lost")
+    with pytest.raises(ValueError, match="max_points is 0"):
+        read(sqlite, run_id, "train/loss", max_points=0)
+
+
+def test_nothing_recorded_yet_or_in_this_stretch_is_empty(database: Database) -> None:
+    recording = Recording(database, claimed(database), every=100, first=100)
+    run_id = recording.claim.run_id
+    for name, width in (("train/loss", 1), ("ssm/0/eigenvalue", 4)):
+        assert read(database, run_id, name).value.shape == (0, width)
+    recording.write(5)
+    for span in ({"from_step": 501}, {"to_step": 99}, {"from_step": 101, "to_step": 199}):
+        for max_points in (1, 1000):
+            data = read(database, run_id, "ssm/0/eigenvalue", max_points=max_points, **span)
+            assert (len(data.step), data.value.shape) == (0, (0, 4)), span
+
+
+def test_the_catalogue_counts_what_is_recorded(database: Database) -> None:
+    recording = Recording(database, claimed(database, model__reparameterization__time="continuous"), every=2, first=2)
+    recording.write(30)
+    recording.write(5)
+    with database.read() as session:
+        listed = reading.catalogue(session, recording.claim.run_id)
+        with pytest.raises(LookupError):
+            reading.catalogue(session, 99)
+    assert {i.name: (i.width, i.first_step, i.last_step, i.points, i.derived) for i in listed} == {
+        "train/loss": (1, 2, 70, 35, False),
+        "ssm/0/grad_over_weight": (4, 2, 70, 35, False),
+        "ssm/0/weight": (4, 2, 70, 35, False),
+        "ssm/0/dt": (4, 2, 70, 35, False),
+        "ssm/0/eigenvalue": (4, 2, 70, 35, True),
+        "ssm/0/boundary_distance": (4, 2, 70, 35, True),
+    }
+    assert all(i.meaning for i in listed)
+
+
+def test_events_come_in_order_with_everything_and_go_on_where_one_stopped(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(20)
+    recording.write(7, [nonfinite(step=25)])
+    run_id = recording.claim.run_id
+    with database.write() as session:
+        lifecycle.finish(session, run_id, recording.claim.attempt, "diverged", "it is NaN")
+    with database.read() as session:
+        events = reading.events_after(session, run_id, 0)
+        assert [e.seq for e in events] == [1, 2, 3, 4, 5]
+        assert [e.transition.status if e.transition else None for e in events] == ["queued", "running", None, None, "diverged"]
+        assert [len(e.alerts) for e in events] == [0, 0, 0, 1, 0]
+        assert (events[3].attempt, events[3].last_step) == (1, 27)
+        assert [e.seq for e in reading.events_after(session, run_id, 2, limit=2)] == [3, 4]
+        assert reading.events_after(session, run_id, 5) == []
+    for name, truth in recording.truth.items():
+        parts = [p for e in events for p in e.points if p.name == name]
+        assert np.concatenate([p.step for p in parts]).tolist() == list(range(1, 28))
+        np.testing.assert_array_equal(bits(np.concatenate([p.value for p in parts])), bits(truth))
+
+
+def test_events_whose_points_were_taken_back_are_left_out(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(10)
+    recording.write(10)
+    with database.write() as session:
+        recording.take_back(session, recording.claim.run_id, recording.claim.attempt, 6, "rolled back")
+    recording.cut(6)
+    recording.write(3)
+    with database.read() as session:
+        events = reading.events_after(session, recording.claim.run_id, 2)
+    assert [(e.seq, e.points[0].step.tolist() if e.points else None) for e in events] == [
+        (3, [1, 2, 3, 4, 5]),
+        (5, None),
+        (6, [6, 7, 8]),
+    ]
+    assert events[1].transition.truncated_from == 6
+
+
+def test_a_million_steps_are_read_through_few_blocks(sqlite: Database) -> None:
+    """1,000 buckets of a million steps come from the coarsest levels and a tail, not from 1,000,000 points."""
+    own = claimed(sqlite)
+    recording = Recording(sqlite, own, width=1, weird=False)
+    for _ in range(10):
+        recording.write(100_000)
+    with sqlite.read() as session:
+        layout = reading.Layout(session, own.run_id)
+        reader = Reader(session, layout, layout.find("ssm/0/weight"), None)
+        first, _, weight, _ = reader.elements(2, 1, 1_000_000)
+        data = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=1000, layout=layout)
+    assert weight.sum() == 1_000_000
+    assert len(first) < 1_000_000 // BUCKET**2 + 2 * BUCKET * 128
+    check_envelope(data, recording.steps, recording.truth["ssm/0/weight"], 1000)
+
+
+def test_a_queued_run_has_an_empty_catalogue(sqlite: Database) -> None:
+    run_id = submitted(sqlite)
+    with sqlite.read() as session:
+        assert reading.catalogue(session, run_id) == []
+        assert [e.seq for e in reading.events_after(session, run_id, 0)] == [1]
+        assert reading.events_after(session, 99, 0) == []

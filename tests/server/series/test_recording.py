@@ -1,0 +1,314 @@
+"""Storing flushes: numbered without gaps, fenced, repeatable; taking steps back."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.fence import LeaseLost
+from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
+from server.runs import lifecycle
+from server.series import reading, recording
+from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.series import layer_catalogue
+from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
+
+
+def rows(database: Database, run_id: int) -> list[tuple[object, ...]]:
+    """Everything stored of the run's blocks, payload included."""
+    with database.read() as session:
+        stored = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id))
+        return sorted((b.group, b.level, b.first_step, b.last_step, b.count, b.attempt, b.seq, b.payload) for b in stored)
+
+
+def transitions(database: Database, run_id: int) -> list[Transition]:
+    with database.read() as session:
+        return list(session.scalars(select(Transition).where(Transition.run_id == run_id).order_by(Transition.seq)))
+
+
+def store(database: Database, own: lifecycle.Claim, flush: list[Block], step: int, attempt: int | None = None, alerts=()) -> int:
+    with database.write() as session:
+        return recording.store_flush(session, own.run_id, attempt or own.attempt, flush, alerts, step, 10.0)
+
+
+def test_a_flush_is_one_event_with_its_alerts(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(64, [nonfinite()])
+    run = run_of(database, recording.claim.run_id)
+    assert (run.seq, run.step, run.steps_per_second) == (3, 64, 100.0)  # submitted, claimed, flush
+    with database.read() as session:
+        assert set(session.scalars(select(BlockRow.seq))) == {3}
+        alert = session.scalars(select(AlertRow)).one()
+    assert (alert.seq, alert.attempt, alert.value, alert.step) == (3, 1, "NaN", 3)
+
+
+def test_a_repeated_flush_changes_nothing_and_takes_no_number(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    flush = recording.write(64, [nonfinite()])
+    before = rows(database, recording.claim.run_id)
+    assert store(database, recording.claim, flush, 64, alerts=[nonfinite()]) == 3
+    assert rows(database, recording.claim.run_id) == before
+    assert run_of(database, recording.claim.run_id).seq == 3
+    recording.write(10)
+    assert run_of(database, recording.claim.run_id).seq == 4
+
+
+def test_a_repeated_older_flush_does_not_turn_the_progress_back(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    first = recording.write(64)
+    recording.write(64)
+    store(database, recording.claim, first, 64)
+    assert run_of(database, recording.claim.run_id).step == 128
+
+
+def test_progress_alone_makes_no_event(database: Database) -> None:
+    own = claimed(database)
+    assert store(database, own, [], 5) == 2
+    run = run_of(database, own.run_id)
+    assert (run.seq, run.step) == (2, 5)
+
+
+def test_an_alert_is_kept_once_per_event_and_tensor(database: Database) -> None:
+    own = claimed(database)
+    alerts = [
+        nonfinite(),
+        nonfinite(),
+        nonfinite(tensor="head.weight"),
+        nonfinite(value=math.inf, step=4),
+        nonfinite("dead_eigenvalues"),
+    ]
+    store(database, own, [], 4, alerts=alerts)
+    store(database, own, [], 4, alerts=alerts)
+    with database.read() as session:
+        assert session.scalar(select(func.count()).select_from(AlertRow)) == 4
+        assert session.scalar(select(AlertRow.value).where(AlertRow.step == 4)) == "Infinity"
+
+
+@pytest.mark.parametrize("fate", ["claimed by another", "finished", "queued again"])
+def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(8)
+    run_id, old = recording.claim.run_id, recording.claim.attempt
+    with database.write() as session:
+        if fate == "finished":
+            lifecycle.finish(session, run_id, old, "finished")
+        else:
+            lifecycle.release(session, run_id, old, "lost", lost=True)
+    if fate == "claimed by another":
+        claim(database, "another")
+    before, row = rows(database, run_id), run_of(database, run_id)
+    late = Block("scalars", 0, 9, 1, np.zeros((1, 4), np.float32))
+    acts: list[Callable[[Session], object]] = [
+        lambda s: recording.store_flush(s, run_id, old, [late], [nonfinite()], 12, 1.0),
+        lambda s: recording.store_catalogue(s, run_id, old, layer_catalogue(7, 2, "discrete")),
+        lambda s: recording.store_checkpoint(s, run_id, old, 4, "x", "0" * 64),
+        lambda s: recording.take_back(s, run_id, old, 1, "rollback"),
+        lambda s: lifecycle.set_environment(s, run_id, old, {"device": "cpu"}),
+        lambda s: lifecycle.finish(s, run_id, old, "failed", "no"),
+        lambda s: lifecycle.release(s, run_id, old, "drained"),
+    ]
+    for act in acts:
+        with pytest.raises(LeaseLost, match=f"run {run_id} is not running under attempt {old}"), database.write() as session:
+            act(session)
+    assert rows(database, run_id) == before
+    after = run_of(database, run_id)
+    assert (after.seq, after.status, after.step, after.environment) == (row.seq, row.status, row.step, None)
+
+
+def test_a_zombie_that_writes_on_while_another_takes_over_leaves_nothing(database: Database) -> None:
+    """The old worker flushes as fast as it can while its run is taken away; only the new attempt's steps remain, each once."""
+    own = claimed(database)
+    begun, refused = threading.Event(), threading.Event()
+
+    def zombie() -> None:
+        for i in range(100_000):
+            try:
+                store(database, own, [Block("scalars", 0, 1 + 2 * i, 1, np.full((1, 2), 1, np.float32))], 2 * i + 2)
+            except LeaseLost:
+                refused.set()
+                return
+            if i == 3:
+                begun.set()
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    assert begun.wait(100)
+    with database.write() as session:
+        lifecycle.release(session, own.run_id, own.attempt, "lost contact", lost=True)
+    heir = claim(database, "heir")
+    for i in range(4):
+        store(database, heir, [Block("scalars", 0, 1 + 3 * i, 1, np.full((1, 3), 2, np.float32))], 3 * i + 3)
+    thread.join()
+    assert refused.is_set()
+    stored = [(first, last, attempt) for _, _, first, last, _, attempt, _, _ in rows(database, own.run_id)]
+    assert stored == [(1, 3, 2), (4, 6, 2), (7, 9, 2), (10, 12, 2)]
+    assert run_of(database, own.run_id).step == 12
+
+
+def test_numbers_have_no_gaps_under_concurrent_writers(database: Database) -> None:
+    """Flushes, heartbeats and cancels of several threads: every number is one event, none is missing."""
+    own = claimed(database)
+    start = threading.Barrier(4)
+
+    def flushes(lane: int) -> None:
+        start.wait()
+        for i in range(12):
+            store(database, own, [Block(f"lane/{lane}", 0, 1 + 4 * i, 1, np.ones((1, 4), np.float32))], 4 * i)
+
+    def beats() -> None:
+        start.wait()
+        for i in range(12):
+            with database.write() as session:
+                lifecycle.heartbeat(session, own.run_id, own.attempt)
+                if i == 6:
+                    lifecycle.request_cancel(session, own.run_id)
+
+    threads = [threading.Thread(target=flushes, args=(i,)) for i in range(3)] + [threading.Thread(target=beats)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as session:
+        used = sorted([*session.scalars(select(BlockRow.seq)), *session.scalars(select(Transition.seq))])
+    run = run_of(database, own.run_id)
+    assert used == list(range(1, run.seq + 1))
+    assert run.seq == 2 + 36 + 1
+    assert run.beat == 12
+
+
+def test_taking_back_cuts_the_straddling_block_and_says_so(database: Database) -> None:
+    recording = Recording(database, claimed(database), every=3, first=3)
+    for points in (50, 50, 50):
+        recording.write(points)
+    run_id, attempt = recording.claim.run_id, recording.claim.attempt
+    with database.write() as session:
+        recording.store_checkpoint(session, run_id, attempt, 150, "old", "0" * 64)
+        recording.store_checkpoint(session, run_id, attempt, 440, "new", "1" * 64)
+        seq = recording.take_back(session, run_id, attempt, 200, "rolled back")
+    recording.cut(200)
+    with database.read() as session:
+        for name, truth in recording.truth.items():
+            data = reading.read_series(session, run_id, name, max_points=10_000)
+            assert data.step.tolist() == recording.steps.tolist() == list(range(3, 200, 3))
+            np.testing.assert_array_equal(data.value.view(np.uint32 if truth.dtype == np.float32 else np.uint64).ravel(),
+                                          truth.view(np.uint32 if truth.dtype == np.float32 else np.uint64).ravel())  # fmt: skip
+        assert list(session.scalars(select(CheckpointRow.step))) == [150]
+    last = transitions(database, run_id)[-1]
+    assert (last.seq, last.status, last.reason, last.truncated_from, last.step) == (seq, "running", "rolled back", 200, 199)
+    assert run_of(database, run_id).step == 199
+
+
+def test_taking_back_removes_coarse_blocks_that_reach_into_what_is_gone(database: Database) -> None:
+    recording = Recording(database, claimed(database), width=2, weird=False)
+    recording.write(5000)  # coarse blocks of 2,048 steps: 1-2048, 2049-4096
+    run_id = recording.claim.run_id
+    with database.write() as session:
+        assert session.scalar(select(func.count()).where(BlockRow.level == 1, BlockRow.group == "ssm/0")) == 2
+        recording.take_back(session, run_id, recording.claim.attempt, 4096, "rolled back")
+        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
+        recording.take_back(session, run_id, recording.claim.attempt, 2049, "rolled back")
+        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
+
+
+def test_alerts_of_steps_taken_back_stay(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(20, [nonfinite(step=15)])
+    with database.write() as session:
+        recording.take_back(session, recording.claim.run_id, recording.claim.attempt, 10, "rolled back")
+        assert session.scalar(select(func.count()).select_from(AlertRow)) == 1
+
+
+def test_a_checkpoint_ahead_of_its_telemetry_is_refused(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(8)
+    with pytest.raises(ValueError, match="checkpoint of step 9 comes before its telemetry"), database.write() as session:
+        recording.store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 9, "x", "0" * 64)
+
+
+def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(8)
+    for digest in ("0" * 64, "1" * 64):
+        with database.write() as session:
+            recording.store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 8, "x", digest)
+    with database.read() as session:
+        assert session.scalars(select(CheckpointRow.sha256)).one() == "1" * 64
+
+
+def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Database) -> None:
+    own = claimed(database)
+    layer = layer_catalogue(0, 8, "continuous")
+    for _ in range(2):
+        with database.write() as session:
+            recording.store_catalogue(session, own.run_id, own.attempt, layer)
+    with database.write() as session:
+        recording.store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, "continuous"))
+        offsets = {r.name: r.offset for r in session.scalars(select(SeriesRow).where(SeriesRow.group == "ssm/0"))}
+    assert offsets == {
+        "ssm/0/grad_over_weight": 0, "ssm/0/weight": 8, "ssm/0/dt": 16, "ssm/0/eigenvalue": 24, "ssm/0/boundary_distance": 32
+    }  # fmt: skip
+    changed = [replace(s, width=9) for s in layer]
+    with pytest.raises(ValueError, match="has it as"), database.write() as session:
+        recording.store_catalogue(session, own.run_id, own.attempt, changed)
+    joining = [replace(layer[0], name="ssm/0/other")]
+    with pytest.raises(ValueError, match="joins group 'ssm/0'"), database.write() as session:
+        recording.store_catalogue(session, own.run_id, own.attempt, joining)
+
+
+def test_deleting_a_run_leaves_nothing_and_its_number_is_not_given_again(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(8, [nonfinite()])
+    with database.write() as session:
+        session.delete(session.get(Run, recording.claim.run_id))
+    with database.read() as session:
+        for table in (BlockRow, AlertRow, Transition, SeriesRow):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+    assert submitted(database) > recording.claim.run_id
+
+
+def _alerts(database: Database, run_id: int) -> list[tuple[int, int, str]]:
+    with database.read() as session:
+        found = session.scalars(select(AlertRow).where(AlertRow.run_id == run_id).order_by(AlertRow.id))
+        return [(alert.step, alert.attempt, alert.message) for alert in found]
+
+
+def test_taking_back_may_be_said_twice(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    recording.write(20)
+    for _ in range(2):
+        with database.write() as session:
+            seq = recording.take_back(session, recording.claim.run_id, 1, 11, "rollback 1 of 3")
+    assert [t.truncated_from for t in transitions(database, recording.claim.run_id)] == [None, None, 11]
+    assert run_of(database, recording.claim.run_id).seq == seq
+
+
+def test_an_alert_of_a_step_that_is_trained_again_after_a_resume_is_the_same_alert(database: Database) -> None:
+    own = claimed(database)
+    store(database, own, [], 4, alerts=[nonfinite(step=3)])
+    with database.write() as session:
+        lifecycle.release(session, own.run_id, 1, "killed", lost=True)
+    again = claim(database)
+    before = run_of(database, own.run_id).seq
+    assert store(database, again, [], 4, alerts=[nonfinite(step=3)]) == before, "nothing new, no event"
+    kept = [alert for alert in _alerts(database, own.run_id) if alert[0] == 3]
+    assert kept == [(3, 1, "it is NaN")]
+
+
+def test_an_alert_that_recurs_at_the_same_step_after_a_rollback_is_seen_again(database: Database) -> None:
+    recording = Recording(database, claimed(database))
+    run_id = recording.claim.run_id
+    recording.write(5, [nonfinite(step=5)])
+    with database.write() as session:
+        taken_back = recording.take_back(session, run_id, 1, 3, "rollback 1 of 3")
+    for _ in range(2):  # and once more, because the answer was lost
+        assert store(database, recording.claim, [], 5, alerts=[nonfinite(step=5)]) == taken_back + 1
+    assert store(database, recording.claim, [], 5, alerts=[replace(nonfinite(step=5), message="NaN, 2 of 3")]) == taken_back + 2
+    assert _alerts(database, run_id) == [(5, 1, "NaN, 2 of 3")]

@@ -1,0 +1,45 @@
+"""The archivist: a thread of the worker that merges the blocks of ended runs when the machine has nothing better to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+
+from server.database.connection import Database
+from server.series.compaction import SETTLED_SECONDS, compact_next
+from worker.writer import AWAY
+
+LOOK_SECONDS = 20.0
+BREATH_SECONDS = 0.05  # between two batches, for whoever waits for the database
+
+log = logging.getLogger(__name__)
+
+
+class Archivist(threading.Thread):
+    """Any number of workers may have one each: two that meet at one run do no harm. Ends with `stop`."""
+
+    def __init__(
+        self, database: Database, stop: threading.Event, *, look: float = LOOK_SECONDS, settled: float = SETTLED_SECONDS
+    ) -> None:
+        super().__init__(name="archivist", daemon=True)
+        self._database, self._stopping, self._look = database, stop, look
+        self._settled = settled
+
+    def run(self) -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # of this thread alone
+        while not self._stopping.wait(self._look):
+            try:
+                while not self._stopping.is_set() and (
+                    run_id := compact_next(self._database, settled=self._settled, pause=self._pause)
+                ):
+                    log.info("compacted", extra={"run": run_id})
+            except AWAY as error:
+                log.warning("compaction waits, database away: %s", error.args[0])
+            except Exception:
+                log.exception("compaction failed")
+
+    def _pause(self) -> bool:
+        return self._stopping.wait(BREATH_SECONDS)

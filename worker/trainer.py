@@ -1,0 +1,121 @@
+"""The training process: imports torch, says what it can do, waits for one run, trains it, stores it, and goes.
+
+It keeps its own lease alive and writes its own telemetry, so a run whose process is gone is silent at once, and a run whose
+worker is gone ends with it: by the parent's death signal, and by the end of the line to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from server.logs import start_logging
+from worker.exit_causes import of_exception
+from worker.pipe import Link
+from worker.write_statistics import TELL_SECONDS
+
+if TYPE_CHECKING:
+    from worker.attempt import Attempt
+
+PR_SET_PDEATHSIG = 1
+OOM_SCORE = 500  # memory runs out: the kernel takes the training first, the server and the database last
+FAILED = 1
+
+log = logging.getLogger("worker.trainer")
+
+
+def main() -> int:
+    end, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)  # before anything that takes time
+    faulthandler.enable()
+    start_logging()
+    link = Link(socket.socket(fileno=end))
+    from stablessm_core.training.environment import keep_freed_memory  # torch and the trainer: this takes seconds
+    from worker.attempt import Attempt
+    from worker.capabilities import report, warm_up
+
+    keep_freed_memory()
+    warm_up()
+    try:
+        link.send({"capabilities": report()})
+        order = link.receive()
+    except (EOFError, OSError):
+        return 0  # never needed
+    assert order is not None
+    try:
+        _log_to(Path(order["log"]))
+    except OSError as error:  # nothing can be kept of this run here: no checkpoint, no spool
+        link.send({"event": "failed", "reason": of_exception(error)})
+        return FAILED
+    start_logging(run=order["run_id"], attempt=order["attempt"])
+    attempt = Attempt(order)
+    threading.Thread(target=_listen, args=(link, attempt), name="worker-link", daemon=True).start()
+    threading.Thread(target=_tell, args=(link, attempt), name="writes", daemon=True).start()
+    try:
+        status = attempt.run(on_ready=lambda: link.send({"event": "training"}))
+    except Exception as error:
+        log.exception("run failed")
+        link.send({"event": "failed", "reason": of_exception(error)})
+        attempt.settle()
+        _tell_once(link, attempt)
+        return FAILED
+    _tell_once(link, attempt)
+    link.send({"event": "ended", "status": status})
+    return 0
+
+
+def _listen(link: Link, attempt: Attempt) -> None:
+    while True:
+        try:
+            message = link.receive()
+        except EOFError:
+            os._exit(FAILED)  # the worker is gone, and with it whoever could end us
+        if message is not None:
+            attempt.ask(message["stop"])
+
+
+def _tell(link: Link, attempt: Attempt) -> None:
+    while True:
+        time.sleep(TELL_SECONDS)
+        _tell_once(link, attempt)
+
+
+def _tell_once(link: Link, attempt: Attempt) -> None:
+    try:
+        link.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
+    except OSError:
+        pass  # the worker is gone; whoever listens to it ends this process
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        try:
+            Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+        except OSError as error:
+            log.warning("the kernel's memory killer is not told to take this process first: %s", error)
+    if os.getppid() != parent:  # it was gone before we asked
+        sys.exit(FAILED)
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log_file, 1)
+    os.dup2(log_file, 2)
+    os.close(log_file)
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # nothing is left to do: an interpreter that tidies up torch takes long and can crash
