@@ -18,7 +18,7 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
 from server.runs import lifecycle
-from server.series import recording
+from server.series.recording import store_checkpoint, store_flush, take_back
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.detectors import Alert
@@ -109,9 +109,7 @@ class Protocol(RuleBasedStateMachine):
         alert = Alert("nonfinite_loss", "critical", first, TRAIN_LOSS, None, None, "", float("nan"), "NaN")
 
         def store(session: Any) -> None:
-            recording.store_flush(
-                session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1
-            )
+            store_flush(session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1)
 
         if self.act(actor, store):
             actor.step += count
@@ -126,7 +124,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         if actor.step:
             path, digest = f"{actor.attempt}-{actor.step}", "0" * 64
-            self.act(actor, lambda s: recording.store_checkpoint(s, self.run_id, actor.attempt, actor.step, path, digest))
+            self.act(actor, lambda s: store_checkpoint(s, self.run_id, actor.attempt, actor.step, path, digest))
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), back=st.integers(0, 8))
@@ -134,7 +132,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         to = max(0, actor.step - back)
         reason = f"occasion {self.run().seq}"
-        if self.act(actor, lambda s: recording.take_back(s, self.run_id, actor.attempt, to + 1, reason)):
+        if self.act(actor, lambda s: take_back(s, self.run_id, actor.attempt, to + 1, reason)):
             actor.step = to
 
     @precondition(lambda self: self.actors)

@@ -11,7 +11,7 @@ import numpy as np
 from server.database.connection import Database
 from server.database.models import Run
 from server.runs import lifecycle
-from server.series import recording
+from server.series.recording import store_catalogue, store_flush
 from stablessm_core import formulas
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
@@ -91,7 +91,7 @@ class Recording:
         self.map = self.claim.config["model"]["reparameterization"]
         self.next = self.first
         with self.database.write() as session:
-            recording.store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
+            store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
 
     @property
     def catalogue(self) -> list[Series]:
@@ -115,7 +115,7 @@ class Recording:
             flush += self._group(group, [f"{group}/{kind}" for kind in kinds], np.concatenate(recorded))
         step = self.next + (points - 1) * self.every
         with self.database.write() as session:
-            recording.store_flush(session, self.claim.run_id, self.claim.attempt, flush, list(alerts), step, 100.0)
+            store_flush(session, self.claim.run_id, self.claim.attempt, flush, list(alerts), step, 100.0)
         self.next = step + self.every
         return flush
 

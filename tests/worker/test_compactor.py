@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
 from server.runs import lifecycle
-from server.series import recording
+from server.series.recording import store_catalogue, store_flush
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import TRAIN_LOSS, scalar
@@ -33,10 +33,10 @@ def _ended(database: Database) -> int:
     with database.write() as session:
         claim = lifecycle.claim(session, "worker", {"devices": ["cpu"], "data": {}})
         assert claim is not None
-        recording.store_catalogue(session, claim.run_id, claim.attempt, [scalar(TRAIN_LOSS)])
+        store_catalogue(session, claim.run_id, claim.attempt, [scalar(TRAIN_LOSS)])
         for i in range(4):
             block = Block("scalars", 0, 1 + 2 * i, 1, np.ones((1, 2), np.float32))
-            recording.store_flush(session, claim.run_id, claim.attempt, [block], step=2 * i + 2)
+            store_flush(session, claim.run_id, claim.attempt, [block], step=2 * i + 2)
         lifecycle.finish(session, claim.run_id, claim.attempt, "finished")
     return claim.run_id
 

@@ -27,7 +27,7 @@ from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import BlockRow, CheckpointRow, Run
 from server.database.revision import SchemaMismatch
-from server.series import recording
+from server.series.recording import store_checkpoint
 from tests.server.filled import HOSTILE, checksums, fill
 from tests.server.recording import Recording, claimed, submitted
 
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_is_replaced_during_the_backup_is_in_it(database: Data
     place.write_bytes(b"weights")
     Recording(database, claim).write(4)
     with database.write() as session:
-        recording.store_checkpoint(session, claim.run_id, claim.attempt, 1, path, hashlib.sha256(b"weights").hexdigest())
+        store_checkpoint(session, claim.run_id, claim.attempt, 1, path, hashlib.sha256(b"weights").hexdigest())
     removed = []
 
     def remove(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import event, func, select
 from server.database.connection import Database
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.runs import deletion, lifecycle
+from server.series.recording import store_checkpoint
 from tests.server.recording import Recording, claim, claimed, nonfinite
 
 
@@ -19,7 +20,7 @@ def ended(database: Database, flushes: int = 30) -> Recording:
         recording.write(2, [nonfinite(step=i)])
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     with database.write() as session:
-        recording.store_checkpoint(session, run_id, attempt, 20, "x", "0" * 64)
+        store_checkpoint(session, run_id, attempt, 20, "x", "0" * 64)
         lifecycle.finish(session, run_id, attempt, "failed")
     return recording
 

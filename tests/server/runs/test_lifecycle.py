@@ -13,6 +13,7 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import AlertRow, Run, Transition, Worker
 from server.runs import lifecycle, queues
+from server.series.recording import store_checkpoint
 from tests.server.recording import CPU, Recording, claim, claimed, config, run_of, submitted
 
 
@@ -98,8 +99,8 @@ def test_a_resumed_claim_goes_on_after_the_newest_checkpoint(database: Database)
     recording.write(30)
     run_id = recording.claim.run_id
     with database.write() as session:
-        recording.store_checkpoint(session, run_id, 1, 10, "ten", "a" * 64)
-        recording.store_checkpoint(session, run_id, 1, 20, "twenty", "b" * 64)
+        store_checkpoint(session, run_id, 1, 10, "ten", "a" * 64)
+        store_checkpoint(session, run_id, 1, 20, "twenty", "b" * 64)
     with database.write() as session:
         assert lifecycle.release(session, run_id, 1, "drained") == "queued"
     again = claim(database, "other")
@@ -247,7 +248,7 @@ def test_a_run_that_loses_three_workers_fails_unless_it_gets_on(database: Databa
     recording.cut(1)
     recording.write(5)
     with database.write() as session:
-        recording.store_checkpoint(session, run_id, third.attempt, 5, "x", "0" * 64)
+        store_checkpoint(session, run_id, third.attempt, 5, "x", "0" * 64)
     assert [lose(3), claim(database).attempt, lose(4), claim(database).attempt, lose(5)] == ["queued", 4, "queued", 5, "failed"]
     run = run_of(database, run_id)
     assert run.status_reason == "killed by signal 9 (3 workers lost without a new checkpoint)"

@@ -18,6 +18,7 @@ from server.live.frames import read_events
 from server.runs import lifecycle
 from server.series import compaction, reading
 from server.series.compaction import compact, compact_next
+from server.series.recording import store_catalogue, store_checkpoint, store_flush
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import EVAL, EVAL_LOSS, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
@@ -32,7 +33,7 @@ def record(database: Database, *, every: int = 1, scale: int = 1, **changes: Any
     recording = Recording(database, claimed(database, **changes), layers=2, width=3, every=every)
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     with database.write() as session:
-        recording.store_catalogue(session, run_id, attempt, [scalar(EVAL_LOSS, EVAL)])
+        store_catalogue(session, run_id, attempt, [scalar(EVAL_LOSS, EVAL)])
     for i, points in enumerate(FLUSHES):
         recording.write(points * scale, [nonfinite(step=recording.next)] if i == 4 else [])
         evaluate(recording)
@@ -43,7 +44,7 @@ def evaluate(recording: Recording) -> None:
     step = recording.next - recording.every
     block = Block(EVAL, 0, step, 1, np.float32([[np.nan if step % 2 else step]]))
     with recording.database.write() as session:
-        recording.store_flush(session, recording.claim.run_id, recording.claim.attempt, [block], step=step)
+        store_flush(session, recording.claim.run_id, recording.claim.attempt, [block], step=step)
 
 
 def end(database: Database, run_id: int, status: str = "failed") -> None:
@@ -119,7 +120,7 @@ def test_a_resume_after_compaction_cuts_exactly_what_it_cut_before(database: Dat
         recording = record(database, scale=6)
         run_id = recording.claim.run_id
         with database.write() as session:
-            recording.store_checkpoint(session, run_id, 1, from_step - 1, "x", "0" * 64)
+            store_checkpoint(session, run_id, 1, from_step - 1, "x", "0" * 64)
         end(database, run_id)
         if compacted:
             assert compact(database, run_id)

@@ -13,6 +13,7 @@ from server.database.models import BlockRow
 from server.runs import lifecycle
 from server.series import reading
 from server.series.reading import SeriesData
+from server.series.recording import store_checkpoint, take_back
 from server.series.zoom import Reader
 from stablessm_core.telemetry.blocks import BUCKET
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
@@ -128,11 +129,11 @@ def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> 
     recording = Recording(database, own, width=2)
     recording.write(5000)
     with database.write() as session:
-        recording.take_back(session, own.run_id, own.attempt, 2500, "rolled back")
+        take_back(session, own.run_id, own.attempt, 2500, "rolled back")
     recording.cut(2500)
     recording.write(3000)
     with database.write() as session:
-        recording.store_checkpoint(session, own.run_id, own.attempt, 5000, "x", "0" * 64)
+        store_checkpoint(session, own.run_id, own.attempt, 5000, "x", "0" * 64)
         lifecycle.release(session, own.run_id, own.attempt, "lost", lost=True)
     recording.claim = claim(database)
     recording.cut(5001)
@@ -235,7 +236,7 @@ def test_events_whose_points_were_taken_back_are_left_out(database: Database) ->
     recording.write(10)
     recording.write(10)
     with database.write() as session:
-        recording.take_back(session, recording.claim.run_id, recording.claim.attempt, 6, "rolled back")
+        take_back(session, recording.claim.run_id, recording.claim.attempt, 6, "rolled back")
     recording.cut(6)
     recording.write(3)
     with database.read() as session:

@@ -16,7 +16,8 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.runs import lifecycle
-from server.series import reading, recording
+from server.series import reading
+from server.series.recording import store_catalogue, store_checkpoint, store_flush, take_back
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
@@ -36,7 +37,7 @@ def transitions(database: Database, run_id: int) -> list[Transition]:
 
 def store(database: Database, own: lifecycle.Claim, flush: list[Block], step: int, attempt: int | None = None, alerts=()) -> int:
     with database.write() as session:
-        return recording.store_flush(session, own.run_id, attempt or own.attempt, flush, alerts, step, 10.0)
+        return store_flush(session, own.run_id, attempt or own.attempt, flush, alerts, step, 10.0)
 
 
 def test_a_flush_is_one_event_with_its_alerts(database: Database) -> None:
@@ -107,10 +108,10 @@ def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> 
     before, row = rows(database, run_id), run_of(database, run_id)
     late = Block("scalars", 0, 9, 1, np.zeros((1, 4), np.float32))
     acts: list[Callable[[Session], object]] = [
-        lambda s: recording.store_flush(s, run_id, old, [late], [nonfinite()], 12, 1.0),
-        lambda s: recording.store_catalogue(s, run_id, old, layer_catalogue(7, 2, "discrete")),
-        lambda s: recording.store_checkpoint(s, run_id, old, 4, "x", "0" * 64),
-        lambda s: recording.take_back(s, run_id, old, 1, "rollback"),
+        lambda s: store_flush(s, run_id, old, [late], [nonfinite()], 12, 1.0),
+        lambda s: store_catalogue(s, run_id, old, layer_catalogue(7, 2, "discrete")),
+        lambda s: store_checkpoint(s, run_id, old, 4, "x", "0" * 64),
+        lambda s: take_back(s, run_id, old, 1, "rollback"),
         lambda s: lifecycle.set_environment(s, run_id, old, {"device": "cpu"}),
         lambda s: lifecycle.finish(s, run_id, old, "failed", "no"),
         lambda s: lifecycle.release(s, run_id, old, "drained"),
@@ -190,9 +191,9 @@ def test_taking_back_cuts_the_straddling_block_and_says_so(database: Database) -
         recording.write(points)
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     with database.write() as session:
-        recording.store_checkpoint(session, run_id, attempt, 150, "old", "0" * 64)
-        recording.store_checkpoint(session, run_id, attempt, 440, "new", "1" * 64)
-        seq = recording.take_back(session, run_id, attempt, 200, "rolled back")
+        store_checkpoint(session, run_id, attempt, 150, "old", "0" * 64)
+        store_checkpoint(session, run_id, attempt, 440, "new", "1" * 64)
+        seq = take_back(session, run_id, attempt, 200, "rolled back")
     recording.cut(200)
     with database.read() as session:
         for name, truth in recording.truth.items():
@@ -212,9 +213,9 @@ def test_taking_back_removes_coarse_blocks_that_reach_into_what_is_gone(database
     run_id = recording.claim.run_id
     with database.write() as session:
         assert session.scalar(select(func.count()).where(BlockRow.level == 1, BlockRow.group == "ssm/0")) == 2
-        recording.take_back(session, run_id, recording.claim.attempt, 4096, "rolled back")
+        take_back(session, run_id, recording.claim.attempt, 4096, "rolled back")
         assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
-        recording.take_back(session, run_id, recording.claim.attempt, 2049, "rolled back")
+        take_back(session, run_id, recording.claim.attempt, 2049, "rolled back")
         assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
 
 
@@ -222,7 +223,7 @@ def test_alerts_of_steps_taken_back_stay(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(20, [nonfinite(step=15)])
     with database.write() as session:
-        recording.take_back(session, recording.claim.run_id, recording.claim.attempt, 10, "rolled back")
+        take_back(session, recording.claim.run_id, recording.claim.attempt, 10, "rolled back")
         assert session.scalar(select(func.count()).select_from(AlertRow)) == 1
 
 
@@ -230,7 +231,7 @@ def test_a_checkpoint_ahead_of_its_telemetry_is_refused(database: Database) -> N
     recording = Recording(database, claimed(database))
     recording.write(8)
     with pytest.raises(ValueError, match="checkpoint of step 9 comes before its telemetry"), database.write() as session:
-        recording.store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 9, "x", "0" * 64)
+        store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 9, "x", "0" * 64)
 
 
 def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
@@ -238,7 +239,7 @@ def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
     recording.write(8)
     for digest in ("0" * 64, "1" * 64):
         with database.write() as session:
-            recording.store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 8, "x", digest)
+            store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 8, "x", digest)
     with database.read() as session:
         assert session.scalars(select(CheckpointRow.sha256)).one() == "1" * 64
 
@@ -248,19 +249,19 @@ def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Databas
     layer = layer_catalogue(0, 8, "continuous")
     for _ in range(2):
         with database.write() as session:
-            recording.store_catalogue(session, own.run_id, own.attempt, layer)
+            store_catalogue(session, own.run_id, own.attempt, layer)
     with database.write() as session:
-        recording.store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, "continuous"))
+        store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, "continuous"))
         offsets = {r.name: r.offset for r in session.scalars(select(SeriesRow).where(SeriesRow.group == "ssm/0"))}
     assert offsets == {
         "ssm/0/grad_over_weight": 0, "ssm/0/weight": 8, "ssm/0/dt": 16, "ssm/0/eigenvalue": 24, "ssm/0/boundary_distance": 32
     }  # fmt: skip
     changed = [replace(s, width=9) for s in layer]
     with pytest.raises(ValueError, match="has it as"), database.write() as session:
-        recording.store_catalogue(session, own.run_id, own.attempt, changed)
+        store_catalogue(session, own.run_id, own.attempt, changed)
     joining = [replace(layer[0], name="ssm/0/other")]
     with pytest.raises(ValueError, match="joins group 'ssm/0'"), database.write() as session:
-        recording.store_catalogue(session, own.run_id, own.attempt, joining)
+        store_catalogue(session, own.run_id, own.attempt, joining)
 
 
 def test_deleting_a_run_leaves_nothing_and_its_number_is_not_given_again(database: Database) -> None:
@@ -285,7 +286,7 @@ def test_taking_back_may_be_said_twice(database: Database) -> None:
     recording.write(20)
     for _ in range(2):
         with database.write() as session:
-            seq = recording.take_back(session, recording.claim.run_id, 1, 11, "rollback 1 of 3")
+            seq = take_back(session, recording.claim.run_id, 1, 11, "rollback 1 of 3")
     assert [t.truncated_from for t in transitions(database, recording.claim.run_id)] == [None, None, 11]
     assert run_of(database, recording.claim.run_id).seq == seq
 
@@ -307,7 +308,7 @@ def test_an_alert_that_recurs_at_the_same_step_after_a_rollback_is_seen_again(da
     run_id = recording.claim.run_id
     recording.write(5, [nonfinite(step=5)])
     with database.write() as session:
-        taken_back = recording.take_back(session, run_id, 1, 3, "rollback 1 of 3")
+        taken_back = take_back(session, run_id, 1, 3, "rollback 1 of 3")
     for _ in range(2):  # and once more, because the answer was lost
         assert store(database, recording.claim, [], 5, alerts=[nonfinite(step=5)]) == taken_back + 1
     assert store(database, recording.claim, [], 5, alerts=[replace(nonfinite(step=5), message="NaN, 2 of 3")]) == taken_back + 2
