@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, BlockRow, Run, SeriesRow, Transition
-from server.series.recording import OF_THE_ATTEMPT
+from server.series.alerts import OF_THE_ATTEMPT
 from stablessm_core.telemetry.blocks import decode
 from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
 
