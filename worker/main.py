@@ -5,12 +5,10 @@ It never imports torch itself. SIGTERM or Ctrl-C: runs checkpoint and go back to
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import re
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -18,6 +16,7 @@ from types import FrameType
 import click
 
 from server.logs import start_logging
+from server.parent_death import die_with_parent
 from server.runs.queues import MAX_NAME, QUEUE_PATTERN
 from server.settings import Settings
 from worker.lanes import Workplace
@@ -25,7 +24,6 @@ from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS
 
 POLL_SECONDS = 0.25
 BROKER_POLL_SECONDS = 2.0  # a message may wake a worker that cannot train the run, and never wake the one that can
-PR_SET_PDEATHSIG = 1
 
 log = logging.getLogger("worker")
 
@@ -79,7 +77,7 @@ def main(
     """Train queued runs."""
     start_logging()
     if parent_pid is not None:
-        _stop_with(parent_pid)
+        die_with_parent(parent_pid)
     settings = Settings.from_environment(database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     workplace = Workplace(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues, lease=lease_seconds)
@@ -119,10 +117,3 @@ def _look(workplace: Workplace, seconds: float) -> list[threading.Thread]:
     for thread in threads:
         thread.start()
     return threads
-
-
-def _stop_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit(f"process {parent}, which was to start this worker, is gone")

@@ -6,7 +6,6 @@ worker is gone ends with it: by the parent's death signal, and by the end of the
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import logging
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from server.logs import start_logging
+from server.parent_death import die_with_parent
 from worker.exit_causes import of_exception
 from worker.pipe import Link
 from worker.write_statistics import TELL_SECONDS
@@ -26,7 +26,6 @@ from worker.write_statistics import TELL_SECONDS
 if TYPE_CHECKING:
     from worker.attempt import Attempt
 
-PR_SET_PDEATHSIG = 1
 OOM_SCORE = 500  # memory runs out: the kernel takes the training first, the server and the database last
 FAILED = 1
 
@@ -35,7 +34,8 @@ log = logging.getLogger("worker.trainer")
 
 def main() -> int:
     end, parent = int(sys.argv[1]), int(sys.argv[2])
-    _die_with(parent)  # before anything that takes time
+    die_with_parent(parent, signal.SIGKILL)  # before anything that takes time
+    _be_killed_first()
     faulthandler.enable()
     start_logging()
     link = Link(socket.socket(fileno=end))
@@ -96,15 +96,12 @@ def _tell_once(link: Link, attempt: Attempt) -> None:
         pass  # the worker is gone; whoever listens to it ends this process
 
 
-def _die_with(parent: int) -> None:
+def _be_killed_first() -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
             Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
         except OSError as error:
             log.warning("the kernel's memory killer is not told to take this process first: %s", error)
-    if os.getppid() != parent:  # it was gone before we asked
-        sys.exit(FAILED)
 
 
 def _log_to(path: Path) -> None:

@@ -82,7 +82,7 @@ def up(demo: bool, **options: Any) -> None:
 def serve(fd: int | None, parent_pid: int | None, **options: Any) -> None:
     """Start the web server alone. The database must be migrated."""
     if parent_pid is not None:
-        from server.cli.up import die_with_parent
+        from server.parent_death import die_with_parent
 
         die_with_parent(parent_pid)
     from server.http.serving import serve as run

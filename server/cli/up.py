@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -26,7 +25,6 @@ STOP_SECONDS = 9.0
 START_SECONDS = 60.0
 PORT_SECONDS = 10.0
 RESTARTS_PER_MINUTE = 5
-PR_SET_PDEATHSIG = 1
 
 Say = Callable[[str], None]
 
@@ -154,14 +152,6 @@ class _Family:
                 self.say(f"The {name} did not stop in time; killing it.")
             _kill_session(child.pid)
             child.wait()
-
-
-def die_with_parent(parent: int) -> None:
-    """This process gets SIGTERM when `parent`, which started it, is gone, however it went."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit("the process that started this one is gone")
 
 
 def _kill_session(leader: int) -> None:
