@@ -288,9 +288,9 @@ def module_redis_url(_redis_database: str) -> Iterator[str]:
 
 
 def _empty(url: str) -> None:
-    from server.runs.doorbell import _bell
+    from server.runs.worker_wakeups import _sender
 
-    _bell(url).settle()  # a ring of this test must not arrive in the next one's database
+    _sender(url).wait()  # a wake-up of this test must not arrive in the next one's database
     with redis.Redis.from_url(url) as connection, connection.pipeline() as together:
         _empty_in(together)
         together.execute()

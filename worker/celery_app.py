@@ -1,4 +1,4 @@
-"""The worker's end of the doorbell: a Celery worker whose only task says "look at the queue"."""
+"""The worker's side of the wake-ups: a Celery worker whose only task says "look at the queue"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery.exceptions import InvalidTaskError
 from celery.worker import WorkController, state
 from celery.worker.strategy import default as strategy
 
-from server.runs.doorbell import QUEUE, WAKE, celery_app
+from server.runs.worker_wakeups import QUEUE, WAKE, celery_app
 from worker.lanes import Workplace
 
 AGAIN_SECONDS = 1.0

@@ -16,7 +16,7 @@ from server.database.models import Run, Worker
 from server.database.revision import SchemaMismatch
 from server.database.watchdog import guard
 from server.runs import lifecycle
-from server.runs.doorbell import ring
+from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
 from stablessm_core.tasks.requirements import available_data
 from worker.compactor import Archivist
@@ -204,7 +204,7 @@ class Workplace:
         caretaker = Caretaker(self._database, self.settings.broker_url, self._publish, lease=self._lease)
         registered: Message | None = None
         data_at, migrated = float("-inf"), False
-        ring(self.settings.broker_url)  # for runs queued while nobody listened
+        wake_workers(self.settings.broker_url)  # for runs queued while nobody listened
         while not self.stop.is_set():
             self._news.clear()
             try:

@@ -1,4 +1,4 @@
-"""What some worker must do for all: bring back the runs of lost workers, and ring again for runs that nobody has claimed."""
+"""What one worker must do for all: bring back the runs of lost workers, and wake workers again for runs nobody has claimed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from server.database.connection import Database
 from server.database.models import Run
 from server.runs import lifecycle
-from server.runs.doorbell import ring
+from server.runs.worker_wakeups import wake_workers
 from worker.notify import Publish
 
 LEASE_SECONDS = 25.0  # with TICK_SECONDS: a lost worker is noticed within 30 s
@@ -47,11 +47,11 @@ class Caretaker:
         for lost in self._reaper.tick(self._database):
             log.warning("worker lost, the run is %s now", lost.status, extra={"run": lost.run_id, "attempt": lost.attempt})
             self._publish(lost.run_id)
-            ring(self._broker_url)
-        return self._broker_url is not None and self._ring_again()
+            wake_workers(self._broker_url)
+        return self._broker_url is not None and self._wake_again()
 
-    def _ring_again(self) -> bool:
-        # A ring can be lost with the broker's data. The head of the queue standing still for long means nobody was told.
+    def _wake_again(self) -> bool:
+        # A wake-up can be lost with the broker's data. If the head of the queue stands still for long, no worker was told.
         with self._database.read() as session:
             head = session.execute(
                 select(Run.id, Run.attempt).where(Run.status == "queued").order_by(Run.priority.desc(), Run.id).limit(1)
@@ -62,8 +62,8 @@ class Caretaker:
             self._waiting, self._waiting_since = seen, now
         elif seen is not None and now - self._waiting_since >= self._unclaimed:
             self._waiting_since = now
-            log.info("%d runs are queued and none was claimed for %g s: ringing again", count, self._unclaimed)
+            log.info("%d runs are queued and none was claimed for %g s: waking the workers again", count, self._unclaimed)
             for _ in range(min(count, 8)):
-                ring(self._broker_url)
+                wake_workers(self._broker_url)
             return True
         return False

@@ -88,7 +88,7 @@ def main(
     signal.signal(signal.SIGTERM, asked)
     signal.signal(signal.SIGINT, asked)
     if settings.broker_url:
-        # before any thread rings: celery replaces its module while it is first imported, and two threads at once see half of it
+        # before any thread sends a wake-up: celery replaces its module on import, and two threads at once see half of it
         from worker.celery_app import listen
     workplace.open()
     way = "Celery" if settings.broker_url else "polling"

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
-from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY
+from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 Publish = Callable[[int], None]
 PAUSE_SECONDS = 5.0  # after a failure: a bus that hangs must not slow the writing down

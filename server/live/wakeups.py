@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from server.database.connection import Database
 from server.live.hub import Hub
-from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY
+from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 log = logging.getLogger("stablessm.live")
 

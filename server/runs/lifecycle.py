@@ -2,7 +2,7 @@
 
 The row is the truth. A claim raises `attempt`, the fencing token that every later write must show; a heartbeat moves `beat`,
 which the reaper watches on its own monotonic clock. Each change of status is a `Transition` with the run's next `seq`.
-All functions work inside the caller's `Database.write()` transaction; ring the broker only after it is committed.
+All functions work inside the caller's `Database.write()` transaction; wake the workers only after it is committed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.database.connection import Database
 from server.database.revision import SchemaMismatch
 from server.runs import lifecycle
-from server.runs.doorbell import ring
+from server.runs.worker_wakeups import wake_workers
 
 log = logging.getLogger("stablessm.lookout")
 
@@ -53,6 +53,6 @@ class Lookout:
                 continue
             for one in lost:
                 log.warning("worker lost, the run is %s now", one.status, extra={"run": one.run_id, "attempt": one.attempt})
-                ring(self.broker_url)
+                wake_workers(self.broker_url)
             if lost and self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.on_lost)

@@ -13,9 +13,9 @@ from server.database.connection import Database
 from server.database.models import Run, Sweep, Worker
 from server.errors import Conflict, Invalid, TooMany
 from server.runs.answers import alive_workers, has_reported
-from server.runs.doorbell import ring
 from server.runs.lifecycle import NotAllowed, data_needed, new_sweep, submit
 from server.runs.queues import DEFAULT_QUEUE, misfit, serves
+from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
 from stablessm_core.config import ConfigError, RunConfig, parse_config, with_settings
 
@@ -40,7 +40,7 @@ def submit_run(
     except NotAllowed as error:
         raise Conflict(str(error), field="Idempotency-Key", allowed="the same body, or a new key") from None
     if not known:
-        ring(settings.broker_url)
+        wake_workers(settings.broker_url)
     return run, not known
 
 
@@ -61,7 +61,7 @@ def submit_sweep(
             submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, **place or {})
         sweep_id = sweep.id
     for _ in configs[:8]:
-        ring(settings.broker_url)
+        wake_workers(settings.broker_url)
     return sweep_id
 
 

@@ -1,4 +1,4 @@
-"""Redis as docker-compose.yml starts it: its one user can ring and hear, and nothing else; what is not JSON is not opened."""
+"""Redis as docker-compose.yml starts it: its one user can exchange wake-ups and nothing else; what is not JSON is not opened."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_server_and_worker_do_their_job_as_that_user(broker: Broker, installatio
         installation.wait("live wake-ups", lambda: client.get("/readyz").json()["checks"]["live"] == "push")
         run = client.post("/api/runs", json=BODY).raise_for_status().json()
         assert installation.wait_for_end(client, run["id"])["status"] == "finished"
-        until(lambda: broker.calls("hdel") >= 1)  # a ring was taken from the queue and acknowledged
+        until(lambda: broker.calls("hdel") >= 1)  # a wake-up was taken from the queue and acknowledged
     assert broker.calls("lpush") >= 1
     assert broker.calls("publish") >= 1
     assert broker.refusals() == []
@@ -123,9 +123,9 @@ def test_server_and_worker_do_their_job_as_that_user(broker: Broker, installatio
 
 def test_a_message_that_was_not_acknowledged_comes_back_as_that_user(broker: Broker) -> None:
     """The commands that only a dead worker's message needs."""
-    from server.runs.doorbell import celery_app, ring
+    from server.runs.worker_wakeups import celery_app, wake_workers
 
-    ring(broker.url())
+    wake_workers(broker.url())
     with broker.client() as client:
         until(lambda: client.llen(QUEUE) == 1)
     with broker.client("watcher") as watcher:  # as a worker leaves it that was killed between taking and acknowledging

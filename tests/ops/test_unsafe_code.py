@@ -52,7 +52,7 @@ def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
 
 
 def test_messages_between_server_and_worker_are_json() -> None:
-    from server.runs.doorbell import celery_app  # the one Celery application
+    from server.runs.worker_wakeups import celery_app  # the one Celery application
 
     conf = celery_app("redis://127.0.0.1:6379/0").conf
     assert list(conf.accept_content) == ["json"]

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, Run, Transition
 from server.runs import lifecycle
-from server.runs.doorbell import ring
+from server.runs.worker_wakeups import wake_workers
 from server.series.reading import read_series
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.series import TRAIN_LOSS
@@ -132,7 +132,7 @@ class Station:
     def submit(self, config: dict[str, Any]) -> int:
         with self.database.write() as session:
             run_id = lifecycle.submit(session, parse_config(config)).id
-        ring(self.broker_url)
+        wake_workers(self.broker_url)
         return run_id
 
     def cancel(self, run_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Lost workers are noticed by their silence, and a queue nobody looks at is rung for again."""
+"""Lost workers are noticed by their silence, and workers are woken again for a queue that nobody looks at."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import AlertRow, Run
 from server.runs import lifecycle
-from server.runs.doorbell import QUEUE, ring
+from server.runs.worker_wakeups import QUEUE, wake_workers
 from stablessm_core.config import parse_config
 from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS, Caretaker
 
@@ -73,12 +73,12 @@ def test_a_lost_worker_is_noticed_within_thirty_seconds() -> None:
 
 
 @pytest.mark.redis
-def test_a_queue_that_stands_still_is_rung_for_again(database: Database, redis_url: str) -> None:
+def test_workers_are_woken_again_for_a_queue_that_stands_still(database: Database, redis_url: str) -> None:
     clock = Clock()
     caretaker = Caretaker(database, redis_url, lambda _run_id: None, unclaimed=3.0, clock=clock)
     with redis.Redis.from_url(redis_url) as client:
 
-        def rings() -> int:
+        def wakeups() -> int:
             return int(client.llen(f"stablessm:{QUEUE}"))
 
         assert not caretaker.tick()
@@ -87,14 +87,14 @@ def test_a_queue_that_stands_still_is_rung_for_again(database: Database, redis_u
         clock.now = 3.0
         assert caretaker.tick()
         deadline = time.monotonic() + 60
-        while rings() == 0:
+        while wakeups() == 0:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         _claim(database)
         for clock.now in (4.0, 8.0, 100.0, 1000.0):
             assert not caretaker.tick(), "nothing waits any more"
-        ring(redis_url)  # rings arrive in order: before this one there was no other
-        while rings() < 2:
+        wake_workers(redis_url)  # wake-ups arrive in order: before this one there was no other
+        while wakeups() < 2:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert rings() == 2
+        assert wakeups() == 2

@@ -1,4 +1,4 @@
-"""Doorbell and news: they arrive in milliseconds where there is a bus, and hold up nobody where it is broken."""
+"""Wake-ups of workers and of live streams arrive in milliseconds through a broker, and a broken broker delays nobody."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _bell, ring
+from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _sender, wake_workers
 from worker.notify import publisher
 
 
@@ -29,8 +29,8 @@ def _hung_server() -> Iterator[str]:
 
 
 @pytest.mark.redis
-def test_a_ring_becomes_one_message_without_arguments(redis_url: str) -> None:
-    ring(redis_url)
+def test_a_wake_up_becomes_one_message_without_arguments(redis_url: str) -> None:
+    wake_workers(redis_url)
     with redis.Redis.from_url(redis_url) as client:
         deadline = time.monotonic() + 90
         while not (messages := client.lrange(f"stablessm:{QUEUE}", 0, -1)) and time.monotonic() < deadline:
@@ -40,27 +40,27 @@ def test_a_ring_becomes_one_message_without_arguments(redis_url: str) -> None:
     assert b'"argsrepr": "()"' in messages[0]
 
 
-def test_without_a_broker_nothing_is_rung() -> None:
-    ring(None)
-    ring("")
+def test_without_a_broker_nothing_is_sent() -> None:
+    wake_workers(None)
+    wake_workers("")
 
 
 def test_a_broker_that_is_down_or_hangs_holds_up_nobody() -> None:
     def seconds(url: str) -> float:
         begun = time.perf_counter()
-        ring(url)
+        wake_workers(url)
         return time.perf_counter() - begun
 
     with _hung_server() as address:
         hung, down = f"redis://{address}/0", "redis://127.0.0.1:1/1"
-        # the best of five: this thread may be stopped at any moment, but a ring that waited would wait each time
+        # the best of five: this thread may be stopped at any moment, but a call that waited would wait each time
         assert min(seconds(hung) for _ in range(5)) < 0.05
         assert min(seconds(down) for _ in range(5)) < 0.05
         deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and not (_bell(hung).lost and _bell(down).lost):
+        while time.monotonic() < deadline and not (_sender(hung).lost and _sender(down).lost):
             time.sleep(0.05)
-        assert _bell(down).lost >= 1
-        assert _bell(hung).lost >= 1, "a hung broker is given up after 5 s"
+        assert _sender(down).lost >= 1
+        assert _sender(hung).lost >= 1, "a hung broker is given up after 5 s"
 
 
 @pytest.mark.redis

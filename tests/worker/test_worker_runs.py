@@ -1,4 +1,4 @@
-"""Runs through a real worker process, polled on SQLite and rung by Celery on PostgreSQL: every fault costs one run at most."""
+"""Runs through a real worker process, polled on SQLite and woken by Celery on PostgreSQL: every fault costs one run at most."""
 
 from __future__ import annotations
 

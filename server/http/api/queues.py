@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.schemas.queues import QueueAnswer, QueueList, QueuePatch, QueuePath
 from server.runs.answers import queue_answers
-from server.runs.doorbell import ring
 from server.runs.queues import QueueState, change_queue
+from server.runs.worker_wakeups import wake_workers
 
 MOST_RINGS = 8
 
@@ -38,7 +38,7 @@ def change(name: QueuePath, patch: QueuePatch, database: DatabaseDep, settings: 
         change_queue(session, name, {field: getattr(patch, field) for field in patch.model_fields_set})
     answer = show(name, database)
     for _ in range(min(answer["queued"], MOST_RINGS)):
-        ring(settings.broker_url)
+        wake_workers(settings.broker_url)
     return answer
 
 

@@ -20,10 +20,10 @@ from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, Ru
 from server.runs import lifecycle
 from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
 from server.runs.deletion import delete_run
-from server.runs.doorbell import ring
 from server.runs.filters import MAX_LENGTH, FilterError
 from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
 from server.runs.submission import submit_run
+from server.runs.worker_wakeups import wake_workers
 from server.series.encoding import dumps, json_response
 from server.settings import run_folder
 from stablessm_core.config import RunConfig, parse_config, with_settings
@@ -147,7 +147,7 @@ def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: Sett
             value = getattr(patch, name)
             setattr(run, name, value if value is not None or name == "name" else ([] if name == "tags" else ""))
     if place:
-        ring(settings.broker_url)  # it may fit a worker now that had nothing to do
+        wake_workers(settings.broker_url)  # it may fit a worker now that had nothing to do
     return _written(request, database, run_id)
 
 
@@ -180,7 +180,7 @@ def cancel(run_id: RunId, database: DatabaseDep, request: Request) -> Any:
 def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
     """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint."""
     answer = _change_status(request, database, run_id, lifecycle.resume_run)
-    ring(settings.broker_url)
+    wake_workers(settings.broker_url)
     return answer
 
 

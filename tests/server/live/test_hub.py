@@ -21,7 +21,7 @@ from server.http.serving import Server
 from server.live.frames import parse_position
 from server.live.hub import REPLAY_EVENTS
 from server.runs import lifecycle
-from server.runs.doorbell import EVENTS_CHANNEL, EVENTS_NOTIFY
+from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.series.encoding import untyped
 from server.series.recording import take_back
 from tests.server.http_service import BEARER, frames, running

@@ -1,7 +1,8 @@
-"""Ringing the doorbell: a Celery message without arguments that says "look at the queue". The runs table is the truth.
+"""Wake a worker when a run is queued: a Celery message without arguments that says "look at the queue".
 
-Whoever commits a queued run rings afterwards and never waits for it: a lost ring costs seconds (the sweeper rings again), never
-a run. Both ends of the wire, the server that rings and the worker that listens, take their Celery settings from here.
+Only the runs table says what is queued. The message is sent after the commit and nobody waits for it: when it is lost, a worker
+sends another within seconds, and no run is lost. The server, which sends, and the worker, which receives, share the Celery
+settings below.
 """
 
 from __future__ import annotations
@@ -14,25 +15,30 @@ from typing import Any
 
 WAKE = "stablessm.wake"
 QUEUE = "stablessm"
-EVENTS_CHANNEL = "stablessm:events"  # Redis pub/sub: the id of a run that has news
-EVENTS_NOTIFY = "stablessm_events"  # the same through Postgres NOTIFY, where no Redis is
+EVENTS_CHANNEL = "stablessm:events"  # Redis pub/sub for the live streams: the id of a run with new events
+EVENTS_NOTIFY = "stablessm_events"  # the same through PostgreSQL's NOTIFY, for an installation without Redis
 
 log = logging.getLogger(__name__)
 _importing = threading.Lock()  # celery replaces its module while it is first imported: two threads at once see half of it
 
 
-def ring(broker_url: str | None) -> None:
-    """Wake one worker. Returns at once and never raises; without a broker the workers poll, so there is nothing to do."""
+def wake_workers(broker_url: str | None) -> None:
+    """Tell one worker to look at the queue. Returns at once and never raises.
+
+    Without a broker there is nothing to do, because then the workers poll the database.
+    """
     if broker_url:
-        _bell(broker_url).press()
+        _sender(broker_url).request()
 
 
 def celery_app(broker_url: str) -> Any:
-    """The Celery application of both ends, with the settings that keep a lost or repeated message harmless.
+    """The Celery application of server and worker, with settings that keep a lost or repeated message harmless.
 
-    Early acknowledgement, because redelivery could only add duplicates to what the reaper brings back anyway; no prefetch, so no
-    message waits behind a run of days; threads, because a task only supervises a child process; remote control off, because it
-    is an unauthenticated command channel; socket and health timeouts, because without them a half-open connection is for ever.
+    - Early acknowledgement: lost runs are queued again from the database, so redelivery could only add duplicates.
+    - No prefetch: no message waits behind a run that takes days.
+    - Threads: a task only supervises a child process.
+    - Remote control off: it is a command channel without authentication.
+    - Socket and health timeouts: without them a half-open connection is never noticed.
     """
     with _importing:
         from celery import Celery
@@ -69,28 +75,28 @@ def celery_app(broker_url: str) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _bell(broker_url: str) -> _Bell:
-    return _Bell(broker_url)
+def _sender(broker_url: str) -> _Sender:
+    return _Sender(broker_url)
 
 
-class _Bell:
-    """Sends from a thread of its own: a broker that is down or hangs must not hold up the request that has just been stored."""
+class _Sender:
+    """Sends wake-ups from a thread of its own, so that a broker that is down or hangs does not delay the request."""
 
     def __init__(self, broker_url: str) -> None:
         self._broker_url = broker_url
-        self._presses: queue.Queue[None] = queue.Queue(maxsize=100)  # while the broker is away more would only pile up
+        self._requests: queue.Queue[None] = queue.Queue(maxsize=100)  # while the broker is away more would only pile up
         self.lost = 0
-        threading.Thread(target=self._send, name="bell", daemon=True).start()
+        threading.Thread(target=self._send, name="worker-wakeups", daemon=True).start()
 
-    def press(self) -> None:
+    def request(self) -> None:
         try:
-            self._presses.put_nowait(None)
+            self._requests.put_nowait(None)
         except queue.Full:
             self.lost += 1
 
-    def settle(self) -> None:
-        """Wait until every press so far was sent or lost."""
-        self._presses.join()
+    def wait(self) -> None:
+        """Wait until every wake-up requested so far was sent or lost."""
+        self._requests.join()
 
     def _send(self) -> None:
         from kombu.exceptions import OperationalError
@@ -98,11 +104,11 @@ class _Bell:
         app = celery_app(self._broker_url)
         broken: tuple[type[BaseException], ...] = (OperationalError, OSError, *app.connection_for_write().connection_errors)
         while True:
-            self._presses.get()
+            self._requests.get()
             try:
                 app.send_task(WAKE, retry=False)
             except broken as error:
                 self.lost += 1
-                log.warning("ring lost, the sweeper will ring again: %s", error, extra={"lost": self.lost})
+                log.warning("a wake-up of the workers was lost; another follows: %s", error, extra={"lost": self.lost})
             finally:
-                self._presses.task_done()
+                self._requests.task_done()
