@@ -54,8 +54,8 @@ format: setup  ## rewrite the sources as `make lint` wants them
 docs: setup  ## rewrite the generated table of docs/configuration.md
 	$(BIN)/python docs/configuration_table.py
 
-audit:  ## are any of the pinned packages known to be vulnerable?
-	@$(PYTHON) .ci/audit.py
+audit: setup  ## are any of the pinned packages known to be vulnerable?
+	@$(BIN)/python .ci/audit.py
 
 clean:  ## remove the environment and caches (never the runs in .stablessm)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist

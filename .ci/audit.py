@@ -1,77 +1,86 @@
 """Are any of the pinned packages known to be vulnerable? Exit status 1 for a finding that is not accepted with a reason.
 
-Asks PyPI's JSON API, which is what pip-audit asks by default, for every pin of constraints.txt; with the standard library alone,
-because an auditor that installs twenty packages has to be audited itself. First it asks about a release that is known to be
-vulnerable: a mirror without advisories would call everything clean. Where the source cannot be asked it says so loudly and does
-not fail.
+pip-audit asks PyPI about every pin of constraints.txt, and about one more release that is known to be vulnerable: where nothing
+is known about that one either, the advisories cannot be had (no network, a mirror without them). This is said loudly, and passes.
+Accepted findings are not given to pip-audit as --ignore-vuln, so that one which is not found any more can be reported.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
+import subprocess
 import sys
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-KNOWN_BAD = ("jinja2", "2.10")  # CVE-2019-10906 and others
-SECONDS = 20.0
-PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;+]+)")
+KNOWN_BAD = "django==2.0"  # CVE-2018-7536 and many others; not one of our pins
+SOCKET_SECONDS = 10
+SECONDS = 600.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", default="https://pypi.org/pypi")
+    parser.add_argument("--osv-url", help="Ask this OSV service instead of PyPI.")
     parser.add_argument("--pins", type=Path, default=ROOT / "constraints.txt")
     parser.add_argument("--accepted", type=Path, default=ROOT / ".ci" / "audit-accepted.txt")
     options = parser.parse_args()
     accepted = read_accepted(options.accepted)
-    pins = PIN.findall(options.pins.read_text())
+    service = ["--vulnerability-service", "osv", "--osv-url", options.osv_url] if options.osv_url else []
     try:
-        if not advisories(options.source, *KNOWN_BAD):
-            raise ValueError(f"it knows of nothing wrong with {' '.join(KNOWN_BAD)}")
-        with ThreadPoolExecutor(8) as threads:
-            answers = list(threads.map(lambda pin: advisories(options.source, *pin), pins))
-    except (OSError, ValueError) as error:
-        rule = "!" * 100
-        say(f"{rule}\nNOT AUDITED: {options.source} gives no advisories here ({error}).\nRun `make audit` where it does.\n{rule}")
-        return 0
-    found = {}
-    unknown = [f"{name} {version}" for (name, version), known in zip(pins, answers, strict=True) if known is None]
+        without_network = pip_audit(options.pins, "--dry-run")
+        if without_network.returncode:
+            say(f"pip-audit cannot read {options.pins}:\n{without_network.stderr}")
+            return 1
+        done = pip_audit(options.pins, *service)
+        packages = json.loads(done.stdout)["dependencies"]
+    except subprocess.TimeoutExpired:
+        return not_audited(f"there is no answer within {SECONDS:g} s")
+    except ValueError:  # pip-audit ended without a report: it prints one whenever it has asked about every package
+        return not_audited((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+    return judge(packages, accepted)
+
+
+def pip_audit(pins: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        canary = Path(folder) / "known-bad.txt"
+        canary.write_text(KNOWN_BAD + "\n")
+        command = [sys.executable, "-m", "pip_audit", "--requirement", str(pins), "--requirement", str(canary)]
+        command += ["--no-deps", "--disable-pip", "--progress-spinner=off", "--format=json", f"--timeout={SOCKET_SECONDS}"]
+        return subprocess.run([*command, *options], capture_output=True, text=True, timeout=SECONDS)
+
+
+def judge(packages: list[dict[str, Any]], accepted: dict[str, str]) -> int:
+    """Print what pip-audit's report says about the packages and give the exit status."""
+    canary = KNOWN_BAD.partition("==")[0]
+    if not any(package.get("vulns") for package in packages if package["name"] == canary):
+        return not_audited(f"nothing is known against {KNOWN_BAD}")
+    packages = [package for package in packages if package["name"] != canary]
+    unknown = [package["name"] for package in packages if "skip_reason" in package]
     if unknown:
-        say(f"NOT AUDITED, since {options.source} does not have them: {', '.join(unknown)}")
-    for (name, version), known in zip(pins, answers, strict=True):
-        for advisory in known or []:
-            found[advisory["id"]] = (f"{name} {version}", advisory)
-    names = {identity: {identity, *advisory.get("aliases", [])} for identity, (_, advisory) in found.items()}
-    open_ones = [identity for identity in found if not names[identity] & accepted.keys()]
-    for identity in open_ones:
-        package, advisory = found[identity]
-        mended = ", ".join(advisory.get("fixed_in") or ["no release"])
-        say(f"{package}: {identity} {' '.join(advisory.get('aliases', []))} mended in {mended}\n    {summary(advisory)}")
-    for identity in sorted(accepted.keys() - set().union(*names.values())):
-        say(f"{identity} is accepted in {options.accepted.name} and not found any more: take it out")
-    say(f"{len(pins) - len(unknown)} pins, {len(found)} advisories, {len(found) - len(open_ones)} accepted")
-    return 1 if open_ones else 0
+        say(f"NOT AUDITED, since nothing is known about them: {', '.join(unknown)}")
+    found = [(package, advisory) for package in packages for advisory in package.get("vulns", ())]
+    refused = [(package, advisory) for package, advisory in found if not names(advisory) & accepted.keys()]
+    for package, advisory in refused:
+        mended = ", ".join(advisory["fix_versions"]) or "no release"
+        say(f"{package['name']} {package['version']}: {' '.join(sorted(names(advisory)))} mended in {mended}")
+        say(f"    {advisory['description'][:200]}")
+    for identity in sorted(accepted.keys() - set().union(*(names(advisory) for _, advisory in found))):
+        say(f"{identity} is accepted and not found any more: take it out of audit-accepted.txt")
+    say(f"{len(packages) - len(unknown)} pins audited, {len(found)} advisories, {len(found) - len(refused)} accepted")
+    return 1 if refused else 0
 
 
-def advisories(source: str, name: str, version: str) -> list[dict[str, Any]] | None:
-    """What is known about a release and not withdrawn; None for a release that the source does not have."""
-    try:
-        with urllib.request.urlopen(f"{source}/{name}/{version}/json", timeout=SECONDS) as answer:  # noqa: S310 - the caller's address
-            known = json.load(answer)["vulnerabilities"]
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            return None
-        raise
-    except KeyError:
-        raise ValueError("its answers have no advisories") from None
-    return [advisory for advisory in known if not advisory.get("withdrawn")]
+def not_audited(reason: str) -> int:
+    rule = "!" * 100
+    say(f"{rule}\nNOT AUDITED: no advisories can be had here ({reason}).\nRun `make audit` where they can.\n{rule}")
+    return 0
+
+
+def names(advisory: dict[str, Any]) -> set[str]:
+    return {advisory["id"], *advisory["aliases"]}
 
 
 def read_accepted(path: Path) -> dict[str, str]:
@@ -84,10 +93,6 @@ def read_accepted(path: Path) -> dict[str, str]:
         if identity:
             accepted[identity] = reason.strip()
     return accepted
-
-
-def summary(advisory: dict[str, Any]) -> str:
-    return " ".join(str(advisory.get("summary") or advisory.get("details") or "").split())[:200]
 
 
 def say(text: str) -> None:

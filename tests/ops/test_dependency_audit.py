@@ -14,25 +14,35 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BAD = {"id": "PYSEC-1", "aliases": ["CVE-1"], "summary": "it is bad", "fixed_in": ["2.0"], "withdrawn": None}
-KNOWN: dict[str, list[dict[str, Any]]] = {
-    "/jinja2/2.10/json": [BAD],
-    "/good/1.0/json": [],
-    "/bad/1.0/json": [BAD],
-    "/taken-back/1.0/json": [BAD | {"id": "PYSEC-2", "withdrawn": "2026-01-01"}],
+
+
+def advisory(package: str, identity: str, **more: Any) -> dict[str, Any]:
+    """As the OSV service describes one (https://ossf.github.io/osv-schema/)."""
+    affected = {
+        "package": {"name": package, "ecosystem": "PyPI"},
+        "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}],
+    }
+    return {"id": identity, "summary": "it is bad", "affected": [affected], **more}
+
+
+KNOWN = {
+    ("django", "2.0"): [advisory("django", "PYSEC-0")],
+    ("bad", "1.0"): [advisory("bad", "PYSEC-1", aliases=["CVE-1"])],
+    ("taken-back", "1.0"): [advisory("taken-back", "PYSEC-2", withdrawn="2026-01-01T00:00:00Z")],
 }
 
 
 @pytest.fixture
-def source() -> Iterator[str]:
-    """An index with advisories, as PyPI answers."""
+def service() -> Iterator[str]:
+    """An OSV service; /nothing is one that knows of no advisories."""
 
     class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = KNOWN.get(self.path)
-            self.send_response(404 if known is None else 200)
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            known = KNOWN.get((asked["package"]["name"], asked["version"])) if self.path == "/query" else None
+            self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"vulnerabilities": known}).encode())
+            self.wfile.write(json.dumps({"vulns": known} if known else {}).encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -40,49 +50,60 @@ def source() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{server.server_address[1]}/query"
         server.shutdown()
         thread.join()
 
 
-def audit(source: str, folder: Path, *pins: str, accepted: str = "") -> tuple[int, str]:
+def audit(service: str, folder: Path, *pins: str, accepted: str = "") -> tuple[int, str]:
     (folder / "pins.txt").write_text("\n".join(pins) + "\n")
     (folder / "accepted.txt").write_text(accepted)
-    command = [sys.executable, str(ROOT / ".ci" / "audit.py"), "--source", source]
+    command = [sys.executable, str(ROOT / ".ci" / "audit.py"), "--osv-url", service]
     command += ["--pins", str(folder / "pins.txt"), "--accepted", str(folder / "accepted.txt")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_known_vulnerability_fails_and_says_what_mends_it(source: str, tmp_path: Path) -> None:
-    code, said = audit(source, tmp_path, "good==1.0", "bad==1.0", "taken-back==1.0", "private==3")
-    assert code == 1
-    assert "bad 1.0: PYSEC-1 CVE-1 mended in 2.0" in said
-    assert "3 pins, 1 advisories, 0 accepted" in said
-    assert "NOT AUDITED, since" in said
-    assert "does not have them: private 3" in said
+def test_a_known_vulnerability_fails_and_says_what_mends_it(service: str, tmp_path: Path) -> None:
+    code, said = audit(service, tmp_path, "good==1.0", "bad==1.0", "taken-back==1.0")
+    assert code == 1, said
+    assert "bad 1.0: CVE-1 PYSEC-1 mended in 2.0" in said
+    assert "3 pins audited, 1 advisories, 0 accepted" in said
+    assert "NOT AUDITED" not in said
 
 
-@pytest.mark.parametrize("name", ["PYSEC-1", "CVE-1"])
-def test_one_that_is_accepted_with_a_reason_passes(source: str, tmp_path: Path, name: str) -> None:
-    assert audit(source, tmp_path, "bad==1.0", accepted=f"{name} we never call that function\n")[0] == 0
-    code, said = audit(source, tmp_path, "bad==1.0", accepted=f"{name}\n")
+def test_one_that_is_accepted_with_a_reason_passes(service: str, tmp_path: Path) -> None:
+    assert audit(service, tmp_path, "bad==1.0", accepted="CVE-1 we never call that function\n")[0] == 0
+    code, said = audit(service, tmp_path, "bad==1.0", accepted="PYSEC-1\n")
     assert (code, "has no reason" in said) == (1, True)
-    code, said = audit(source, tmp_path, "good==1.0", accepted=f"{name} once\n")
+    code, said = audit(service, tmp_path, "good==1.0", accepted="PYSEC-1 once\n")
     assert (code, "take it out" in said) == (0, True)
 
 
-@pytest.mark.parametrize("broken", ["http://127.0.0.1:1", "{}/nothing"])
-def test_a_source_without_advisories_is_said_loudly_and_does_not_fail(source: str, tmp_path: Path, broken: str) -> None:
-    code, said = audit(broken.format(source), tmp_path, "bad==1.0")
-    assert (code, "NOT AUDITED" in said) == (0, True)
+@pytest.mark.parametrize("away", ["http://127.0.0.1:1/query", "{}/nothing"])
+def test_a_service_without_advisories_is_said_loudly_and_does_not_fail(service: str, tmp_path: Path, away: str) -> None:
+    code, said = audit(away.format(service.removesuffix("/query")), tmp_path, "bad==1.0")
+    assert (code, "NOT AUDITED" in said) == (0, True), said
 
 
-def test_every_pin_is_audited() -> None:
-    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.strip() and not line.startswith("#")]
+def test_pins_that_cannot_be_read_are_not_a_service_that_is_away(service: str, tmp_path: Path) -> None:
+    code, said = audit(service, tmp_path, "good>=1.0")
+    assert (code, "cannot read" in said, "NOT AUDITED" in said) == (1, True, False), said
+
+
+def test_packages_that_the_service_does_not_have_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     sys.path.insert(0, str(ROOT / ".ci"))
     try:
-        from audit import PIN
+        from audit import judge
     finally:
         sys.path.pop(0)
-    assert len(PIN.findall("\n".join(lines))) == len(lines)
+    # as pip-audit 2.10 reports an index that answers 404, which only its PyPI service does
+    private = {"name": "private", "skip_reason": "Dependency not found on PyPI and could not be audited: private (3)"}
+    known_bad = {"name": "django", "version": "2.0", "vulns": [{"id": "A", "aliases": [], "fix_versions": [], "description": ""}]}
+    good = {"name": "good", "version": "1.0", "vulns": []}
+    assert judge([private, good, known_bad], {}) == 0
+    said = capsys.readouterr().out
+    assert "NOT AUDITED, since nothing is known about them: private" in said
+    assert "1 pins audited" in said
+    assert judge([private, good, {"name": "django", "skip_reason": "not found"}], {}) == 0
+    assert "NOT AUDITED: no advisories can be had" in capsys.readouterr().out
