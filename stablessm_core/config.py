@@ -10,10 +10,11 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from stablessm_core.formulas import FORMS, default_eigenvalue_range, reachable_interval
+from stablessm_core.section import Section
 
 MAX_STATES = 2**20  # n_layers * d_state: eigenvalues one run may own
 MAX_PARAMETERS = 2**31
@@ -27,12 +28,6 @@ def _refuse(field: str, given: object, allowed: str) -> PydanticCustomError:
     return PydanticCustomError(
         "not_allowed", "is {given}; allowed: {allowed}", {"field": field, "given": str(given), "allowed": allowed}
     )
-
-
-class Section(BaseModel):
-    """Strict section: no coercion from strings, no unknown fields, no NaN or infinity."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
 
 def _tuple(value: Any) -> Any:
