@@ -20,12 +20,12 @@ from stablessm_core.telemetry.detectors import Alert
 from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
 from worker.pipe import Message
-from worker.records import End
+from worker.records import EndRecord
 from worker.spool import Spool
 from worker.writer import AWAY, Writer
 
 HEARTBEAT_SECONDS = 2.0
-SETTLE_SECONDS = 5.0
+STORE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ class Attempt:
             data_dir=self._data_dir,
             spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(order["spool_bytes"])),
             publish=publisher(self.database, order["broker_url"]),
-            on_lease_lost=_leave,
+            on_lease_lost=_exit_lease_lost,
             recorded=[step for step, _, _ in reversed(order["checkpoints"])],
         )
         self._stop: Literal["cancel", "drain"] | None = None
         self._progress_at = time.monotonic()
-        threading.Thread(target=self._live, name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
 
-    def ask(self, stop: Literal["cancel", "drain"]) -> None:
+    def request_stop(self, stop: Literal["cancel", "drain"]) -> None:
         """Stop at the end of this step: for good, or to go on elsewhere. A cancel outranks a drain."""
         if self._stop != "cancel":
             self._stop = stop
@@ -78,12 +78,12 @@ class Attempt:
             on_ready=ready,
         )
         status = "queued" if outcome.status == "drained" else outcome.status
-        self.writer.finish(End(status, _reason(outcome.status, outcome.divergence), outcome.result, outcome.divergence))
+        self.writer.finish(EndRecord(status, _reason(outcome.status, outcome.divergence), outcome.result, outcome.divergence))
         return status
 
-    def settle(self) -> None:
+    def save_records(self) -> None:
         """After a failure: let what was recorded before it reach the database, for a little while, or else the disk."""
-        self.writer.wait_stored(SETTLE_SECONDS)
+        self.writer.wait_stored(STORE_SECONDS)
         self.writer.save_for_later()
 
     def _should_stop(self) -> str | None:
@@ -104,22 +104,22 @@ class Attempt:
                 log.warning("checkpoint of step %d is not used: %s", step, problem)
                 continue
             if step < newest:
-                self.writer.rolled_back(step, f"checkpoint of step {newest} is missing or damaged")
+                self.writer.truncate(step, f"checkpoint of step {newest} is missing or damaged")
             return file
         if newest:
-            self.writer.rolled_back(0, "no checkpoint is left undamaged")
+            self.writer.truncate(0, "no checkpoint is left undamaged")
         return None
 
-    def _live(self) -> None:
+    def _heartbeats(self) -> None:
         limit, stalled_since = self.config.alerts.no_progress_seconds, None
         while True:
             try:
                 with self.database.write() as session:
                     beat = lifecycle.heartbeat(session, self.run_id, self.number)
                 if beat is None:
-                    _leave()
+                    _exit_lease_lost()
                 elif beat.cancel_requested:
-                    self.ask("cancel")
+                    self.request_stop("cancel")
             except AWAY as error:
                 log.warning("no heartbeat, database away: %s", error)
             except Exception:  # without this thread the run would be taken for lost while it trains
@@ -139,7 +139,7 @@ def spool_path(data_dir: Path, run_id: int, attempt: int) -> Path:
     return run_folder(data_dir, run_id) / "spool" / f"attempt-{attempt}"
 
 
-def _leave() -> None:
+def _exit_lease_lost() -> None:
     # At once and from any thread: the step in progress must not be finished, no checkpoint written, nothing stored.
     log.warning("lease lost: another attempt owns the run, or it is over")
     logging.shutdown()

@@ -12,15 +12,15 @@ from celery.worker import WorkController, state
 from celery.worker.strategy import default as strategy
 
 from server.runs.worker_wakeups import QUEUE, WAKE, celery_app
-from worker.lanes import Workplace
+from worker.lanes import Lanes
 
 AGAIN_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
-def listen(broker_url: str, workplace: Workplace) -> None:
-    """Run a Celery worker in this thread until `workplace.stop` is set and its tasks have ended.
+def listen(broker_url: str, lanes: Lanes) -> None:
+    """Run a Celery worker in this thread until `lanes.stop` is set and its tasks have ended.
 
     The bare controller, not Celery's program: signals, logging and exit stay ours. It ends at a message that is no message at
     all, which is then no longer in the queue, and is started again.
@@ -29,28 +29,28 @@ def listen(broker_url: str, workplace: Workplace) -> None:
 
     @app.task(name=WAKE, Strategy=f"{__name__}:take")  # type: ignore[untyped-decorator]
     def wake() -> None:
-        workplace.work()
+        lanes.work()
 
     def leave() -> None:
-        workplace.stop.wait()
+        lanes.stop.wait()
         vars(state)["should_stop"] = 0  # the consumer's loop leaves at its next turn, within a second
 
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)  # that a wake came and went says nothing
     threading.Thread(target=leave, name="celery-stop", daemon=True).start()
     controller: Any = WorkController
-    while not workplace.stop.is_set():
+    while not lanes.stop.is_set():
         controller(
             app=app,
             pool_cls="threads",
-            concurrency=len(workplace.lanes),
-            hostname=f"stablessm@{workplace.id}",
+            concurrency=len(lanes),
+            hostname=f"stablessm@{lanes.id}",
             queues=[QUEUE],
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,
         ).start()
-        if not workplace.stop.wait(AGAIN_SECONDS):
+        if not lanes.stop.wait(AGAIN_SECONDS):
             log.warning("Celery ended at what it could not read; it listens again")
 
 

@@ -1,4 +1,4 @@
-"""The archivist: a thread of the worker that merges the blocks of ended runs when the machine has nothing better to do."""
+"""A thread of the worker that merges the blocks of ended runs when the machine has nothing better to do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BREATH_SECONDS = 0.05  # between two batches, for whoever waits for the database
 log = logging.getLogger(__name__)
 
 
-class Archivist(threading.Thread):
+class Compactor(threading.Thread):
     """Any number of workers may have one each: two that meet at one run do no harm. Ends with `stop`."""
 
     def __init__(
         self, database: Database, stop: threading.Event, *, look: float = LOOK_SECONDS, settled: float = SETTLED_SECONDS
     ) -> None:
-        super().__init__(name="archivist", daemon=True)
+        super().__init__(name="compactor", daemon=True)
         self._database, self._stopping, self._look = database, stop, look
         self._settled = settled
 

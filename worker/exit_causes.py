@@ -1,4 +1,4 @@
-"""Why a training process ended, in words for the run's row: exit code, signal, out of memory, its last words."""
+"""Why a training process ended, in words for the run's row: exit code, signal, out of memory, its last output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIGNALS = {
 }
 
 
-def of_exit(returncode: int, out_of_memory: bool, last_words: str) -> str:
+def of_exit(returncode: int, out_of_memory: bool, last_output: str) -> str:
     """One sentence about a process that did not say itself how it ended; `returncode` as in subprocess (negative: a signal)."""
     if returncode < 0:
         number = -returncode
@@ -31,7 +31,7 @@ def of_exit(returncode: int, out_of_memory: bool, last_words: str) -> str:
         cause = f"training process ended by {name}" + (f" ({meaning})" if meaning else "")
     else:
         cause = f"training process exited with code {returncode} without a result"
-    return one_line(cause + (f"; last output: {last_words}" if last_words else ""))
+    return one_line(cause + (f"; last output: {last_output}" if last_output else ""))
 
 
 def of_exception(error: BaseException) -> str:

@@ -19,14 +19,14 @@ from server.runs import lifecycle
 from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
 from stablessm_core.tasks.requirements import available_data
-from worker.compactor import Archivist
+from worker.compactor import Compactor
 from worker.gpus import visible_gpus
 from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS, Caretaker
 from worker.notify import publisher
 from worker.pipe import Message
-from worker.process_pool import Lane, Nursery
+from worker.process_pool import Lane, ProcessPool
 from worker.supervision import Supervision
-from worker.write_statistics import Tally
+from worker.write_statistics import WriteTotals
 from worker.writer import AWAY
 
 WARM_SECONDS = 60.0
@@ -37,8 +37,8 @@ DATA_SECONDS = 30.0  # between two looks at the data sets; a look at unchanged f
 log = logging.getLogger(__name__)
 
 
-class Workplace:
-    """Everything of one worker process but the way it is woken."""
+class Lanes:
+    """The lanes of one worker process, and everything they share. How they are woken is not its business."""
 
     def __init__(
         self,
@@ -55,39 +55,43 @@ class Workplace:
         self.host = socket.gethostname()
         self.id = f"{self.host}:{os.getpid()}:{int(time.time())}"
         self.stop = threading.Event()
-        self.lanes = [Lane(number, gpus[number % len(gpus)].device if gpus else None) for number in range(count)]
+        self._lanes = [Lane(number, gpus[number % len(gpus)].device if gpus else None) for number in range(count)]
         self._gpu_names = [gpu.name for gpu in gpus]
         self._spool_bytes, self._queues, self._lease = spool_bytes, queues, lease
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        for lane in self.lanes:
+        for lane in self._lanes:
             self._free.put(lane)
         # one core stays with the server, the database and the recorders' threads
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, (cores - 1) // count)
-        self._nursery = Nursery(self.lanes, threads=threads, on_capabilities=self._learn)
+        self._processes = ProcessPool(self._lanes, threads=threads, on_capabilities=self._set_machine)
         self._database = Database(settings.database_url)
         guard(self._database)
         self._publish = publisher(self._database, settings.broker_url)
-        self._tally = Tally()
+        self._totals = WriteTotals()
         self._machine: Message = {}  # what the training processes report
         self._data: dict[str, str] | None = None  # data sets; they come and go while a worker lives
         self._data_known = threading.Event()
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._claiming = threading.Lock()
         self._unsure = False  # a claim was sent and never answered: a run may be ours without our knowing
         self._training: set[tuple[int, int]] = set()  # run, attempt
-        self._office = threading.Thread(target=self._attend, name="office", daemon=True)
+        self._heartbeats = threading.Thread(target=self._keep_registered, name="worker-heartbeat", daemon=True)
+
+    def __len__(self) -> int:
+        """How many runs train here at a time."""
+        return len(self._lanes)
 
     def open(self) -> None:
         """Start warming the training processes and showing signs of life."""
-        self._nursery.start()
-        self._office.start()
-        threading.Thread(target=self._wind_down, name="wind-down", daemon=True).start()
+        self._processes.start()
+        self._heartbeats.start()
+        threading.Thread(target=self._shut_down, name="shutdown", daemon=True).start()
 
     def close(self) -> None:
         """Say goodbye, once no run is left here."""
-        self._office.join(1.0)
-        for _ in self.lanes:
+        self._heartbeats.join(1.0)
+        for _ in self._lanes:
             self._free.get()  # those that were not woken by the broker drain, too
         try:
             with self._database.write() as session:
@@ -114,7 +118,7 @@ class Workplace:
             self._free.put(lane)
 
     def _train_next(self, lane: Lane) -> bool:
-        ready = self._nursery.ready(lane, WARM_SECONDS) and self._data_known.wait(WARM_SECONDS)
+        ready = self._processes.wait_ready(lane, WARM_SECONDS) and self._data_known.wait(WARM_SECONDS)
         if not ready or (known := self._capabilities()) is None:
             return False
         claim = self._claim(known | {"gpus": self._gpus_of(lane)})
@@ -127,7 +131,7 @@ class Workplace:
 
     def _claim(self, known: Message) -> lifecycle.Claim | None:
         with self._claiming:
-            self._disown()
+            self._give_back_unknown()
             self._unsure = True
             with self._database.write() as session:
                 claim = lifecycle.claim(session, self.id, known)
@@ -136,7 +140,7 @@ class Workplace:
                 self._training.add((claim.run_id, claim.attempt))
             return claim
 
-    def _disown(self) -> None:
+    def _give_back_unknown(self) -> None:
         """Give back what we hold without training it; otherwise only the reaper would, and count a worker as lost."""
         if not self._unsure:
             return
@@ -150,28 +154,32 @@ class Workplace:
     def _train(self, lane: Lane, claim: lifecycle.Claim) -> bool:
         log.info("claimed", extra={"run": claim.run_id, "attempt": claim.attempt, "lane": lane.number})
         self._publish(claim.run_id)
-        child = self._nursery.take(lane, 0.0)  # it was there before the claim; to wait for the next one would hold up a cancel
-        if child is None:
+        process = self._processes.take(
+            lane, 0.0
+        )  # it was there before the claim; to wait for the next one would hold up a cancel
+        if process is None:
             with self._database.write() as session:
                 lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it had the run")
             return False
-        Supervision(claim, child, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._tally).run()
-        self._nursery.hurry(lane)
+        Supervision(
+            claim, process, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._totals
+        ).run()
+        self._processes.refill(lane)
         return True
 
-    def _wind_down(self) -> None:
+    def _shut_down(self) -> None:
         self.stop.wait()
-        self._news.set()
+        self._changed.set()
         self._data_known.set()
-        self._nursery.close()  # runs in progress drain meanwhile
+        self._processes.close()  # runs in progress drain meanwhile
         time.sleep(EXIT_SECONDS)
         log.error("something hangs, leaving it behind")
         os._exit(1)  # the training processes end with us
 
-    def _learn(self, machine: Message) -> None:
-        if machine != self._machine:  # from the nursery's thread, with each new process
+    def _set_machine(self, machine: Message) -> None:
+        if machine != self._machine:  # from the process pool's thread, with each new process
             self._machine = machine
-            self._news.set()
+            self._changed.set()
 
     def _capabilities(self) -> Message | None:
         """What goes into this worker's row and decides which runs it claims; None until all of it is known."""
@@ -199,39 +207,39 @@ class Workplace:
                 said = True
             self.stop.wait(SCHEMA_SECONDS)
 
-    def _attend(self) -> None:
+    def _keep_registered(self) -> None:
         """Registration, heartbeat of this worker, and what some worker must do for all."""
         caretaker = Caretaker(self._database, self.settings.broker_url, self._publish, lease=self._lease)
         registered: Message | None = None
         data_at, migrated = float("-inf"), False
         wake_workers(self.settings.broker_url)  # for runs queued while nobody listened
         while not self.stop.is_set():
-            self._news.clear()
+            self._changed.clear()
             try:
                 if not migrated:
                     self._await_schema()
                     migrated = True
-                    Archivist(self._database, self.stop).start()
+                    Compactor(self._database, self.stop).start()
                 if time.monotonic() - data_at > DATA_SECONDS:
                     self._data, data_at = available_data(self.settings.data_root), time.monotonic()
                     self._data_known.set()  # nothing is claimed before: the schema fits, too
                 known = self._capabilities()
                 with self._database.write() as session:
                     if known is not None and (known != registered or not lifecycle.beat_worker(session, self.id)):
-                        lifecycle.register_worker(session, self.id, self.host, len(self.lanes), known)
-                    if known is not None and (writes := self._tally.total())["values_recorded"]:
+                        lifecycle.register_worker(session, self.id, self.host, len(self._lanes), known)
+                    if known is not None and (writes := self._totals.total())["values_recorded"]:
                         shown = known | {"writes": writes}  # for /metrics; nobody decides by it
                         session.execute(update(Worker).where(Worker.id == self.id).values(capabilities=shown))
                 registered = known
                 if caretaker.tick():  # the broker is away, or no message of it gets through
-                    threading.Thread(target=self.work, name="lane-by-itself", daemon=True).start()
+                    threading.Thread(target=self.work, name="lane-without-broker", daemon=True).start()
                 if self._unsure and self._claiming.acquire(blocking=False):
                     try:
-                        self._disown()
+                        self._give_back_unknown()
                     finally:
                         self._claiming.release()
             except AWAY as error:
                 log.warning("no sign of life, database away: %s", error.args[0])
             except Exception:
                 log.exception("no sign of life")
-            self._news.wait(TICK_SECONDS)
+            self._changed.wait(TICK_SECONDS)

@@ -19,7 +19,7 @@ from server.logs import start_logging
 from server.parent_death import die_with_parent
 from server.runs.queues import MAX_NAME, QUEUE_PATTERN
 from server.settings import Settings
-from worker.lanes import Workplace
+from worker.lanes import Lanes
 from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS
 
 POLL_SECONDS = 0.25
@@ -80,40 +80,40 @@ def main(
         die_with_parent(parent_pid)
     settings = Settings.from_environment(database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    workplace = Workplace(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues, lease=lease_seconds)
+    lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues, lease=lease_seconds)
 
     def asked(_number: int, _frame: FrameType | None) -> None:
-        workplace.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent
+        lanes.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent
 
     signal.signal(signal.SIGTERM, asked)
     signal.signal(signal.SIGINT, asked)
     if settings.broker_url:
         # before any thread sends a wake-up: celery replaces its module on import, and two threads at once see half of it
         from worker.celery_app import listen
-    workplace.open()
+    lanes.open()
     way = "Celery" if settings.broker_url else "polling"
-    log.info("worker %s with %d slots, woken by %s", workplace.id, len(workplace.lanes), way)
-    lanes = _look(workplace, BROKER_POLL_SECONDS if settings.broker_url else POLL_SECONDS)
+    log.info("worker %s with %d slots, woken by %s", lanes.id, len(lanes), way)
+    pollers = _start_polling(lanes, BROKER_POLL_SECONDS if settings.broker_url else POLL_SECONDS)
     if settings.broker_url:
-        listen(settings.broker_url, workplace)
-    workplace.stop.wait()
+        listen(settings.broker_url, lanes)
+    lanes.stop.wait()
     log.info("stopping")
-    for lane in lanes:
-        lane.join()
-    workplace.close()
+    for poller in pollers:
+        poller.join()
+    lanes.close()
     log.info("worker stopped")
     logging.shutdown()
     os._exit(0)  # what is left are daemon threads; none of them may hold up the exit
 
 
-def _look(workplace: Workplace, seconds: float) -> list[threading.Thread]:
+def _start_polling(lanes: Lanes, seconds: float) -> list[threading.Thread]:
     """Threads that look into the database themselves, one per lane."""
 
-    def lane() -> None:
-        while not workplace.stop.wait(seconds):
-            workplace.work()
+    def poll() -> None:
+        while not lanes.stop.wait(seconds):
+            lanes.work()
 
-    threads = [threading.Thread(target=lane, name=f"lane-{one.number}", daemon=True) for one in workplace.lanes]
+    threads = [threading.Thread(target=poll, name=f"lane-{number}", daemon=True) for number in range(len(lanes))]
     for thread in threads:
         thread.start()
     return threads

@@ -11,7 +11,7 @@ from typing import Any
 Message = dict[str, Any]
 
 
-class Link:
+class Pipe:
     """One end. Whoever reads learns from EOFError that the other process is gone."""
 
     def __init__(self, end: socket.socket) -> None:

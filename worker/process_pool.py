@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from worker.exit_causes import one_line
 from worker.pipe import Message
-from worker.training_process import Child
+from worker.training_process import TrainingProcess
 
 LATER_SECONDS = 2.0  # a run's first seconds are not shared with the import of the next process
 RETRY_SECONDS = (1.0, 5.0, 30.0)
@@ -28,40 +28,40 @@ class Lane:
 
     number: int
     gpu: str | None
-    child: Child | None = None
+    process: TrainingProcess | None = None
     spawn_at: float = 0.0
     failures: int = 0
 
     def is_warm(self) -> bool:
-        return self.child is not None and self.child.capabilities is not None and self.child.alive()
+        return self.process is not None and self.process.capabilities is not None and self.process.alive()
 
 
-class Nursery(threading.Thread):
+class ProcessPool(threading.Thread):
     """Keeps the lanes' warm processes. `on_capabilities` is told what the first one reports."""
 
     def __init__(self, lanes: list[Lane], *, threads: int, on_capabilities: Callable[[Message], None]) -> None:
-        super().__init__(name="nursery", daemon=True)
+        super().__init__(name="process-pool", daemon=True)
         self.lanes = lanes
         self._threads, self._on_capabilities = threads, on_capabilities
         self._changed = threading.Condition()
         self._closed = False
 
-    def ready(self, lane: Lane, timeout: float) -> bool:
+    def wait_ready(self, lane: Lane, timeout: float) -> bool:
         """True as soon as the lane's process is warm, False if it is not within `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or lane.is_warm(), timeout)
             return not self._closed and lane.is_warm()
 
-    def take(self, lane: Lane, timeout: float) -> Child | None:
+    def take(self, lane: Lane, timeout: float) -> TrainingProcess | None:
         """The lane's warm process, now the caller's; None if there is none within `timeout` seconds."""
         with self._changed:
-            if not self.ready(lane, timeout):
+            if not self.wait_ready(lane, timeout):
                 return None
-            child, lane.child, lane.spawn_at = lane.child, None, time.monotonic() + LATER_SECONDS
+            process, lane.process, lane.spawn_at = lane.process, None, time.monotonic() + LATER_SECONDS
             self._changed.notify_all()
-            return child
+            return process
 
-    def hurry(self, lane: Lane) -> None:
+    def refill(self, lane: Lane) -> None:
         """The lane is free: its next process is wanted now."""
         with self._changed:
             lane.spawn_at = min(lane.spawn_at, time.monotonic())
@@ -71,10 +71,10 @@ class Nursery(threading.Thread):
         """End every process that waits; none is spawned any more."""
         with self._changed:
             self._closed = True
-            children = [lane.child for lane in self.lanes if lane.child is not None]
+            processes = [lane.process for lane in self.lanes if lane.process is not None]
             self._changed.notify_all()
-        for child in children:
-            self._end(child)
+        for process in processes:
+            self._end(process)
 
     def run(self) -> None:
         while True:
@@ -83,48 +83,48 @@ class Nursery(threading.Thread):
                     self._changed.wait()  # never ends while the process lives: runs that drain would die with this thread
                     continue
                 for lane in self.lanes:
-                    self._tend(lane)
+                    self._check(lane)
                 self._changed.wait(self._pause())
 
-    def _tend(self, lane: Lane) -> None:
-        if lane.child is None:
+    def _check(self, lane: Lane) -> None:
+        if lane.process is None:
             if time.monotonic() >= lane.spawn_at:
                 self._spawn(lane)
             return
-        cold = lane.child.capabilities is None
+        cold = lane.process.capabilities is None
         try:
-            if lane.child.warm() and cold:
+            if lane.process.warm() and cold:
                 lane.failures = 0
-                self._on_capabilities(lane.child.capabilities or {})
+                self._on_capabilities(lane.process.capabilities or {})
                 self._changed.notify_all()
         except EOFError:
-            self._failed(lane, lane.child)
+            self._failed(lane, lane.process)
             return
-        if not lane.child.alive():
-            self._failed(lane, lane.child)
+        if not lane.process.alive():
+            self._failed(lane, lane.process)
 
     def _spawn(self, lane: Lane) -> None:
         try:
-            lane.child = Child(gpu=lane.gpu, threads=self._threads)
+            lane.process = TrainingProcess(gpu=lane.gpu, threads=self._threads)
         except OSError as error:  # no memory, no process number: this thread must live, the runs in progress hang on it
             self._retry(lane, f"training process cannot be started: {error}")
 
-    def _failed(self, lane: Lane, child: Child) -> None:
-        code = child.end(1)
-        self._retry(lane, f"training process ended before it had a run (exit code {code}): {one_line(child.last_words())}")
+    def _failed(self, lane: Lane, process: TrainingProcess) -> None:
+        code = process.end(1)
+        self._retry(lane, f"training process ended before it had a run (exit code {code}): {one_line(process.last_output())}")
 
     def _retry(self, lane: Lane, problem: str) -> None:
         pause = RETRY_SECONDS[min(lane.failures, len(RETRY_SECONDS) - 1)]
-        lane.child, lane.spawn_at = None, time.monotonic() + pause
+        lane.process, lane.spawn_at = None, time.monotonic() + pause
         lane.failures += 1
         log.error("%s; the next one starts in %g s", problem, pause, extra={"lane": lane.number})
 
     def _pause(self) -> float:
         now = time.monotonic()
-        if any(lane.child is not None and lane.child.capabilities is None for lane in self.lanes):
+        if any(lane.process is not None and lane.process.capabilities is None for lane in self.lanes):
             return 0.05
-        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.child is None)])
+        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.process is None)])
 
-    def _end(self, child: Child) -> None:
-        child.kill()
-        child.end(1)
+    def _end(self, process: TrainingProcess) -> None:
+        process.kill()
+        process.end(1)

@@ -17,30 +17,30 @@ from stablessm_core.telemetry.sinks import Flush
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class CatalogueRecord:
     series: list[Series]
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvironmentRecord:
     facts: dict[str, Any]  # device, versions, backend, parameter groups, data
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointRecord:
     step: int
     path: str  # relative to the data directory
     sha256: str
 
 
 @dataclass(frozen=True)
-class Rollback:
+class TruncateRecord:
     to_step: int
     reason: str
 
 
 @dataclass(frozen=True)
-class End:
+class EndRecord:
     """The last word of an attempt: a final status, or "queued" when it only stops here and goes on elsewhere."""
 
     status: str
@@ -49,8 +49,10 @@ class End:
     divergence: dict[str, Any] | None = None
 
 
-Record = Catalogue | Environment | Flush | Checkpoint | Rollback | End
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Catalogue, Environment, Flush, Checkpoint, Rollback, End)}
+Record = CatalogueRecord | EnvironmentRecord | Flush | CheckpointRecord | TruncateRecord | EndRecord
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (CatalogueRecord, EnvironmentRecord, Flush, CheckpointRecord, TruncateRecord, EndRecord)
+}
 
 
 def size_of(record: Record) -> int:
@@ -83,8 +85,8 @@ def from_bytes(data: bytes) -> Record:
         raise ValueError(f"record of {len(data)} bytes is cut short")
     fields = json.loads(data[4 : 4 + length])
     kind = _KINDS[fields.pop("kind")]
-    if kind is Catalogue:
-        return Catalogue([Series(**one) for one in fields["series"]])
+    if kind is CatalogueRecord:
+        return CatalogueRecord([Series(**one) for one in fields["series"]])
     if kind is not Flush:
         record: Record = kind(**fields)
         return record

@@ -25,14 +25,14 @@ from worker.notify import Publish
 from worker.pipe import Message
 from worker.records import Record, from_bytes
 from worker.spool import left_behind
-from worker.training_process import Child
-from worker.write_statistics import Tally
+from worker.training_process import TrainingProcess
+from worker.write_statistics import WriteTotals
 from worker.writer import AWAY, store
 
 LOOK_SECONDS = 0.25  # how soon a cancel is seen
 CANCEL_SECONDS = 1.0  # how long the step in progress may still take after a cancel
 DRAIN_SECONDS = 5.0  # the same, with a checkpoint, after the worker was asked to stop
-GOODBYE_SECONDS = 3.0  # between a run's end in the database and the end of its process
+EXIT_SECONDS = 3.0  # between a run's end in the database and the end of its process
 RETRY_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -43,14 +43,14 @@ class Supervision:
     """Follows one run. `stop` is set when the worker is asked to go."""
 
     claim: lifecycle.Claim
-    child: Child
+    process: TrainingProcess
     database: Database
     settings: Settings
     spool_bytes: int
     publish: Publish
     stop: threading.Event
-    tally: Tally
-    _told: str | None = None  # "cancel" or "drain"
+    totals: WriteTotals
+    _asked: str | None = None  # "cancel" or "drain"
     _kill_at: float | None = None
     _failure: str | None = None  # the exception, as the training process named it
     _over: bool = False  # its end is in the database, or no longer ours to write
@@ -61,22 +61,22 @@ class Supervision:
         folder = run_folder(self.settings.data_dir, self.claim.run_id)
         shutil.rmtree(folder / "spool", ignore_errors=True)  # of earlier attempts: this one trains those steps again
         try:
-            self.child.begin(self._order(str(folder / "log.txt")), folder / "log.txt")
+            self.process.start_run(self._order(str(folder / "log.txt")), folder / "log.txt")
             self._follow()
         except (EOFError, OSError):
             pass  # it is gone; how, says its exit code
         finally:
-            code = self.child.end(GOODBYE_SECONDS)
-            self.tally.ended(self.claim.run_id, self.claim.attempt)
-            self._tidy()
+            code = self.process.end(EXIT_SECONDS)
+            self.totals.ended(self.claim.run_id, self.claim.attempt)
+            self._remove_drafts()
         if code == LEASE_LOST:
-            log.warning("lease lost, the run belongs to another attempt or is over", extra=self._who)
+            log.warning("lease lost, the run belongs to another attempt or is over", extra=self._log_fields)
         elif not self._over:
-            self._settle(code)
+            self._store_end(code)
         self.publish(self.claim.run_id)
 
     @property
-    def _who(self) -> dict[str, int]:
+    def _log_fields(self) -> dict[str, int]:
         return {"run": self.claim.run_id, "attempt": self.claim.attempt}
 
     def _order(self, log_path: str) -> Message:
@@ -97,33 +97,33 @@ class Supervision:
         look_at = time.monotonic()
         while True:
             next_at = look_at if self._kill_at is None else min(look_at, self._kill_at)
-            message = self.child.link.receive(timeout=max(0.0, next_at - time.monotonic()))
+            message = self.process.pipe.receive(timeout=max(0.0, next_at - time.monotonic()))
             if message is not None:
-                self._hear(message)
+                self._receive(message)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             if time.monotonic() >= look_at:
-                self._look()
+                self._check_row()
                 look_at = time.monotonic() + LOOK_SECONDS
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         match message["event"]:
             case "writes":
-                self.tally.hear(self.claim.run_id, self.claim.attempt, message["numbers"])
+                self.totals.update(self.claim.run_id, self.claim.attempt, message["numbers"])
             case "training":
-                log.info("training", extra=self._who)
+                log.info("training", extra=self._log_fields)
             case "failed":
                 self._failure = message["reason"]
-                self._kill_by(time.monotonic() + 2 * GOODBYE_SECONDS)
+                self._kill_by(time.monotonic() + 2 * EXIT_SECONDS)
             case "ended":
                 self._over = True
-                self._kill_by(time.monotonic() + GOODBYE_SECONDS)
-                log.info("run %s", message["status"], extra=self._who)
+                self._kill_by(time.monotonic() + EXIT_SECONDS)
+                log.info("run %s", message["status"], extra=self._log_fields)
 
-    def _look(self) -> None:
+    def _check_row(self) -> None:
         now = time.monotonic()
-        if self.stop.is_set() and self._told is None:
-            self._tell("drain", now + DRAIN_SECONDS)
+        if self.stop.is_set() and self._asked is None:
+            self._ask_to_stop("drain", now + DRAIN_SECONDS)
         try:
             with self.database.read() as session:
                 row = session.execute(
@@ -133,61 +133,63 @@ class Supervision:
             return  # nobody can have cancelled or taken the run meanwhile
         if row is None or (row.status, row.attempt) != ("running", self.claim.attempt):
             if not self._over and (row is None or row.attempt != self.claim.attempt or row.status == "queued"):
-                log.warning("the run is not ours any more: another attempt owns it, or it is queued or deleted", extra=self._who)
+                log.warning(
+                    "the run is not ours any more: another attempt owns it, or it is queued or deleted", extra=self._log_fields
+                )
             self._over = True  # ended by itself, or not ours any more: either way its process has nothing left to do
-            self._kill_by(now + GOODBYE_SECONDS)
-        elif row.cancel_requested and self._told != "cancel":
-            self._tell("cancel", now + CANCEL_SECONDS)
+            self._kill_by(now + EXIT_SECONDS)
+        elif row.cancel_requested and self._asked != "cancel":
+            self._ask_to_stop("cancel", now + CANCEL_SECONDS)
 
-    def _tell(self, what: str, deadline: float) -> None:
-        log.info("asking it to stop: %s", what, extra=self._who)
-        self._told = what
+    def _ask_to_stop(self, what: str, deadline: float) -> None:
+        log.info("asking it to stop: %s", what, extra=self._log_fields)
+        self._asked = what
         self._kill_by(deadline)
-        self.child.link.send({"stop": what})
+        self.process.pipe.send({"stop": what})
 
-    def _tidy(self) -> None:
+    def _remove_drafts(self) -> None:
         # A process killed while it wrote a checkpoint leaves a draft of up to gigabytes under a hidden name.
         folder = checkpoint_folder(self.settings.data_dir, self.claim.run_id, self.claim.attempt)
         for draft in folder.glob(".*"):
             try:
                 draft.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("an unfinished checkpoint stays: %s", error, extra=self._who)
+                log.warning("an unfinished checkpoint stays: %s", error, extra=self._log_fields)
 
     def _kill(self) -> None:
-        self.child.kill()
+        self.process.kill()
         self._kill_at = None
-        if self._told == "cancel" and self._failure is None and not self._over:
+        if self._asked == "cancel" and self._failure is None and not self._over:
             # The row before the body: nothing of it runs any more, but the kernel may take seconds over a large one's memory.
-            self._settle(-signal.SIGKILL)
+            self._store_end(-signal.SIGKILL)
             self._over = True
             self.publish(self.claim.run_id)
 
     def _kill_by(self, deadline: float) -> None:
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
 
-    def _settle(self, code: int) -> None:
+    def _store_end(self, code: int) -> None:
         """Write the end that the process could not write itself, under its own fence, once the database can be reached."""
         if self._failure is not None:
             reason = self._failure
-        elif self._told == "cancel":
+        elif self._asked == "cancel":
             reason = "cancelled; the training step in progress was cut off"
-        elif self._told == "drain":
+        elif self._asked == "drain":
             reason = "drained: its worker was asked to stop; the training step in progress was cut off"
         else:
-            reason = of_exit(code, kernel_memory_kills() > self._memory_kills, self.child.last_words())
-        log.warning("%s", reason, extra=self._who)
+            reason = of_exit(code, kernel_memory_kills() > self._memory_kills, self.process.last_output())
+        log.warning("%s", reason, extra=self._log_fields)
         self._store_spool()
-        self._persist(lambda session: self._end(session, reason))
+        self._persist(lambda session: self._write_end(session, reason))
 
-    def _end(self, session: Session, reason: str) -> None:
+    def _write_end(self, session: Session, reason: str) -> None:
         run_id, attempt = self.claim.run_id, self.claim.attempt
         if self._failure is not None:
             lifecycle.finish(session, run_id, attempt, "failed", reason)
-        elif self._told == "cancel":
+        elif self._asked == "cancel":
             lifecycle.finish(session, run_id, attempt, "cancelled", reason)
         else:
-            lifecycle.release(session, run_id, attempt, reason, lost=self._told is None)
+            lifecycle.release(session, run_id, attempt, reason, lost=self._asked is None)
 
     def _store_spool(self) -> None:
         # The process died while the database was away: what it left on disk saves that much training over again.
@@ -204,11 +206,11 @@ class Supervision:
                     write(session)
                 return True
             except LeaseLost as error:
-                log.warning("the run is not ours any more: %s", error, extra=self._who)
+                log.warning("the run is not ours any more: %s", error, extra=self._log_fields)
                 return False
             except AWAY as error:
                 if self.stop.is_set() and time.monotonic() > give_up:
-                    log.error("its end is not stored, the reaper will find it: %s", error, extra=self._who)
+                    log.error("its end is not stored, the reaper will find it: %s", error, extra=self._log_fields)
                     return False
                 time.sleep(RETRY_SECONDS)
 

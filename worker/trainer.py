@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from server.logs import start_logging
 from server.parent_death import die_with_parent
 from worker.exit_causes import of_exception
-from worker.pipe import Link
-from worker.write_statistics import TELL_SECONDS
+from worker.pipe import Pipe
+from worker.write_statistics import REPORT_SECONDS
 
 if TYPE_CHECKING:
     from worker.attempt import Attempt
@@ -38,7 +38,7 @@ def main() -> int:
     _be_killed_first()
     faulthandler.enable()
     start_logging()
-    link = Link(socket.socket(fileno=end))
+    pipe = Pipe(socket.socket(fileno=end))
     from stablessm_core.training.environment import keep_freed_memory  # torch and the trainer: this takes seconds
     from worker.attempt import Attempt
     from worker.capabilities import report, warm_up
@@ -46,52 +46,52 @@ def main() -> int:
     keep_freed_memory()
     warm_up()
     try:
-        link.send({"capabilities": report()})
-        order = link.receive()
+        pipe.send({"capabilities": report()})
+        order = pipe.receive()
     except (EOFError, OSError):
         return 0  # never needed
     assert order is not None
     try:
         _log_to(Path(order["log"]))
     except OSError as error:  # nothing can be kept of this run here: no checkpoint, no spool
-        link.send({"event": "failed", "reason": of_exception(error)})
+        pipe.send({"event": "failed", "reason": of_exception(error)})
         return FAILED
     start_logging(run=order["run_id"], attempt=order["attempt"])
     attempt = Attempt(order)
-    threading.Thread(target=_listen, args=(link, attempt), name="worker-link", daemon=True).start()
-    threading.Thread(target=_tell, args=(link, attempt), name="writes", daemon=True).start()
+    threading.Thread(target=_listen, args=(pipe, attempt), name="worker-pipe", daemon=True).start()
+    threading.Thread(target=_keep_reporting, args=(pipe, attempt), name="write-reports", daemon=True).start()
     try:
-        status = attempt.run(on_ready=lambda: link.send({"event": "training"}))
+        status = attempt.run(on_ready=lambda: pipe.send({"event": "training"}))
     except Exception as error:
         log.exception("run failed")
-        link.send({"event": "failed", "reason": of_exception(error)})
-        attempt.settle()
-        _tell_once(link, attempt)
+        pipe.send({"event": "failed", "reason": of_exception(error)})
+        attempt.save_records()
+        _report_writes(pipe, attempt)
         return FAILED
-    _tell_once(link, attempt)
-    link.send({"event": "ended", "status": status})
+    _report_writes(pipe, attempt)
+    pipe.send({"event": "ended", "status": status})
     return 0
 
 
-def _listen(link: Link, attempt: Attempt) -> None:
+def _listen(pipe: Pipe, attempt: Attempt) -> None:
     while True:
         try:
-            message = link.receive()
+            message = pipe.receive()
         except EOFError:
             os._exit(FAILED)  # the worker is gone, and with it whoever could end us
         if message is not None:
-            attempt.ask(message["stop"])
+            attempt.request_stop(message["stop"])
 
 
-def _tell(link: Link, attempt: Attempt) -> None:
+def _keep_reporting(pipe: Pipe, attempt: Attempt) -> None:
     while True:
-        time.sleep(TELL_SECONDS)
-        _tell_once(link, attempt)
+        time.sleep(REPORT_SECONDS)
+        _report_writes(pipe, attempt)
 
 
-def _tell_once(link: Link, attempt: Attempt) -> None:
+def _report_writes(pipe: Pipe, attempt: Attempt) -> None:
     try:
-        link.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
+        pipe.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
     except OSError:
         pass  # the worker is gone; whoever listens to it ends this process
 

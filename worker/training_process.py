@@ -11,18 +11,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from worker.pipe import Link, Message
+from worker.pipe import Message, Pipe
 
-LAST_WORDS_BYTES = 4000
+LAST_OUTPUT_BYTES = 4000
 
 
-class Child:
+class TrainingProcess:
     """Python, torch and the trainer imported, waiting for its run; in a session, hence a process group, of its own."""
 
     def __init__(self, *, gpu: str | None, threads: int) -> None:
         ours, theirs = socket.socketpair()
-        self.link = Link(ours)
-        self.born = time.monotonic()
+        self.pipe = Pipe(ours)
         self.capabilities: Message | None = None  # reported once it is warm
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; then a run's log takes over
         self._log: Path | None = None
@@ -46,17 +45,17 @@ class Child:
 
     def warm(self) -> bool:
         """True once it waits for its run; raises EOFError if it died on the way."""
-        if self.capabilities is None and (message := self.link.receive(timeout=0)) is not None:
+        if self.capabilities is None and (message := self.pipe.receive(timeout=0)) is not None:
             self.capabilities = message["capabilities"]
         return self.capabilities is not None
 
     def alive(self) -> bool:
         return self._ended is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def begin(self, order: Message, log: Path) -> None:
+    def start_run(self, order: Message, log: Path) -> None:
         """Give it its run; from now on it writes to the run's log. Raises OSError if it is gone."""
         self._log = log
-        self.link.send(order)
+        self.pipe.send(order)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Signal it and everything it started."""
@@ -71,18 +70,18 @@ class Child:
                 time.sleep(0.01)
             self.kill()  # also what it started and did not end
             self._ended = self._process.wait()
-            self.link.close()
+            self.pipe.close()
         return self._ended
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it printed."""
         if self._log is None:
-            self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - LAST_OUTPUT_BYTES))
             text = self._output.read()
         else:
             try:
                 with self._log.open("rb") as file:
-                    file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_OUTPUT_BYTES))
                     text = file.read()
             except OSError:
                 return ""

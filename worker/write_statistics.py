@@ -15,12 +15,12 @@ from stablessm_core.telemetry.sinks import Flush
 from worker.records import Record
 
 BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
-TELL_SECONDS = 2.0
+REPORT_SECONDS = 2.0
 
 Numbers = dict[str, Any]
 
 
-def nothing() -> Numbers:
+def zeros() -> Numbers:
     return {
         "bounds": list(BOUNDS),
         "counts": [0] * (len(BOUNDS) + 1),
@@ -32,11 +32,11 @@ def nothing() -> Numbers:
     }
 
 
-class Writes:
+class WriteStatistics:
     """Of one training process. Records are stored in the order in which they were handed over."""
 
     def __init__(self) -> None:
-        self.numbers = nothing()
+        self.numbers = zeros()
         self._waiting: deque[tuple[float, int]] = deque()  # since when, and how many values
 
     def handed_over(self, record: Record) -> None:
@@ -58,13 +58,13 @@ class Writes:
         self._waiting.clear()
 
 
-class Tally:
+class WriteTotals:
     """Of one worker: the training processes that are gone, and those that are there, by run and attempt."""
 
     def __init__(self) -> None:
-        self._gone, self._there = nothing(), dict[tuple[int, int], Numbers]()
+        self._gone, self._there = zeros(), dict[tuple[int, int], Numbers]()
 
-    def hear(self, run: int, attempt: int, numbers: Numbers) -> None:
+    def update(self, run: int, attempt: int, numbers: Numbers) -> None:
         self._there[run, attempt] = numbers
 
     def ended(self, run: int, attempt: int) -> None:

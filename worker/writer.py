@@ -27,9 +27,19 @@ from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.series import Series
 from stablessm_core.telemetry.sinks import Flush
 from worker.notify import Publish
-from worker.records import Catalogue, Checkpoint, End, Environment, Record, Rollback, from_bytes, size_of, to_bytes
+from worker.records import (
+    CatalogueRecord,
+    CheckpointRecord,
+    EndRecord,
+    EnvironmentRecord,
+    Record,
+    TruncateRecord,
+    from_bytes,
+    size_of,
+    to_bytes,
+)
 from worker.spool import Spool
-from worker.write_statistics import Writes
+from worker.write_statistics import WriteStatistics
 
 NEEDED = 2  # recorded checkpoints whose files stay: the newest, and the one before in case that is damaged
 MEMORY_LIMIT_BYTES = 32 << 20  # more than this waiting also goes to disk
@@ -59,7 +69,7 @@ class Writer:
         self.database, self.run_id, self.attempt = database, run_id, attempt
         self.step = 0  # last training step handed over
         self.full = False  # spool and memory: training should wait
-        self.writes = Writes()
+        self.writes = WriteStatistics()
         self.error: Exception | None = None  # what no retry can cure; the run fails with it
         self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
         self._waiting: deque[Record] = deque()
@@ -73,18 +83,18 @@ class Writer:
     # Sink
 
     def open(self, series: list[Series]) -> None:
-        self._put(Catalogue(series))
+        self._put(CatalogueRecord(series))
 
     def write(self, flush: Flush) -> None:
         self.step = max(self.step, flush.step)
         self._put(flush)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
-        self._put(Checkpoint(step, path.resolve().relative_to(self._data_dir).as_posix(), sha256))
+        self._put(CheckpointRecord(step, path.resolve().relative_to(self._data_dir).as_posix(), sha256))
 
-    def rolled_back(self, to_step: int, reason: str) -> None:
+    def truncate(self, to_step: int, reason: str) -> None:
         self.step = min(self.step, to_step)
-        self._put(Rollback(to_step, reason))
+        self._put(TruncateRecord(to_step, reason))
 
     def needed(self) -> list[int]:
         return self._recorded[-NEEDED:]
@@ -92,12 +102,12 @@ class Writer:
     # For the rest of the training process
 
     def environment(self, facts: dict[str, object]) -> None:
-        self._put(Environment(facts))
+        self._put(EnvironmentRecord(facts))
 
     def alert(self, alert: Alert) -> None:
         self._put(Flush([], [alert], self.step, None))
 
-    def finish(self, end: End) -> None:
+    def finish(self, end: EndRecord) -> None:
         """Store the attempt's last word after everything else, however long the database is away; raises what no retry cures."""
         self._put(end)
         self.wait_stored()
@@ -193,9 +203,9 @@ class Writer:
             self.writes.numbers["spool_bytes"] = len(self._spool)
 
     def _stored(self, record: Record) -> None:
-        if isinstance(record, Rollback):
+        if isinstance(record, TruncateRecord):
             self._recorded = [step for step in self._recorded if step <= record.to_step]
-        if isinstance(record, Checkpoint):
+        if isinstance(record, CheckpointRecord):
             self._recorded = [step for step in self._recorded if step != record.step] + [record.step]
             self._own_checkpoints += 1
             if self._own_checkpoints == NEEDED:
@@ -228,15 +238,15 @@ def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
     match record:
         case Flush():
             recording.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, record.steps_per_second)
-        case Catalogue():
+        case CatalogueRecord():
             recording.store_catalogue(session, run_id, attempt, record.series)
-        case Checkpoint():
+        case CheckpointRecord():
             recording.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256)
-        case Rollback():
-            recording.take_back(session, run_id, attempt, record.to_step + 1, record.reason)
-        case Environment():
+        case TruncateRecord():
+            recording.truncate(session, run_id, attempt, record.to_step + 1, record.reason)
+        case EnvironmentRecord():
             lifecycle.set_environment(session, run_id, attempt, record.facts)
-        case End(status="queued"):
+        case EndRecord(status="queued"):
             lifecycle.release(session, run_id, attempt, record.reason)
-        case End():
+        case EndRecord():
             lifecycle.finish(session, run_id, attempt, record.status, record.reason, record.result, record.divergence)

@@ -38,7 +38,7 @@ MICROSECONDS = 1_000_000
 ID_OVERLAP = 1000  # an id that was given out earlier may be committed later
 
 
-class Keyring:
+class TokenCache:
     """The settings' token and the live tokens of the database; `token` None means that nobody is asked."""
 
     def __init__(self, database: Database, token: str | None) -> None:
@@ -53,7 +53,7 @@ class Keyring:
         self._looked = self._loaded = float("-inf")
         self._away = False
         self._loading: asyncio.Future[None] | None = None
-        self._thread = ThreadPoolExecutor(1, "keyring")
+        self._thread = ThreadPoolExecutor(1, "token_cache")
         self._streams: dict[int, dict[asyncio.Event, str]] = {}  # by token, each with its session
         self._uses: dict[int, float] = {}
         self._ended: dict[str, float] = {}  # sessions that were signed out, and when their cookies end by themselves

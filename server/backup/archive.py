@@ -75,7 +75,7 @@ class Manifest:
         return json.dumps(asdict(self), indent=1).encode()
 
 
-class Writer:
+class ArchiveWriter:
     """Adds parts to a tar; `close` seals it."""
 
     def __init__(self, file: IO[bytes], manifest: Manifest) -> None:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import JSON
 
-from server.backup.archive import BackupError, Manifest, Row, TableInfo, Writer
+from server.backup.archive import ArchiveWriter, BackupError, Manifest, Row, TableInfo
 from server.database.connection import Database
 from server.database.models import Base, CheckpointRow, Run
 from server.database.revision import check, needed, numbers
@@ -79,7 +79,7 @@ def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Man
                 f"the database's schema is {schema}, newer than this program ({needed():04d}): back up with the newer one"
             )
         manifest = Manifest(schema, database.dialect, __version__, time.time())
-        writer = Writer(file, manifest)
+        writer = ArchiveWriter(file, manifest)
         _files(connection, data_dir, writer, say)
         for table in Base.metadata.sorted_tables:
             info = TableInfo(table.name, [(column.name, kind_of(column)) for column in table.c], _sequence(connection, table))
@@ -120,7 +120,7 @@ def _sequence(connection: Connection, table: Table) -> int | None:
     return max(int(highest), int(known or 0))
 
 
-def _files(connection: Connection, data_dir: Path, writer: Writer, say: Say) -> None:
+def _files(connection: Connection, data_dir: Path, writer: ArchiveWriter, say: Say) -> None:
     """Checkpoints and logs of the snapshot's runs, as far as they are on this machine."""
     recorded = connection.execute(select(CheckpointRow.path, CheckpointRow.sha256).order_by(CheckpointRow.path)).all()
     absent = writer.manifest.absent
@@ -161,7 +161,7 @@ def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy(writer: Writer, path: str, place: Path) -> str | None:
+def _copy(writer: ArchiveWriter, path: str, place: Path) -> str | None:
     try:
         with place.open("rb") as content:
             return writer.file(path, content, os.fstat(content.fileno()).st_size)  # a log grows meanwhile

@@ -98,10 +98,9 @@ class SeriesRow(Base):
     __tablename__ = "series"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(120), primary_key=True)
-    group: Mapped[str] = mapped_column("group_name", String(60))
-    offset: Mapped[int] = mapped_column(
-        "column_offset", Integer
-    )  # first column in the group's blocks (derived: level blocks only)
+    group_name: Mapped[str] = mapped_column(String(60))
+    # first column in the group's blocks (derived: level blocks only)
+    column_offset: Mapped[int] = mapped_column(Integer)
     width: Mapped[int] = mapped_column(Integer)
     unit: Mapped[str] = mapped_column(String(20))
     derived: Mapped[bool] = mapped_column()
@@ -112,13 +111,13 @@ class BlockRow(Base):
 
     __tablename__ = "blocks"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    group: Mapped[str] = mapped_column("group_name", String(60), primary_key=True)
+    group_name: Mapped[str] = mapped_column(String(60), primary_key=True)
     level: Mapped[int] = mapped_column(Integer, primary_key=True)
     first_step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     last_step: Mapped[int] = mapped_column(BigInteger)
     stride: Mapped[int] = mapped_column(BigInteger)
-    count: Mapped[int] = mapped_column("point_count", Integer)
-    columns: Mapped[int] = mapped_column("column_count", Integer)
+    point_count: Mapped[int] = mapped_column(Integer)
+    column_count: Mapped[int] = mapped_column(Integer)
     attempt: Mapped[int] = mapped_column(Integer)
     seq: Mapped[int] = mapped_column(BigInteger)
     payload: Mapped[bytes] = mapped_column(LargeBinary)

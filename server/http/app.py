@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from server.access.audit import Audit
 from server.access.scopes import check_bind, load_or_create_token
 from server.access.throttle import Budget, Failures
-from server.access.token_cache import Keyring
+from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
 from server.http import assets, pages
@@ -27,7 +27,7 @@ from server.live.hub import Hub
 from server.live.wakeups import Alarm
 from server.runs.lost_runs import Lookout
 from server.settings import Settings
-from server.webhooks.delivery import Courier
+from server.webhooks.delivery import WebhookDelivery
 from stablessm_core import __version__
 
 SILENCE_SECONDS = 60.0  # a request whose database fell silent gives up; the longest statement may take 30 s
@@ -65,20 +65,20 @@ def create_app(settings: Settings) -> FastAPI:
     alarm = Alarm(hub, database, settings.broker_url)
     lookout = Lookout(database, settings.broker_url, settings.lease_seconds, hub.wake)
     token = _token(settings)
-    keyring, log = Keyring(database, token), Audit(database, settings.audit_days, token)
+    token_cache, log = TokenCache(database, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
-    courier = Courier(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
+    webhook_delivery = WebhookDelivery(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for part in (hub, alarm, keyring, log, courier, lookout):
+        for part in (hub, alarm, token_cache, log, webhook_delivery, lookout):
             part.start()
         yield
         await alarm.close()
         await hub.close()
         await asyncio.to_thread(lookout.close)
-        await asyncio.to_thread(courier.close)
-        await keyring.close()
+        await asyncio.to_thread(webhook_delivery.close)
+        await token_cache.close()
         await asyncio.to_thread(log.close)
         readiness.close()
         database.close()
@@ -91,10 +91,10 @@ def create_app(settings: Settings) -> FastAPI:
     state = app.state
     state.settings, state.database, state.hub, state.alarm = settings, database, hub, alarm
     state.access = Access(
-        keyring, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
+        token_cache, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
         settings.streams_per_token, Failures(settings.failures_per_minute),
     )  # fmt: skip
-    state.audit, state.courier = log, courier
+    state.audit, state.webhook_delivery = log, webhook_delivery
     state.requests, state.readiness = Requests(), readiness
     state.pages = pages.Pages(files)
     api = [

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.access.audit import Audit
 from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
 from server.access.throttle import Budget, Failures
-from server.access.token_cache import SESSION_SECONDS, Keyring
+from server.access.token_cache import SESSION_SECONDS, TokenCache
 from server.access.tokens import Principal, digest
 from server.errors import ServiceError, TooMany
 from server.http.bodies import body_refusal, bounded
@@ -61,7 +61,7 @@ HEADERS = {
 class Access:
     """Who may come in: `hosts` are the exact Host headers that are served."""
 
-    keyring: Keyring
+    token_cache: TokenCache
     hosts: frozenset[str]
     new_runs: Budget
     streams_per_token: int
@@ -72,7 +72,7 @@ class Access:
         sha256 = digest(secret)
         if wait := self.failures.wait(address, sha256):
             raise _later("too many wrong tokens came from this address", wait, f"{self.failures.per_minute} a minute")
-        principal = await self.keyring.by_secret(secret)
+        principal = await self.token_cache.by_secret(secret)
         if principal is None:
             self.failures.failed(address)
         else:
@@ -88,9 +88,9 @@ def allowed_hosts(host: str, port: int, extra: tuple[str, ...] = ()) -> frozense
     return frozenset(local | named | {f"{name}:{port}" for name in named if ":" not in name})
 
 
-def set_session(response: Response, keyring: Keyring, principal: Principal, *, secure: bool = False) -> None:
+def set_session(response: Response, token_cache: TokenCache, principal: Principal, *, secure: bool = False) -> None:
     """The cookie by which a browser is recognised from now on; `secure` when it came over TLS."""
-    value = keyring.session(principal)
+    value = token_cache.session(principal)
     response.set_cookie(COOKIE, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure)
 
 
@@ -166,9 +166,9 @@ class Gate:
             yield None
             return
         most = self.access.streams_per_token
-        if principal.token_id is not None and self.access.keyring.streams_of(principal) >= most:
+        if principal.token_id is not None and self.access.token_cache.streams_of(principal) >= most:
             raise _later(f"{most} live streams of this token are open", 5, f"at most {most}")
-        with self.access.keyring.stream(principal, cookie) as ended:
+        with self.access.token_cache.stream(principal, cookie) as ended:
             yield ended
 
     async def _refusal(self, scope: Scope, state: dict[str, Any]) -> Response | None:
@@ -216,14 +216,14 @@ class Gate:
 
     async def _who(self, scope: Scope, headers: Headers) -> tuple[Principal | None, str | None]:
         """Who asks, and by which cookie if nothing else says so."""
-        keyring = self.access.keyring
-        if not keyring.asks:
-            return keyring.owner, None
+        token_cache = self.access.token_cache
+        if not token_cache.asks:
+            return token_cache.owner, None
         bearer = _bearer(headers)
         if bearer is not None:
             return await self.access.recognise(bearer, client_address(scope)), None
         cookie = session_cookie(headers)
-        return (await keyring.by_session(cookie) if cookie else None), cookie
+        return (await token_cache.by_session(cookie) if cookie else None), cookie
 
     async def _enter(self, scope: Scope, state: dict[str, Any]) -> Response | None:
         """The answer to the address that `stablessm up` prints: a cookie, and the token leaves address bar and history at once.
@@ -231,17 +231,17 @@ class Gate:
         Only the settings' token may come like this. A created one goes to others, and a link with it would lie about for ever.
         """
         query = dict(parse_qsl(scope["query_string"].decode("latin1")))
-        keyring = self.access.keyring
-        if not keyring.asks or "token" not in query:
+        token_cache = self.access.token_cache
+        if not token_cache.asks or "token" not in query:
             return None
         principal = await self.access.recognise(query["token"], client_address(scope))
-        if principal is not keyring.owner:
+        if principal is not token_cache.owner:
             return None
         state |= {"principal": principal, "entered": True}
         rest = urlencode([(k, v) for k, v in query.items() if k != "token"])
         path = "/" + scope["path"].lstrip("/\\")  # "//host" would lead away from here
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        set_session(answer, keyring, principal)
+        set_session(answer, token_cache, principal)
         return answer
 
 

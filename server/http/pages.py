@@ -182,16 +182,16 @@ async def login(request: Request) -> Response:
     request.state.principal = principal  # the audit log names who signed in
     answer = RedirectResponse(target, 303)
     # the server itself never sees TLS; a browser that came through a proxy with TLS says so in its Origin
-    set_session(answer, access.keyring, principal, secure=request.headers.get("origin", "").startswith("https://"))
+    set_session(answer, access.token_cache, principal, secure=request.headers.get("origin", "").startswith("https://"))
     return answer
 
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """Ends this browser's session, for every copy of its cookie; a token that must not be used any more is revoked."""
-    keyring, cookie = request.app.state.access.keyring, session_cookie(request.headers)
-    if cookie is not None and keyring.asks:
-        await keyring.end_session(cookie)
+    token_cache, cookie = request.app.state.access.token_cache, session_cookie(request.headers)
+    if cookie is not None and token_cache.asks:
+        await token_cache.end_session(cookie)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer

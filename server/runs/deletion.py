@@ -36,10 +36,10 @@ def _piece(database: Database, run_id: int) -> bool:
 
 def _some_blocks(session: Session, run_id: int) -> bool:
     own = BlockRow.run_id == run_id
-    first = session.execute(select(BlockRow.group, BlockRow.level).where(own).limit(1)).one_or_none()
+    first = session.execute(select(BlockRow.group_name, BlockRow.level).where(own).limit(1)).one_or_none()
     if first is None:
         return False
-    part = [own, BlockRow.group == first.group, BlockRow.level == first.level]
+    part = [own, BlockRow.group_name == first.group_name, BlockRow.level == first.level]
     bound = session.scalar(select(BlockRow.first_step).where(*part).order_by(BlockRow.first_step).offset(ROWS).limit(1))
     if bound is not None:
         part.append(BlockRow.first_step < bound)

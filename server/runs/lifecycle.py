@@ -20,7 +20,7 @@ from server.database.fence import LeaseLost, add_transition, hold, insert_into
 from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
 from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
-from server.series.recording import truncate
+from server.series.recording import delete_steps
 from stablessm_core.config import CharLm, Mnist, RunConfig
 from stablessm_core.telemetry.detectors import Alert
 
@@ -34,7 +34,7 @@ class NotAllowed(ValueError):
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class StoredCheckpoint:
     """`path` is relative to the data directory."""
 
     step: int
@@ -49,10 +49,10 @@ class Claim:
     run_id: int
     attempt: int
     config: dict[str, Any]
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[StoredCheckpoint, ...]
 
     @property
-    def checkpoint(self) -> Checkpoint | None:
+    def checkpoint(self) -> StoredCheckpoint | None:
         return self.checkpoints[0] if self.checkpoints else None
 
 
@@ -122,13 +122,13 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
     run = lock_next(session, capabilities)
     if run is None:
         return None
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[StoredCheckpoint, ...] = ()
     done, cut = 0, False
     if run.attempt:  # before its first there is nothing: every write shows its attempt
         rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run.id).order_by(CheckpointRow.step.desc()))
-        checkpoints = tuple(Checkpoint(row.step, row.path, row.sha256) for row in rows)
+        checkpoints = tuple(StoredCheckpoint(row.step, row.path, row.sha256) for row in rows)
         done = checkpoints[0].step if checkpoints else 0
-        cut = truncate(session, run.id, done + 1)
+        cut = delete_steps(session, run.id, done + 1)
     run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
     run.started_at = run.started_at or time.time()
     run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")

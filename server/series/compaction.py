@@ -84,7 +84,7 @@ def plan(session: Session, run_id: int) -> list[_Batch]:
         own, limit = Span(row.level, row.first_step, row.stride, row.point_count), _limit(row.level, row.column_count)
         same = (row.group_name, row.level, row.column_count, row.attempt)
         joined = span.joined(own) if same == key else None
-        if joined is not None and joined.count <= limit:
+        if joined is not None and joined.point_count <= limit:
             span = joined
             steps.append(row.first_step)
             continue
@@ -103,27 +103,29 @@ def _limit(level: int, columns: int) -> int:
 
 def _merge(database: Database, run_id: int, seq: int, batch: _Batch) -> None:
     first, last = batch.first_steps[0], batch.first_steps[-1]
-    place = and_(BlockRow.run_id == run_id, BlockRow.group == batch.group, BlockRow.level == batch.span.level)
+    place = and_(BlockRow.run_id == run_id, BlockRow.group_name == batch.group, BlockRow.level == batch.span.level)
     content = select(_BLOCKS.first_step, _BLOCKS.last_step, _BLOCKS.point_count, _BLOCKS.seq, _BLOCKS.payload)
     with database.read() as session:
         rows = session.execute(content.where(place, BlockRow.first_step.between(first, last)).order_by(_BLOCKS.first_step)).all()
-    if tuple(row.first_step for row in rows) != batch.first_steps or sum(r.point_count for r in rows) != batch.span.count:
+    if tuple(row.first_step for row in rows) != batch.first_steps or sum(r.point_count for r in rows) != batch.span.point_count:
         raise _Changed
     payload = _joined(rows, batch)
     with database.write() as session:
         _hold(session, run_id, seq)
         gone = delete(BlockRow).where(place, BlockRow.first_step > first, BlockRow.first_step <= last)
-        removed = session.execute(gone.returning(BlockRow.count).execution_options(synchronize_session=False)).scalars().all()
+        removed = (
+            session.execute(gone.returning(BlockRow.point_count).execution_options(synchronize_session=False)).scalars().all()
+        )
         kept = (
             update(BlockRow)
-            .where(place, BlockRow.first_step == first, BlockRow.count == rows[0].point_count)
-            .values(stride=batch.span.stride, count=batch.span.count, last_step=rows[-1].last_step, seq=rows[-1].seq)
+            .where(place, BlockRow.first_step == first, BlockRow.point_count == rows[0].point_count)
+            .values(stride=batch.span.stride, point_count=batch.span.point_count, last_step=rows[-1].last_step, seq=rows[-1].seq)
             .values(payload=payload)
             .returning(BlockRow.first_step)
             .execution_options(synchronize_session=False)
         )
         changed = session.execute(kept).all()
-        if len(changed) != 1 or sum(removed) + rows[0].point_count != batch.span.count or len(removed) != len(rows) - 1:
+        if len(changed) != 1 or sum(removed) + rows[0].point_count != batch.span.point_count or len(removed) != len(rows) - 1:
             raise _Changed
 
 

@@ -172,9 +172,9 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
     rows = list(session.scalars(select(BlockRow).where(*between[0], BlockRow.level == 0)))
     raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
     # a merged block stands under its last number, so of each group the first one beyond `upper` may begin with some of these
-    beyond = select(BlockRow.group, func.min(BlockRow.seq)).where(*raw, BlockRow.seq > upper).group_by(BlockRow.group)
+    beyond = select(BlockRow.group_name, func.min(BlockRow.seq)).where(*raw, BlockRow.seq > upper).group_by(BlockRow.group_name)
     for group, number in session.execute(beyond):
-        first = select(BlockRow).where(*raw, BlockRow.group == group, BlockRow.seq == number).order_by(BlockRow.first_step)
+        first = select(BlockRow).where(*raw, BlockRow.group_name == group, BlockRow.seq == number).order_by(BlockRow.first_step)
         rows += session.scalars(first.limit(1))
     alerts = session.scalars(select(AlertRow).where(*between[1]).order_by(AlertRow.id))
     changes = session.scalars(select(Transition).where(*between[2]))
@@ -195,7 +195,7 @@ def events_of(
     for row, number, at, values in _pieces(rows, seq, upper):
         found = found or layout()
         event = events[number]
-        event.points += found.points(row.group, row.first_step + at * row.stride, row.stride, values)
+        event.points += found.points(row.group_name, row.first_step + at * row.stride, row.stride, values)
         last = row.first_step + (at + values.shape[1] - 1) * row.stride
         event.attempt, event.last_step = row.attempt, max(event.last_step, last)
     for alert in alerts:
@@ -209,14 +209,18 @@ def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockR
     """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there."""
     found = []
     for row in rows:
-        pieces = pieces_of(row.payload, row.seq, row.count)
+        pieces = pieces_of(row.payload, row.seq, row.point_count)
         ends = np.cumsum(pieces[:, 1])
         chosen = np.flatnonzero((pieces[:, 0] > seq) & (pieces[:, 0] <= upper))
-        values = decode(row.payload, (row.columns, row.count)) if len(chosen) else np.empty((row.columns, 0), np.float32)
+        values = (
+            decode(row.payload, (row.column_count, row.point_count))
+            if len(chosen)
+            else np.empty((row.column_count, 0), np.float32)
+        )
         for i in chosen.tolist():
             at = int(ends[i] - pieces[i, 1])
             found.append((row, int(pieces[i, 0]), at, values[:, at : ends[i]]))
-    return sorted(found, key=lambda part: (part[1], part[0].group, part[0].first_step + part[2] * part[0].stride))
+    return sorted(found, key=lambda part: (part[1], part[0].group_name, part[0].first_step + part[2] * part[0].stride))
 
 
 def _rows(values: np.ndarray) -> np.ndarray:

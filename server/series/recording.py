@@ -37,7 +37,7 @@ def store_flush(
     event: it takes no number, so `seq` has no gaps. `step` is the last training step done. Raises LeaseLost.
     """
     rows = [_block_row(run_id, attempt, block) for block in blocks]  # compressed before the row is locked
-    # `step` only grows here: a repeated older flush must not turn the progress back (take_back does)
+    # `step` only grows here: a repeated older flush must not turn the progress back (truncate does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
     if steps_per_second is not None:
         values["steps_per_second"] = steps_per_second
@@ -61,7 +61,7 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
     """
     hold(session, run_id, attempt)
     known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
-    groups = {row.group for row in known.values()}
+    groups = {row.group_name for row in known.values()}
     columns: dict[str, int] = {}
     for item in sorted(series, key=lambda s: s.derived):  # stable: recorded before derived, else in order
         offset = columns.get(item.group, 0)
@@ -69,8 +69,8 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
         row = SeriesRow(
             run_id=run_id,
             name=item.name,
-            group=item.group,
-            offset=offset,
+            group_name=item.group,
+            column_offset=offset,
             width=item.width,
             unit=item.unit,
             derived=item.derived,
@@ -80,10 +80,15 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
             raise ValueError(f"series {item.name!r} joins group {item.group!r}, whose columns are fixed; use a group of its own")
         if old is None:
             session.add(row)
-        elif (old.group, old.offset, old.width, old.derived) != (row.group, row.offset, row.width, row.derived):
+        elif (old.group_name, old.column_offset, old.width, old.derived) != (
+            row.group_name,
+            row.column_offset,
+            row.width,
+            row.derived,
+        ):
             raise ValueError(
-                f"series {item.name!r} is {row.group}[{row.offset}:+{row.width}]; run {run_id} has it as "
-                f"{old.group}[{old.offset}:+{old.width}]"
+                f"series {item.name!r} is {row.group_name}[{row.column_offset}:+{row.width}]; run {run_id} has it as "
+                f"{old.group_name}[{old.column_offset}:+{old.width}]"
             )
     session.flush()
 
@@ -111,7 +116,7 @@ def store_checkpoint(session: Session, run_id: int, attempt: int, step: int, pat
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=values))
 
 
-def take_back(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
+def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
     """Forget the steps from `from_step` on (rollback, or a checkpoint that cannot be read); gives the new `seq`.
 
     Blocks and checkpoints of those steps go, a raw block that straddles is cut; alerts stay: they happened. The transition
@@ -122,12 +127,12 @@ def take_back(session: Session, run_id: int, attempt: int, from_step: int, reaso
     told = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
     if session.scalar(select(Transition.seq).filter_by(**told).limit(1)) is not None:
         return run.seq  # the answer to the first time was lost
-    truncate(session, run_id, from_step)
+    delete_steps(session, run_id, from_step)
     run.step = min(run.step, from_step - 1)
     return add_transition(session, run, reason, truncated_from=from_step)
 
 
-def truncate(session: Session, run_id: int, from_step: int) -> bool:
+def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
     """Delete what is stored of `from_step` and later; True if there was anything.
 
     A raw block that straddles is cut at the step; a level block that was merged, where one of its pieces ended before.
@@ -146,14 +151,14 @@ def _shorten(row: BlockRow, from_step: int) -> None:
     # leaves the row alone if nothing of it stays: it ends late, and is deleted
     tail = row.stride - row.stride // BUCKET**row.level  # from a point's or bucket's first step to its last
     kept = max(0, (from_step - 1 - tail - row.first_step) // row.stride + 1)
-    pieces = cut(pieces_of(row.payload, row.seq, row.count), kept, whole=row.level > 0)
+    pieces = cut(pieces_of(row.payload, row.seq, row.point_count), kept, whole=row.level > 0)
     if not len(pieces):
         return
-    shape = (row.columns, row.count) if row.level == 0 else (row.columns, len(STATS), row.count)
+    shape = (row.column_count, row.point_count) if row.level == 0 else (row.column_count, len(STATS), row.point_count)
     values = decode(row.payload, shape)
-    row.count, row.seq = int(pieces[:, 1].sum()), int(pieces[-1, 0])
-    row.payload = pack(values[..., : row.count], pieces)
-    row.last_step = row.first_step + (row.count - 1) * row.stride + tail
+    row.point_count, row.seq = int(pieces[:, 1].sum()), int(pieces[-1, 0])
+    row.payload = pack(values[..., : row.point_count], pieces)
+    row.last_step = row.first_step + (row.point_count - 1) * row.stride + tail
 
 
 def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
@@ -164,7 +169,7 @@ def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
         "first_step": block.first_step,
         "last_step": block.last_step,
         "stride": block.stride,
-        "point_count": block.count,
+        "point_count": block.point_count,
         "column_count": block.values.shape[0],
         "attempt": attempt,
         "payload": encode(block.values),

@@ -33,17 +33,17 @@ CLOSE_SECONDS = 3.0
 LOCK = 0x57AB1E56
 
 
-class Courier:
+class WebhookDelivery:
     """The delivering half of one server process; it sleeps while another process holds the lock."""
 
     def __init__(self, database: Database, *, token: str | None, allowed: frozenset[str], base_url: str) -> None:
         self.database, self.token, self.allowed, self.base_url = database, token, allowed, base_url
         self._stopping, self._woken = threading.Event(), threading.Event()
-        self._lock = Lock(database)
+        self._lock = DeliveryLock(database)
         self._calls: dict[int, Future[bool]] = {}
         self._next: dict[int, float] = {}  # webhook -> when it may be tried again, on our clock
         self._pool = ThreadPoolExecutor(4, "webhook")
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="webhook_delivery", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -100,11 +100,11 @@ class Courier:
             if news.cursor != webhook.cursor or reason is not None:
                 with self.database.write() as session:
                     if reason is None and news.events:
-                        registry.delivered(session, number, news.cursor)
+                        registry.mark_delivered(session, number, news.cursor)
                     elif reason is None:
-                        registry.passed(session, number, news.cursor)
+                        registry.mark_nothing_to_tell(session, number, news.cursor)
                     else:
-                        registry.failed(session, number, reason)
+                        registry.mark_failed(session, number, reason)
             if reason is not None:
                 self._next[number] = time.monotonic() + registry.pause(webhook.failures + 1)
                 log.warning("webhook %d: %s", number, reason)
@@ -129,7 +129,7 @@ class Courier:
         return None if 200 <= status < 300 else f"it answered {status}"
 
 
-class Lock:
+class DeliveryLock:
     """One holder per database: a session lock in PostgreSQL, a locked file beside a SQLite database. Ends with its process."""
 
     def __init__(self, database: Database) -> None:

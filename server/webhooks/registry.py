@@ -83,17 +83,17 @@ def wants(chosen: list[str], event: str, *details: str) -> bool:
     return event in chosen or any(f"{event}.{detail}" in chosen for detail in details)
 
 
-def delivered(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
+def mark_delivered(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
     """The other side has said yes."""
     session.execute(update(Webhook).where(Webhook.id == webhook_id).values(cursor=cursor, failures=0, last_error=""))
 
 
-def passed(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
+def mark_nothing_to_tell(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
     """What happened was none of its events."""
     session.execute(update(Webhook).where(Webhook.id == webhook_id).values(cursor=cursor))
 
 
-def failed(session: Session, webhook_id: int, reason: str) -> None:
+def mark_failed(session: Session, webhook_id: int, reason: str) -> None:
     """The other side did not say yes; after MAX_FAILURES nothing is sent until somebody switches it on again."""
     session.execute(
         update(Webhook).where(Webhook.id == webhook_id).values(failures=Webhook.failures + 1, last_error=reason[:300])

@@ -27,7 +27,7 @@ STATS = ("min", "max", "last", "nonfinite")
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers of one group over equally spaced steps; `values` is (columns, count), or (columns, 4, count) above level 0."""
+    """Numbers of one group over equally spaced steps; `values` is (columns, points), or (columns, 4, points) above level 0."""
 
     group: str
     level: int
@@ -36,13 +36,13 @@ class Block:
     values: np.ndarray
 
     @property
-    def count(self) -> int:
+    def point_count(self) -> int:
         return int(self.values.shape[-1])
 
     @property
     def last_step(self) -> int:
         """Last recorded step covered."""
-        return self.first_step + self.count * self.stride - self.stride // int(BUCKET**self.level)
+        return self.first_step + self.point_count * self.stride - self.stride // int(BUCKET**self.level)
 
 
 def encode(values: np.ndarray) -> bytes:

@@ -18,12 +18,12 @@ MAX_PIECES = 1 << 16
 
 @dataclass(frozen=True)
 class Span:
-    """Where a block lies: `count` points or buckets of `level` from `first_step` on."""
+    """Where a block lies: `point_count` points or buckets of `level` from `first_step` on."""
 
     level: int
     first_step: int
     stride: int
-    count: int
+    point_count: int
 
     def joined(self, after: Span) -> Span | None:
         """The one span of both laid end to end, None where they do not fit.
@@ -31,12 +31,12 @@ class Span:
         A single point of level 0 has no stride of its own: points that came one by one join at any equal distance.
         """
         stride = self.stride
-        if self.level == 0 and self.count == 1:
-            stride = after.stride if after.count > 1 else after.first_step - self.first_step
-        fits = after.stride == stride or (self.level == 0 and after.count == 1)
-        if stride < 1 or not fits or after.first_step != self.first_step + self.count * stride:
+        if self.level == 0 and self.point_count == 1:
+            stride = after.stride if after.point_count > 1 else after.first_step - self.first_step
+        fits = after.stride == stride or (self.level == 0 and after.point_count == 1)
+        if stride < 1 or not fits or after.first_step != self.first_step + self.point_count * stride:
             return None
-        return Span(self.level, self.first_step, stride, self.count + after.count)
+        return Span(self.level, self.first_step, stride, self.point_count + after.point_count)
 
 
 def pack(values: np.ndarray, pieces: np.ndarray) -> bytes:
@@ -51,13 +51,13 @@ def pack(values: np.ndarray, pieces: np.ndarray) -> bytes:
     return bytes([MERGED]) + len(head).to_bytes(4, "little") + head + encode_small(values)
 
 
-def pieces_of(payload: bytes, seq: int, count: int) -> np.ndarray:
+def pieces_of(payload: bytes, seq: int, point_count: int) -> np.ndarray:
     """int64 (n, 2): event number and points of each block inside; one that was never merged is its own only piece.
 
-    `seq`, `count`: of the block's row. Raises ValueError on a damaged table.
+    `seq`, `point_count`: of the block's row. Raises ValueError on a damaged table.
     """
     if payload[:1] != bytes([MERGED]):
-        return np.array([[seq, count]], np.int64)
+        return np.array([[seq, point_count]], np.int64)
     length = int.from_bytes(payload[1:5], "little")
     head = payload[5 : 5 + length]
     try:
@@ -68,8 +68,8 @@ def pieces_of(payload: bytes, seq: int, count: int) -> np.ndarray:
     except zstandard.ZstdError as error:
         raise ValueError(f"block payload has damaged pieces: {error}") from None
     pieces = np.column_stack([np.cumsum(table[:, 0]), table[:, 1]])
-    if (pieces[:, 1] < 1).any() or int(pieces[:, 1].sum()) != count or pieces[-1, 0] != seq:
-        raise ValueError(f"block payload has pieces of {int(pieces[:, 1].sum())} points; it holds {count}")
+    if (pieces[:, 1] < 1).any() or int(pieces[:, 1].sum()) != point_count or pieces[-1, 0] != seq:
+        raise ValueError(f"block payload has pieces of {int(pieces[:, 1].sum())} points; it holds {point_count}")
     return pieces
 
 

@@ -59,7 +59,7 @@ class Recorder:
     gauges: per name a function (rows, seconds) -> value, asked at each flush and repeated for the steps in it.
     monitor: derived columns and detectors; without one the catalogue may hold no derived series.
     ring: where the rows are; who writes them there itself, in a captured graph say, calls `recorded` instead of `record`.
-    halt: at the first non-finite step set `fatal` and take nothing after that step, until `rewind`.
+    halt: at the first non-finite step set `fatal` and take nothing after that step, until `truncate`.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Recorder:
         if self._monitor:
             self._monitor.detectors.restore(of(DETECTORS))
 
-    def rewind(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
+    def truncate(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
         """Take back the steps after `to_step`; recording goes on at `to_step + 1` as if they had never been.
 
         Waits for the sink, however long: two histories must not mix.
@@ -204,7 +204,7 @@ class Recorder:
             self.restore_levels(levels)
             self.fatal = None
 
-        for job in (lambda: self._sink.rolled_back(to_step, reason), forget, done.set):
+        for job in (lambda: self._sink.truncate(to_step, reason), forget, done.set):
             self._queue.put(job)
         done.wait()
 

@@ -36,7 +36,7 @@ class Sink(Protocol):
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         """A checkpoint is durable; every step up to `step` has been written before."""
 
-    def rolled_back(self, to_step: int, reason: str) -> None:
+    def truncate(self, to_step: int, reason: str) -> None:
         """Steps after `to_step` are taken back; recording goes on from `to_step + 1`."""
 
     def needed(self) -> Collection[int]:
@@ -67,7 +67,7 @@ class MemorySink:
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         self.checkpoints.append((step, path, sha256))
 
-    def rolled_back(self, to_step: int, reason: str) -> None:
+    def truncate(self, to_step: int, reason: str) -> None:
         self.rollbacks.append((to_step, reason))
         self.step = to_step
         self.checkpoints = [c for c in self.checkpoints if c[0] <= to_step]
@@ -85,7 +85,7 @@ class MemorySink:
             raise KeyError(f"series {name!r} is derived; it is computed from its layer's weight, not recorded")
         first = sum(s.width for s in recorded[: recorded.index(wanted)])
         blocks = [b for b in self.blocks if b.group == wanted.group and b.level == 0]
-        steps = [b.first_step + b.stride * np.arange(b.count, dtype=np.int64) for b in blocks]
+        steps = [b.first_step + b.stride * np.arange(b.point_count, dtype=np.int64) for b in blocks]
         values = [b.values[first : first + wanted.width].T for b in blocks]
         if not blocks:
             return np.empty(0, np.int64), np.empty((0, wanted.width), np.float32)
@@ -93,7 +93,7 @@ class MemorySink:
 
 
 def _up_to(block: Block, step: int) -> Block:
-    count = min(block.count, (step - block.first_step) // block.stride + 1)
+    count = min(block.point_count, (step - block.first_step) // block.stride + 1)
     return (
         Block(block.group, block.level, block.first_step, block.stride, block.values[..., :count]) if block.level == 0 else block
     )

@@ -283,7 +283,7 @@ def _roll_back(
         f"step {fatal.step}: {fatal.message}; back to step {checkpoint.step} with learning rates x {progress.lr_scale:g} "
         f"(rollback {progress.rollbacks} of {config.train.max_rollbacks})"
     )
-    recorder.rewind(checkpoint.step, reason, levels)
+    recorder.truncate(checkpoint.step, reason, levels)
     # the same step again, now with the lower rate: a run resumed from here does not repeat the divergence
     _save(config, progress, model, optimizer, recorder, directory)
     alert = Alert("rolled_back", "warning", fatal.step, names.TRAIN_LOSS, None, None, "", None, reason)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import Run, Transition, Worker
 from server.runs import lifecycle
-from server.series.recording import store_flush, take_back
+from server.series.recording import store_flush, truncate
 from stablessm_core.config import parse_config
 
 MACHINE = {"devices": ["cpu"], "data": {}}
@@ -39,7 +39,7 @@ def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Dat
         with database.write() as session:
             assert lifecycle.heartbeat(session, run_id, 1) is not None
             store_flush(session, run_id, 1, [], [], step)
-            take_back(session, run_id, 1, step + 1, f"occasion {step}")
+            truncate(session, run_id, 1, step + 1, f"occasion {step}")
         assert reaper.tick(database) == [], "nobody is lost because a clock was set"
     with database.write() as session:
         lifecycle.finish(session, run_id, 1, "finished")

@@ -18,7 +18,7 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
 from server.runs import lifecycle
-from server.series.recording import store_checkpoint, store_flush, take_back
+from server.series.recording import store_checkpoint, store_flush, truncate
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.detectors import Alert
@@ -132,7 +132,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         to = max(0, actor.step - back)
         reason = f"occasion {self.run().seq}"
-        if self.act(actor, lambda s: take_back(s, self.run_id, actor.attempt, to + 1, reason)):
+        if self.act(actor, lambda s: truncate(s, self.run_id, actor.attempt, to + 1, reason)):
             actor.step = to
 
     @precondition(lambda self: self.actors)
@@ -192,7 +192,7 @@ class Protocol(RuleBasedStateMachine):
             run = session.get_one(Run, self.run_id)
             stored = session.scalars(select(BlockRow).where(BlockRow.run_id == self.run_id).order_by(BlockRow.first_step)).all()
             checkpoints = session.scalars(select(CheckpointRow.step).where(CheckpointRow.run_id == self.run_id)).all()
-        values = [float(v) for block in stored for v in decode(block.payload, (block.columns, block.count))[0]]
+        values = [float(v) for block in stored for v in decode(block.payload, (block.column_count, block.point_count))[0]]
         assert values == [float(step) for step in range(1, run.step + 1)]
         assert all(step <= run.step for step in checkpoints), "a resume from there would leave a hole"
 

@@ -41,10 +41,10 @@ class Recorded:
             series = session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id)).all()
         timed = [s for s in series if s.name in TIMING]
         recorded = cls(run, list(transitions), list(alerts), list(blocks))
-        for stream in sorted({(b.group, b.level) for b in blocks}):
-            mine = [b for b in blocks if (b.group, b.level) == stream]
-            left_out = [c for s in timed if s.group == stream[0] for c in range(s.offset, s.offset + s.width)]
-            recorded.steps[stream] = [b.first_step + i * b.stride for b in mine for i in range(b.count)]
+        for stream in sorted({(b.group_name, b.level) for b in blocks}):
+            mine = [b for b in blocks if (b.group_name, b.level) == stream]
+            left_out = [c for s in timed if s.group_name == stream[0] for c in range(s.column_offset, s.column_offset + s.width)]
+            recorded.steps[stream] = [b.first_step + i * b.stride for b in mine for i in range(b.point_count)]
             recorded.values[stream] = b"".join(np.delete(_values(b), left_out, axis=0).swapaxes(0, -1).tobytes() for b in mine)
         return recorded
 
@@ -69,7 +69,7 @@ def judge(found: Recorded, truth: Recorded) -> Verdict:
     lost = doubled = 0
     for stream in sorted(found.steps.keys() | truth.steps.keys()):
         have, want = found.steps.get(stream, []), truth.steps.get(stream, [])
-        width = next((b.columns for b in truth.blocks if (b.group, b.level) == stream), 1)
+        width = next((b.column_count for b in truth.blocks if (b.group_name, b.level) == stream), 1)
         lost += len(set(want) - set(have)) * width
         doubled += (len(have) - len(set(have))) * width
         if have != want:
@@ -122,5 +122,5 @@ def _result(run: Run) -> dict[str, Any] | None:
 
 
 def _values(block: BlockRow) -> np.ndarray:
-    shape = (block.columns, block.count) if block.level == 0 else (block.columns, 4, block.count)
+    shape = (block.column_count, block.point_count) if block.level == 0 else (block.column_count, 4, block.point_count)
     return decode(block.payload, shape)

@@ -78,7 +78,7 @@ def test_levels_do_not_depend_on_where_flushes_fall(cuts: list[int], every: int,
     for level in range(1, LEVELS + 1):
         size = BUCKET**level
         own = [b for b in blocks if b.level == level]
-        points = sum(b.count for b in own)
+        points = sum(b.point_count for b in own)
         expected = envelope(values[:, : points * size], size) if points else np.empty((3, 4, 0), np.float32)
         assert all(b.stride == every * size for b in own)
         assert [b.first_step for b in own] == [1 + 128 * i * every * size for i in range(len(own))]
@@ -92,7 +92,7 @@ def test_three_levels_of_a_long_run_agree_with_a_direct_count() -> None:
     for at in range(0, values.shape[1], 5000):
         blocks += builder.feed(1 + at, values[:, at : at + 5000])
     (top,) = [b for b in blocks if b.level == 3]
-    assert (top.first_step, top.stride, top.count, top.last_step) == (1, 4096, 128, 128 * 4096)
+    assert (top.first_step, top.stride, top.point_count, top.last_step) == (1, 4096, 128, 128 * 4096)
     np.testing.assert_array_equal(top.values, envelope(values[:, : 128 * 4096], 4096))
 
 
@@ -100,12 +100,12 @@ def test_steps_that_are_missing_end_the_levels_in_short_blocks() -> None:
     builder = LevelBuilder("g", 1)
     assert builder.feed(1, np.zeros((2, 40), np.float32)) == []
     (short,) = builder.feed(101, np.ones((2, 16), np.float32))
-    assert (short.level, short.first_step, short.count, short.last_step) == (1, 1, 2, 32)
+    assert (short.level, short.first_step, short.point_count, short.last_step) == (1, 1, 2, 32)
     full = builder.feed(117, np.ones((2, 2032), np.float32))
-    assert [(b.level, b.first_step, b.count) for b in full] == [(1, 101, 128)]
+    assert [(b.level, b.first_step, b.point_count) for b in full] == [(1, 101, 128)]
 
 
 def test_blocks_of_very_wide_groups_stay_small() -> None:
     builder = LevelBuilder("g", 1)
     blocks = builder.feed(1, np.zeros((16_384, 16 * 16), np.float32))
-    assert [b.count for b in blocks if b.level == 1] == [8, 8]
+    assert [b.point_count for b in blocks if b.level == 1] == [8, 8]

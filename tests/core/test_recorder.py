@@ -97,7 +97,7 @@ def test_levels_come_with_the_raw_blocks() -> None:
     sink = MemorySink()
     run(sink, rows)
     (level,) = [b for b in sink.blocks if b.level == 1 and b.group == "probe"]
-    assert (level.first_step, level.stride, level.count) == (1, 16, 128)
+    assert (level.first_step, level.stride, level.point_count) == (1, 16, 128)
     np.testing.assert_array_equal(level.values, envelope(rows[:2048, 1:4].numpy().T, 16))
 
 
@@ -222,7 +222,7 @@ def test_rewinding_leaves_the_record_as_if_the_steps_had_never_been() -> None:
             recorder.drain()
             assert recorder.fatal is not None
             assert any(b.level == 1 for b in sink.blocks)
-            recorder.rewind(1000, "test", levels)
+            recorder.truncate(1000, "test", levels)
             assert recorder.fatal is None
         record(recorder, 1001, 4200, 1.0)
         recorder.close()

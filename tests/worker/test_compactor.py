@@ -1,4 +1,4 @@
-"""The worker's archivist compacts ended runs by itself."""
+"""The worker's compactor compacts ended runs by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.series.recording import store_catalogue, store_flush
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import TRAIN_LOSS, scalar
-from worker.compactor import Archivist
+from worker.compactor import Compactor
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def _ended(database: Database) -> int:
 
 def test_it_compacts_every_ended_run_by_itself_and_ends_when_told(database: Database) -> None:
     runs, stop = [_ended(database) for _ in range(2)], threading.Event()
-    archivist = Archivist(database, stop, look=0.02, settled=-1.0)
-    archivist.start()
+    compactor = Compactor(database, stop, look=0.02, settled=-1.0)
+    compactor.start()
     deadline = time.monotonic() + 60
     done: list[float | None] = [None]
     while not all(done) and time.monotonic() < deadline:
@@ -53,7 +53,7 @@ def test_it_compacts_every_ended_run_by_itself_and_ends_when_told(database: Data
             count = session.scalar(select(func.count()).select_from(BlockRow))
         time.sleep(0.02)
     stop.set()
-    archivist.join(60)
+    compactor.join(60)
     assert all(done)
     assert count == 2
-    assert not archivist.is_alive()
+    assert not compactor.is_alive()

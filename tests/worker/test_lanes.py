@@ -9,24 +9,24 @@ from server.database.models import Run
 from server.runs import lifecycle
 from server.settings import Settings
 from stablessm_core.config import parse_config
-from worker.lanes import Workplace
+from worker.lanes import Lanes
 
 MACHINE = {"devices": ["cpu"], "data": {}}
 
 
 def test_a_run_held_without_knowing_it_is_given_back_and_claimed_again(sqlite_url: str, tmp_path: Path) -> None:
-    workplace = Workplace(Settings(data_dir=tmp_path, database_url=sqlite_url), slots=1, spool_bytes=1 << 20)
+    lanes = Lanes(Settings(data_dir=tmp_path, database_url=sqlite_url), slots=1, spool_bytes=1 << 20)
     database = Database(sqlite_url)
     with database.write() as session:
         for _ in range(2):
             lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
-    trained = workplace._claim(MACHINE)
+    trained = lanes._claim(MACHINE)
     assert trained is not None
     with database.write() as session:  # the server committed it, and the connection broke before it could say so
-        lost = lifecycle.claim(session, workplace.id, MACHINE)
+        lost = lifecycle.claim(session, lanes.id, MACHINE)
     assert lost is not None
-    workplace._unsure = True
-    again = workplace._claim(MACHINE)
+    lanes._unsure = True
+    again = lanes._claim(MACHINE)
     assert again is not None
     assert (again.run_id, again.attempt) == (lost.run_id, 2)
     with database.read() as session:

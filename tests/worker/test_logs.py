@@ -16,8 +16,8 @@ from server.database.models import Worker
 from server.logs import Lines, without_secrets
 from stablessm_core.telemetry.sinks import Flush
 from tests.worker.station import SMALL, Station
-from worker.records import Rollback
-from worker.write_statistics import Tally, Writes, nothing
+from worker.records import TruncateRecord
+from worker.write_statistics import WriteStatistics, WriteTotals, zeros
 
 SECRET = "s3cret-s3cret-s3cret"
 LEAKS = [
@@ -96,8 +96,8 @@ def test_values_that_are_given_up_are_counted_as_dropped() -> None:
 
     from stablessm_core.telemetry.blocks import Block
 
-    writes, flush = Writes(), Flush([Block("g", 0, 1, 1, np.zeros((3, 4), np.float32))], [], 4, None)
-    for record in (flush, Rollback(0, ""), flush, flush):
+    writes, flush = WriteStatistics(), Flush([Block("g", 0, 1, 1, np.zeros((3, 4), np.float32))], [], 4, None)
+    for record in (flush, TruncateRecord(0, ""), flush, flush):
         writes.handed_over(record)
     writes.stored(70)
     writes.given_up()
@@ -107,11 +107,11 @@ def test_values_that_are_given_up_are_counted_as_dropped() -> None:
 
 
 def test_a_worker_adds_up_its_training_processes_and_keeps_those_that_are_gone() -> None:
-    tally, one = Tally(), nothing() | {"values_stored": 5, "spool_bytes": 7, "sum": 0.5}
-    tally.hear(1, 1, one)
-    tally.hear(1, 1, one | {"values_stored": 6})
-    tally.hear(2, 1, one)
-    assert (tally.total()["values_stored"], tally.total()["spool_bytes"]) == (11, 14)
-    tally.ended(1, 1)
-    tally.ended(3, 1)
-    assert (tally.total()["values_stored"], tally.total()["spool_bytes"], tally.total()["sum"]) == (11, 7, 1.0)
+    totals, one = WriteTotals(), zeros() | {"values_stored": 5, "spool_bytes": 7, "sum": 0.5}
+    totals.update(1, 1, one)
+    totals.update(1, 1, one | {"values_stored": 6})
+    totals.update(2, 1, one)
+    assert (totals.total()["values_stored"], totals.total()["spool_bytes"]) == (11, 14)
+    totals.ended(1, 1)
+    totals.ended(3, 1)
+    assert (totals.total()["values_stored"], totals.total()["spool_bytes"], totals.total()["sum"]) == (11, 7, 1.0)

@@ -12,7 +12,16 @@ from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.recorder import Flush
 from stablessm_core.telemetry.series import layer_catalogue
-from worker.records import Catalogue, Checkpoint, End, Environment, Record, Rollback, from_bytes, to_bytes
+from worker.records import (
+    CatalogueRecord,
+    CheckpointRecord,
+    EndRecord,
+    EnvironmentRecord,
+    Record,
+    TruncateRecord,
+    from_bytes,
+    to_bytes,
+)
 from worker.spool import Spool, left_behind
 
 LIMIT = 1 << 20
@@ -78,11 +87,11 @@ def _flush() -> Flush:
 @pytest.mark.parametrize(
     "record",
     [
-        Catalogue(layer_catalogue(0, 8, "continuous")),
-        Environment({"device": "cpu", "versions": {"torch": "2"}}),
-        Checkpoint(20, "runs/1/checkpoints/step-20.safetensors", "ab" * 32),
-        Rollback(10, "loss is NaN"),
-        End("diverged", "loss is NaN", {"train_loss": float("inf")}, {"step": 7, "value": "NaN"}),
+        CatalogueRecord(layer_catalogue(0, 8, "continuous")),
+        EnvironmentRecord({"device": "cpu", "versions": {"torch": "2"}}),
+        CheckpointRecord(20, "runs/1/checkpoints/step-20.safetensors", "ab" * 32),
+        TruncateRecord(10, "loss is NaN"),
+        EndRecord("diverged", "loss is NaN", {"train_loss": float("inf")}, {"step": 7, "value": "NaN"}),
     ],
     ids=lambda record: type(record).__name__,
 )

@@ -20,7 +20,7 @@ from stablessm_core.telemetry.blocks import Block, decode
 from stablessm_core.telemetry.recorder import Flush
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from tests.worker.station import away
-from worker.records import End
+from worker.records import EndRecord
 from worker.spool import Spool, left_behind
 from worker.writer import AWAY, Writer
 
@@ -71,7 +71,7 @@ def _stored_steps(database: Database, run_id: int) -> list[int]:
     """The recorded values, which are the steps themselves, in the order of the run's events."""
     with database.read() as session:
         rows = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id).order_by(BlockRow.seq)).all()
-        return [int(v) for row in rows for v in decode(row.payload, (row.columns, row.count))[0]]
+        return [int(v) for row in rows for v in decode(row.payload, (row.column_count, row.point_count))[0]]
 
 
 def _until(what: Callable[[], bool], seconds: float = 90.0) -> None:
@@ -117,7 +117,7 @@ def test_while_the_database_is_away_records_go_to_disk_and_arrive_afterwards_in_
         _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 29)
         assert not writer.full
     writer.write(_flush(30))
-    writer.finish(End("finished", "", {"train_loss": float("nan")}))
+    writer.finish(EndRecord("finished", "", {"train_loss": float("nan")}))
     assert _stored_steps(database, claim.run_id) == list(range(1, 31 * STEPS + 1))
     with database.read() as session:
         run = session.get_one(Run, claim.run_id)
@@ -166,7 +166,7 @@ def test_what_no_retry_cures_is_reported_instead_of_retried(database: Database, 
     writer.open([scalar(TRAIN_LOSS)])
     writer.checkpoint(50, tmp_path / "step-50", "ab" * 32)  # of steps whose telemetry never came
     with pytest.raises(ValueError, match="comes before its telemetry"):
-        writer.finish(End("finished", ""))
+        writer.finish(EndRecord("finished", ""))
 
 
 @pytest.mark.postgres

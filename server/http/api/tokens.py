@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
-from server.access.token_cache import Keyring
+from server.access.token_cache import TokenCache
 from server.access.tokens import MAX_LIVE, TooManyTokens, create_token, list_tokens, revoke_token
 from server.database.models import Token
 from server.errors import Conflict, Invalid, NotFound
@@ -31,7 +31,7 @@ def create(request: Request, wanted: TokenRequest, database: DatabaseDep) -> Any
             token, secret = create_token(session, wanted.name, wanted.scope, wanted.expires_at)
     except TooManyTokens as error:
         raise Conflict(str(error), field="tokens", allowed=f"at most {MAX_LIVE:,}; revoke one first") from None
-    _keyring(request).forget()
+    _token_cache(request).forget()
     return token_answer(token) | {"secret": secret}
 
 
@@ -48,13 +48,13 @@ def revoke(request: Request, token_id: TokenId, database: DatabaseDep) -> Any:
         token = revoke_token(session, token_id)
     if token is None:
         raise NotFound(f"there is no token {token_id}", field="token_id")
-    _keyring(request).forget()
+    _token_cache(request).forget()
     return token_answer(token)
 
 
 def token_page(request: Request, database: DatabaseDep, limit: int = 1000) -> dict[str, Any]:
     """TokenList, with the last uses that this process knows of."""
-    _keyring(request).write_uses()
+    _token_cache(request).write_uses()
     with database.read() as session:
         return {"tokens": [token_answer(token) for token in list_tokens(session, limit)]}
 
@@ -65,5 +65,5 @@ def token_answer(token: Token) -> dict[str, Any]:
     return {name: getattr(token, name) for name in FIELDS} | {"state": state}
 
 
-def _keyring(request: Request) -> Keyring:
-    return request.app.state.access.keyring  # type: ignore[no-any-return]
+def _token_cache(request: Request) -> TokenCache:
+    return request.app.state.access.token_cache  # type: ignore[no-any-return]

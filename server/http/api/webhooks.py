@@ -33,7 +33,7 @@ def create(request: Request, wanted: WebhookRequest, database: DatabaseDep, sett
         if (session.scalar(select(func.count()).select_from(Webhook)) or 0) >= MAX_WEBHOOKS:
             raise Conflict(f"there are {MAX_WEBHOOKS} webhooks", field="webhooks", allowed=f"at most {MAX_WEBHOOKS}")
         webhook = new_webhook(session, wanted.url, list(dict.fromkeys(wanted.events)))
-    key = signing_key(request.app.state.courier.token, webhook.id, webhook.created_at)
+    key = signing_key(request.app.state.webhook_delivery.token, webhook.id, webhook.created_at)
     return webhook_answer(webhook) | {"signing_key": key}
 
 
@@ -49,7 +49,7 @@ def enable(request: Request, webhook_id: WebhookId, database: DatabaseDep) -> An
     with database.write() as session:
         webhook = _find(session.get(Webhook, webhook_id, with_for_update=True), webhook_id)
         webhook.failures = 0
-    request.app.state.courier.wake(webhook_id)
+    request.app.state.webhook_delivery.wake(webhook_id)
     return webhook_answer(webhook)
 
 

@@ -60,7 +60,7 @@ def expire(app: FastAPI, number: int) -> None:
     """Let a token's time be over, without waiting for it."""
     with app.state.database.write() as session:
         session.execute(update(Token).where(Token.id == number).values(expires_at=time.time() - 1))
-    app.state.access.keyring.forget()
+    app.state.access.token_cache.forget()
 
 
 def expected_scope(method: str, path: str) -> str:
@@ -175,9 +175,9 @@ def test_revoking_is_idempotent_and_ends_token_and_session_at_once(client: httpx
 
 def test_an_expired_token_and_its_session_open_nothing(client: httpx.Client, app: FastAPI) -> None:
     number, key = make(client, "read", expires_at=time.time() + 3600)
-    keyring = app.state.access.keyring
+    token_cache = app.state.access.token_cache
     assert client.get("/api/runs", headers=key).status_code == 200
-    cookie = {"Cookie": f"{COOKIE}={keyring.session(keyring._by_id[number])}"}
+    cookie = {"Cookie": f"{COOKIE}={token_cache.session(token_cache._by_id[number])}"}
     del client.headers["Authorization"]
     assert client.get("/api/runs", headers=cookie).status_code == 200
     expire(app, number)
@@ -258,7 +258,7 @@ def test_the_stream_of_a_revoked_token_ends_and_others_go_on(sqlite_url: str, tm
                 assert time.monotonic() - revoked < 30  # 5 s are promised; this machine may be busy
                 owner.post("/api/runs/1/cancel")
                 assert next(events)["data"]["status"] == "cancelled"
-        _until(lambda: not server.config.app.state.access.keyring._streams)
+        _until(lambda: not server.config.app.state.access.token_cache._streams)
 
 
 def test_live_streams_of_one_token_are_limited(sqlite_url: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, inspect, select, text, update
 
-from server.backup.archive import BackupError, Manifest, Writer, decode_rows, encode_row, members, rows_of, verify
+from server.backup.archive import ArchiveWriter, BackupError, Manifest, decode_rows, encode_row, members, rows_of, verify
 from server.backup.create import backup
 from server.backup.restore import restore
 from server.cli.main import main
@@ -314,7 +314,7 @@ def test_a_backup_of_the_previous_schema_is_restored_and_migrated(sqlite: Databa
     file, manifest = made(sqlite, tmp_path, tmp_path)
     rewritten = tmp_path / "old.backup"
     with rewritten.open("wb") as out:
-        old = Writer(out, replace(manifest, schema="0003", tables=[], parts=[]))
+        old = ArchiveWriter(out, replace(manifest, schema="0003", tables=[], parts=[]))
         contents: dict[str, list[Any]] = {table.name: [] for table in manifest.tables}
         for name, content in members(file):
             if name.startswith("tables/"):

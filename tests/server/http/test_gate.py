@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from server.access.scopes import check_bind, load_or_create_token
 from server.access.throttle import REMEMBERED, Budget, Failures
-from server.access.token_cache import Keyring
+from server.access.token_cache import TokenCache
 from server.http.app import create_app
 from server.http.gate import COOKIE, HEADERS, allowed_hosts
 from tests.server.http_service import BEARER, BODY, TOKEN, application, client_of, error_of, settings
@@ -134,12 +134,12 @@ def test_a_cookie_alone_is_not_enough_for_a_write(client: httpx.Client) -> None:
 
 
 def test_a_forged_cookie_is_refused(client: httpx.Client, app: FastAPI) -> None:
-    keyring = app.state.access.keyring
-    good = keyring.session(keyring.owner)
-    other = Keyring(app.state.database, "another-token-of-the-tests")
+    token_cache = app.state.access.token_cache
+    good = token_cache.session(token_cache.owner)
+    other = TokenCache(app.state.database, "another-token-of-the-tests")
     number, until, mark = good.split(".")
     forged = [
-        other.session(other.owner), TOKEN, keyring.owner.sha256, good[:-1], good + "0", f"1.{until}.{mark}", "..", "0",
+        other.session(other.owner), TOKEN, token_cache.owner.sha256, good[:-1], good + "0", f"1.{until}.{mark}", "..", "0",
         f"{number}.{int(until) + 1}.{mark}", f"{number}.{until}.", f"{number}.{until}", f".{until}.{mark}", f"-1.{until}.{mark}",
         f"{number}.{'9' * 40}.{mark}",
     ]  # fmt: skip
@@ -233,8 +233,8 @@ def test_the_token_file_is_private_long_and_kept(tmp_path: Path) -> None:
 
 def test_the_token_is_in_no_representation(app: FastAPI) -> None:
     access = app.state.access
-    assert TOKEN not in repr(access) + repr(access.keyring.owner) + repr(app.state.settings)
-    assert access.keyring.owner.sha256 not in repr(access.keyring.owner)
+    assert TOKEN not in repr(access) + repr(access.token_cache.owner) + repr(app.state.settings)
+    assert access.token_cache.owner.sha256 not in repr(access.token_cache.owner)
 
 
 @pytest.mark.parametrize(

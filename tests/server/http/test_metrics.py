@@ -21,7 +21,7 @@ from server.http.metrics import Histogram, Page
 from server.runs import lifecycle
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claimed, nonfinite, submitted
-from worker.write_statistics import nothing
+from worker.write_statistics import zeros
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -61,7 +61,7 @@ def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, databas
         session.execute(update(Run).where(Run.id == late.run_id).values(started_at=Run.created_at + 900))
     Recording(database, run).write(4, [nonfinite()])
     waiting = [submitted(database) for _ in range(3)]
-    writes = nothing() | {
+    writes = zeros() | {
         "counts": [5, 0, 2, *[0] * 10],
         "sum": 0.25,
         "values_recorded": 900,

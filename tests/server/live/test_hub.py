@@ -23,7 +23,7 @@ from server.live.hub import REPLAY_EVENTS
 from server.runs import lifecycle
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.series.encoding import untyped
-from server.series.recording import take_back
+from server.series.recording import truncate
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
 
@@ -108,7 +108,7 @@ def test_the_end_and_steps_taken_back_are_told(recording: Recording, service: tu
     viewer = Viewer(service[0])
     viewer.wait(1)
     with recording.database.write() as session:
-        take_back(session, 1, recording.claim.attempt, 31, "rolled back")
+        truncate(session, 1, recording.claim.attempt, 31, "rolled back")
     with recording.database.write() as session:
         lifecycle.finish(session, 1, recording.claim.attempt, "finished", "done")
     back, end = viewer.wait(3)[1:]

@@ -15,7 +15,7 @@ from server.database.connection import Database
 from server.live.frames import read_events, read_news
 from server.runs import lifecycle
 from server.series.layout import Layout
-from server.series.recording import take_back
+from server.series.recording import truncate
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
 
@@ -137,7 +137,7 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
         for _ in range(3 + n):
             run.write(5, [nonfinite(step=run.next)])
     with database.write() as session:
-        take_back(session, runs[1].claim.run_id, runs[1].claim.attempt, 8, "rolled back")
+        truncate(session, runs[1].claim.run_id, runs[1].claim.attempt, 8, "rolled back")
     with database.write() as session:
         lifecycle.finish(session, runs[2].claim.run_id, runs[2].claim.attempt, "finished", "done")
     ids = [run.claim.run_id for run in runs]

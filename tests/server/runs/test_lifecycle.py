@@ -104,7 +104,7 @@ def test_a_resumed_claim_goes_on_after_the_newest_checkpoint(database: Database)
     with database.write() as session:
         assert lifecycle.release(session, run_id, 1, "drained") == "queued"
     again = claim(database, "other")
-    assert (again.attempt, again.checkpoint) == (2, lifecycle.Checkpoint(20, "twenty", "b" * 64))
+    assert (again.attempt, again.checkpoint) == (2, lifecycle.StoredCheckpoint(20, "twenty", "b" * 64))
     assert [c.step for c in again.checkpoints] == [20, 10]
     assert run_of(database, run_id).step == 20
     assert history(database, run_id)[-2:] == [

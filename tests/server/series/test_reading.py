@@ -13,7 +13,7 @@ from server.database.models import BlockRow
 from server.runs import lifecycle
 from server.series import reading
 from server.series.reading import SeriesData
-from server.series.recording import store_checkpoint, take_back
+from server.series.recording import store_checkpoint, truncate
 from server.series.zoom import Reader
 from stablessm_core.telemetry.blocks import BUCKET
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
@@ -115,7 +115,7 @@ def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
     check_envelope(data, steps[inside], recording.truth["ssm/0/weight"][inside], 300)
     with sqlite.write() as session:  # the raw blocks of what the levels cover are not even looked at
         before = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
-        covered = session.scalar(select(func.max(BlockRow.last_step)).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))
+        covered = session.scalar(select(func.max(BlockRow.last_step)).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0"))
         for row in session.scalars(select(BlockRow).where(BlockRow.level == 0, BlockRow.last_step <= covered)):
             row.payload = b"damaged"
         after = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
@@ -129,7 +129,7 @@ def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> 
     recording = Recording(database, own, width=2)
     recording.write(5000)
     with database.write() as session:
-        take_back(session, own.run_id, own.attempt, 2500, "rolled back")
+        truncate(session, own.run_id, own.attempt, 2500, "rolled back")
     recording.cut(2500)
     recording.write(3000)
     with database.write() as session:
@@ -236,7 +236,7 @@ def test_events_whose_points_were_taken_back_are_left_out(database: Database) ->
     recording.write(10)
     recording.write(10)
     with database.write() as session:
-        take_back(session, recording.claim.run_id, recording.claim.attempt, 6, "rolled back")
+        truncate(session, recording.claim.run_id, recording.claim.attempt, 6, "rolled back")
     recording.cut(6)
     recording.write(3)
     with database.read() as session:

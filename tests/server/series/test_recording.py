@@ -17,7 +17,7 @@ from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.runs import lifecycle
 from server.series import reading
-from server.series.recording import store_catalogue, store_checkpoint, store_flush, take_back
+from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
@@ -27,7 +27,9 @@ def rows(database: Database, run_id: int) -> list[tuple[object, ...]]:
     """Everything stored of the run's blocks, payload included."""
     with database.read() as session:
         stored = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id))
-        return sorted((b.group, b.level, b.first_step, b.last_step, b.count, b.attempt, b.seq, b.payload) for b in stored)
+        return sorted(
+            (b.group_name, b.level, b.first_step, b.last_step, b.point_count, b.attempt, b.seq, b.payload) for b in stored
+        )
 
 
 def transitions(database: Database, run_id: int) -> list[Transition]:
@@ -111,7 +113,7 @@ def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> 
         lambda s: store_flush(s, run_id, old, [late], [nonfinite()], 12, 1.0),
         lambda s: store_catalogue(s, run_id, old, layer_catalogue(7, 2, "discrete")),
         lambda s: store_checkpoint(s, run_id, old, 4, "x", "0" * 64),
-        lambda s: take_back(s, run_id, old, 1, "rollback"),
+        lambda s: truncate(s, run_id, old, 1, "rollback"),
         lambda s: lifecycle.set_environment(s, run_id, old, {"device": "cpu"}),
         lambda s: lifecycle.finish(s, run_id, old, "failed", "no"),
         lambda s: lifecycle.release(s, run_id, old, "drained"),
@@ -193,7 +195,7 @@ def test_taking_back_cuts_the_straddling_block_and_says_so(database: Database) -
     with database.write() as session:
         store_checkpoint(session, run_id, attempt, 150, "old", "0" * 64)
         store_checkpoint(session, run_id, attempt, 440, "new", "1" * 64)
-        seq = take_back(session, run_id, attempt, 200, "rolled back")
+        seq = truncate(session, run_id, attempt, 200, "rolled back")
     recording.cut(200)
     with database.read() as session:
         for name, truth in recording.truth.items():
@@ -212,18 +214,22 @@ def test_taking_back_removes_coarse_blocks_that_reach_into_what_is_gone(database
     recording.write(5000)  # coarse blocks of 2,048 steps: 1-2048, 2049-4096
     run_id = recording.claim.run_id
     with database.write() as session:
-        assert session.scalar(select(func.count()).where(BlockRow.level == 1, BlockRow.group == "ssm/0")) == 2
-        take_back(session, run_id, recording.claim.attempt, 4096, "rolled back")
-        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
-        take_back(session, run_id, recording.claim.attempt, 2049, "rolled back")
-        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group == "ssm/0"))) == [2048]
+        assert session.scalar(select(func.count()).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0")) == 2
+        truncate(session, run_id, recording.claim.attempt, 4096, "rolled back")
+        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0"))) == [
+            2048
+        ]
+        truncate(session, run_id, recording.claim.attempt, 2049, "rolled back")
+        assert list(session.scalars(select(BlockRow.last_step).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0"))) == [
+            2048
+        ]
 
 
 def test_alerts_of_steps_taken_back_stay(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(20, [nonfinite(step=15)])
     with database.write() as session:
-        take_back(session, recording.claim.run_id, recording.claim.attempt, 10, "rolled back")
+        truncate(session, recording.claim.run_id, recording.claim.attempt, 10, "rolled back")
         assert session.scalar(select(func.count()).select_from(AlertRow)) == 1
 
 
@@ -252,7 +258,7 @@ def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Databas
             store_catalogue(session, own.run_id, own.attempt, layer)
     with database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, "continuous"))
-        offsets = {r.name: r.offset for r in session.scalars(select(SeriesRow).where(SeriesRow.group == "ssm/0"))}
+        offsets = {r.name: r.column_offset for r in session.scalars(select(SeriesRow).where(SeriesRow.group_name == "ssm/0"))}
     assert offsets == {
         "ssm/0/grad_over_weight": 0, "ssm/0/weight": 8, "ssm/0/dt": 16, "ssm/0/eigenvalue": 24, "ssm/0/boundary_distance": 32
     }  # fmt: skip
@@ -286,7 +292,7 @@ def test_taking_back_may_be_said_twice(database: Database) -> None:
     recording.write(20)
     for _ in range(2):
         with database.write() as session:
-            seq = take_back(session, recording.claim.run_id, 1, 11, "rollback 1 of 3")
+            seq = truncate(session, recording.claim.run_id, 1, 11, "rollback 1 of 3")
     assert [t.truncated_from for t in transitions(database, recording.claim.run_id)] == [None, None, 11]
     assert run_of(database, recording.claim.run_id).seq == seq
 
@@ -308,7 +314,7 @@ def test_an_alert_that_recurs_at_the_same_step_after_a_rollback_is_seen_again(da
     run_id = recording.claim.run_id
     recording.write(5, [nonfinite(step=5)])
     with database.write() as session:
-        taken_back = take_back(session, run_id, 1, 3, "rollback 1 of 3")
+        taken_back = truncate(session, run_id, 1, 3, "rollback 1 of 3")
     for _ in range(2):  # and once more, because the answer was lost
         assert store(database, recording.claim, [], 5, alerts=[nonfinite(step=5)]) == taken_back + 1
     assert store(database, recording.claim, [], 5, alerts=[replace(nonfinite(step=5), message="NaN, 2 of 3")]) == taken_back + 2

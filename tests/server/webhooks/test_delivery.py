@@ -11,7 +11,7 @@ from server.database.connection import Database
 from server.database.models import Webhook
 from server.runs import lifecycle
 from server.webhooks import delivery, guarded_post, registry
-from server.webhooks.delivery import Courier, Lock
+from server.webhooks.delivery import DeliveryLock, WebhookDelivery
 from tests.server.receiver import receiving
 from tests.server.recording import submitted
 
@@ -35,7 +35,7 @@ def hooked(database: Database, port: int) -> int:
 
 def test_the_lock_has_one_holder(database: Database) -> None:
     other = Database(database.url)
-    one, two = Lock(database), Lock(other)
+    one, two = DeliveryLock(database), DeliveryLock(other)
     assert one.take()
     assert one.take()
     assert not two.take()
@@ -50,16 +50,16 @@ def test_the_lock_is_given_up_after_the_calls_in_progress(sqlite: Database) -> N
     with receiving() as receiver:
         receiver.held.clear()
         hook = hooked(sqlite, receiver.port)
-        courier = Courier(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
-        courier.start()
+        webhook_delivery = WebhookDelivery(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
+        webhook_delivery.start()
         deadline = time.monotonic() + 60
         while not receiver.calls:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        closing = threading.Thread(target=courier.close)
+        closing = threading.Thread(target=webhook_delivery.close)
         closing.start()
         closing.join(0.5)
-        other = Lock(sqlite)
+        other = DeliveryLock(sqlite)
         assert not other.take()  # it would tell the same once more
         receiver.held.set()
         closing.join()
@@ -73,22 +73,22 @@ def test_the_lock_is_given_up_after_the_calls_in_progress(sqlite: Database) -> N
 def test_a_webhook_that_was_just_switched_off_is_not_called(sqlite: Database) -> None:
     with receiving() as receiver:
         hook = hooked(sqlite, receiver.port)
-        courier = Courier(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
+        webhook_delivery = WebhookDelivery(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
 
         def fails(times: int) -> None:
             with sqlite.write() as session:
                 session.get_one(Webhook, hook).failures = times
 
         fails(registry.MAX_FAILURES)
-        assert not courier._deliver(hook)  # it was found active a moment ago
+        assert not webhook_delivery._deliver(hook)  # it was found active a moment ago
         assert receiver.calls == []
         fails(registry.MAX_FAILURES - 1)
-        assert courier._deliver(hook)
+        assert webhook_delivery._deliver(hook)
         assert len(receiver.calls) == 1
 
 
-def test_the_courier_ends_with_the_server(sqlite: Database) -> None:
-    courier = Courier(sqlite, token=None, allowed=frozenset(), base_url="")
-    courier.start()
-    courier.close()
-    assert not courier._thread.is_alive()
+def test_delivery_ends_with_the_server(sqlite: Database) -> None:
+    webhook_delivery = WebhookDelivery(sqlite, token=None, allowed=frozenset(), base_url="")
+    webhook_delivery.start()
+    webhook_delivery.close()
+    assert not webhook_delivery._thread.is_alive()

@@ -252,7 +252,7 @@ def test_an_alert_that_is_committed_late_is_told_too(database: Database) -> None
             webhook = session.get_one(Webhook, hook.id)
             news = registry.due(session, webhook, "")
             seen.extend(event["alert"]["id"] for event in news.events)
-            registry.delivered(session, hook.id, json.loads(json.dumps(news.cursor)))
+            registry.mark_delivered(session, hook.id, json.loads(json.dumps(news.cursor)))
 
     def alert(number: int) -> None:
         what = {"kind": "worker_lost", "severity": "warning", "step": number, "message": "x", "created_at": 0.0}
@@ -281,7 +281,7 @@ def test_more_events_than_fit_into_one_call_all_arrive(sqlite: Database) -> None
             news = registry.due(session, session.get_one(Webhook, hook.id), "")
             assert len(news.events) == expected
             seen += [event["run"]["id"] for event in news.events]
-            registry.delivered(session, hook.id, news.cursor)
+            registry.mark_delivered(session, hook.id, news.cursor)
     assert seen == sorted(set(seen))
 
 
