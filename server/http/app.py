@@ -20,8 +20,9 @@ from server.http import assets, pages
 from server.http.api import alerts, audit, compare, figures, queues, runs, series, service, stream, sweeps, tokens, webhooks
 from server.http.api.deps import known_parameters
 from server.http.gate import Access, Gate, allowed_hosts
+from server.http.metrics import Metrics
 from server.http.refusals import install_handlers
-from server.http.request_metrics import Meter, Requests
+from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
 from server.live.hub import Hub
 from server.live.wakeups import Alarm
@@ -95,7 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         settings.streams_per_token, Failures(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
-    state.requests, state.readiness = Requests(), readiness
+    state.metrics, state.readiness = Metrics(database, hub, alarm, log), readiness
     state.pages = pages.Pages(files)
     api = [
         part.router for part in (runs, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
@@ -107,7 +108,7 @@ def create_app(settings: Settings) -> FastAPI:
     state.routes = [route for router in (*api, *html) for route in router.routes]
     install_handlers(app)
     app.add_middleware(Gate, access=state.access, audit=log)
-    app.add_middleware(Meter, requests=state.requests)  # added last, so around everything
+    app.add_middleware(RequestTimer, metrics=state.metrics.requests)  # added last, so around everything
     _describe_security(app)
     return app
 

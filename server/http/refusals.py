@@ -87,7 +87,7 @@ def install_handlers(app: FastAPI) -> None:
         return render_error(request, status, message, field=field, allowed=allowed, headers=headers)
 
     async def database(request: Request, error: Exception) -> Response:
-        request.app.state.requests.database_errors += 1
+        request.app.state.metrics.requests.database_errors.inc()
         log.error("the database did not answer %s %s: %s", request.method, request.url.path, str(error).partition("\n")[0])
         return render_error(request, 503, "the database does not answer; try again", headers={"Retry-After": "2"})
 

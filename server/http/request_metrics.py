@@ -6,36 +6,34 @@ import logging
 import time
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from server.http.metrics import LATENCY_BUCKETS, Histogram, Page
 
 METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
 READS = frozenset(("GET", "HEAD", "OPTIONS"))
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 log = logging.getLogger("stablessm.request")
 
 
-class Requests:
+class RequestMetrics:
     """What this process has answered. Labels are bounded: templates of routes, known methods, three digits of status."""
 
-    def __init__(self) -> None:
-        self.latency: dict[tuple[str, str, int], Histogram] = {}
-        self.database_errors = 0
-
-    def describe(self, page: Page) -> None:
-        samples = []
-        for (method, route, status), histogram in sorted(self.latency.items()):
-            samples += histogram.samples(method=method, route=route, status=str(status))
-        page.add("http_request_seconds", "histogram", "From a request's arrival to the beginning of its answer.", *samples)
-        page.one("database_errors_total", "counter", "Requests that the database did not answer.", self.database_errors)
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seconds = Histogram(
+            "stablessm_http_request_seconds", "From a request's arrival to the beginning of its answer.",
+            ["method", "route", "status"], buckets=LATENCY_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self.database_errors = Counter(
+            "stablessm_database_errors", "Requests that the database did not answer.", registry=registry
+        )
 
 
-class Meter:
+class RequestTimer:
     """The outermost ASGI layer; what the gate refuses is counted too, under the route "refused"."""
 
-    def __init__(self, app: ASGIApp, requests: Requests) -> None:
-        self.app, self._latency = app, requests.latency
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
+        self.app, self._seconds = app, metrics.seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,10 +52,7 @@ class Meter:
         route = scope.get("route")
         method = scope["method"] if scope["method"] in METHODS else "other"
         template: str = getattr(route, "path", "none" if message["status"] == 404 else "refused")
-        key = (method, template, message["status"])
-        if (histogram := self._latency.get(key)) is None:
-            histogram = self._latency.setdefault(key, Histogram(LATENCY_BUCKETS))
-        histogram.observe(seconds)
+        self._seconds.labels(method, template, message["status"]).observe(seconds)
         if method not in READS:
             extra: dict[str, Any] = {
                 "method": method,

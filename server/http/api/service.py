@@ -11,10 +11,10 @@ from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
-from server.database.revision import SchemaMismatch, check
+from server.database.revision import SchemaMismatch
 from server.errors import Unavailable
-from server.http.api.deps import DatabaseDep, HubDep
-from server.http.metrics import Page, build_info, describe, describe_audit
+from server.http.api.deps import DatabaseDep
+from server.http.metrics import Metrics
 from server.http.schemas.runs import Health, WorkerList
 from server.runs.answers import worker_answers
 from stablessm_core import __version__
@@ -50,20 +50,10 @@ async def readyz(database: DatabaseDep, request: Request) -> Any:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(database: DatabaseDep, hub: HubDep, request: Request) -> PlainTextResponse:
+def metrics(request: Request) -> PlainTextResponse:
     """Prometheus text format."""
-    page = Page()
-    with database.read() as session:
-        describe(page, session)
-        build_info(page, check(session.connection()))
-    page.one("live_viewers", "gauge", "Open live streams of this process.", hub.viewers)
-    page.one("live_resets_total", "counter", "Viewers that fell behind and began anew.", hub.resets)
-    page.one("live_stalled_total", "counter", "Viewers dropped because they took nothing for 30 s.", hub.stalled)
-    page.one("live_read_failures_total", "counter", "Reads of the live view that the database did not answer.", hub.failures)
-    page.one("live_push", "gauge", "1 while live updates are pushed, 0 while they are polled.", request.app.state.alarm.connected)
-    request.app.state.requests.describe(page)
-    describe_audit(page, request.app.state.audit)
-    return PlainTextResponse(page.text(), media_type="text/plain; version=0.0.4")
+    measured: Metrics = request.app.state.metrics
+    return PlainTextResponse(measured.text(), media_type="text/plain; version=0.0.4")
 
 
 class Readiness:

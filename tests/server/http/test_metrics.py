@@ -17,7 +17,6 @@ from sqlalchemy import text, update
 
 from server.database.connection import Database
 from server.database.models import Run
-from server.http.metrics import Histogram, Page
 from server.runs import lifecycle
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claimed, nonfinite, submitted
@@ -132,13 +131,12 @@ def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> No
     assert documented == shown
 
 
-def test_a_histogram_counts_each_value_once() -> None:
-    histogram, page = Histogram((0.1, 1.0)), Page()
-    for seconds in (0.05, 0.1, 0.5, 7.0):
-        histogram.observe(seconds)
-    page.add("x_seconds", "histogram", "test", *histogram.samples())
-    samples = read(page.text())
-    assert [value(samples, "x_seconds_bucket", le=le) for le in ("0.1", "1", "+Inf")] == [2, 3, 4]
+def test_each_application_of_a_process_counts_for_itself(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    client.get("/api/runs")
+    with client_of(application(database.url, tmp_path)) as other:
+        other.get("/api/queues")
+        routes = {dict(labels).get("route") for name, labels in scrape(other) if name == "stablessm_http_request_seconds_count"}
+    assert routes == {"/api/queues"}
 
 
 def test_database_errors_are_counted_and_readiness_names_the_check(
@@ -158,7 +156,7 @@ def test_database_errors_are_counted_and_readiness_names_the_check(
         assert error_of(refused, 503)["field"] == "database"
         assert "secret" not in refused.text
         assert away.get("/api/runs").status_code == 503
-        assert app.state.requests.database_errors == 1
+        assert app.state.metrics.process.get_sample_value("stablessm_database_errors_total") == 1
 
 
 def test_readiness_does_not_wait_for_a_database_that_hangs(tmp_path: Path) -> None:
