@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from stablessm_core.formulas import FORMS, default_eigenvalue_range, reachable_interval
 from stablessm_core.section import Section
+from stablessm_core.telemetry.detectors.registry import SETTINGS
 
 MAX_STATES = 2**20  # n_layers * d_state: eigenvalues one run may own
 MAX_PARAMETERS = 2**31
@@ -197,12 +198,8 @@ class Telemetry(Section):
     all_eigenvalues: bool = Field(False, description="Record every eigenvalue also in layers of more than 4,096.")
 
 
-class Alerts(Section):
+class Alerts(*SETTINGS):  # type: ignore[misc]  # each alert brings its own setting
     """Thresholds; null switches that alert off. Non-finite values always raise an alert."""
-
-    max_grad_over_weight: float | None = Field(1e4, gt=0, description="Alert when |dL/dw| / |w| of an eigenvalue exceeds this.")
-    min_boundary_distance: float | None = Field(1e-4, gt=0, lt=1, description="Alert when 1 - |lambda_bar| falls below this.")
-    no_progress_seconds: float | None = Field(300.0, ge=1, le=864_000, description="Alert when no step ends for this long.")
 
 
 class RunConfig(Section):

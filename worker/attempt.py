@@ -16,7 +16,7 @@ from server.database.watchdog import guard
 from server.runs import lifecycle
 from server.settings import run_folder
 from stablessm_core.config import RunConfig
-from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors import Alert, no_progress
 from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
 from worker.pipe import Message
@@ -164,4 +164,4 @@ def _reason(status: str, divergence: dict[str, Any] | None) -> str:
 
 
 def _no_progress(step: int, seconds: float) -> Alert:
-    return Alert("no_progress", "warning", step, "", None, None, "", None, f"no training step has ended for {seconds:g} s")
+    return no_progress.KIND.alert(step=step, message=f"no training step has ended for {seconds:g} s")

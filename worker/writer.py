@@ -24,6 +24,7 @@ from server.database.fence import LeaseLost
 from server.runs import lifecycle
 from server.series import recording
 from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
 from stablessm_core.telemetry.series import Series
 from stablessm_core.telemetry.sinks import Flush
 from worker.notify import Publish
@@ -156,7 +157,7 @@ class Writer:
         self.full = True
         message = f"database away and spool full ({why}): training waits until it can be stored; nothing is dropped"
         log.error(message)
-        alert = Alert("spool_full", "critical", self.step, "", None, None, "", None, message)
+        alert = SPOOL_FULL.alert(step=self.step, message=message)
         self._waiting.append(Flush([], [alert], self.step, None))
         self.writes.handed_over(self._waiting[-1])
         self._waiting_bytes += size_of(self._waiting[-1])

@@ -22,7 +22,7 @@ from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
 from stablessm_core.config import CharLm, Mnist, RunConfig
-from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 
 MAX_WORKERS_LOST = 3  # without a new checkpoint in between; then the run counts as the cause
 LEASE_SECONDS = 30.0
@@ -293,7 +293,7 @@ class Reaper:
 def _give_back(session: Session, run: Run, reason: str, *, lost: bool) -> str:
     run.workers_lost += lost
     if lost:
-        alert = Alert("worker_lost", "warning", run.step, "", None, None, "", None, reason)
+        alert = WORKER_LOST.alert(step=run.step, message=reason)
         insert_alerts(session, run.id, run.attempt, [alert], run.seq + 1)  # with the transition that follows
     if run.cancel_requested:
         _end(session, run, "cancelled", reason)

@@ -11,9 +11,7 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
 from server.database.models import AlertRow, Transition
-from stablessm_core.telemetry.detectors import Alert
-
-OF_THE_ATTEMPT = ("worker_lost", "no_progress", "spool_full")  # alerts that a step trained again does not repeat
+from stablessm_core.telemetry.detectors import KINDS, Alert
 
 
 def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:
@@ -25,7 +23,7 @@ def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[
     new = 0
     for alert in alerts:
         row = _alert_row(run_id, attempt, alert, seq)
-        known = None if alert.kind in OF_THE_ATTEMPT else _same_event(session, row)
+        known = None if KINDS[alert.kind].of_attempt else _same_event(session, row)
         if known is None:
             statement = insert_into(session, AlertRow).values(row).on_conflict_do_nothing().returning(AlertRow.id)
             new += session.execute(statement).scalar_one_or_none() is not None

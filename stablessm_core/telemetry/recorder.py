@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
-from stablessm_core.telemetry.detectors import NONFINITE, Alert, Detectors
+from stablessm_core.telemetry.detectors import KINDS, Alert, Detectors
 from stablessm_core.telemetry.monitor import Monitor
 from stablessm_core.telemetry.ring import Ring, RowCopy
 from stablessm_core.telemetry.series import Series
@@ -288,7 +288,7 @@ class Recorder:
                 derived = {group: values[: bad + 1] for group, values in derived.items()}
             alerts = self._monitor.detectors.scan(rows)
             if bad is not None:
-                fatal = next(alert for alert in alerts if alert.kind in NONFINITE)
+                fatal = next(alert for alert in alerts if KINDS[alert.kind].nonfinite)
         for name, gauge in self._gauges.items():
             columns[name] = np.full((len(table), 1), gauge(batch.rows, batch.seconds), np.float32)
         last_step = batch.first_step + len(table) - 1

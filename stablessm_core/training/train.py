@@ -27,6 +27,7 @@ from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert, Detectors
+from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK
 from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink
@@ -213,11 +214,7 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
     for layer in probe.layers:
         map_ = layer.watched.reparameterization
         layers.append(LayerForm(layer.index, layer.path, MapForm(map_.name, map_.time, map_.a, map_.b), layer.wide))
-    detectors = Detectors(
-        probe.parameter_names,
-        max_grad_over_weight=config.alerts.max_grad_over_weight,
-        min_boundary_distance=config.alerts.min_boundary_distance,
-    )
+    detectors = Detectors(probe.parameter_names, **config.alerts.model_dump())
     return Recorder(
         catalogue,
         sink,
@@ -286,7 +283,7 @@ def _roll_back(
     recorder.truncate(checkpoint.step, reason, levels)
     # the same step again, now with the lower rate: a run resumed from here does not repeat the divergence
     _save(config, progress, model, optimizer, recorder, directory)
-    alert = Alert("rolled_back", "warning", fatal.step, names.TRAIN_LOSS, None, None, "", None, reason)
+    alert = ROLLED_BACK.alert(step=fatal.step, message=reason, series=names.TRAIN_LOSS)
     recorder.alert(checkpoint.step, alert)
 
 

@@ -21,7 +21,7 @@ from server.runs import lifecycle
 from server.series.recording import store_checkpoint, store_flush, truncate
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
-from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors import nonfinite_loss
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS
 
 LEASE = 10.0
@@ -106,7 +106,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         first = actor.step + 1
         values = np.arange(first, first + count, dtype=np.float32)[None]
-        alert = Alert("nonfinite_loss", "critical", first, TRAIN_LOSS, None, None, "", float("nan"), "NaN")
+        alert = nonfinite_loss.KIND.alert(step=first, series=TRAIN_LOSS, value=float("nan"), message="NaN")
 
         def store(session: Any) -> None:
             store_flush(session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1)

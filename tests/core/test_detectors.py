@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stablessm_core.telemetry.detectors import DEAD_STEPS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
+from stablessm_core.config import Alerts
+from stablessm_core.telemetry.detectors import KINDS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
+from stablessm_core.telemetry.detectors.dead_eigenvalues import DEAD_STEPS
 
 PARAMETERS = ["encoder.weight", "blocks.0.ssm.w", "blocks.1.ssm.w"]
 STEPS, WIDTH = 600, 5
@@ -209,3 +211,30 @@ def test_detectors_that_go_on_from_a_checkpoint_raise_what_uninterrupted_ones_ra
         state = detectors.state()
     assert {alert.kind for alert in found} == {"dead_eigenvalues", "grad_over_weight"}
     assert found == history.alerts(flush, **thresholds)
+
+
+def test_episodes_in_an_older_checkpoint_go_on() -> None:
+    history = History()
+    history.ratio[1, 70:, 2] = 0.0
+    detectors = Detectors(PARAMETERS)
+    detectors.scan(history.rows(0, 90))
+    state = detectors.state()
+    older = {key.replace("memory/dead_eigenvalues", "zeros"): array for key, array in state.items()}
+    assert older.keys() != state.keys()
+    resumed = Detectors(PARAMETERS)
+    resumed.restore(older)
+    assert [a.step for a in resumed.scan(history.rows(90, STEPS))] == [70 + DEAD_STEPS]
+
+
+def test_a_setting_that_no_alert_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"min_distance.*min_boundary_distance"):
+        Detectors(PARAMETERS, min_distance=1.0)
+
+
+def test_every_kind_is_explained_and_every_setting_is_a_field_of_the_configuration() -> None:
+    assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
+    assert all(kind.meaning.endswith(".") for kind in KINDS.values())
+    assert list(Alerts.model_fields) == [kind.setting for kind in KINDS.values() if kind.setting]
+    assert {name for name, kind in KINDS.items() if kind.detect is None} == {
+        "no_progress", "rolled_back", "worker_lost", "trainer_crashed", "spool_full"
+    }  # fmt: skip

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import envelope
-from stablessm_core.telemetry.detectors import Alert, Detectors
+from stablessm_core.telemetry.detectors import Detectors
+from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK
 from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink, Recorder
@@ -311,7 +312,7 @@ def test_logged_values_alerts_and_checkpoints_keep_their_place_between_the_steps
         if step == 20:
             recorder.log(step, names.EVAL, {names.EVAL_LOSS: 0.25})
             recorder.checkpoint(step, tmp_path, "")
-            recorder.alert(step, Alert("rolled_back", "warning", 20, "", None, None, "", None, "test"))
+            recorder.alert(step, ROLLED_BACK.alert(step=20, message="test"))
     recorder.close()
     tail = calls[calls.index(("steps", 20)) :]
     assert tail == [("steps", 20), ("eval", 20), ("checkpoint", 20), ("alert", 20), ("steps", 30)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stablessm_core.telemetry.blocks import Block
-from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors import nonfinite_loss
 from stablessm_core.telemetry.recorder import Flush
 from stablessm_core.telemetry.series import layer_catalogue
 from worker.records import (
@@ -80,7 +80,7 @@ def test_no_spool_means_nothing_left_behind(tmp_path: Path) -> None:
 def _flush() -> Flush:
     values = np.array([[1.0, np.nan, np.inf], [-0.0, 1e-45, -np.inf]], np.float32)
     stats = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
-    alert = Alert("nonfinite_loss", "critical", 7, "train/loss", None, None, "loss", float("nan"), "loss is NaN")
+    alert = nonfinite_loss.KIND.alert(step=7, series="train/loss", tensor="loss", value=float("nan"), message="loss is NaN")
     return Flush([Block("ssm/0", 0, 5, 1, values), Block("ssm/0", 1, 1, 16, stats)], [alert], 7, 123.5)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from server.http.schemas.runs import Answer
-from stablessm_core.config import Name, Section
+from stablessm_core.config import Name
+from stablessm_core.section import Section
 
 Scope = Literal["read", "submit", "admin"]
 EVENT = r"^(alert|run)(\.[a-z_]{1,40})?$"

@@ -8,7 +8,8 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from server.runs.queues import DEFAULT_QUEUE, MAX_NAME, QUEUE_PATTERN
-from stablessm_core.config import Section, Text
+from stablessm_core.config import Text
+from stablessm_core.section import Section
 
 MAX_PRIORITY = 100
 

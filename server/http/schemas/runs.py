@@ -11,6 +11,7 @@ from server.errors import CODES
 from server.http.schemas.queues import Placement, Replacement
 from server.runs.submission import MAX_GRID_RUNS
 from stablessm_core.config import Name, RunConfig, Tag, Text
+from stablessm_core.telemetry.detectors import KINDS, Severity
 
 MAX_ID = 2**63 - 1
 MAX_COMPARED = 100
@@ -190,8 +191,8 @@ class AlertAnswer(Answer):
     run_id: int
     seq: int
     attempt: int
-    kind: str
-    severity: Literal["warning", "critical"]
+    kind: str = Field(description=" ".join(f"`{name}`: {kind.meaning}" for name, kind in KINDS.items()))
+    severity: Severity
     step: int
     series: str
     layer: int | None

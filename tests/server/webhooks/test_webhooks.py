@@ -20,7 +20,7 @@ from server.series.alerts import insert_alerts
 from server.webhooks import delivery, guarded_post, registry
 from server.webhooks.guarded_post import Failed, Refused, check_form, is_global, post, resolve
 from stablessm_core.config import RunConfig
-from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from tests.server.http_service import BODY, TOKEN, application, client_of, error_of
 from tests.server.receiver import Receiver, answer, certificate, receiving
 from tests.server.recording import claimed, nonfinite
@@ -175,7 +175,7 @@ def test_alerts_and_ends_of_runs_are_told_and_signed(database: Database, tmp_pat
         assert made["url"] == f"http://127.0.0.1:{receiver.port}/..."
         assert "SECRET" not in client.get("/api/webhooks").text + client.get("/access").text
         run_id = claimed(database).run_id
-        alert, warning = nonfinite("nonfinite_loss"), Alert("worker_lost", "warning", 6, "", None, None, "", None, "gone")
+        alert, warning = nonfinite("nonfinite_loss"), WORKER_LOST.alert(step=6, message="gone")
         with database.write() as session:
             run = session.get_one(Run, run_id)
             insert_alerts(session, run.id, run.attempt, [alert, warning], run.seq + 1)

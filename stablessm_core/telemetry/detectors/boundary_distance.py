@@ -1,0 +1,42 @@
+"""A stable eigenvalue has come closer to the stability boundary than the configuration allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from pydantic import Field
+
+from stablessm_core.section import Section
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
+from stablessm_core.telemetry.detectors.place import at_eigenvalue
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+
+
+def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
+    return (_condition(rows, layer, watch.threshold) for layer in rows.layers)
+
+
+def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
+    distance = layer.distance.values
+    near = (distance > 0) & (distance < threshold)  # at 0 and below it is an unstable eigenvalue
+
+    def alert(row: int) -> Alert:
+        nearest, count = int(np.argmin(np.where(near[row], distance[row], np.inf))), int(near[row].sum())
+        what = f"distance to the boundary below {threshold:g}:"
+        return at_eigenvalue(KIND, rows, row, layer, layer.distance, nearest, chart="boundary_distance", count=count, what=what)
+
+    return Condition(layer.layer, near.any(axis=1), alert)
+
+
+class Settings(Section):
+    min_boundary_distance: float | None = Field(1e-4, gt=0, lt=1, description="Alert when 1 - |lambda_bar| falls below this.")
+
+
+KIND = AlertKind(
+    name="boundary_distance",
+    severity="warning",
+    meaning="1 - |eigenvalue| has fallen below `alerts.min_boundary_distance`.",
+    detect=detect,
+    settings=Settings,
+)

@@ -1,0 +1,55 @@
+"""Eigenvalues that have stopped learning: their gradient has been exactly 0 for DEAD_STEPS steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
+from stablessm_core.telemetry.detectors.place import at_eigenvalue
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+
+DEAD_STEPS = 100
+
+
+def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
+    for layer in rows.layers:
+        if layer.ratio.at is not None:
+            continue  # only the extremes were recorded: the zeros are not among them
+        dead = _steps_without_gradient(layer, watch.memory) >= DEAD_STEPS
+        yield _condition(rows, layer, dead)
+
+
+def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
+    def alert(row: int) -> Alert:
+        columns = np.flatnonzero(dead[row])
+        what = f"gradient exactly 0 for {DEAD_STEPS} steps; weight"
+        return at_eigenvalue(
+            KIND, rows, row, layer, layer.weight, int(columns[0]), chart="grad_over_weight", count=len(columns), what=what
+        )
+
+    return Condition(layer.layer, dead.any(axis=1), alert)
+
+
+def _steps_without_gradient(layer: LayerRows, memory: dict[int, np.ndarray]) -> np.ndarray:
+    """(rows, eigenvalues): for how many steps the gradient has been 0, up to each row. `memory` holds the last row of all."""
+    zero = layer.ratio.values == 0
+    count, width = zero.shape
+    before = memory.get(layer.layer, np.zeros(width, np.int64))
+    if not zero.any():
+        memory[layer.layer] = np.zeros(width, np.int64)
+        return np.zeros(zero.shape, np.int64)
+    row = np.arange(count)[:, None]
+    last_moved = np.maximum.accumulate(np.where(zero, -1, row), axis=0)
+    steps: np.ndarray = np.where(last_moved >= 0, row - last_moved, row + 1 + before)
+    memory[layer.layer] = steps[-1]
+    return steps
+
+
+KIND = AlertKind(
+    name="dead_eigenvalues",
+    severity="warning",
+    meaning=f"The gradient of an eigenvalue's weight has been exactly 0 for {DEAD_STEPS} steps.",
+    detect=detect,
+)
