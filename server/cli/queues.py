@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from server.cli.connection import client as _client
+from server.cli.connection import connect
+from server.cli.options import DATA_DIR
 
-DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="State. Default: .stablessm")
 NAME = click.argument("name")
 
 
@@ -25,7 +25,7 @@ def list_queues(data_dir: Path | None) -> None:
     """Every queue that has settings, runs or workers."""
     from server.cli.terminal import queue_table
 
-    with _client(data_dir) as client:
+    with connect(data_dir) as client:
         click.echo(queue_table(client.queues(), time.time()))
 
 
@@ -59,5 +59,5 @@ def limit(name: str, count: str, data_dir: Path | None) -> None:
 def _change(name: str, data_dir: Path | None, **changes: Any) -> None:
     from server.cli.terminal import queue_table
 
-    with _client(data_dir) as client:
+    with connect(data_dir) as client:
         click.echo(queue_table([client.change_queue(name, **changes)], time.time()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from server.cli.connection import client as _client
+from server.cli.connection import connect
 
 DATA_DIR = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where the server and its token are."
@@ -26,7 +26,7 @@ def token() -> None:
 @DATA_DIR
 def create_token(name: str, scope: str, days: float | None, data_dir: Path | None) -> None:
     """Create a token and print its secret, which is shown this once."""
-    with _client(data_dir) as client:
+    with connect(data_dir) as client:
         made = client.create_token(name, scope, days=days)
     click.echo(f"token {made['id']} ({made['scope']}); its secret is shown this once:", err=True)
     click.echo(made["secret"])
@@ -39,7 +39,7 @@ def list_tokens(as_json: bool, data_dir: Path | None) -> None:
     """List tokens, newest first: scope, state, when they end and were last used."""
     from server.cli.terminal import token_table
 
-    with _client(data_dir) as client:
+    with connect(data_dir) as client:
         found = client.tokens()
     click.echo("\n".join(json.dumps(one) for one in found) if as_json else token_table(found))
 
@@ -49,5 +49,5 @@ def list_tokens(as_json: bool, data_dir: Path | None) -> None:
 @DATA_DIR
 def revoke_token(token_id: int, data_dir: Path | None) -> None:
     """Revoke a token by its number: it is refused from now on."""
-    with _client(data_dir) as client:
+    with connect(data_dir) as client:
         click.echo(f"token {token_id} ({client.revoke_token(token_id)['name']}) is revoked")

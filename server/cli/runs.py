@@ -1,0 +1,156 @@
+"""Commands about runs, all of them over REST: submit, list, show, follow, cancel, resume, compare, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from server.cli.connection import connect
+from server.cli.options import DATA_DIR, RUN_ID
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="For example optimizer.lr=0.01; may be repeated.")
+@click.option("--key", help="Idempotency key: the same key submits once.")
+@click.option("--queue", help="Only workers that serve it take the run. Default: default.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Higher starts first. Default: 0.")
+@click.option("--gpu", help="Part of a GPU's name, such as H200: only workers with such a GPU take the run.")
+@click.option("--watch", "until_end", is_flag=True, help="Follow the run to its end.")
+@DATA_DIR
+def submit(
+    file: Any, changes: tuple[str, ...], key: str | None, until_end: bool, data_dir: Path | None, **place: Any
+) -> None:  # fmt: skip
+    """Submit a run: FILE holds its configuration as JSON (- reads it from standard input)."""
+    from server.cli.terminal import follow
+    from stablessm_core.config import with_settings
+
+    name = getattr(file, "name", "the input")
+    try:
+        config = json.load(file)
+    except ValueError as error:
+        raise click.ClickException(f"{name} is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise click.ClickException(f"{name} holds a {type(config).__name__}; a configuration is a JSON object")
+    with connect(data_dir) as client:
+        run = client.submit(with_settings(config, dict(_change(text) for text in changes)), key=key, **place)
+        click.echo(f"run {run['id']} is {run['status']}: {client.url}{run['url']}")
+        if run["waits_for"]:
+            click.echo(f"it waits for {run['waits_for']}")
+        if until_end:
+            sys.exit(follow(client, run["id"]))
+
+
+@click.command()
+@click.argument("filter", nargs=-1)
+@click.option("--status", help="Only these, separated by commas.")
+@click.option("--sort", help="A field, with - before it for descending.")
+@click.option("--limit", default=30, show_default=True, type=click.IntRange(1))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@DATA_DIR
+def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+    """List runs, for example: stablessm runs "reparam=best lr>=0.005"."""
+    from server.cli.terminal import run_table
+
+    with connect(data_dir) as client:
+        found = list(client.runs(" ".join(filter) or None, status=status, sort=sort, limit=limit))
+    click.echo("\n".join(json.dumps(run) for run in found) if as_json else run_table(found))
+
+
+@click.command()
+@RUN_ID
+@click.option("--json", "as_json", is_flag=True)
+@DATA_DIR
+def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
+    """Show one run: status, progress, result, configuration, alerts."""
+    from server.cli.terminal import run_page
+
+    with connect(data_dir) as client:
+        run = client.run(run_id)
+        click.echo(json.dumps(run, indent=2) if as_json else run_page(run, client.alerts(run_id)))
+
+
+@click.command()
+@RUN_ID
+@DATA_DIR
+def watch(run_id: int, data_dir: Path | None) -> None:
+    """Follow a run live: progress, loss, alerts. Exit status 0 when it finishes, 2 when it does not."""
+    from server.cli.terminal import follow
+
+    with connect(data_dir) as client:
+        sys.exit(follow(client, run_id))
+
+
+@click.command()
+@RUN_ID
+@DATA_DIR
+def cancel(run_id: int, data_dir: Path | None) -> None:
+    """Cancel a queued or running run."""
+    with connect(data_dir) as client:
+        run = client.cancel(run_id)
+    click.echo(f"run {run_id} is {run['status']}" + (", cancel requested" if run["status"] == "running" else ""))
+
+
+@click.command()
+@RUN_ID
+@DATA_DIR
+def resume(run_id: int, data_dir: Path | None) -> None:
+    """Queue an ended run again, to continue after its last checkpoint."""
+    with connect(data_dir) as client:
+        click.echo(f"run {run_id} is {client.resume(run_id)['status']}")
+
+
+@click.command()
+@click.argument("run_ids", nargs=-1, type=click.IntRange(1), metavar="RUN...")
+@click.option("--q", help="Runs that match a filter instead.")
+@click.option("--sweep", type=click.IntRange(1), help="Runs of a sweep instead.")
+@click.option("--group-by", help="Dotted path, for example model.reparameterization.name.")
+@click.option("--json", "as_json", is_flag=True)
+@DATA_DIR
+def compare(
+    run_ids: tuple[int, ...], q: str | None, sweep: int | None, group_by: str | None, as_json: bool, data_dir: Path | None
+) -> None:
+    """Compare runs: what differs, and the range of |grad| / |w| of each."""
+    from server.cli.terminal import comparison
+
+    with connect(data_dir) as client:
+        result = client.compare(run_ids or None, q=q, sweep=sweep, group_by=group_by)
+    click.echo(json.dumps(result) if as_json else comparison(result))
+
+
+@click.command()
+@RUN_ID
+@click.argument("names", nargs=-1, metavar="[SERIES]...")
+@click.option("--format", "form", type=click.Choice(["csv", "arrow", "json"]), default="csv", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder; - writes one series to stdout.")
+@DATA_DIR
+def export(run_id: int, names: tuple[str, ...], form: str, output: Path | None, data_dir: Path | None) -> None:
+    """Write a run's series to files, every recorded step; all of them if none is named."""
+    with connect(data_dir) as client:
+        chosen = names or tuple(s["name"] for s in client.catalogue(run_id) if s["points"])
+        if output == Path("-"):
+            if len(chosen) != 1:
+                raise click.ClickException(f"standard output takes one series; {len(chosen)} are chosen")
+            sys.stdout.buffer.write(client.download(run_id, chosen[0], form))
+            return
+        folder = output or Path(f"run-{run_id}")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(client.run(run_id), indent=2) + "\n")
+        for name in chosen:
+            path = folder / f"{name.replace('/', '-')}.{form}"
+            path.write_bytes(client.download(run_id, name, form))
+            click.echo(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def _change(text: str) -> tuple[str, Any]:
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise click.ClickException(f"--set is {text!r}; expected PATH=VALUE, for example optimizer.lr=0.01")
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        return path, value  # a bare word is a string
