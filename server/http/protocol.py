@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -17,12 +16,11 @@ TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: clo
 class Protocol(H11Protocol):
     """Closes a connection whose next request header is not complete HEADER_SECONDS after it opened or its first byte came."""
 
-    on_writable: Callable[[], None] | None = None  # told when what was written is nearly all gone
     _deadline: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.app_state = {**self.app_state, "connection": self}  # live streams write to it themselves
+        self.app_state = {**self.app_state, "connection": self}  # a live stream whose viewer takes nothing closes it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -39,11 +37,6 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self.on_writable is not None:
-            self.on_writable()
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 from server.database.models import AlertRow, BlockRow, Run, Transition
 from server.runs.answers import alert_answer, eta_seconds
 from server.series.encoding import dumps, plain, typed
-from server.series.reading import Event as StoredEvent
-from server.series.reading import Layout, Points, events_after, events_of
+from server.series.reading import Layout, Points, StoredEvent, events_after, events_of
 
 Stored = TypeVar("Stored", BlockRow, AlertRow, Transition)
 
@@ -43,7 +42,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Event:
+class EncodedEvent:
     """All frames of one number."""
 
     seq: int
@@ -81,7 +80,7 @@ def parse_position(text: str) -> tuple[int, int]:
     return int(number), int(index.ljust(3, "0") or 0)
 
 
-def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[list[Event], int] | None:
+def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[list[EncodedEvent], int] | None:
     """Events of the numbers after `after`, and the number up to which they go; None if the run does not exist."""
     run = session.get(Run, run_id)
     if run is None:
@@ -90,9 +89,9 @@ def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[
     return [_encode(event, run) for event in stored], min(run.seq, after + limit)
 
 
-def read_news(
+def read_new_events(
     session: Session, known: dict[int, int], layouts: dict[int, Layout], limit: int
-) -> dict[int, tuple[list[Event], int] | None]:
+) -> dict[int, tuple[list[EncodedEvent], int] | None]:
     """As `read_events`, of every run that has something after the number that is `known` of it; None: it was deleted.
 
     Few queries, however many runs have news: this is what the live view does all day. `layouts` are kept from call to call.
@@ -143,10 +142,10 @@ def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
     if run is None:
         return None
     status = _status(run, run.seq, run.status, run.status_reason, run.step, run.attempt, None)
-    return run.seq, Event(run.seq, (Frame("status", status),)).encode(None)
+    return run.seq, EncodedEvent(run.seq, (Frame("status", status),)).encode(None)
 
 
-def _encode(event: StoredEvent, run: Run) -> Event:
+def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
     frames = [Frame("alert", dumps(plain(alert_answer(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
     if event.points:
         rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
@@ -159,7 +158,7 @@ def _encode(event: StoredEvent, run: Run) -> Event:
                 _status(run, event.seq, change.status, change.reason, change.step, change.attempt, change.truncated_from),
             )
         )
-    return Event(event.seq, tuple(frames))
+    return EncodedEvent(event.seq, tuple(frames))
 
 
 def _series(event: StoredEvent) -> tuple[tuple[str, bytes], ...]:

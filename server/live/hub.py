@@ -1,9 +1,9 @@
-"""The live stream: one hub per process tails each run that has viewers, encodes every event once, and feeds all viewers.
+"""The live stream: one hub per process reads the new events of each run that has viewers and encodes each event once.
 
-Viewers that keep up are one loop: each new event is one buffer, written to every connection. A viewer that was away
-(Last-Event-ID), or whose connection takes no more for now, goes on by itself from its cursor: first from the database, then from
-the run's ring of recent events, until it has caught up. Who falls behind the ring, or was away too long, gets one `reset` and
-refetches; a connection that takes nothing for STALL_SECONDS is closed. Nobody waits for anybody.
+Every viewer is one asynchronous generator with a cursor of its own. It takes what is new from the run's recent events, or from
+the database when it was away for longer (Last-Event-ID), and it waits only for its own connection: a slow viewer delays nobody.
+A viewer that falls behind the recent events, or was away too long, gets one `reset` and fetches everything again. A connection
+that takes nothing for STALL_SECONDS is closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
-from server.live.frames import Event, read_events, read_news, status_now
+from server.live.frames import EncodedEvent, read_events, read_new_events, status_now
 from server.series.layout import Layout
 
 T = TypeVar("T")
@@ -29,157 +29,134 @@ Position = tuple[int, int]  # event number, and how many frames of the next even
 
 log = logging.getLogger("stablessm.live")
 
-RING_EVENTS = 256
-RING_BYTES = 16 << 20
+RECENT_EVENTS = 256
+RECENT_BYTES = 16 << 20
 REPLAY_EVENTS = 2000
 READ_EVENTS = 64
 PING_SECONDS = 15.0
 STALL_SECONDS = 30.0
-SWEEP_SECONDS = 5.0
-FALLBACK_SECONDS = 2.0
-ROUND_SECONDS = 0.1  # at the least between two looks at the database: what comes faster than that shares looks and writes
+CHECK_SECONDS = 5.0
+POLL_SECONDS = 2.0
+ROUND_SECONDS = 0.1  # at least between two reads of the database, so that frequent events share reads and writes
 MAX_VIEWERS = 1000
-RESET_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: the kernel, too, forgets what was not taken
+PING = b": ping\n\n"
+RESET_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: the kernel discards what was not taken
 
 
 class Flow(Protocol):
-    """Whether a connection takes more for now."""
-
-    write_paused: bool
+    write_paused: bool  # the connection takes nothing more for now
 
 
 class Connection(Protocol):
-    """What a viewer needs of its HTTP connection (`server.http.protocol`)."""
+    """What the hub needs of a viewer's HTTP connection (`server.http.protocol`) to find out that nobody reads."""
 
-    on_writable: Callable[[], None] | None  # told when what was written is nearly all gone
     flow: Flow
     transport: asyncio.Transport
 
 
 @dataclass(eq=False)
 class Viewer:
-    """One connection and how far it has come; `cursor` stands still while it is among the channel's `following`."""
+    """One connection, and since when it has taken nothing."""
 
     connection: Connection
-    wanted: frozenset[str] | None  # series; None: all
-    chunked: bool  # HTTP/1.1; before that a body ends with its connection
-    cursor: int = 0
-    skip: int = 0  # frames of the event after `cursor` that have been seen
-    left: bool = False
     waiting: int = 0  # bytes that the connection had not taken at `since`
     since: float = 0.0
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def full(self) -> bool:
+    def blocked(self) -> bool:
         return self.connection.flow.write_paused
 
-    def leave(self, *_: object) -> None:
-        self.left = True
-        self.woken.set()
-
-    async def wait(self) -> None:
-        self.woken.clear()
-        await self.woken.wait()
-
-    def framed(self, data: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data
-
-    def write(self, data: bytes) -> None:
-        self.connection.transport.write(self.framed(data))
-
     def stalled(self, now: float) -> bool:
-        """Whether nothing was taken for too long; asked once in a while."""
-        waiting = self.connection.transport.get_write_buffer_size() if self.full else 0
+        """Whether nothing was taken for too long; to be called every few seconds."""
+        waiting = self.connection.transport.get_write_buffer_size() if self.blocked else 0
         if waiting == 0 or waiting != self.waiting:
             self.waiting, self.since = waiting, now
         return now - self.since >= STALL_SECONDS
 
     def drop(self) -> None:
-        """End the connection now, whatever it has not taken."""
+        """End the connection now and discard what it has not taken."""
         transport = self.connection.transport
         if not transport.is_closing():
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_ONCE)
             transport.abort()
-        self.leave()
 
 
 @dataclass(eq=False)
 class Channel:
-    """Recent events of one run that somebody watches."""
+    """Recent events of one run that has viewers."""
 
     seq: int  # newest event known here
-    ring: deque[Event] = field(default_factory=deque)
+    start: int  # `recent` holds every event after this one
+    recent: deque[EncodedEvent] = field(default_factory=deque)
     size: int = 0
     gone: bool = False
-    start: int = -1  # the ring holds every event after this one
     viewers: set[Viewer] = field(default_factory=set)
-    following: set[Viewer] = field(default_factory=set)  # those that have everything up to `seq`
-    spoke: float = 0.0  # when they were last written to
+    written: float = 0.0  # when the viewers last got something
+    pings: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def append(self, events: list[Event], seq: int, now: float) -> None:
-        """Add events; `seq` is the number up to which they go (what was taken back leaves gaps)."""
-        before, self.seq = self.seq, seq
+    def append(self, events: list[EncodedEvent], seq: int, now: float) -> None:
+        """Add events; `seq` is the number up to which they go (rolled back events leave gaps)."""
+        self.seq = seq
         for event in events:
-            self.ring.append(event)
+            self.recent.append(event)
             self.size += event.size
-        while len(self.ring) > RING_EVENTS or (self.size > RING_BYTES and len(self.ring) > 1):
-            oldest = self.ring.popleft()
+        while len(self.recent) > RECENT_EVENTS or (self.size > RECENT_BYTES and len(self.recent) > 1):
+            oldest = self.recent.popleft()
             self.size -= oldest.size
             self.start = oldest.seq
         if events:
-            self.tell(lambda wanted: b"".join(event.encode(wanted) for event in events), before, now)
+            self.written = now
+            self.notify()
 
-    def tell(self, text: Callable[[frozenset[str] | None], bytes], before: int, now: float) -> None:
-        """Write to all that follow, one buffer for all that want the same; who cannot take it, or was ahead, goes on alone."""
-        self.spoke = now
-        made: dict[tuple[frozenset[str] | None, bool], bytes] = {}
-        for viewer in list(self.following):
-            ahead = viewer.cursor > before or viewer.skip > 0  # it came with more than was known here
-            if viewer.full or ahead:
-                viewer.cursor = viewer.cursor if ahead else before
-                self.following.discard(viewer)
-                viewer.woken.set()
-                continue
-            key = viewer.wanted, viewer.chunked
-            if key not in made:
-                made[key] = viewer.framed(text(viewer.wanted))
-            viewer.connection.transport.write(made[key])
+    def next(self, cursor: int) -> EncodedEvent | None:
+        """The first recent event after `cursor`, which is not before `start`."""
+        found = None
+        for event in reversed(self.recent):
+            if event.seq <= cursor:
+                break
+            found = event
+        return found
 
-    def after(self, cursor: int) -> list[Event] | None:
-        """Events after `cursor`, or None when the ring has lost some of them."""
-        return None if cursor < self.start else [e for e in self.ring if e.seq > cursor]
+    def ping(self, now: float) -> None:
+        self.written = now
+        self.pings += 1
+        self.notify()
 
-    def wake(self) -> None:
-        for viewer in self.viewers:
-            viewer.woken.set()
+    def notify(self) -> None:
+        """Let all viewers that wait look again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class Hub:
-    """All channels of this process and the one task that fills them."""
+    """All channels of this process and the task that fills them."""
 
-    def __init__(self, database: Database, *, fallback_seconds: float = FALLBACK_SECONDS) -> None:
-        self.database, self.fallback_seconds = database, fallback_seconds
+    def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self.database, self.poll_seconds = database, poll_seconds
         self.channels: dict[int, Channel] = {}
         self.viewers = self.resets = self.stalled = self.failures = 0
+        self.pushed = True  # notifications arrive; without them new events are found every `poll_seconds`
         self._woken = asyncio.Event()
-        self.pushed = True  # wake-ups arrive; else news comes every `fallback_seconds`
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._asked: dict[int, asyncio.Future[tuple[int, bytes] | None]] = {}
+        self._status_reads: dict[int, asyncio.Future[tuple[int, bytes] | None]] = {}
         self._layouts: dict[int, Layout] = {}
         # threads of its own: a busy API must not hold up the live view
         self._threads = ThreadPoolExecutor(2, "live")
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._tail()), asyncio.create_task(self._sweep())]
+        self._tasks = [asyncio.create_task(self._read_new_events()), asyncio.create_task(self._check_viewers())]
 
     def stop(self) -> None:
-        """Ends every stream soon; the browser reconnects by itself."""
+        """End every stream soon; the browser reconnects by itself."""
         self._stopping = True
         self._woken.set()
         for channel in self.channels.values():
-            channel.wake()
+            channel.notify()
+            for viewer in channel.viewers:
+                if viewer.blocked:
+                    viewer.drop()  # it would hold up the shutdown
 
     async def close(self) -> None:
         self.stop()
@@ -194,136 +171,135 @@ class Hub:
         self._woken.set()
 
     def push(self, works: bool) -> None:
-        """Whether wake-ups arrive from now on; every viewer is told when that changes."""
-        if works == self.pushed:
-            return
-        self.pushed = works
-        for viewer in [viewer for channel in self.channels.values() for viewer in channel.viewers]:
-            if not viewer.full:
-                viewer.write(self._pace())
-
-    def _pace(self) -> bytes:
-        seconds = 0 if self.pushed else self.fallback_seconds
-        return f'event: live\ndata: {{"push":{str(self.pushed).lower()},"seconds":{seconds:g}}}\n\n'.encode()
+        """Whether notifications arrive from now on; every viewer is told when that changes."""
+        if works != self.pushed:
+            self.pushed = works
+            for channel in self.channels.values():
+                channel.notify()
 
     @property
     def watched(self) -> bool:
         return bool(self.channels)
 
     async def present(self, run_id: int) -> tuple[int, bytes] | None:
-        """The run's newest number and a frame of its present status; who asks at the same time shares one read."""
-        asked = self._asked.get(run_id)
-        if asked is None:
-            asked = asyncio.get_running_loop().run_in_executor(self._threads, self._status, run_id)
-            self._asked[run_id] = asked
-            asked.add_done_callback(lambda _: self._asked.pop(run_id))
-        return await asyncio.shield(asked)
+        """The run's newest number and a frame of its present status; requests at the same time share one read."""
+        read = self._status_reads.get(run_id)
+        if read is None:
+            read = asyncio.get_running_loop().run_in_executor(self._threads, self._status, run_id)
+            self._status_reads[run_id] = read
+            read.add_done_callback(lambda _: self._status_reads.pop(run_id))
+        return await asyncio.shield(read)
 
-    async def feed(self, viewer: Viewer, run_id: int, present: tuple[int, bytes], after: Position | None) -> None:
-        """Write SSE frames of a run that is at `present`: those after `after`, or the status and what follows. Until it ends."""
+    async def stream(
+        self, viewer: Viewer, run_id: int, present: tuple[int, bytes], after: Position | None, wanted: frozenset[str] | None
+    ) -> AsyncGenerator[bytes, None]:
+        """SSE frames of a run that is at `present`: those after `after`, or its status and what follows.
+
+        `wanted` series only; None: all. Ends when the run is deleted, or the server stops.
+        """
         seq, status = present
         channel = self.channels.setdefault(run_id, Channel(seq, start=seq))
         channel.viewers.add(viewer)
         self.viewers += 1
         self._woken.set()
-        viewer.connection.on_writable = viewer.woken.set
         try:
-            viewer.write(b"retry: 1000\n\n" + (b"" if self.pushed else self._pace()) + (status if after is None else b""))
-            viewer.cursor, viewer.skip = after or (seq, 0)
-            if viewer.cursor > max(seq, channel.seq):
-                viewer.cursor = -REPLAY_EVENTS - 1  # a number that was never given out: the page knows another past
-            await self._follow(channel, run_id, viewer)
+            pushed = self.pushed
+            yield b"retry: 1000\n\n" + (b"" if pushed else self._live_frame()) + (status if after is None else b"")
+            cursor, skip = after or (seq, 0)
+            if cursor > max(seq, channel.seq):
+                cursor = -REPLAY_EVENTS - 1  # a number that was never given out: the page knows another past
+            pings = channel.pings
+            catching_up = True  # until all recent events were sent; afterwards it may no longer read the database
+            while not (self._stopping or channel.gone):
+                changed = channel.changed
+                if cursor < channel.start:
+                    if catching_up and channel.seq - cursor <= REPLAY_EVENTS:
+                        replayed = await self._in_thread(self._replay, run_id, cursor)
+                        if replayed is None:
+                            return  # the run or the database is away: the browser comes back with the same Last-Event-ID
+                        for old in replayed[0]:
+                            yield old.encode(wanted, skip if old.seq == cursor + 1 else 0)
+                            cursor, skip = old.seq, 0
+                        cursor, skip = replayed[1], 0
+                    else:
+                        self.resets += 1
+                        cursor, skip = channel.seq, 0
+                        yield f"event: reset\nid: {cursor}\ndata: {{}}\n\n".encode()
+                elif (event := channel.next(cursor)) is not None:
+                    encoded = event.encode(wanted, skip if event.seq == cursor + 1 else 0)
+                    cursor, skip = event.seq, 0
+                    yield encoded
+                elif pushed != self.pushed:
+                    pushed = self.pushed
+                    yield self._live_frame()
+                elif pings != channel.pings:
+                    pings = channel.pings
+                    yield PING
+                else:
+                    catching_up = False
+                    await changed.wait()
         finally:
-            viewer.connection.on_writable = None
-            channel.following.discard(viewer)
             channel.viewers.discard(viewer)
             self.viewers -= 1
             if not channel.viewers and self.channels.get(run_id) is channel:
                 del self.channels[run_id]
                 self._layouts.pop(run_id, None)
-        if viewer.full:
-            viewer.drop()  # nobody waits for what it does not take
+            if viewer.blocked:
+                viewer.drop()  # the end of the answer would wait for it
 
-    async def _follow(self, channel: Channel, run_id: int, viewer: Viewer) -> None:
-        catching_up = True  # until the ring is reached; who falls out of it later must refetch
-        while not (self._stopping or channel.gone or viewer.left):
-            if viewer.full or viewer in channel.following:
-                await viewer.wait()
-                continue
-            events = channel.after(viewer.cursor)
-            if events is None and catching_up and channel.seq - viewer.cursor <= REPLAY_EVENTS:
-                replayed = await self._in_thread(self._replay, run_id, viewer.cursor)
-                if replayed is None:
-                    return  # gone, or the database is away: the browser comes back with the same Last-Event-ID
-                events = replayed[0]
-                if self._write(viewer, events):
-                    viewer.cursor, viewer.skip = replayed[1], 0
-            elif events is None:
-                self.resets += 1
-                viewer.cursor, viewer.skip = channel.seq, 0
-                viewer.write(f"event: reset\nid: {channel.seq}\ndata: {{}}\n\n".encode())
-            elif self._write(viewer, events):
-                catching_up = False
-                channel.following.add(viewer)
+    def _live_frame(self) -> bytes:
+        seconds = 0 if self.pushed else self.poll_seconds
+        return f'event: live\ndata: {{"push":{str(self.pushed).lower()},"seconds":{seconds:g}}}\n\n'.encode()
 
-    def _write(self, viewer: Viewer, events: Iterable[Event]) -> bool:
-        """As many as the connection takes; whether these were all."""
-        for event in events:
-            if viewer.full:
-                return False
-            viewer.write(event.encode(viewer.wanted, viewer.skip if event.seq == viewer.cursor + 1 else 0))
-            viewer.cursor, viewer.skip = event.seq, 0
-        return True
-
-    async def _sweep(self) -> None:
-        """A word to those who have heard nothing for long, and an end to those who do not listen."""
+    async def _check_viewers(self) -> None:
+        """Send pings on silent channels, and close the connections that take nothing."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             now = loop.time()
             for channel in self.channels.values():
                 for viewer in channel.viewers:
                     if viewer.stalled(now):
                         self.stalled += 1
                         viewer.drop()
-                if now - channel.spoke > PING_SECONDS - SWEEP_SECONDS:
-                    channel.tell(lambda _: b": ping\n\n", channel.seq, now)
+                if now - channel.written > PING_SECONDS - CHECK_SECONDS:
+                    channel.ping(now)
 
-    async def _tail(self) -> None:
+    async def _read_new_events(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._stopping:
             try:
-                async with asyncio.timeout(self.fallback_seconds if self.channels else None):
+                async with asyncio.timeout(self.poll_seconds if self.channels else None):
                     await self._woken.wait()
             except TimeoutError:
                 pass
             self._woken.clear()
             begun = loop.time()
             known = {run_id: channel.seq for run_id, channel in self.channels.items()}
-            news = await self._in_thread(self._news, known) if known and not self._stopping else {}
-            if news is None:
+            found = await self._in_thread(self._new_events, known) if known and not self._stopping else {}
+            if found is None:
                 await asyncio.sleep(0.5)
                 self._woken.set()
                 continue
-            for run_id, news_of_run in news.items():
+            for run_id, of_run in found.items():
                 channel = self.channels.get(run_id)
                 if channel is None or channel.seq != known[run_id]:
                     continue  # all viewers left and others came meanwhile
-                if news_of_run is None:
+                if of_run is None:
                     channel.gone = True
-                    channel.wake()
+                    channel.notify()
                     continue
-                if news_of_run[1] - channel.seq >= READ_EVENTS:
+                if of_run[1] - channel.seq >= READ_EVENTS:
                     self._woken.set()
-                channel.append(*news_of_run, loop.time())
+                channel.append(*of_run, loop.time())
             await asyncio.sleep(begun + ROUND_SECONDS - loop.time())
 
-    def _news(self, known: dict[int, int]) -> dict[int, tuple[list[Event], int] | None]:
+    def _new_events(self, known: dict[int, int]) -> dict[int, tuple[list[EncodedEvent], int] | None]:
         """New events of each run that has some, and the number up to which they go; None for a run that was deleted."""
         with self.database.read() as session:
-            return read_news(session, known, self._layouts, READ_EVENTS)
+            return read_new_events(session, known, self._layouts, READ_EVENTS)
 
-    def _replay(self, run_id: int, after: int) -> tuple[list[Event], int] | None:
+    def _replay(self, run_id: int, after: int) -> tuple[list[EncodedEvent], int] | None:
         with self.database.read() as session:
             return read_events(session, run_id, after, READ_EVENTS)
 

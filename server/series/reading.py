@@ -86,7 +86,7 @@ class SeriesData:
 
 
 @dataclass
-class Event:
+class StoredEvent:
     """What happened under one `seq`: a flush (points, alerts), or a transition (with the alerts that caused it)."""
 
     seq: int
@@ -161,7 +161,7 @@ def read_series(
     )
 
 
-def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layout: Layout | None = None) -> list[Event]:
+def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layout: Layout | None = None) -> list[StoredEvent]:
     """The next at most `limit` numbers of the run's events after `seq`, in order, with everything each one holds.
 
     Numbers whose points were taken back since are left out. A stream must send all of an event before it counts as seen.
@@ -188,9 +188,9 @@ def events_of(
     alerts: Iterable[AlertRow],
     changes: Iterable[Transition],
     layout: Callable[[], Layout],
-) -> list[Event]:
+) -> list[StoredEvent]:
     """The events seq + 1..upper of one run from all that is stored under them; `layout` is asked once, if there are points."""
-    events = {number: Event(number) for number in range(seq + 1, upper + 1)}
+    events = {number: StoredEvent(number) for number in range(seq + 1, upper + 1)}
     found: Layout | None = None
     for row, number, at, values in _pieces(rows, seq, upper):
         found = found or layout()

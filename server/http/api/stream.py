@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
-from starlette.responses import Response
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.errors import Invalid, NotFound, Unavailable
 from server.http.api.deps import HubDep
 from server.http.schemas.runs import RunId
 from server.live.frames import parse_position
-from server.live.hub import MAX_VIEWERS, Hub, Viewer
+from server.live.hub import MAX_VIEWERS, Viewer
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
@@ -27,49 +28,35 @@ data: "step":{"dtype":"f8","bdata":"..."},"value":{"dtype":"f4","bdata":"...","s
 Position = Annotated[str | None, Query(max_length=40, description="Continue after this event id; the header wins.")]
 
 
-class Stream(Response):
-    """Head and end go the usual way through all layers; what is between, the hub writes to the connection itself."""
+class EventStream(StreamingResponse):
+    """Server-Sent Events from a generator, which is closed as soon as the viewer leaves."""
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, hub: Hub, run_id: int, present: tuple[int, bytes], after: tuple[int, int] | None, wanted: frozenset[str] | None
-    ) -> None:
-        super().__init__(headers={"X-Accel-Buffering": "no"})
-        del self.headers["Content-Length"]
-        self.hub, self.run_id, self.present, self.after, self.wanted = hub, run_id, present, after, wanted
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, headers={"X-Accel-Buffering": "no"})
+        self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        viewer = Viewer(scope["state"]["connection"], self.wanted, scope["http_version"] == "1.1")
-        listening = asyncio.create_task(_gone(receive))
-        listening.add_done_callback(viewer.leave)
-        try:
-            await self.hub.feed(viewer, self.run_id, self.present, self.after)
-        finally:
-            listening.cancel()
-        await send({"type": "http.response.body", "body": b""})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
 
 
 @router.get(
     "/{run_id}/stream",
-    response_class=Stream,
+    response_class=EventStream,
     status_code=200,
     responses={200: {"content": {"text/event-stream": {"example": EXAMPLE}}, "description": "Server-Sent Events."}},
 )
 async def stream(
     run_id: RunId,
     hub: HubDep,
+    request: Request,
     series: Annotated[str | None, Query(max_length=10_000, description="Only these series, separated by commas.")] = None,
     after: Position = None,
     last_event_id: Position = None,
     last_event_id_header: Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)] = None,
-) -> Stream:
+) -> EventStream:
     """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, `reset` when the page must refetch, and
     `live` when news comes later than usual, or soon again.
 
@@ -87,4 +74,5 @@ async def stream(
         present = await hub.present(run_id)  # it shared a read that began before what the viewer has seen
     if present is None:
         raise NotFound(f"there is no run {run_id}", field="run_id")
-    return Stream(hub, run_id, present, position, frozenset(series.split(",")) if series is not None else None)
+    wanted = frozenset(series.split(",")) if series is not None else None
+    return EventStream(hub.stream(Viewer(request.state.connection), run_id, present, position, wanted))

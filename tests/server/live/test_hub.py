@@ -168,7 +168,7 @@ def test_who_was_away_too_long_is_told_to_refetch(sqlite_recording: Recording, t
 def test_a_stalled_viewer_harms_nobody_and_is_reset(
     sqlite_recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.hub.RING_EVENTS", 8)  # the test would take minutes with the real number
+    monkeypatch.setattr("server.live.hub.RECENT_EVENTS", 8)  # the test would take minutes with the real number
     with running(sqlite_recording.database.url, tmp_path) as (address, server):
         port = int(address.rsplit(":", 1)[1])
         stalled = socket.socket()
@@ -203,7 +203,7 @@ def test_all_viewers_share_one_encoding(sqlite_recording: Recording, tmp_path: P
         for viewer in viewers:
             viewer.wait(2)
         channel = server.hub.channels[1]
-        assert (len(channel.viewers), len(channel.ring), len(channel.ring[-1]._encoded)) == (20, 1, 1)
+        assert (len(channel.viewers), len(channel.recent), len(channel.recent[-1]._encoded)) == (20, 1, 1)
 
 
 def test_the_channel_goes_with_its_last_viewer(sqlite_recording: Recording, tmp_path: Path) -> None:
@@ -292,8 +292,8 @@ def test_postgres_wakes_the_stream_by_notify(postgres_url: str, tmp_path: Path) 
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     libpq = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(libpq, autocommit=True) as bell, running(postgres_url, tmp_path) as (address, _):
-        assert soon(recording, address, lambda: bell.execute(f"NOTIFY {EVENTS_NOTIFY}, '1'"))
+    with psycopg.connect(libpq, autocommit=True) as connection, running(postgres_url, tmp_path) as (address, _):
+        assert soon(recording, address, lambda: connection.execute(f"NOTIFY {EVENTS_NOTIFY}, '1'"))
     database.close()
 
 
@@ -302,8 +302,8 @@ def test_postgres_wakes_the_stream_by_notify(postgres_url: str, tmp_path: Path) 
 def test_redis_wakes_the_stream_by_publish(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
-    with redis.Redis.from_url(redis_url) as bell, running(postgres_url, tmp_path, broker_url=redis_url) as (address, _):
-        assert soon(recording, address, lambda: bell.publish(EVENTS_CHANNEL, "1"))
+    with redis.Redis.from_url(redis_url) as connection, running(postgres_url, tmp_path, broker_url=redis_url) as (address, _):
+        assert soon(recording, address, lambda: connection.publish(EVENTS_CHANNEL, "1"))
     database.close()
 
 

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from server.database.connection import Database
-from server.live.frames import read_events, read_news
+from server.http.serving import Server
+from server.live.frames import read_events, read_new_events
 from server.runs import lifecycle
 from server.series.layout import Layout
 from server.series.recording import truncate
@@ -27,7 +28,9 @@ def recording(sqlite: Database) -> Recording:
     return Recording(sqlite, claimed(sqlite, train__steps=100_000, model__d_state=4), width=4)
 
 
-def ask(address: str, version: str = "1.1", *, after: str = "", small: bool = False) -> socket.socket:
+def ask(
+    address: str, version: str = "1.1", *, after: str = "", small: bool = False, bearer: dict[str, str] = BEARER
+) -> socket.socket:
     """A connection that has asked for the stream; `small`: as from far away, with hardly any buffer."""
     port = int(address.rsplit(":", 1)[1])
     viewer = socket.socket()
@@ -36,7 +39,7 @@ def ask(address: str, version: str = "1.1", *, after: str = "", small: bool = Fa
         viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         viewer.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
     viewer.connect(("127.0.0.1", port))
-    lines = [f"GET /api/runs/1/stream HTTP/{version}", f"Host: 127.0.0.1:{port}", f"Authorization: {BEARER['Authorization']}"]
+    lines = [f"GET /api/runs/1/stream HTTP/{version}", f"Host: 127.0.0.1:{port}", f"Authorization: {bearer['Authorization']}"]
     viewer.sendall("\r\n".join([*lines, *([f"Last-Event-ID: {after}"] if after else []), "", ""]).encode())
     return viewer
 
@@ -74,7 +77,7 @@ def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.live.hub.STALL_SECONDS", 3.0)
-    monkeypatch.setattr("server.live.hub.SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr("server.live.hub.CHECK_SECONDS", 0.2)
     with running(recording.database.url, tmp_path) as (address, server):
         stalled = ask(address, small=True)
         eventually(lambda: server.hub.viewers == 1)
@@ -102,11 +105,46 @@ def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_pa
         for n in range(20):
             recording.write(2000)
             eventually(lambda: server.hub.channels[1].seq >= n + 2)  # noqa: B023
-        largest = max(len(event.encode(None)) for event in server.hub.channels[1].ring)
-        assert viewer.full
-        assert viewer not in server.hub.channels[1].following
+        largest = max(len(event.encode(None)) for event in server.hub.channels[1].recent)
+        assert viewer.blocked
         assert viewer.connection.transport.get_write_buffer_size() < 65_536 + 2 * largest
         stalled.close()
+
+
+def block(recording: Recording, server: Server) -> None:
+    """Write events until the connection of the only viewer, who reads nothing, takes no more."""
+    eventually(lambda: server.hub.viewers == 1)
+    (viewer,) = server.hub.channels[1].viewers
+    for _ in range(100):
+        if viewer.blocked:
+            return
+        seq = server.hub.channels[1].seq
+        recording.write(2000)
+        eventually(lambda: server.hub.channels[1].seq > seq)  # noqa: B023
+    raise AssertionError("the connection takes everything")
+
+
+def test_a_viewer_that_reads_nothing_does_not_hold_up_the_shutdown(recording: Recording, tmp_path: Path) -> None:
+    with running(recording.database.url, tmp_path) as (address, server):
+        server.config.timeout_graceful_shutdown = 600  # longer than `running` waits for the server to stop
+        stalled = ask(address, small=True)
+        block(recording, server)
+    assert not ended_well(stalled)
+
+
+def test_a_revoked_viewer_that_reads_nothing_loses_its_connection(recording: Recording, tmp_path: Path) -> None:
+    with (
+        running(recording.database.url, tmp_path) as (address, server),
+        httpx.Client(base_url=address, headers=BEARER, timeout=PATIENCE) as owner,
+    ):
+        token = owner.post("/api/tokens", json={"name": "guest", "scope": "read"}).raise_for_status().json()
+        stalled = ask(address, small=True, bearer={"Authorization": f"Bearer {token['secret']}"})
+        block(recording, server)
+        (viewer,) = server.hub.channels[1].viewers
+        owner.delete(f"/api/tokens/{token['id']}").raise_for_status()
+        eventually(lambda: server.hub.viewers == 0)
+        assert viewer.connection.transport.is_closing(), "the end of the answer would wait for it until it is dropped as stalled"
+        assert not ended_well(stalled)
 
 
 def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tmp_path: Path) -> None:
@@ -123,7 +161,7 @@ def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tm
 
 def test_silence_is_filled(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.live.hub.PING_SECONDS", 0.5)
-    monkeypatch.setattr("server.live.hub.SWEEP_SECONDS", 0.2)
+    monkeypatch.setattr("server.live.hub.CHECK_SECONDS", 0.2)
     with running(recording.database.url, tmp_path) as (address, _):
         viewer = ask(address)
         heard = read_until(viewer, b"8\r\n: ping\n\n\r\n")
@@ -146,7 +184,7 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
         known = dict.fromkeys(ids, before) | {9999: 1}
         for limit in (2, 64):  # the smaller one goes the long way
             with database.read() as session:
-                news = read_news(session, known, layouts, limit)
+                news = read_new_events(session, known, layouts, limit)
                 alone = {run_id: read_events(session, run_id, before, limit) for run_id in ids}
             assert news.pop(9999) is None
             for run_id, (events, upper) in ((i, found) for i, found in news.items() if found):
