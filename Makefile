@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test attack chaos load lint format docs audit clean
+.PHONY: help setup run check quick-tests test attack chaos load lint format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,6 +29,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: setup  ## start StableSSM with a demo on http://127.0.0.1:8000
 	@exec $(BIN)/stablessm up --demo $(ARGS)
+
+check: setup  ## within a minute: `make lint`, and beside it the tests that need no service, browser, kernel interpreter or sleep
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick-tests
+
+quick-tests: setup
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not ($(SET_APART))" $(ARGS)
 
 test: setup  ## run every test; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(BIN)/pytest $(ARGS)

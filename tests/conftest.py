@@ -1,4 +1,4 @@
-"""What every room's tests share: fresh databases, a Redis of their own, data sets, a browser.
+"""What all tests share: markers by rule, fresh databases, a Redis of their own, data sets, a browser.
 
 A missing service skips its tests; with REQUIRE_SERVICES=1 it fails them. `unavailable` is the only place that decides.
 """
@@ -45,6 +45,26 @@ CHROMIUM_ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+# Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
+SLOW_FOLDERS = {"chaos", "end_to_end", "browser"}
+MARKER_OF_FIXTURE = {"_postgres": "postgres", "_redis_database": "redis", "chromium": "browser"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Adds the markers, and puts the slow folders first: of several processes none is left with a long file at the end."""
+    for item in items:
+        if _in_slow_folder(item):
+            item.add_marker("slow")
+        for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(MARKER_OF_FIXTURE[fixture])
+    items.sort(key=lambda item: not _in_slow_folder(item))
+
+
+def _in_slow_folder(item: pytest.Item) -> bool:
+    return not SLOW_FOLDERS.isdisjoint(item.path.relative_to(ROOT).parts)
 
 
 # A machine that is busy may stop for seconds anywhere: how long an example takes judges nothing here. Where a change is judged,

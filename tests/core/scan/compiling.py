@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ NUMBERS = ("length", "d_state", "links_batch", "links_time", "inputs_batch", "in
 CUOBJDUMP, NVDISASM = (Path(triton.__file__).parent / "backends/nvidia/bin" / name for name in ("cuobjdump", "nvdisasm"))
 
 
+@cache  # several tests look at the same binary
 def compiled(kind: Kind, tile: Tile, capability: tuple[int, int]) -> Any:
     """As a launch on contiguous, aligned tensors without h0 would compile it; adjoints with the gradient of a."""
     role, variation, precision = kind

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from scan_cases import most_alive
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,6 +20,7 @@ from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.scan import linear_scan
 from stablessm_core.tasks import get_task
 from stablessm_core.training.environment import _layers
+from tests.core.scan.cases import most_alive
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from scan_cases import (
+
+from stablessm_core.scan import configurations, linear_scan
+from tests.core.scan.cases import (
     PoisoningTorch,
     Problem,
     assert_matches_the_float64_loop,
@@ -17,8 +19,6 @@ from scan_cases import (
     problem,
     relative_error,
 )
-
-from stablessm_core.scan import configurations, linear_scan
 
 triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
 

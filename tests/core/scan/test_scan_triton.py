@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 import torch
-from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, patch_the_language_once, problem
 
 from stablessm_core.scan import configurations, linear_scan
 from stablessm_core.scan.configurations import Tile
+from tests.core.scan.cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, patch_the_language_once, problem
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from scan_cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, problem
 
 from stablessm_core.scan import linear_scan, parallel, resolve_backend
+from tests.core.scan.cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, problem
 
 BACKENDS = ("reference", "torch")
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.complex64)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from scan_cases import PoisoningTorch, most_alive
 from torch import Tensor
 
 from stablessm_core.fused import chunked
 from stablessm_core.layers import StableSSM
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.scan import triton_scan
+from tests.core.scan.cases import PoisoningTorch, most_alive
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

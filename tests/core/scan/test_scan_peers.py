@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scan_cases import Problem
+
+from tests.core.scan.cases import Problem
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: (1e-7, 1.3e-6), torch.bfloat16: (1e-1, 1.6e-2), torch.float16: (12e-3, 1e-3)}

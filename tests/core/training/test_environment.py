@@ -29,6 +29,7 @@ print(sorted(pages)[10])
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
+@pytest.mark.slow
 def test_a_training_process_does_not_have_its_memory_cleared_again_at_every_step() -> None:
     """Told by the pages the kernel handed out in the median step: 256 MiB are 65,536 of 4 KiB, or 128 of the largest, 2 MiB.
 

@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 import torch
-from scan_cases import problem
 from torch.autograd import forward_ad
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from stablessm_core.scan import autograd, linear_scan, parallel
 from stablessm_core.scan.autograd import scan_adjoints, scan_states
+from tests.core.scan.cases import problem
 
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
 with_h0 = pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])

@@ -210,6 +210,7 @@ needs_compiler = pytest.mark.skipif(
 
 @needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler meets its own
+@pytest.mark.slow
 def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_rounding() -> None:
     small = config(n_layers=1, mlp_expansion=1, dropout=0.2)
     eager, compiled = Rig(small), Rig(small)

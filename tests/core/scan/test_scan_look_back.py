@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 import torch
-from scan_cases import (
+
+from stablessm_core.scan import configurations
+from stablessm_core.scan.configurations import Tile
+from tests.core.scan.cases import (
     TOLERANCE,
     PoisoningTorch,
     assert_matches_the_float64_loop,
@@ -25,9 +28,6 @@ from scan_cases import (
     problem,
     relative_error,
 )
-
-from stablessm_core.scan import configurations
-from stablessm_core.scan.configurations import Tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = pytest.mark.skipif(

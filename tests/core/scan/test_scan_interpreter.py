@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +16,21 @@ from stablessm_core.scan import configurations, linear_scan, resolve_backend
 from stablessm_core.training import environment
 
 triton = pytest.importorskip("triton")
-scan_compiling = pytest.importorskip("scan_compiling")
+compiling = pytest.importorskip("tests.core.scan.compiling")
 
 KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back", "tiles")]
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
 
 
+@pytest.mark.interpreter
 @pytest.mark.skipif(TRITON_VERSION < (3, 7) and NUMPY_VERSION >= (2, 4), reason="Triton 3.6 cannot interpret on numpy 2.4")
 @pytest.mark.parametrize("tests", KERNEL_TESTS, ids=lambda path: path.stem)
 def test_kernel_tests_pass_in_the_interpreter(tests: Path) -> None:
     """In a process of its own: Triton decides at import between compiling and interpreting."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tests)]
-    done = subprocess.run(command, env=environment, cwd=tests.parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=tests.parents[3], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
@@ -43,12 +45,21 @@ INSTRUCTIONS_PER_BYTE = 132 * 128 * 1.98e9 / 4.1e12
 FALLBACK = [(("adjoints", "ltv", kind), tile) for kind in ("float64", "complex128") for tile in configurations.DEFAULT[kind]]
 
 
+@pytest.fixture(scope="module")
+def _binaries_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that an earlier version of the kernel was compiled to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("binaries")))
+        yield
+
+
+@pytest.mark.interpreter
+@pytest.mark.usefixtures("_binaries_of_its_own")
 @pytest.mark.parametrize(("kind", "tile"), TILES + FALLBACK, ids=str)
-def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile, tmp_path, monkeypatch) -> None:
+def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile, tmp_path) -> None:
     """Type errors, and anything else the interpreter forgives, show here; so does a tile that does not fit the registers."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    compiled = scan_compiling.compiled(kind, tile, HOPPER)
-    used = scan_compiling.resources(compiled, tmp_path)
+    compiled = compiling.compiled(kind, tile, HOPPER)
+    used = compiling.resources(compiled, tmp_path)
     assert used["LOCAL"] == 0
     assert used["STACK"] <= 16, "registers are spilled"
     assert used["REG"] * 32 * tile.warps <= 65_536 // 2, "two programs must fit a multiprocessor"
@@ -62,22 +73,24 @@ def test_every_tile_of_the_table_compiles_for_hopper_without_spilling(kind, tile
     assert re.search(r"ld\.global\.(L\w+::\w+\.)?(v4\.b32|v2\.b64)", ptx), "rows are read 16 bytes at a time"
 
 
+@pytest.mark.interpreter
+@pytest.mark.usefixtures("_binaries_of_its_own")
 @pytest.mark.parametrize("capability", [(7, 5), (8, 0), (12, 0)], ids=str)
 @pytest.mark.parametrize("precision", configurations.DEFAULT)
 def test_the_safe_default_compiles_without_spilling_for_gpus_that_the_table_does_not_know(
-    precision, capability, tmp_path, monkeypatch
+    precision, capability, tmp_path
 ) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = scan_compiling.compiled(("adjoints", "ltv", precision), configurations.DEFAULT[precision][0], capability)
-    assert scan_compiling.resources(kernel, tmp_path)["STACK"] <= 16
+    kernel = compiling.compiled(("adjoints", "ltv", precision), configurations.DEFAULT[precision][0], capability)
+    assert compiling.resources(kernel, tmp_path)["STACK"] <= 16
 
 
+@pytest.mark.interpreter
+@pytest.mark.usefixtures("_binaries_of_its_own")
 @pytest.mark.parametrize(("kind", "tile"), [(kind, tile) for kind, tile in TILES if not tile.look_back], ids=str)
-def test_an_h200_could_execute_every_loop_in_two_thirds_of_the_time_its_memory_takes(kind, tile, tmp_path, monkeypatch) -> None:
+def test_an_h200_could_execute_every_loop_in_two_thirds_of_the_time_its_memory_takes(kind, tile, tmp_path) -> None:
     """No proof of speed, which waits for latencies, too; but above this the scan could not come near its floor."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    kernel = scan_compiling.compiled(kind, tile, HOPPER)
-    per_element = scan_compiling.loop_instructions(kernel, tmp_path) * 32 * tile.warps / (tile.strips * tile.rows * tile.channels)
+    kernel = compiling.compiled(kind, tile, HOPPER)
+    per_element = compiling.loop_instructions(kernel, tmp_path) * 32 * tile.warps / (tile.strips * tile.rows * tile.channels)
     moved = MOVED[kind[:2]] * BYTES[kind[2]]
     assert 0 < per_element <= 2 / 3 * INSTRUCTIONS_PER_BYTE * moved
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from scan_cases import loop64, relative_error
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stablessm_core.scan import linear_scan, parallel
+from tests.core.scan.cases import loop64, relative_error
 
 BOUNDARY = (1 - 1e-4, -(1 - 1e-4), 1 - 1e-3, 0.0, 1.0, 1 - 1e-7)
 

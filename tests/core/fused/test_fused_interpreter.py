@@ -12,6 +12,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+pytestmark = pytest.mark.interpreter
 KERNEL_TESTS = Path(__file__).with_name("test_fused_triton.py")
 SHARED = 227 * 1024  # bytes that one program may have on an H200
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -23,7 +24,7 @@ def test_kernel_tests_pass_in_the_interpreter() -> None:
     """In a process of its own: Triton decides at import between compiling and interpreting."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(KERNEL_TESTS)]
-    done = subprocess.run(command, env=environment, cwd=KERNEL_TESTS.parents[2], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=KERNEL_TESTS.parents[3], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
@@ -37,9 +38,8 @@ def test_kernels_compile_for_hopper_to_tensor_cores_without_spills(
 ) -> None:
     """In bfloat16 one kernel spends two registers' worth of stack, so that two programs fit a multiprocessor."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from fused_compile import KERNELS, compiled
-
     from stablessm_core.fused import triton_layer
+    from tests.core.fused.compiling import KERNELS, compiled
 
     tile, products = triton_layer.tile_for(d_model), getattr(triton.language, products)
     sizes = {"TIME": tile.time, "STATES": tile.states, "INNER": triton_layer.INNER, "MODEL": d_model, "ACTIVATION": "tanh"}
