@@ -20,6 +20,7 @@ import torch
 from server.database.connection import Database
 from server.runs import lifecycle
 from stablessm_core.config import RunConfig
+from stablessm_core.forms import Form
 from stablessm_core.model import build_model
 from stablessm_core.tasks import get_task
 from stablessm_core.telemetry import series as names
@@ -78,7 +79,7 @@ def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
 
 def plain(sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
     """W and nothing else: the loss and the 256 ratios."""
-    ratios = [names.layer_catalogue(layer, WIDTH, "discrete")[0] for layer in range(LAYERS)]
+    ratios = [names.layer_catalogue(layer, WIDTH, Form.of_map("best", "discrete"))[0] for layer in range(LAYERS)]
     catalogue = [names.scalar(names.TRAIN_LOSS), *ratios]
     return Recorder(catalogue, sink, layout=[(s.name, s.width) for s in catalogue]), list(torch.from_numpy(values))
 

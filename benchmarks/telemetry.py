@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
+from stablessm_core.forms import Form
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import FLUSH_SECONDS, Recorder
 from stablessm_core.training.environment import keep_freed_memory, pick_device
@@ -228,7 +229,9 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
 def workload(device: torch.device) -> list[str]:
     catalogue = [names.scalar(names.TRAIN_LOSS)]
     for layer in range(4):
-        catalogue += [s for s in names.layer_catalogue(layer, 64, "discrete") if s.name.endswith("grad_over_weight")]
+        catalogue += [
+            s for s in names.layer_catalogue(layer, 64, Form.of_map("best", "discrete")) if s.name.endswith("grad_over_weight")
+        ]
     sink = EncodingSink()
     recorder = Recorder(catalogue, sink, layout=[(s.name, s.width) for s in catalogue], device=device)
     walk = np.cumsum(np.random.default_rng(0).standard_normal((2000, 257)) * 0.02, axis=0)

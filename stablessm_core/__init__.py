@@ -1,6 +1,7 @@
 """Stable state-space models: reparameterisations, scans, layers, training, per-eigenvalue telemetry.
 
-Importing this package (and `config`, `client`, `formulas`, `telemetry.series`, `telemetry.blocks`) never imports torch.
+Importing this package never imports torch; nor do `config`, `client`, `maps`, `forms`, `theory`, `telemetry.series` and
+`telemetry.blocks`.
 """
 
 __version__ = "0.1.0"

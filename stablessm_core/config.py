@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from stablessm_core.formulas import FORMS, default_eigenvalue_range, reachable_interval
+from stablessm_core.maps import MAPS, default_eigenvalue_range, formulas, possible_pairs
 from stablessm_core.section import Section
 from stablessm_core.telemetry.detectors.registry import SETTINGS
 
@@ -21,7 +22,10 @@ MAX_STATES = 2**20  # n_layers * d_state: eigenvalues one run may own
 MAX_PARAMETERS = 2**31
 MAX_ACTIVATIONS = 2**33  # batch_size * length * max(d_model, d_state) * n_layers, numbers kept for backward
 
-MapName = Literal["direct", "relu", "clip", "exp", "softplus", "tanh", "best", "heavytail", "sigmoid"]
+if TYPE_CHECKING:
+    MapName = str
+else:
+    MapName = Literal[tuple(MAPS)]
 
 
 def _refuse(field: str, given: object, allowed: str) -> PydanticCustomError:
@@ -110,11 +114,12 @@ class Reparameterization(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.time not in FORMS[self.name]:
-            possible = sorted(f"{n} ({t})" for n, forms in FORMS.items() for t in forms)
-            raise _refuse("time", f"{self.time!r} with name {self.name!r}", "one of " + ", ".join(possible))
-        if self.name == "best" and self.time == "discrete" and self.b < 0.5:
-            raise _refuse("b", self.b, "b >= 0.5 for discrete 'best', so that lambda = 1 - 1/(a w^2 + b) >= -1")
+        form = MAPS[self.name].forms.get(self.time)
+        if form is None:
+            raise _refuse("time", f"{self.time!r} with name {self.name!r}", "one of " + ", ".join(sorted(possible_pairs())))
+        if self.b < form.least_b:
+            allowed = f"b >= {form.least_b} for {self.time} {self.name!r}, so that lambda = {form.text} >= -1"
+            raise _refuse("b", self.b, allowed)
         return self
 
 
@@ -140,7 +145,7 @@ class Model(Section):
         stable = (-1.0, 1.0) if rep.time == "discrete" else (-float("inf"), 0.0)
         if not (low <= high and stable[0] < low and high < stable[1]):
             raise _refuse("eigenvalue_range", f"[{low}, {high}]", f"low <= high inside {stable} ({rep.time} time)")
-        reach = reachable_interval(rep.name, rep.time, b=rep.b)
+        reach = formulas(rep.name, rep.time, np, a=rep.a, b=rep.b).reachable
         if not (reach.contains(low) and reach.contains(high)):
             raise _refuse("eigenvalue_range", f"[{low}, {high}]", f"{rep.name!r} ({rep.time}) reaches {reach} only")
         if self.n_layers * self.d_state > MAX_STATES:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm_core.formulas import saturated_exp
+from stablessm_core.maps.elementary import saturated_exp
 
 # phi'(z) = sum_k (k + 1)/(k + 2)! z^k; ten terms are float64-exact below the switch at |z| = 0.1
 _SERIES = [1 / 2, 1 / 3, 1 / 8, 1 / 30, 1 / 144, 1 / 840, 1 / 5760, 1 / 45360, 1 / 403200, 1 / 3991680]

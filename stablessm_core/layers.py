@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.discretization import input_gain
-from stablessm_core.formulas import default_eigenvalue_range, saturated_exp
 from stablessm_core.fused.choice import MODES, Choice, choose
 from stablessm_core.fused.operator import fused_layer
+from stablessm_core.maps import default_eigenvalue_range
+from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.reparameterization import Reparameterization, initial_eigenvalues
 from stablessm_core.scan import linear_scan
 from stablessm_core.telemetry.watch import Watched
@@ -149,7 +150,7 @@ class StableSSM(nn.Module):
             return self._transition()[0].clone()  # direct's eigenvalue is w itself
 
     def watched(self) -> Watched:
-        return Watched(self.w, self.reparameterization, self.log_dt, "w")
+        return Watched(self.w, self.reparameterization.form, self.log_dt, "w")
 
     def extra_repr(self) -> str:
         d_model, d_state = self.C.shape

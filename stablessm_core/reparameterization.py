@@ -1,19 +1,21 @@
 """The trainable form of the maps lambda = f(w): torch in, torch out, with the analytic derivative in backward.
 
 A recurrent eigenvalue is never trained itself; its weight w is, and f decides how a step in w moves the eigenvalue near the
-stability boundary (StableSSM, arXiv 2311.14495, sections 3.2 to 3.4). Formulas and their sources are in `formulas`.
+stability boundary (StableSSM, arXiv 2311.14495, sections 3.2 to 3.4). Formulas and their sources are in `maps`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from stablessm_core import formulas
+from stablessm_core.forms import Form
+from stablessm_core.maps import Formulas, Interval, formulas
+from stablessm_core.maps.elementary import saturated_exp
 
 
 def get_reparameterization(name: str, *, time: str = "discrete", a: float = 1.0, b: float = 0.5) -> Reparameterization:
@@ -22,14 +24,6 @@ def get_reparameterization(name: str, *, time: str = "discrete", a: float = 1.0,
     Raises ValueError for a pair without such a form, listing the possible ones, and for a or b out of range: both in
     [1e-6, 1e6], and b >= 0.5 in discrete time, so that lambda >= -1.
     """
-    if time not in formulas.FORMS.get(name, ()):
-        possible = ", ".join(f"{n} ({t})" for n, forms in formulas.FORMS.items() for t in forms)
-        raise ValueError(f"reparameterization is {name!r} in {time!r} time; possible are {possible}")
-    for letter, value in (("a", a), ("b", b)):
-        if not (math.isfinite(value) and 1e-6 <= value <= 1e6):
-            raise ValueError(f"{letter} is {value}; allowed: 1e-6 to 1e6")
-    if name == "best" and time == "discrete" and b < 0.5:
-        raise ValueError(f"b is {b}; discrete 'best' needs b >= 0.5, so that lambda = 1 - 1/(a w^2 + b) >= -1")
     return Reparameterization(name, time, float(a), float(b))
 
 
@@ -62,17 +56,26 @@ class Reparameterization:
     time: str
     a: float
     b: float
+    formulas: Formulas = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "formulas", formulas(self.name, self.time, torch, a=self.a, b=self.b))
 
     def __call__(self, w: Tensor) -> Tensor:
         """f(w), same shape and dtype as w."""
         _check_dtype("w", w)
-        out: Tensor = _Map.apply(w, self)  # type: ignore[no-untyped-call]
+        out: Tensor = _Map.apply(w, self.formulas)  # type: ignore[no-untyped-call]
         return out
 
     @property
-    def reachable(self) -> formulas.Interval:
+    def form(self) -> Form:
+        """The map as plain data; in continuous time with step sizes that are recorded as "dt"."""
+        return Form.of_map(self.name, self.time, a=self.a, b=self.b)
+
+    @property
+    def reachable(self) -> Interval:
         """Eigenvalues f can give for some finite w."""
-        return formulas.reachable_interval(self.name, self.time, b=self.b)
+        return self.formulas.reachable
 
     def inverse(self, lambda_: Tensor) -> Tensor:
         """w with f(w) = lambda_, of two solutions the one with w >= 0. Raises ValueError for an unreachable eigenvalue."""
@@ -81,19 +84,19 @@ class Reparameterization:
         for value in (lambda_.min().item(), lambda_.max().item()) if lambda_.numel() else ():
             if not reach.contains(value):
                 raise ValueError(f"eigenvalue {value:g} is unreachable: {self.name!r} ({self.time}) reaches {reach} only")
-        return self._apply(formulas.inverse, lambda_)
+        return self.formulas.inverse(lambda_)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def derivative(self, w: Tensor) -> Tensor:
         """f'(w), same shape and dtype as w; carries no gradient."""
         _check_dtype("w", w)
-        return self._apply(formulas.derivative, w)
+        return self.formulas.derivative(w)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def gradient_scale(self, w: Tensor) -> Tensor:
         """G_f(w) = |f'|/f^2 in continuous, |f'|/(1-|f|)^2 in discrete time (theorem 3.6); carries no gradient."""
         _check_dtype("w", w)
-        return self._apply(formulas.gradient_scale, w)
+        return self.formulas.gradient_scale(w)  # type: ignore[no-any-return]
 
     def lambda_bar(self, w: Tensor, dt: Tensor | None = None) -> Tensor:
         """Eigenvalue of h_t = lambda_bar h_{t-1} + ...: f(w) in discrete, exp(dt f(w)) in continuous time. Differentiable."""
@@ -101,25 +104,22 @@ class Reparameterization:
             return self(w)
         if dt is None:
             raise ValueError("dt is None; continuous time needs the step size")
-        return formulas.saturated_exp(dt * self(w), torch)  # type: ignore[no-any-return]
+        return saturated_exp(dt * self(w), torch)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def boundary_distance(self, w: Tensor, dt: Tensor | None = None) -> Tensor:
         """1 - |lambda_bar| without cancellation near the boundary; negative is unstable. Carries no gradient."""
         _check_dtype("w", w)
-        return self._apply(formulas.boundary_distance, w, dt=dt)
-
-    def _apply(self, formula: Any, x: Tensor, **more: Any) -> Tensor:
-        out: Tensor = formula(self.name, self.time, x, torch, a=self.a, b=self.b, **more)
-        return out
+        return self.formulas.boundary_distance(w, dt)  # type: ignore[no-any-return]
 
 
 class _Map(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, w: Tensor, map_: Reparameterization) -> Tensor:
+    def forward(ctx: Any, w: Tensor, map_: Formulas) -> Tensor:
         ctx.save_for_backward(w)
         ctx.map = map_
-        return map_._apply(formulas.f, w)
+        out: Tensor = map_.f(w)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

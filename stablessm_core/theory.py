@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from stablessm_core import formulas
+from stablessm_core.maps import MAPS, formulas
 
 Array = NDArray[np.float64]
 
@@ -27,14 +27,17 @@ class Curves:
     gradient_over_weight: Array
 
 
-def curves(time: str, *, a: float = 1.0, b: float = 0.5, points: int = 400) -> dict[str, Curves]:
+def curves(
+    time: str, *, a: float = 1.0, b: float = 0.5, points: int = 400, largest_weight: float = 5.0, largest_distance: float = 1.0
+) -> dict[str, Curves]:
     """Curves of every map that has a form in `time`, by name (StableSSM, arXiv 2311.14495, table 5 and figure 6).
 
-    w runs over [-5, 5]; the distance, 1 - lambda in discrete and -lambda in continuous time, from 1e-4 to 1. Comparing maps at
-    an equal eigenvalue rather than an equal w is what shows which one trains evenly: a flat curve.
+    w runs over [-largest_weight, largest_weight]; the distance, 1 - lambda in discrete and -lambda in continuous time, from 1e-4
+    to largest_distance. Comparing maps at an equal eigenvalue rather than an equal w is what shows which one trains evenly: a
+    flat curve.
     """
-    w = np.linspace(-5.0, 5.0, points)
-    return {name: _curves(name, time, w, a, b) for name, forms in formulas.FORMS.items() if time in forms}
+    w, distance = np.linspace(-largest_weight, largest_weight, points), np.geomspace(1e-4, largest_distance, points)
+    return {name: _curves(name, time, w, distance, a, b) for name, map_ in MAPS.items() if time in map_.forms}
 
 
 def gradient_over_weight(name: str, time: str, eigenvalue: ArrayLike, *, a: float = 1.0, b: float = 0.5) -> Array:
@@ -42,17 +45,21 @@ def gradient_over_weight(name: str, time: str, eigenvalue: ArrayLike, *, a: floa
 
     Raises ValueError for an eigenvalue the map does not reach, naming the interval it does.
     """
-    lambda_ = np.asarray(eigenvalue, dtype=np.float64)
-    reach = formulas.reachable_interval(name, time, b=b)
+    lambda_, map_ = np.asarray(eigenvalue, dtype=np.float64), formulas(name, time, np, a=a, b=b)
     for value in lambda_.flat:
-        if not reach.contains(float(value)):
-            raise ValueError(f"eigenvalue {value:g} is unreachable: {name!r} ({time}) reaches {reach} only")
-    w = formulas.inverse(name, time, lambda_, np, a=a, b=b)
+        if not map_.reachable.contains(float(value)):
+            raise ValueError(f"eigenvalue {value:g} is unreachable: {name!r} ({time}) reaches {map_.reachable} only")
+    w = map_.inverse(lambda_)
     with np.errstate(divide="ignore", over="ignore"):
-        scale = formulas.gradient_scale(name, time, w, np, a=a, b=b)
-        # best has G = 0 at w = 0 in continuous time; the ratio's limit is 2a, as everywhere else
-        ratio: Array = np.where(w == 0, np.inf if name != "best" else 2 * a, scale / np.where(w == 0, 1, np.abs(w)))
+        ratio: Array = np.where(w == 0, map_.ratio_at_zero, map_.gradient_scale(w) / np.where(w == 0, 1, np.abs(w)))
     return ratio
+
+
+def gentlest_maps(time: str, eigenvalue: float) -> list[tuple[str, float]]:
+    """The guarded maps that reach `eigenvalue`, each with its G_f(w)/|w| there, the smallest first."""
+    guarded = [name for name, map_ in MAPS.items() if map_.guarded and time in map_.forms]
+    reaching = [name for name in guarded if formulas(name, time, np).reachable.contains(eigenvalue)]
+    return sorted(((name, float(gradient_over_weight(name, time, eigenvalue))) for name in reaching), key=lambda one: one[1])
 
 
 def memory_function(lambda_bar: ArrayLike, input_weight: ArrayLike, output_weight: ArrayLike, length: int) -> Array:
@@ -77,14 +84,10 @@ def memory_function(lambda_bar: ArrayLike, input_weight: ArrayLike, output_weigh
     return np.abs(total)
 
 
-def _curves(name: str, time: str, w: Array, a: float, b: float) -> Curves:
-    distance = np.geomspace(1e-4, 1.0, len(w))
-    edge = 1.0 if time == "discrete" else 0.0
-    reach = formulas.reachable_interval(name, time, b=b)
+def _curves(name: str, time: str, w: Array, distance: Array, a: float, b: float) -> Curves:
+    edge, map_ = 1.0 if time == "discrete" else 0.0, formulas(name, time, np, a=a, b=b)
     # a closed end may lie one rounding away, so it is tested on the very eigenvalue that is inverted
-    distance = distance[[reach.contains(float(edge - d)) for d in distance]]
-    ratio = gradient_over_weight(name, time, edge - distance, a=a, b=b)
-    eigenvalue = formulas.f(name, time, w, np, a=a, b=b)
+    reached = distance[[map_.reachable.contains(float(edge - d)) for d in distance]]
+    ratio = gradient_over_weight(name, time, edge - reached, a=a, b=b)
     with np.errstate(divide="ignore", over="ignore"):
-        scale = formulas.gradient_scale(name, time, w, np, a=a, b=b)
-    return Curves(w, eigenvalue, scale, distance, ratio)
+        return Curves(w, map_.f(w), map_.gradient_scale(w), reached, ratio)

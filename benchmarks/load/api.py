@@ -23,6 +23,7 @@ from benchmarks.load.places import Row, child, percentiles, place, serving
 from server.database.connection import Database
 from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
 from stablessm_core.config import parse_config
+from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block, encode
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, scalar
 
@@ -111,7 +112,8 @@ def _add_run(
         "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120,
     })  # fmt: skip
     columns: dict[str, int] = {}
-    catalogue = [scalar(TRAIN_LOSS), *(s for i in range(layers) for s in layer_catalogue(i, WIDTH, "discrete"))]
+    form = Form.of_map(map_, "discrete")
+    catalogue = [scalar(TRAIN_LOSS), *(s for i in range(layers) for s in layer_catalogue(i, WIDTH, form))]
     for item in sorted(catalogue, key=lambda s: s.derived):
         offset = columns.get(item.group, 0)
         columns[item.group] = offset + item.width

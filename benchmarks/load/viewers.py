@@ -28,6 +28,7 @@ from server.database.connection import Database
 from server.runs import lifecycle
 from server.series import recording
 from stablessm_core.config import parse_config
+from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
 from worker.notify import publisher
@@ -91,7 +92,7 @@ def _peak_mib(server: Serving) -> float:
 
 def _start_runs(database: Database) -> list[int]:
     config = parse_config({"task": {"name": "polynomial_memory"}})
-    series = [scalar(TRAIN_LOSS), *layer_catalogue(0, WIDTH, "discrete")]
+    series = [scalar(TRAIN_LOSS), *layer_catalogue(0, WIDTH, Form.of_map("best", "discrete"))]
     runs = []
     for _ in range(RUNS):
         with database.write() as session:

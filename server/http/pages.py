@@ -29,7 +29,7 @@ from server.http.theory import stable_maps, theory_figures
 from server.runs import answers
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
-from stablessm_core.formulas import FORMS
+from stablessm_core.maps import MAPS
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -127,8 +127,9 @@ def new(request: Request, database: DatabaseDep, clone: Annotated[int | None, Qu
         place = {"queue": base.queue, "priority": base.priority, "gpu": base.needs_gpu} if base else Placement().model_dump()
         workers = answers.worker_answers(session)
     defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
+    maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
     return _pages(request).render(
-        "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=FORMS, workers=workers,
+        "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=maps, workers=workers,
         prefill=prefill, cloned_from=clone, place=place, placement=Placement.model_json_schema()["properties"],
     )  # fmt: skip
 

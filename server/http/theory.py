@@ -1,4 +1,4 @@
-"""The theory page's numbers: every map, its gradient scale, and that over the weight by distance to the boundary."""
+"""The theory page's figures: every map, its gradient scale, and that over the weight by distance to the boundary."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core import formulas
-from stablessm_core.formulas import FORMS
+from stablessm_core.theory import curves, gentlest_maps
 from web.binding import bind
 from web.figures import spec
 from web.palette import COLORS, MAP_DASHES
 
 POINTS = 201
 NEAR_BOUNDARY = {"discrete": 0.99, "continuous": -0.01}
-UNGUARDED = ("direct", "relu", "clip")
 
 
 @cache
@@ -25,37 +23,22 @@ def theory_figures() -> dict[str, dict[str, Any]]:
 
 
 def stable_maps(time: str) -> list[dict[str, Any]]:
-    """Maps of this time form that keep eigenvalues stable, with |gradient scale| / |w| near the boundary, the gentlest first."""
-    found = []
-    for name in (n for n, forms in FORMS.items() if time in forms and n not in UNGUARDED):
-        if formulas.reachable_interval(name, time).contains(NEAR_BOUNDARY[time]):
-            w = formulas.inverse(name, time, np.array([NEAR_BOUNDARY[time]]), np)
-            ratio = float(np.abs(formulas.gradient_scale(name, time, w, np) / w)[0])
-            found.append({"name": name, "gradient_over_weight": ratio})
-    return sorted(found, key=lambda one: one["gradient_over_weight"])
+    """Maps of this time that keep eigenvalues stable, with gradient scale / |w| near the boundary, the gentlest first."""
+    return [{"name": name, "gradient_over_weight": ratio} for name, ratio in gentlest_maps(time, NEAR_BOUNDARY[time])]
 
 
 def _figures(time: str) -> dict[str, Any]:
-    names = [name for name, forms in FORMS.items() if time in forms]
-    items = [{"key": name, "label": name, "color": f"map-{name}", "dash": MAP_DASHES[name], "column": 0} for name in names]
-    weight = np.linspace(-6.0, 6.0, POINTS)
-    eigenvalue = 1 - np.geomspace(1e-4, 0.5, POINTS) if time == "discrete" else -np.geomspace(1e-4, 0.5, POINTS)
-    with np.errstate(all="ignore"):  # infinities at the boundary are the message of these charts
-        charts = {
-            "theory_map": {n: (weight, formulas.f(n, time, weight, np)) for n in names},
-            "theory_gradient_scale": {n: (weight, formulas.gradient_scale(n, time, weight, np)) for n in names},
-            "theory_gradient_over_weight": {n: _over_weight(n, time, eigenvalue) for n in names},
-        }
-    figures = {}
-    for chart, curves in charts.items():
-        data = {f"theory/{name}": {"step": x, "value": y[:, None]} for name, (x, y) in curves.items()}
-        figures[chart] = bind(spec(chart), data, items=items, colors=COLORS)
-    return figures
+    found = curves(time, points=POINTS, largest_weight=6.0, largest_distance=0.5)
+    items = [
+        {"key": name, "label": name, "color": f"map-{name}", "dash": MAP_DASHES.get(name, "solid"), "column": 0} for name in found
+    ]
+    charts = {
+        "theory_map": {name: (of.w, of.eigenvalue) for name, of in found.items()},
+        "theory_gradient_scale": {name: (of.w, of.gradient_scale) for name, of in found.items()},
+        "theory_gradient_over_weight": {name: (of.distance, of.gradient_over_weight) for name, of in found.items()},
+    }
+    return {chart: bind(spec(chart), _data(of), items=items, colors=COLORS) for chart, of in charts.items()}
 
 
-def _over_weight(name: str, time: str, eigenvalue: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    interval = formulas.reachable_interval(name, time)
-    reached = eigenvalue[[interval.contains(float(e)) for e in eigenvalue]]
-    w = formulas.inverse(name, time, reached, np)
-    distance = 1 - reached if time == "discrete" else -reached
-    return distance, np.abs(formulas.gradient_scale(name, time, w, np) / w)
+def _data(lines: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
+    return {f"theory/{name}": {"step": x, "value": y[:, None]} for name, (x, y) in lines.items()}

@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from server.database.models import Run, SeriesRow
-from stablessm_core import formulas
+from stablessm_core.forms import Form
 
 _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
@@ -66,10 +66,8 @@ class Layout:
             return block[row.offset - base : row.offset - base + row.width][eigenvalues]
         sources = {kind: self.series[f"{row.group}/{kind}"] for kind in self._inputs(row)}
         parts = {kind: self.raw(source, block, base, eigenvalues).astype(np.float64) for kind, source in sources.items()}
-        form = {"name": self.map["name"], "time": self.map["time"], "a": self.map["a"], "b": self.map["b"]}
-        formula = formulas.lambda_bar if row.name.endswith("/eigenvalue") else formulas.boundary_distance
-        with np.errstate(all="ignore"):  # non-finite weights are data here
-            return np.asarray(formula(w=parts["weight"], xp=np, dt=parts.get("dt"), **form))
+        form = Form.of_map(self.map["name"], self.map["time"], a=self.map["a"], b=self.map["b"])
+        return form.derive(row.name.rpartition("/")[2], parts)
 
     def _inputs(self, row: Row[Any]) -> list[str]:
         return [kind for kind in ("weight", "dt") if f"{row.group}/{kind}" in self.series]

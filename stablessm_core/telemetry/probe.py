@@ -7,15 +7,15 @@ device work on tensors, so it can be compiled or captured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from stablessm_core.formulas import saturated_exp
+from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.watch import WatchedLayer, watched_layers
+from stablessm_core.telemetry.watch import watched_layers
 
 CHUNK = 256
 # On a CPU a gradient of so many elements is read where it lies: there a pass over memory costs what matters, elsewhere a launch.
@@ -63,6 +63,7 @@ class Probe:
         at = {id(p): i for i, p in enumerate(self._parameters)}
         self._narrow = [layer for layer in self.layers if not layer.wide]
         self._wide = [layer for layer in self.layers if layer.wide]
+        self._wide_distances = [layer.watched.form.derivation("boundary_distance", torch) for layer in self._wide]
         self._narrow_at = [at[id(layer.watched.weight)] for layer in self._narrow]
         self._wide_at = [at[id(layer.watched.weight)] for layer in self._wide]
         self._narrow_weights: list[Tensor] = [layer.watched.weight for layer in self._narrow]
@@ -73,9 +74,11 @@ class Probe:
     def _catalogue(self) -> list[names.Series]:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
         for layer in self.layers:
-            time = layer.watched.reparameterization.time
+            form = layer.watched.form
             catalogue += (
-                names.wide_layer_catalogue(layer.index) if layer.wide else names.layer_catalogue(layer.index, layer.width, time)
+                names.wide_layer_catalogue(layer.index, form)
+                if layer.wide
+                else names.layer_catalogue(layer.index, layer.width, form)
             )
         return catalogue
 
@@ -88,7 +91,7 @@ class Probe:
         ]
         layout += [(f"state/{layer.index}", layer.width) for layer in self._narrow]
         for layer in self._wide:
-            layout += [(s.name, s.width) for s in names.wide_layer_catalogue(layer.index)]
+            layout += [(s.name, s.width) for s in names.wide_layer_catalogue(layer.index, layer.watched.form)]
             layout += [(f"weight_at/{layer.index}", names.EXTREMES), (f"state/{layer.index}", 1), (f"state_at/{layer.index}", 1)]
         return layout
 
@@ -143,10 +146,10 @@ class Probe:
             if weights.dt is not None:
                 parts.append(weights.dt)
             parts.append(_largest(torch.cat(list(states[: len(self._narrow)]), dim=1)))
-        for layer, i, (w, log_dt), state in zip(
-            self._wide, self._wide_at, weights.wide, states[len(self._narrow) :], strict=True
+        for distance, i, (w, log_dt), state in zip(
+            self._wide_distances, self._wide_at, weights.wide, states[len(self._narrow) :], strict=True
         ):
-            parts += _summary(layer, w, log_dt, gradients[i], state)
+            parts += _summary(distance, w, log_dt, gradients[i], state)
         return torch.cat(parts), grad_norm
 
 
@@ -191,10 +194,13 @@ def _largest(state: Tensor) -> Tensor:
     return state.abs().amax(0).float()  # amax keeps NaN
 
 
-def _summary(layer: WatchedLayer, w: Tensor, log_dt: Tensor | None, gradient: Tensor, state: Tensor) -> list[Tensor]:
+def _summary(
+    boundary_distance: Callable[[dict[str, Tensor]], Tensor], w: Tensor, log_dt: Tensor | None, gradient: Tensor, state: Tensor
+) -> list[Tensor]:
     # in the order of wide_layer_catalogue, then what only the detectors read
     ratio = (gradient / w).abs_()
-    distance = layer.watched.reparameterization.boundary_distance(w, None if log_dt is None else saturated_exp(log_dt, torch))
+    recorded = {"weight": w} if log_dt is None else {"weight": w, "dt": saturated_exp(log_dt, torch)}
+    distance = boundary_distance(recorded)
     ranks = torch.linspace(0, w.numel() - 1, len(names.QUANTILES), device=w.device).round().long()
     quantiles = [values.sort().values[ranks] for values in (ratio, w, distance)]
     # topk and sort put NaN above every number

@@ -7,6 +7,9 @@ series of every step, `ssm/{layer}` the per-eigenvalue ones of a layer, `eval` w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from stablessm_core.forms import DERIVED, Form
 
 TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
@@ -30,7 +33,8 @@ class Series:
     """One recorded series: `width` numbers per step, the next `width` columns of its group's blocks in catalogue order.
 
     A derived series is not in the raw blocks: it is computed from its layer's weight when read, and only its coarse levels are
-    stored, in the columns after the recorded ones.
+    stored, in the columns after the recorded ones. form: how eigenvalues follow from the layer's weights, as `Form.data`; every
+    series of a layer has it, no other.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Series:
     unit: str
     meaning: str
     derived: bool = False
+    form: dict[str, Any] | None = None
 
 
 MEANINGS: dict[str, tuple[str, str]] = {
@@ -80,18 +85,18 @@ def scalar(name: str, group: str = SCALARS) -> Series:
     return Series(name, group, 1, unit, meaning)
 
 
-def layer_catalogue(layer: int, width: int, time: str) -> list[Series]:
+def layer_catalogue(layer: int, width: int, form: Form) -> list[Series]:
     """Series of one layer, recorded ones first, in the column order of its blocks."""
-    kinds = ["grad_over_weight", "weight"] + (["dt"] if time == "continuous" else [])
-    return [Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k]) for k in kinds] + [
-        Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=True)
-        for k in ("eigenvalue", "boundary_distance")
+    kinds = ["grad_over_weight", *form.inputs, *DERIVED]
+    return [
+        Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=k in DERIVED, form=form.data)
+        for k in kinds
     ]
 
 
-def wide_layer_catalogue(layer: int) -> list[Series]:
+def wide_layer_catalogue(layer: int, form: Form) -> list[Series]:
     """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues."""
     widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
     for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
-    return [Series(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k]) for k, n in widths.items()]
+    return [Series(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]

@@ -28,7 +28,7 @@ from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert, Detectors
 from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK
-from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
+from stablessm_core.telemetry.monitor import LayerForm, Monitor
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink
 from stablessm_core.training.checkpoint import (
@@ -210,10 +210,7 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
     evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
     catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
-    layers = []
-    for layer in probe.layers:
-        map_ = layer.watched.reparameterization
-        layers.append(LayerForm(layer.index, layer.path, MapForm(map_.name, map_.time, map_.a, map_.b), layer.wide))
+    layers = [LayerForm(layer.index, layer.path, layer.watched.form, layer.wide) for layer in probe.layers]
     detectors = Detectors(probe.parameter_names, **config.alerts.model_dump())
     return Recorder(
         catalogue,

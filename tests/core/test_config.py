@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from stablessm_core.config import TASKS, ConfigError, RunConfig, parse_config, sequence_length
-from stablessm_core.formulas import FORMS
+from stablessm_core.maps import MAPS
 
 TASK = {"name": "polynomial_memory"}
-PAIRS = [(name, time) for name, forms in FORMS.items() for time in forms]
+PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
 
 
 def refused(**sections: object) -> tuple[str, str, str | None]:
@@ -138,7 +138,7 @@ def test_the_schema_states_every_default_and_limit() -> None:
     assert optimizer["lr"]["maximum"] == 1000.0
 
 
-def test_config_and_formulas_import_without_torch() -> None:
-    code = "import sys, stablessm_core.config, stablessm_core.formulas, stablessm_core.theory, stablessm_core.tasks.requirements;"
+def test_config_and_maps_import_without_torch() -> None:
+    code = "import sys, stablessm_core.config, stablessm_core.maps, stablessm_core.theory, stablessm_core.tasks.requirements;"
     code += "assert not {'torch', 'sklearn', 'scipy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

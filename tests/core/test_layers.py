@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from stablessm_core import layers
-from stablessm_core.formulas import FORMS
 from stablessm_core.layers import ACTIVATIONS, StableSSM
+from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.telemetry.watch import Watchable
 
-PAIRS = [(name, time) for name, forms in FORMS.items() for time in forms]
+PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
 TOLERANCE = {torch.float32: {"rtol": 2e-4, "atol": 2e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-12}}
 
 
@@ -59,7 +59,7 @@ def test_the_layer_is_the_papers_recurrence(time: str, activation: str) -> None:
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
 def test_every_map_starts_as_the_same_function(time: str) -> None:
     x = torch.randn(2, 50, 6, generator=torch.Generator().manual_seed(1))
-    outputs = [make_layer(name, time)(x) for name, forms in FORMS.items() if time in forms]
+    outputs = [make_layer(name, time)(x) for name, map_ in MAPS.items() if time in map_.forms]
     assert len(outputs) >= 8
     for output in outputs[1:]:
         torch.testing.assert_close(output, outputs[0], rtol=1e-4, atol=1e-5)

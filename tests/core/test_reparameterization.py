@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stablessm_core.formulas import FORMS, default_eigenvalue_range
+from stablessm_core.maps import MAPS, default_eigenvalue_range
 from stablessm_core.reparameterization import get_reparameterization, initial_eigenvalues
 
-PAIRS = [(name, time) for name, forms in FORMS.items() for time in forms]
+PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
 
 # G/|w| at equal lambda in discrete time, the paper's constant dropped
 BALANCE = {
@@ -112,7 +112,7 @@ def test_the_gradient_scale_is_that_of_autograd(name: str, time: str) -> None:
 def test_every_map_starts_from_the_same_eigenvalues(time: str) -> None:
     low, high = default_eigenvalue_range(time)
     wanted = initial_eigenvalues(low, high, 64, time)
-    for name in (name for name, forms in FORMS.items() if time in forms):
+    for name in (name for name, map_ in MAPS.items() if time in map_.forms):
         map_ = get_reparameterization(name, time=time)
         w = map_.inverse(wanted).float()
         torch.testing.assert_close(map_(w).double(), wanted, rtol=3e-7, atol=0)
@@ -174,9 +174,9 @@ def test_half_precision_weights_are_refused() -> None:
             get_reparameterization("exp")(torch.ones(3, dtype=dtype))
 
 
-@pytest.mark.parametrize("name", sorted(FORMS))
+@pytest.mark.parametrize("name", sorted(MAPS))
 def test_the_boundary_distance_is_one_minus_the_modulus(name: str) -> None:
-    for time in FORMS[name]:
+    for time in MAPS[name].forms:
         map_ = get_reparameterization(name, time=time)
         w, dt = torch.linspace(-3, 3, 61, dtype=torch.float64), torch.full((61,), 0.1, dtype=torch.float64)
         expected = 1 - map_.lambda_bar(w, dt).abs()

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from stablessm_core.formulas import FORMS
+from stablessm_core.maps import MAPS
 from stablessm_core.theory import curves, gradient_over_weight, memory_function
 
 
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
 def test_every_map_with_a_form_has_curves_without_nan(time: str) -> None:
     found = curves(time)
-    assert set(found) == {name for name, forms in FORMS.items() if time in forms}
+    assert set(found) == {name for name, map_ in MAPS.items() if time in map_.forms}
     for curve in found.values():
         for values in (curve.w, curve.eigenvalue, curve.gradient_scale, curve.distance, curve.gradient_over_weight):
             assert not np.isnan(values).any()

@@ -19,7 +19,9 @@ ROOMS = ("stablessm_core", "server", "worker", "web", "migrations")
 TRAINING_ONLY = ("torch", "triton", "sklearn", "scipy", "safetensors", "joblib")
 TORCH_FREE_CORE = (
     "stablessm_core.config",
-    "stablessm_core.formulas",
+    "stablessm_core.maps",
+    "stablessm_core.forms",
+    "stablessm_core.theory",
     "stablessm_core.client",
     "stablessm_core.telemetry.series",
     "stablessm_core.telemetry.blocks",

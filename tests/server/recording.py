@@ -12,8 +12,8 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.runs import lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core import formulas
 from stablessm_core.config import RunConfig, parse_config
+from stablessm_core.forms import DERIVED, Form
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, Series, layer_catalogue, layer_group, scalar
@@ -89,13 +89,14 @@ class Recording:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self.map = self.claim.config["model"]["reparameterization"]
+        self.form = Form.of_map(self.map["name"], self.map["time"], a=self.map["a"], b=self.map["b"])
         self.next = self.first
         with self.database.write() as session:
             store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
 
     @property
     def catalogue(self) -> list[Series]:
-        layers = [s for layer in range(self.layers) for s in layer_catalogue(layer, self.width, self.map["time"])]
+        layers = [s for layer in range(self.layers) for s in layer_catalogue(layer, self.width, self.form)]
         return [scalar(TRAIN_LOSS), *layers]
 
     @property
@@ -142,10 +143,5 @@ class Recording:
         return [raw, *builder.feed(self.next, coarse)]
 
     def _derive(self, group: str, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        weight = parts[f"{group}/weight"].astype(np.float64)
-        dt = parts[f"{group}/dt"].astype(np.float64) if f"{group}/dt" in parts else None
-        form = {"dt": dt, "a": self.map["a"], "b": self.map["b"]}
-        with np.errstate(all="ignore"):
-            eigenvalue = formulas.lambda_bar(self.map["name"], self.map["time"], weight, np, **form)
-            distance = formulas.boundary_distance(self.map["name"], self.map["time"], weight, np, **form)
-        return {f"{group}/eigenvalue": eigenvalue, f"{group}/boundary_distance": distance}
+        recorded = {kind: parts[f"{group}/{kind}"].astype(np.float64) for kind in self.form.inputs}
+        return {f"{group}/{kind}": self.form.derive(kind, recorded) for kind in DERIVED}

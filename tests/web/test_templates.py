@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from server.http.schemas.queues import Placement
 from stablessm_core.config import RunConfig
-from stablessm_core.formulas import FORMS
+from stablessm_core.maps import MAPS
 from web import figures
 
 WEB = Path(figures.__file__).parent
@@ -154,7 +154,7 @@ def page(name: str) -> Tags:
         "new.html": {
             "schema": schema,
             "defaults": config,
-            "maps": FORMS,
+            "maps": {name: list(map_.forms) for name, map_ in MAPS.items()},
             "workers": [{"alive": True}],
             "prefill": config | {"name": EVIL},
             "placement": Placement.model_json_schema()["properties"],

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import nonfinite_loss
 from stablessm_core.telemetry.recorder import Flush
@@ -87,7 +88,7 @@ def _flush() -> Flush:
 @pytest.mark.parametrize(
     "record",
     [
-        CatalogueRecord(layer_catalogue(0, 8, "continuous")),
+        CatalogueRecord(layer_catalogue(0, 8, Form.of_map("best", "continuous"))),
         EnvironmentRecord({"device": "cpu", "versions": {"torch": "2"}}),
         CheckpointRecord(20, "runs/1/checkpoints/step-20.safetensors", "ab" * 32),
         TruncateRecord(10, "loss is NaN"),

@@ -16,12 +16,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from stablessm_core.forms import Form
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import envelope
 from stablessm_core.telemetry.detectors import Detectors
 from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK
-from stablessm_core.telemetry.monitor import LayerForm, MapForm, Monitor
+from stablessm_core.telemetry.monitor import LayerForm, Monitor
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink, Recorder
 from stablessm_core.telemetry.series import Series
@@ -31,7 +32,7 @@ VECTOR = Series("probe/vector", "probe", 3, "", "")
 LAYOUT = [(names.LR, 1), (VECTOR.name, 3), (names.TRAIN_LOSS, 1)]  # not in catalogue order: columns are found by name
 
 # a watched layer of two eigenvalues with the direct map
-LAYER = names.layer_catalogue(0, 2, "discrete")
+LAYER = names.layer_catalogue(0, 2, Form.of_map("best", "discrete"))
 LAYER_LAYOUT = [(names.TRAIN_LOSS, 1), ("norms", 2)]
 LAYER_LAYOUT += [(names.layer_series(0, "grad_over_weight"), 2), (names.layer_series(0, "weight"), 2), ("state/0", 2)]
 
@@ -70,7 +71,7 @@ def layer_row(*, loss: float = 1.0, weight: float = 0.5, state: float = 1.0) -> 
 
 
 def layer_monitor() -> Monitor:
-    return Monitor([LayerForm(0, "ssm.w", MapForm("direct", "discrete", 1.0, 0.5))], Detectors(["ssm.w"]))
+    return Monitor([LayerForm(0, "ssm.w", Form.of_map("direct", "discrete"))], Detectors(["ssm.w"]))
 
 
 def run(sink: MemorySink, rows: torch.Tensor, **options: object) -> Recorder:

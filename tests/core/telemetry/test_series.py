@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
+from stablessm_core.forms import Form
 from stablessm_core.telemetry import series as names
 
 
 @pytest.mark.parametrize(("time", "recorded"), [("discrete", 2), ("continuous", 3)])
 def test_a_layers_recorded_series_come_before_its_derived_ones(time: str, recorded: int) -> None:
-    catalogue = names.layer_catalogue(3, 64, time)
+    catalogue = names.layer_catalogue(3, 64, Form.of_map("exp", time))
     assert [s.derived for s in catalogue] == [False] * recorded + [True] * 2
     assert [s.name for s in catalogue][:2] == ["ssm/3/grad_over_weight", "ssm/3/weight"]
     assert [s.name for s in catalogue][-2:] == ["ssm/3/eigenvalue", "ssm/3/boundary_distance"]
@@ -23,8 +24,9 @@ def test_a_layers_recorded_series_come_before_its_derived_ones(time: str, record
 def test_names_are_unique_and_every_series_says_what_it_means() -> None:
     scalars = [n for n in names.MEANINGS if "/" in n]
     catalogue = [names.scalar(n) for n in scalars]
+    form = Form.of_map("exp", "continuous")
     for layer in range(2):
-        catalogue += names.layer_catalogue(layer, 4, "continuous") + names.wide_layer_catalogue(layer + 2)
+        catalogue += names.layer_catalogue(layer, 4, form) + names.wide_layer_catalogue(layer + 2, form)
     assert len({s.name for s in catalogue}) == len(catalogue)
     assert all(s.meaning.endswith(".") for s in catalogue)
 

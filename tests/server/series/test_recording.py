@@ -18,6 +18,7 @@ from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, Serie
 from server.runs import lifecycle
 from server.series import reading
 from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
+from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
@@ -111,7 +112,7 @@ def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> 
     late = Block("scalars", 0, 9, 1, np.zeros((1, 4), np.float32))
     acts: list[Callable[[Session], object]] = [
         lambda s: store_flush(s, run_id, old, [late], [nonfinite()], 12, 1.0),
-        lambda s: store_catalogue(s, run_id, old, layer_catalogue(7, 2, "discrete")),
+        lambda s: store_catalogue(s, run_id, old, layer_catalogue(7, 2, Form.of_map("best", "discrete"))),
         lambda s: store_checkpoint(s, run_id, old, 4, "x", "0" * 64),
         lambda s: truncate(s, run_id, old, 1, "rollback"),
         lambda s: lifecycle.set_environment(s, run_id, old, {"device": "cpu"}),
@@ -252,12 +253,12 @@ def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
 
 def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Database) -> None:
     own = claimed(database)
-    layer = layer_catalogue(0, 8, "continuous")
+    layer = layer_catalogue(0, 8, Form.of_map("best", "continuous"))
     for _ in range(2):
         with database.write() as session:
             store_catalogue(session, own.run_id, own.attempt, layer)
     with database.write() as session:
-        store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, "continuous"))
+        store_catalogue(session, own.run_id, own.attempt, layer_catalogue(1, 8, Form.of_map("best", "continuous")))
         offsets = {r.name: r.column_offset for r in session.scalars(select(SeriesRow).where(SeriesRow.group_name == "ssm/0"))}
     assert offsets == {
         "ssm/0/grad_over_weight": 0, "ssm/0/weight": 8, "ssm/0/dt": 16, "ssm/0/eigenvalue": 24, "ssm/0/boundary_distance": 32

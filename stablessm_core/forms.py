@@ -1,0 +1,92 @@
+"""How a layer's eigenvalues follow from what is recorded of it: a form, as plain data, and the one derivation from it.
+
+Every layer announces a form with its weights. It is stored with the layer's series, and trainer and server derive from it alone:
+nothing else about the layer, and no configuration, is asked. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stablessm_core.maps import Formulas, formulas
+
+RULES = {"discrete": "none", "continuous": "zoh"}  # from the map's lambda to the recurrence's lambda_bar, by the map's time
+
+
+@dataclass(frozen=True)
+class Form:
+    """lambda_bar = f(w) in discrete time (rule "none"), exp(scale dt f(w)) in continuous time ("zoh", zero-order hold).
+
+    map, time, a, b: f, as in `maps`. dt: the step size, one number for all eigenvalues, or "dt", the kind of the layer's recorded
+    series that holds it; None in discrete time. Raises ValueError for what this version cannot derive from.
+    """
+
+    map: str
+    time: str
+    rule: str
+    scale: float = 1.0
+    a: float = 1.0
+    b: float = 0.5
+    dt: str | float | None = None
+
+    def __post_init__(self) -> None:
+        formulas(self.map, self.time, np, a=self.a, b=self.b)
+        if self.rule != RULES[self.time]:
+            raise ValueError(f"rule is {self.rule!r}; allowed in {self.time} time is {RULES[self.time]!r}")
+        if (self.dt is None) != (self.time == "discrete") or (self.time == "discrete" and self.scale != 1):
+            raise ValueError(
+                f"dt is {self.dt!r} and scale {self.scale} in {self.time} time; discrete time has no dt and scale 1, "
+                "continuous time needs a dt"
+            )
+
+    @classmethod
+    def of_map(cls, name: str, time: str, *, a: float = 1.0, b: float = 0.5) -> Form:
+        """The form of a map with recorded step sizes in continuous time."""
+        return cls(name, time, RULES.get(time, ""), a=a, b=b, dt="dt" if time == "continuous" else None)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Form:
+        """Inverse of `data`. Raises ValueError for a form that this version does not know, from a newer one say."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(data.keys() - known):
+            raise ValueError(f"form has {', '.join(unknown)}; allowed are {', '.join(sorted(known))}")
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise ValueError(f"form is {dict(data)!r}: {error}") from None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The form as plain data, for JSON."""
+        return asdict(self)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Kinds of the layer's recorded series that the derived ones are computed from."""
+        return ("weight", self.dt) if isinstance(self.dt, str) else ("weight",)
+
+    def derive(self, kind: str, recorded: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The derived series `kind`, one of DERIVED, from the layer's recorded `inputs`: arrays of one shape, which it keeps."""
+        with np.errstate(all="ignore"):  # a diverging run has infinities here; they are what is to be seen
+            return np.asarray(self.derivation(kind, np)(recorded))
+
+    def derivation(self, kind: str, xp: Any) -> Callable[[Mapping[str, Any]], Any]:
+        """The same as a function of the recorded arrays, for `numpy` or `torch`."""
+        map_, derive = formulas(self.map, self.time, xp, a=self.a, b=self.b), DERIVED[kind]
+
+        def derived(recorded: Mapping[str, Any]) -> Any:
+            dt = recorded[self.dt] if isinstance(self.dt, str) else self.dt
+            return derive(map_, recorded["weight"], dt if dt is None or self.scale == 1 else self.scale * dt)
+
+        return derived
+
+
+# in the order of their columns in the coarser levels of a layer's blocks
+DERIVED: dict[str, Callable[[Formulas, Any, Any], Any]] = {
+    "eigenvalue": lambda map_, weight, dt: map_.lambda_bar(weight, dt),
+    "boundary_distance": lambda map_, weight, dt: map_.boundary_distance(weight, dt),
+}

@@ -1,0 +1,78 @@
+"""best: the rate is 1/(a w^2 + b), whose gradient over weight does not grow near the boundary (StableSSM, section 3.4).
+
+Both times: f' = 2 a w / (a w^2 + b)^2. In discrete time lambda = 1 - rate, which is negative where a w^2 + b < 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stablessm_core.maps.elementary import Array
+from stablessm_core.maps.record import Continuous, Discrete, Formulas, Interval, Map, in_times
+
+
+class _Best(Formulas):
+    def _rate(self, w: Array) -> Array:
+        return 1 / (self.a * w * w + self.b)
+
+    def derivative(self, w: Array) -> Array:
+        d = self.a * w * w + self.b
+        return 2 * self.a * w / d / d  # divided twice: d * d overflows before the quotient does
+
+    @property
+    def ratio_at_zero(self) -> float:
+        return 2 * self.a  # G is 2 a |w| there, as everywhere else
+
+    def _weight(self, rate: Array) -> Array:
+        return self.xp.sqrt(self.xp.clip((1 / rate - self.b) / self.a, min=0))
+
+
+class BestContinuous(_Best, Continuous):
+    text = "-1/(a w^2 + b)"
+
+    @property
+    def reachable(self) -> Interval:
+        return Interval(-1.0 / self.b, 0.0, closed_low=True)
+
+    def rate(self, w: Array) -> Array:
+        return self._rate(w)
+
+    def gradient_scale(self, w: Array) -> Array:
+        return 2 * self.a * self.xp.abs(w)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self._weight(-lambda_)
+
+
+class BestDiscrete(_Best, Discrete):
+    text = "1 - 1/(a w^2 + b)"
+    least_b = 0.5
+
+    @property
+    def reachable(self) -> Interval:
+        return Interval(1.0 - 1.0 / self.b, 1.0, closed_low=True)
+
+    def f(self, w: Array) -> Array:
+        return 1 - self._rate(w)
+
+    def complement(self, w: Array) -> Array:
+        return self._rate(w)
+
+    def distance(self, w: Array) -> Array:
+        a, b = self.a, self.b
+        d = a * w * w + b
+        # lambda < 0 where d < 1; 2 - 1/d would cancel near lambda = -1
+        return self.xp.where(d >= 1, 1 / d, (2 * a * w * w + (2 * b - 1)) / d)
+
+    def gradient_scale(self, w: Array) -> Array:
+        xp, a, b = self.xp, self.a, self.b
+        v = 2 * a * xp.abs(w)
+        t = 2 * a * w * w + (2 * b - 1)  # below 1 where lambda < 0: there 1 - |lambda| = t / (a w^2 + b)
+        safe = xp.where(t > 0, t, xp.ones_like(w))
+        return xp.where(t >= 1, v, xp.where(t > 0, v / safe / safe, xp.full_like(w, math.inf)))
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self._weight(1 - lambda_)
+
+
+MAP = Map("best", in_times(BestContinuous, BestDiscrete), guarded=True)

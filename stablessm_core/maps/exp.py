@@ -1,0 +1,39 @@
+"""exp: the rate is e^w (StableSSM, arXiv 2311.14495, table 5; also S4D's and LRU's)."""
+
+from __future__ import annotations
+
+from stablessm_core.maps.elementary import Array, saturated_exp
+from stablessm_core.maps.record import Continuous, DiscreteFromRate, Map, in_times
+
+
+class ExpContinuous(Continuous):
+    text = "-e^w"
+
+    def rate(self, w: Array) -> Array:
+        return saturated_exp(w, self.xp)
+
+    def derivative(self, w: Array) -> Array:
+        return -saturated_exp(w, self.xp)
+
+    def gradient_scale(self, w: Array) -> Array:
+        return saturated_exp(-w, self.xp)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self.xp.log(-lambda_)
+
+
+class ExpDiscrete(DiscreteFromRate):
+    text = "exp(-e^w)"
+    of = ExpContinuous
+
+    def derivative(self, w: Array) -> Array:
+        return -self.xp.exp(w - saturated_exp(w, self.xp))
+
+    def gradient_scale(self, w: Array) -> Array:
+        xp = self.xp
+        v = xp.clip(w, min=-20.0)  # below it G is e^-w to the last bit
+        r = saturated_exp(v, xp)
+        return xp.where(w < -20.0, saturated_exp(-w, xp), xp.exp(v - r) / xp.expm1(-r) / xp.expm1(-r))
+
+
+MAP = Map("exp", in_times(ExpContinuous, ExpDiscrete), guarded=True)

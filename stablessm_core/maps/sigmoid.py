@@ -1,0 +1,48 @@
+"""sigmoid: the rate, or in discrete time the eigenvalue, is 1/(1 + e^-w) (the discrete one as in gated linear attention)."""
+
+from __future__ import annotations
+
+from stablessm_core.maps.elementary import Array, saturated_exp, sigmoid
+from stablessm_core.maps.record import Continuous, Discrete, Interval, Map, in_times
+
+
+class SigmoidContinuous(Continuous):
+    text = "-1/(1 + e^-w)"
+
+    @property
+    def reachable(self) -> Interval:
+        return Interval(-1.0, 0.0)
+
+    def rate(self, w: Array) -> Array:
+        return sigmoid(w, self.xp)
+
+    def derivative(self, w: Array) -> Array:
+        return -sigmoid(w, self.xp) * sigmoid(-w, self.xp)
+
+    def gradient_scale(self, w: Array) -> Array:
+        return saturated_exp(-w, self.xp)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self.xp.log(-lambda_) - self.xp.log1p(lambda_)
+
+
+class SigmoidDiscrete(Discrete):
+    text = "1/(1 + e^-w)"
+
+    def f(self, w: Array) -> Array:
+        return sigmoid(w, self.xp)
+
+    def complement(self, w: Array) -> Array:
+        return sigmoid(-w, self.xp)
+
+    def derivative(self, w: Array) -> Array:
+        return sigmoid(w, self.xp) * sigmoid(-w, self.xp)
+
+    def gradient_scale(self, w: Array) -> Array:
+        return saturated_exp(w, self.xp)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self.xp.log(lambda_) - self.xp.log1p(-lambda_)
+
+
+MAP = Map("sigmoid", in_times(SigmoidContinuous, SigmoidDiscrete), guarded=True)

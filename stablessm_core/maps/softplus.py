@@ -1,0 +1,46 @@
+"""softplus: the rate is ln(1 + e^w) (StableSSM, arXiv 2311.14495, table 5; also RG-LRU's); in discrete time sigmoid(-w)."""
+
+from __future__ import annotations
+
+from stablessm_core.maps.elementary import Array, saturated_exp, sigmoid, softplus
+from stablessm_core.maps.record import Continuous, Discrete, Map, in_times
+
+
+class SoftplusContinuous(Continuous):
+    text = "-ln(1 + e^w)"
+
+    def rate(self, w: Array) -> Array:
+        return softplus(w, self.xp)
+
+    def derivative(self, w: Array) -> Array:
+        return -sigmoid(w, self.xp)
+
+    def gradient_scale(self, w: Array) -> Array:
+        xp = self.xp
+        v = xp.clip(w, min=-20.0)  # below it G is e^-w to the last bit
+        return xp.where(w < -20.0, saturated_exp(-w, xp), sigmoid(v, xp) / softplus(v, xp) / softplus(v, xp))
+
+    def inverse(self, lambda_: Array) -> Array:
+        return -lambda_ + self.xp.log(-self.xp.expm1(lambda_))
+
+
+class SoftplusDiscrete(Discrete):
+    text = "1/(1 + e^w)"
+
+    def f(self, w: Array) -> Array:
+        return sigmoid(-w, self.xp)
+
+    def complement(self, w: Array) -> Array:
+        return sigmoid(w, self.xp)
+
+    def derivative(self, w: Array) -> Array:
+        return -sigmoid(w, self.xp) * sigmoid(-w, self.xp)
+
+    def gradient_scale(self, w: Array) -> Array:
+        return saturated_exp(-w, self.xp)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return self.xp.log1p(-lambda_) - self.xp.log(lambda_)
+
+
+MAP = Map("softplus", in_times(SoftplusContinuous, SoftplusDiscrete), guarded=True)
