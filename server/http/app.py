@@ -24,8 +24,8 @@ from server.http.metrics import Metrics
 from server.http.refusals import install_handlers
 from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
-from server.live.hub import Hub
-from server.live.wakeups import Alarm
+from server.live.broadcaster import Broadcaster
+from server.live.listener import ChangeListener
 from server.runs.lost_runs import Lookout
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
@@ -62,9 +62,9 @@ def create_app(settings: Settings) -> FastAPI:
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
     database = Database(settings.database_url)
     guard(database, SILENCE_SECONDS)
-    hub, readiness = Hub(database), service.Readiness()
-    alarm = Alarm(hub, database, settings.broker_url)
-    lookout = Lookout(database, settings.broker_url, settings.lease_seconds, hub.wake)
+    broadcaster, readiness = Broadcaster(database), service.Readiness()
+    listener = ChangeListener(broadcaster, database, settings.broker_url)
+    lookout = Lookout(database, settings.broker_url, settings.lease_seconds, broadcaster.wake)
     token = _token(settings)
     token_cache, log = TokenCache(database, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
@@ -72,11 +72,11 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for part in (hub, alarm, token_cache, log, webhook_delivery, lookout):
+        for part in (broadcaster, listener, token_cache, log, webhook_delivery, lookout):
             part.start()
         yield
-        await alarm.close()
-        await hub.close()
+        await listener.close()
+        await broadcaster.close()
         await asyncio.to_thread(lookout.close)
         await asyncio.to_thread(webhook_delivery.close)
         await token_cache.close()
@@ -90,13 +90,13 @@ def create_app(settings: Settings) -> FastAPI:
     )  # fmt: skip
     files = assets.Assets()
     state = app.state
-    state.settings, state.database, state.hub, state.alarm = settings, database, hub, alarm
+    state.settings, state.database, state.broadcaster, state.listener = settings, database, broadcaster, listener
     state.access = Access(
         token_cache, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
         settings.streams_per_token, Failures(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
-    state.metrics, state.readiness = Metrics(database, hub, alarm, log), readiness
+    state.metrics, state.readiness = Metrics(database, broadcaster, listener, log), readiness
     state.pages = pages.Pages(files)
     api = [
         part.router for part in (runs, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)

@@ -21,8 +21,8 @@ from server.database.connection import Database
 from server.database.models import STATUSES, AlertRow, Run, Worker
 from server.database.revision import check
 from server.http.request_metrics import RequestMetrics
-from server.live.hub import Hub
-from server.live.wakeups import Alarm
+from server.live.broadcaster import Broadcaster
+from server.live.listener import ChangeListener
 from server.runs.lifecycle import LEASE_SECONDS
 from server.runs.queues import waiting
 from stablessm_core import __version__
@@ -40,11 +40,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per
 class Metrics:
     """What one application shows. Two registries, since the numbers of the process do not need the database."""
 
-    def __init__(self, database: Database, hub: Hub, alarm: Alarm, audit: Audit) -> None:
+    def __init__(self, database: Database, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit) -> None:
         self.installation, self.process = CollectorRegistry(), CollectorRegistry()
         self.installation.register(InstallationCollector(database))
         self.requests = RequestMetrics(self.process)
-        self.process.register(ProcessCollector(hub, alarm, audit))
+        self.process.register(ProcessCollector(broadcaster, listener, audit))
 
     def text(self) -> bytes:
         """Prometheus' text format. Raises SQLAlchemyError when the database does not answer."""
@@ -74,16 +74,16 @@ class InstallationCollector(Collector):
 class ProcessCollector(Collector):
     """What the live view and the audit log of this process count by themselves."""
 
-    def __init__(self, hub: Hub, alarm: Alarm, audit: Audit) -> None:
-        self.hub, self.alarm, self.audit = hub, alarm, audit
+    def __init__(self, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit) -> None:
+        self.broadcaster, self.listener, self.audit = broadcaster, listener, audit
 
     def collect(self) -> Iterator[Metric]:
-        hub, audit = self.hub, self.audit
-        yield _gauge("live_viewers", "Open live streams of this process.", hub.viewers)
-        yield _counter("live_resets", "Viewers that fell behind and began anew.", hub.resets)
-        yield _counter("live_stalled", "Viewers dropped because they took nothing for 30 s.", hub.stalled)
-        yield _counter("live_read_failures", "Reads of the live view that the database did not answer.", hub.failures)
-        yield _gauge("live_push", "1 while live updates are pushed, 0 while they are polled.", self.alarm.connected)
+        broadcaster, audit = self.broadcaster, self.audit
+        yield _gauge("live_viewers", "Open live streams of this process.", broadcaster.viewers)
+        yield _counter("live_resets", "Viewers that fell behind and began anew.", broadcaster.resets)
+        yield _counter("live_stalled", "Viewers dropped because they took nothing for 30 s.", broadcaster.stalled)
+        yield _counter("live_read_failures", "Reads of the live view that the database did not answer.", broadcaster.failures)
+        yield _gauge("live_push", "1 while live updates are pushed, 0 while they are polled.", self.listener.connected)
         yield _gauge("audit_waiting", "Rows of the audit log that are not stored yet.", audit.waiting)
         yield _counter("audit_lost", "Rows of the audit log that could not be stored.", audit.lost)
         yield _counter("audit_skipped", "Refused writes of strangers beyond those that are recorded.", audit.skipped)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from server.database.connection import Database
 from server.http.app import create_app
 from server.http.protocol import HEADER_BYTES, Protocol
-from server.live.hub import Hub
+from server.live.broadcaster import Broadcaster
 from server.settings import Settings
 
 log = logging.getLogger("stablessm.server")
@@ -35,9 +35,9 @@ LOGGING: dict[str, Any] = {
 class Server(uvicorn.Server):
     """Ends the live streams before it waits for connections, which would otherwise never close."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, broadcaster: Broadcaster) -> None:
         super().__init__(config)
-        self.hub = hub
+        self.broadcaster = broadcaster
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.hub.stop()
+        self.broadcaster.stop()
         await super().shutdown(sockets)
 
 
@@ -68,7 +68,7 @@ def make_server(settings: Settings) -> Server:
         loop="auto", lifespan="on", log_config=LOGGING, access_log=False, server_header=False, proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
-    return Server(config, app.state.hub)
+    return Server(config, app.state.broadcaster)
 
 
 def serve(settings: Settings, fd: int | None = None) -> int:

@@ -1,1 +1,1 @@
-"""The live stream: one hub per process that tails runs and feeds all viewers."""
+"""The live stream: one broadcaster per process reads the new events of runs and sends them to all viewers."""

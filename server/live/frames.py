@@ -1,7 +1,7 @@
-"""A run's events as Server-Sent Events: what was stored under one number becomes frames, encoded once for all viewers.
+"""A run's events as Server-Sent Events: all that was stored under one number becomes frames, encoded once for all viewers.
 
-Alerts come first, then points, then the change of status. The last frame of an event carries the event's number as its id; the
-ones before it carry "number-before.index", so that a connection which breaks between them loses and repeats nothing.
+The frames of an event are its alerts, then its points, then its change of status. The last one has the event's number as its id.
+Those before it have "previous number.index", so that a connection which breaks between two frames loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT_SELECTIONS = 4
 
 @dataclass(frozen=True)
 class Frame:
-    """`data` as JSON; for points all but the series, which are added as each viewer wants them."""
+    """One message. `data` is JSON; of points it lacks the series, which are added as each viewer wants them."""
 
     kind: str
     data: bytes
@@ -43,7 +43,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class EncodedEvent:
-    """All frames of one number."""
+    """All frames of one event number."""
 
     seq: int
     frames: tuple[Frame, ...]
@@ -92,9 +92,10 @@ def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[
 def read_new_events(
     session: Session, known: dict[int, int], layouts: dict[int, Layout], limit: int
 ) -> dict[int, tuple[list[EncodedEvent], int] | None]:
-    """As `read_events`, of every run that has something after the number that is `known` of it; None: it was deleted.
+    """As `read_events`, for every run with events after its number in `known`; None for a run that was deleted.
 
-    Few queries, however many runs have news: this is what the live view does all day. `layouts` are kept from call to call.
+    The number of queries does not grow with the number of runs, because this is called several times a second. `layouts` is a
+    cache that the caller keeps.
     """
     newest = dict(session.execute(select(Run.id, Run.seq).where(Run.id.in_(known))).all())
     changed = {run_id: newest.get(run_id) for run_id, seq in known.items() if newest.get(run_id) != seq}
@@ -102,10 +103,10 @@ def read_new_events(
         return {}
     runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(changed)))}
     near = [run_id for run_id, seq in changed.items() if seq is not None and 0 < seq - known[run_id] <= limit]
-    news = {run_id: read_events(session, run_id, known[run_id], limit) for run_id in changed if run_id not in near}
+    found = {run_id: read_events(session, run_id, known[run_id], limit) for run_id in changed if run_id not in near}
     if not near:
-        return news
-    # up to the newest number of the snapshot: nothing stands beyond, so no merged block begins with some of these
+        return found
+    # These runs are read up to their newest number, so no merged block reaches beyond what is read.
     blocks, alerts, changes = (
         or_(*(and_(table.run_id == run_id, table.seq > known[run_id]) for run_id in near))
         for table in (BlockRow, AlertRow, Transition)
@@ -117,8 +118,8 @@ def read_new_events(
         of_run, upper = rows.get(run_id, []), runs[run_id].seq
         layout = partial(_layout, session, run_id, {row.group_name for row in of_run}, layouts)
         stored = events_of(known[run_id], upper, of_run, alerts_of.get(run_id, ()), changes_of.get(run_id, ()), layout)
-        news[run_id] = [_encode(event, runs[run_id]) for event in stored], upper
-    return news
+        found[run_id] = [_encode(event, runs[run_id]) for event in stored], upper
+    return found
 
 
 def _layout(session: Session, run_id: int, groups: set[str], kept: dict[int, Layout]) -> Layout:
@@ -130,10 +131,10 @@ def _layout(session: Session, run_id: int, groups: set[str], kept: dict[int, Lay
 
 
 def _by_run(rows: Iterable[Stored]) -> dict[int, list[Stored]]:
-    found: dict[int, list[Stored]] = {}
+    by_run: dict[int, list[Stored]] = {}
     for row in rows:
-        found.setdefault(row.run_id, []).append(row)
-    return found
+        by_run.setdefault(row.run_id, []).append(row)
+    return by_run
 
 
 def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from server.access.tokens import Principal
 from server.database.connection import Database
 from server.errors import Invalid
-from server.live.hub import Hub
+from server.live.broadcaster import Broadcaster
 from server.settings import Settings
 
 
@@ -24,8 +24,8 @@ async def _settings(request: Request) -> Settings:
     return request.app.state.settings  # type: ignore[no-any-return]
 
 
-async def _hub(request: Request) -> Hub:
-    return request.app.state.hub  # type: ignore[no-any-return]
+async def _broadcaster(request: Request) -> Broadcaster:
+    return request.app.state.broadcaster  # type: ignore[no-any-return]
 
 
 async def _principal(request: Request) -> Principal:
@@ -34,7 +34,7 @@ async def _principal(request: Request) -> Principal:
 
 DatabaseDep = Annotated[Database, Depends(_database)]
 SettingsDep = Annotated[Settings, Depends(_settings)]
-HubDep = Annotated[Hub, Depends(_hub)]
+BroadcasterDep = Annotated[Broadcaster, Depends(_broadcaster)]
 PrincipalDep = Annotated[Principal, Depends(_principal)]
 
 

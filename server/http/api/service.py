@@ -45,7 +45,7 @@ async def readyz(database: DatabaseDep, request: Request) -> Any:
     for name in ("database", "schema"):
         if not checks[name].startswith("ok"):
             raise Unavailable(f"not ready: {name}: {checks[name]}", field=name, headers={"Retry-After": "2"})
-    checks["live"] = "push" if request.app.state.alarm.connected else "polling"
+    checks["live"] = "push" if request.app.state.listener.connected else "polling"
     return {"status": "ok", "version": __version__, "checks": checks}
 
 

@@ -11,10 +11,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.errors import Invalid, NotFound, Unavailable
-from server.http.api.deps import HubDep
+from server.http.api.deps import BroadcasterDep
 from server.http.schemas.runs import RunId
+from server.live.broadcaster import MAX_VIEWERS, Viewer
 from server.live.frames import parse_position
-from server.live.hub import MAX_VIEWERS, Viewer
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
@@ -50,7 +50,7 @@ class EventStream(StreamingResponse):
 )
 async def stream(
     run_id: RunId,
-    hub: HubDep,
+    broadcaster: BroadcasterDep,
     request: Request,
     series: Annotated[str | None, Query(max_length=10_000, description="Only these series, separated by commas.")] = None,
     after: Position = None,
@@ -67,12 +67,14 @@ async def stream(
         position = parse_position(given) if given else None
     except ValueError as error:
         raise Invalid(str(error), field="Last-Event-ID", allowed="the id of an event") from None
-    if hub.viewers >= MAX_VIEWERS:
-        raise Unavailable(f"{hub.viewers} live streams are open", allowed=f"at most {MAX_VIEWERS}", headers={"Retry-After": "5"})
-    present = await hub.present(run_id)
+    if broadcaster.viewers >= MAX_VIEWERS:
+        raise Unavailable(
+            f"{broadcaster.viewers} live streams are open", allowed=f"at most {MAX_VIEWERS}", headers={"Retry-After": "5"}
+        )
+    present = await broadcaster.present(run_id)
     if present is not None and position is not None and position[0] > present[0]:
-        present = await hub.present(run_id)  # it shared a read that began before what the viewer has seen
+        present = await broadcaster.present(run_id)  # it shared a read that began before what the viewer has seen
     if present is None:
         raise NotFound(f"there is no run {run_id}", field="run_id")
     wanted = frozenset(series.split(",")) if series is not None else None
-    return EventStream(hub.stream(Viewer(request.state.connection), run_id, present, position, wanted))
+    return EventStream(broadcaster.stream(Viewer(request.state.connection), run_id, present, position, wanted))

@@ -131,7 +131,7 @@ def test_names_are_escaped_on_every_page(client: httpx.Client) -> None:
 def test_an_unexpected_error_is_logged_and_says_nothing_of_the_inside(
     app: FastAPI, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app.state.hub.viewers = "broken"  # the next comparison with a number fails inside the handler
+    app.state.broadcaster.viewers = "broken"  # the next comparison with a number fails inside the handler
     client.post("/api/runs", json=BODY)
     with caplog.at_level(logging.ERROR, "stablessm.server"):
         error = error_of(client.get("/api/runs/1/stream"), 500)

@@ -76,11 +76,11 @@ def eventually(true: Callable[[], bool]) -> None:
 def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.hub.STALL_SECONDS", 3.0)
-    monkeypatch.setattr("server.live.hub.CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("server.live.broadcaster.STALL_SECONDS", 3.0)
+    monkeypatch.setattr("server.live.broadcaster.CHECK_SECONDS", 0.2)
     with running(recording.database.url, tmp_path) as (address, server):
         stalled = ask(address, small=True)
-        eventually(lambda: server.hub.viewers == 1)
+        eventually(lambda: server.broadcaster.viewers == 1)
         stream = httpx.stream("GET", f"{address}/api/runs/1/stream", headers=BEARER, timeout=PATIENCE)
         with stream as answer:
             events = frames(answer)
@@ -89,8 +89,8 @@ def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
                 recording.write(2000)
                 numbers.append(int(next(events)["id"]))
             assert numbers == list(range(numbers[0], numbers[0] + 21))
-            eventually(lambda: server.hub.stalled == 1)
-            eventually(lambda: server.hub.viewers == 1)
+            eventually(lambda: server.broadcaster.stalled == 1)
+            eventually(lambda: server.broadcaster.viewers == 1)
             recording.write(5)
             assert int(next(events)["id"]) == numbers[-1] + 1
         assert not ended_well(stalled)
@@ -100,12 +100,12 @@ def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
 def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_path: Path) -> None:
     with running(recording.database.url, tmp_path) as (address, server):
         stalled = ask(address, small=True)
-        eventually(lambda: server.hub.viewers == 1)
-        (viewer,) = server.hub.channels[1].viewers
+        eventually(lambda: server.broadcaster.viewers == 1)
+        (viewer,) = server.broadcaster.channels[1].viewers
         for n in range(20):
             recording.write(2000)
-            eventually(lambda: server.hub.channels[1].seq >= n + 2)  # noqa: B023
-        largest = max(len(event.encode(None)) for event in server.hub.channels[1].recent)
+            eventually(lambda: server.broadcaster.channels[1].seq >= n + 2)  # noqa: B023
+        largest = max(len(event.encode(None)) for event in server.broadcaster.channels[1].recent)
         assert viewer.blocked
         assert viewer.connection.transport.get_write_buffer_size() < 65_536 + 2 * largest
         stalled.close()
@@ -113,14 +113,14 @@ def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_pa
 
 def block(recording: Recording, server: Server) -> None:
     """Write events until the connection of the only viewer, who reads nothing, takes no more."""
-    eventually(lambda: server.hub.viewers == 1)
-    (viewer,) = server.hub.channels[1].viewers
+    eventually(lambda: server.broadcaster.viewers == 1)
+    (viewer,) = server.broadcaster.channels[1].viewers
     for _ in range(100):
         if viewer.blocked:
             return
-        seq = server.hub.channels[1].seq
+        seq = server.broadcaster.channels[1].seq
         recording.write(2000)
-        eventually(lambda: server.hub.channels[1].seq > seq)  # noqa: B023
+        eventually(lambda: server.broadcaster.channels[1].seq > seq)  # noqa: B023
     raise AssertionError("the connection takes everything")
 
 
@@ -140,9 +140,9 @@ def test_a_revoked_viewer_that_reads_nothing_loses_its_connection(recording: Rec
         token = owner.post("/api/tokens", json={"name": "guest", "scope": "read"}).raise_for_status().json()
         stalled = ask(address, small=True, bearer={"Authorization": f"Bearer {token['secret']}"})
         block(recording, server)
-        (viewer,) = server.hub.channels[1].viewers
+        (viewer,) = server.broadcaster.channels[1].viewers
         owner.delete(f"/api/tokens/{token['id']}").raise_for_status()
-        eventually(lambda: server.hub.viewers == 0)
+        eventually(lambda: server.broadcaster.viewers == 0)
         assert viewer.connection.transport.is_closing(), "the end of the answer would wait for it until it is dropped as stalled"
         assert not ended_well(stalled)
 
@@ -160,8 +160,8 @@ def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tm
 
 
 def test_silence_is_filled(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.live.hub.PING_SECONDS", 0.5)
-    monkeypatch.setattr("server.live.hub.CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("server.live.broadcaster.PING_SECONDS", 0.5)
+    monkeypatch.setattr("server.live.broadcaster.CHECK_SECONDS", 0.2)
     with running(recording.database.url, tmp_path) as (address, _):
         viewer = ask(address)
         heard = read_until(viewer, b"8\r\n: ping\n\n\r\n")
@@ -199,16 +199,16 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
 def test_who_knows_more_than_the_channel_gets_nothing_twice(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.hub.ROUND_SECONDS", 5.0)  # time to come while the channel is behind
+    monkeypatch.setattr("server.live.broadcaster.ROUND_SECONDS", 5.0)  # time to come while the channel is behind
     with running(recording.database.url, tmp_path) as (address, server):
         first = ask(address)
         begun = read_until(first, b"}\n\n")
-        eventually(lambda: not server.hub._woken.is_set())
+        eventually(lambda: not server.broadcaster._woken.is_set())
         (start,) = map(int, ids(begun))
         recording.write(5)
         recording.write(5, [nonfinite(step=recording.next)])
         second, third = ask(address), ask(address, after=f"{start + 1}.001")  # of two frames one was seen
-        eventually(lambda: server.hub.viewers == 3)
+        eventually(lambda: server.broadcaster.viewers == 3)
         last = f"\nid: {start + 2}\n".encode()
         begun += read_until(first, last)  # the channel has come so far now
         recording.write(5)

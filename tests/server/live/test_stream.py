@@ -18,8 +18,8 @@ from sqlalchemy import make_url
 
 from server.database.connection import Database
 from server.http.serving import Server
+from server.live.broadcaster import REPLAY_EVENTS
 from server.live.frames import parse_position
-from server.live.hub import REPLAY_EVENTS
 from server.runs import lifecycle
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.series.encoding import untyped
@@ -168,7 +168,7 @@ def test_who_was_away_too_long_is_told_to_refetch(sqlite_recording: Recording, t
 def test_a_stalled_viewer_harms_nobody_and_is_reset(
     sqlite_recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.hub.RECENT_EVENTS", 8)  # the test would take minutes with the real number
+    monkeypatch.setattr("server.live.broadcaster.RECENT_EVENTS", 8)  # the test would take minutes with the real number
     with running(sqlite_recording.database.url, tmp_path) as (address, server):
         port = int(address.rsplit(":", 1)[1])
         stalled = socket.socket()
@@ -186,11 +186,11 @@ def test_a_stalled_viewer_harms_nobody_and_is_reset(
             sqlite_recording.write(5000)
             events = healthy.wait(n + 1)
         assert steps(events) == list(range(1, 5000 * 40 + 1))
-        assert server.hub.viewers == 2
+        assert server.broadcaster.viewers == 2
         received = b""
         while b"event: reset" not in received:
             received = received[-20:] + stalled.recv(1 << 20)
-        assert server.hub.resets == 1
+        assert server.broadcaster.resets == 1
         stalled.close()
 
 
@@ -202,7 +202,7 @@ def test_all_viewers_share_one_encoding(sqlite_recording: Recording, tmp_path: P
         sqlite_recording.write(10)
         for viewer in viewers:
             viewer.wait(2)
-        channel = server.hub.channels[1]
+        channel = server.broadcaster.channels[1]
         assert (len(channel.viewers), len(channel.recent), len(channel.recent[-1]._encoded)) == (20, 1, 1)
 
 
@@ -211,12 +211,12 @@ def test_the_channel_goes_with_its_last_viewer(sqlite_recording: Recording, tmp_
         with httpx.stream("GET", f"{address}/api/runs/1/stream", headers=BEARER, timeout=TIMEOUT) as answer:
             events = frames(answer)  # closing the generator would close the connection
             next(events)
-            assert server.hub.viewers == 1
+            assert server.broadcaster.viewers == 1
         sqlite_recording.write(5)  # the broken connection is noticed at the latest when something is sent
         deadline = time.monotonic() + 60
-        while server.hub.viewers and time.monotonic() < deadline:
+        while server.broadcaster.viewers and time.monotonic() < deadline:
             time.sleep(0.02)
-        assert (server.hub.viewers, server.hub.channels) == (0, {})
+        assert (server.broadcaster.viewers, server.broadcaster.channels) == (0, {})
 
 
 def test_a_deleted_run_ends_its_streams(sqlite_recording: Recording, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""What wakes the live hub: the database file's change counter, Postgres NOTIFY or Redis pub/sub.
+"""Wake the broadcaster when something was stored: by SQLite's change counter, PostgreSQL's NOTIFY or Redis pub/sub.
 
-All of them only say "look again"; the hub also looks every 2 s by itself, so a lost wake-up costs time, never data.
+A notification only says "look again". The broadcaster also looks every 2 s by itself, so a lost one costs time, never data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy import make_url
 
 from server.database.connection import Database
-from server.live.hub import Hub
+from server.live.broadcaster import Broadcaster
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 log = logging.getLogger("stablessm.live")
@@ -22,84 +22,84 @@ POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 
 
-class Alarm:
-    """The tasks that wake one hub; `connected` tells whether the fast way works now."""
+class ChangeListener:
+    """Wakes one broadcaster; `connected` says whether notifications arrive now."""
 
-    def __init__(self, hub: Hub, database: Database, broker_url: str | None) -> None:
-        self.hub, self.database, self.broker_url = hub, database, broker_url
+    def __init__(self, broadcaster: Broadcaster, database: Database, broker_url: str | None) -> None:
+        self.broadcaster, self.database, self.broker_url = broadcaster, database, broker_url
         self.connected = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self.database.path is not None:
-            way = self._watch_file
+            listen = self._watch_file
         elif self.broker_url and self.broker_url.startswith("redis"):
-            way = self._subscribe
+            listen = self._listen_to_redis
         else:
-            way = self._listen
-        self._task = asyncio.create_task(self._keep(way))
+            listen = self._listen_to_postgres
+        self._task = asyncio.create_task(self._keep_listening(listen))
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _keep(self, way: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_listening(self, listen: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await way()
+                await listen()
             except _errors() as error:
                 level = logging.WARNING if self.connected else logging.DEBUG
-                log.log(level, "live wake-ups are lost, polling until they are back: %s: %s", type(error).__name__, error)
-            self._become(False)
+                log.log(level, "live notifications are lost, polling until they are back: %s: %s", type(error).__name__, error)
+            self._set_connected(False)
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _become(self, connected: bool) -> None:
+    def _set_connected(self, connected: bool) -> None:
         self.connected = connected
-        self.hub.push(connected)
+        self.broadcaster.set_pushed(connected)
 
     async def _watch_file(self) -> None:
-        # 2.5 us per look: cheap enough for the event loop itself
+        # asking takes 2.5 us: cheap enough for the event loop itself
         connection = sqlite3.connect(f"file:{self.database.path}?mode=ro", uri=True, isolation_level=None)
         try:
             before = None
-            self._become(True)
+            self._set_connected(True)
             while True:
                 await asyncio.sleep(POLL_SECONDS)
-                if self.hub.channels:
+                if self.broadcaster.channels:
                     (now,) = connection.execute("PRAGMA data_version").fetchone()
                     if now != before:
                         before = now
-                        self.hub.wake()
+                        self.broadcaster.wake()
         finally:
             connection.close()
 
-    async def _listen(self) -> None:
+    async def _listen_to_postgres(self) -> None:
         import psycopg
 
         url = make_url(self.database.url).set(drivername="postgresql").render_as_string(hide_password=False)
         async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {EVENTS_NOTIFY}")
-            self._become(True)
-            self.hub.wake()  # what came while nobody listened
+            self._set_connected(True)
+            self.broadcaster.wake()  # for what was stored while the connection was away
             while True:
-                async for _ in connection.notifies(stop_after=1):  # with all that came in the same packet
+                async for _ in connection.notifies(stop_after=1):  # and all others of the same packet
                     pass
-                self.hub.wake()
-                await asyncio.sleep(POLL_SECONDS)  # what rings meanwhile is heard in one go
+                self.broadcaster.wake()
+                await asyncio.sleep(POLL_SECONDS)  # notifications of this time share one look
 
-    async def _subscribe(self) -> None:
+    async def _listen_to_redis(self) -> None:
         from redis import asyncio as redis
 
         assert self.broker_url is not None
         client = redis.Redis.from_url(self.broker_url, socket_connect_timeout=3, health_check_interval=5, socket_keepalive=True)
         async with client, client.pubsub() as subscription:
             await subscription.subscribe(EVENTS_CHANNEL)
-            self._become(True)
-            self.hub.wake()
+            self._set_connected(True)
+            self.broadcaster.wake()
             while True:
                 if await subscription.get_message(ignore_subscribe_messages=True, timeout=5) is not None:
-                    self.hub.wake()
+                    self.broadcaster.wake()
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -1,4 +1,4 @@
-"""The live stream: one hub per process reads the new events of each run that has viewers and encodes each event once.
+"""The live stream: one broadcaster per process reads the new events of each run that has viewers and encodes each event once.
 
 Every viewer is one asynchronous generator with a cursor of its own. It takes what is new from the run's recent events, or from
 the database when it was away for longer (Last-Event-ID), and it waits only for its own connection: a slow viewer delays nobody.
@@ -48,7 +48,7 @@ class Flow(Protocol):
 
 
 class Connection(Protocol):
-    """What the hub needs of a viewer's HTTP connection (`server.http.protocol`) to find out that nobody reads."""
+    """What the broadcaster needs of a viewer's HTTP connection (`server.http.protocol`) to find out that nobody reads."""
 
     flow: Flow
     transport: asyncio.Transport
@@ -129,7 +129,7 @@ class Channel:
         self.changed = asyncio.Event()
 
 
-class Hub:
+class Broadcaster:
     """All channels of this process and the task that fills them."""
 
     def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
@@ -170,16 +170,12 @@ class Hub:
         """Something may be new; costs one small query if nothing is."""
         self._woken.set()
 
-    def push(self, works: bool) -> None:
-        """Whether notifications arrive from now on; every viewer is told when that changes."""
-        if works != self.pushed:
-            self.pushed = works
+    def set_pushed(self, pushed: bool) -> None:
+        """Say whether notifications arrive from now on; every viewer gets a `live` frame when that changes."""
+        if pushed != self.pushed:
+            self.pushed = pushed
             for channel in self.channels.values():
                 channel.notify()
-
-    @property
-    def watched(self) -> bool:
-        return bool(self.channels)
 
     async def present(self, run_id: int) -> tuple[int, bytes] | None:
         """The run's newest number and a frame of its present status; requests at the same time share one read."""
