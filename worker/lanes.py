@@ -1,4 +1,4 @@
-"""A worker's lanes and what they share: the one path from "look at the queue" to a supervised run."""
+"""A worker's lanes: each claims the run that is next, has it trained, and looks for the next one, until the worker stops."""
 
 from __future__ import annotations
 
@@ -9,74 +9,66 @@ import socket
 import threading
 import time
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from server.database.connection import Database
-from server.database.models import Run, Worker
-from server.database.revision import SchemaMismatch
+from server.database.models import Run
 from server.database.watchdog import guard
 from server.runs import lifecycle
-from server.runs.worker_wakeups import wake_workers
+from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
-from stablessm_core.tasks.requirements import available_data
 from worker.compactor import Compactor
 from worker.gpus import visible_gpus
-from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS, Caretaker
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.process_pool import Lane, ProcessPool
+from worker.registration import Registration
 from worker.supervision import Supervision
 from worker.write_statistics import WriteTotals
 from worker.writer import AWAY
 
 WARM_SECONDS = 60.0
 EXIT_SECONDS = 7.5
-SCHEMA_SECONDS = 0.2
-DATA_SECONDS = 30.0  # between two looks at the data sets; a look at unchanged files costs a stat each
 
 log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """The lanes of one worker process, and everything they share. How they are woken is not its business."""
+    """The lanes of one worker process and what they share. `work` is called by whoever is told to look at the queue."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        slots: int | None,
-        spool_bytes: int,
-        queues: list[str] | None = None,
-        lease: float = LEASE_SECONDS,
-    ) -> None:
+    def __init__(self, settings: Settings, *, slots: int | None, spool_bytes: int, queues: list[str] | None = None) -> None:
         gpus = visible_gpus()
         count = slots or max(1, len(gpus))
+        host = socket.gethostname()
         self.settings = settings
-        self.host = socket.gethostname()
-        self.id = f"{self.host}:{os.getpid()}:{int(time.time())}"
+        self.id = f"{host}:{os.getpid()}:{int(time.time())}"
         self.stop = threading.Event()
         self._lanes = [Lane(number, gpus[number % len(gpus)].device if gpus else None) for number in range(count)]
         self._gpu_names = [gpu.name for gpu in gpus]
-        self._spool_bytes, self._queues, self._lease = spool_bytes, queues, lease
+        self._spool_bytes = spool_bytes
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self._lanes:
             self._free.put(lane)
-        # one core stays with the server, the database and the recorders' threads
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = max(1, (cores - 1) // count)
-        self._processes = ProcessPool(self._lanes, threads=threads, on_capabilities=self._set_machine)
         self._database = Database(settings.database_url)
         guard(self._database)
         self._publish = publisher(self._database, settings.broker_url)
         self._totals = WriteTotals()
-        self._machine: Message = {}  # what the training processes report
-        self._data: dict[str, str] | None = None  # data sets; they come and go while a worker lives
-        self._data_known = threading.Event()
-        self._changed = threading.Event()
+        self._registration = Registration(
+            self._database,
+            settings,
+            {"worker_id": self.id, "host": host, "slots": count},
+            {"gpus": self._gpu_names, "queues": queues},
+            stop=self.stop,
+            statistics=self._totals.total,
+            on_schema=self._start_chores,
+        )
+        self._processes = ProcessPool(self._lanes, threads=_threads_each(count), on_capabilities=self._registration.set_machine)
+        self._reaper = LostRunReaper(
+            self._database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=self._publish
+        )
         self._claiming = threading.Lock()
         self._unsure = False  # a claim was sent and never answered: a run may be ours without our knowing
         self._training: set[tuple[int, int]] = set()  # run, attempt
-        self._heartbeats = threading.Thread(target=self._keep_registered, name="worker-heartbeat", daemon=True)
 
     def __len__(self) -> int:
         """How many runs train here at a time."""
@@ -85,14 +77,14 @@ class Lanes:
     def open(self) -> None:
         """Start warming the training processes and showing signs of life."""
         self._processes.start()
-        self._heartbeats.start()
+        self._registration.start()
         threading.Thread(target=self._shut_down, name="shutdown", daemon=True).start()
 
     def close(self) -> None:
-        """Say goodbye, once no run is left here."""
-        self._heartbeats.join(1.0)
+        """Sign off, once no run is left here."""
+        self._registration.join(1.0)
         for _ in self._lanes:
-            self._free.get()  # those that were not woken by the broker drain, too
+            self._free.get()  # those that Celery woke drain, too
         try:
             with self._database.write() as session:
                 lifecycle.forget_worker(session, self.id)
@@ -118,8 +110,12 @@ class Lanes:
             self._free.put(lane)
 
     def _train_next(self, lane: Lane) -> bool:
-        ready = self._processes.wait_ready(lane, WARM_SECONDS) and self._data_known.wait(WARM_SECONDS)
-        if not ready or (known := self._capabilities()) is None:
+        with self._claiming:
+            self._give_back_unknown()
+        if not self._processes.wait_ready(lane, WARM_SECONDS):
+            return False
+        self._registration.wait_data_known(WARM_SECONDS)
+        if (known := self._registration.capabilities()) is None:
             return False
         claim = self._claim(known | {"gpus": self._gpus_of(lane)})
         if claim is None:
@@ -129,12 +125,11 @@ class Lanes:
         finally:
             self._training.discard((claim.run_id, claim.attempt))
 
-    def _claim(self, known: Message) -> lifecycle.Claim | None:
+    def _claim(self, capabilities: Message) -> lifecycle.Claim | None:
         with self._claiming:
-            self._give_back_unknown()
             self._unsure = True
             with self._database.write() as session:
-                claim = lifecycle.claim(session, self.id, known)
+                claim = lifecycle.claim(session, self.id, capabilities)
             self._unsure = False
             if claim is not None:
                 self._training.add((claim.run_id, claim.attempt))
@@ -154,9 +149,8 @@ class Lanes:
     def _train(self, lane: Lane, claim: lifecycle.Claim) -> bool:
         log.info("claimed", extra={"run": claim.run_id, "attempt": claim.attempt, "lane": lane.number})
         self._publish(claim.run_id)
-        process = self._processes.take(
-            lane, 0.0
-        )  # it was there before the claim; to wait for the next one would hold up a cancel
+        # it was ready before the claim; waiting for the next one would delay a cancel
+        process = self._processes.take(lane, 0.0)
         if process is None:
             with self._database.write() as session:
                 lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it had the run")
@@ -167,79 +161,25 @@ class Lanes:
         self._processes.refill(lane)
         return True
 
+    def _start_chores(self) -> None:
+        """What some worker must do for all: find lost runs, compact ended ones."""
+        self._reaper.start()
+        Compactor(self._database, self.stop).start()
+
     def _shut_down(self) -> None:
         self.stop.wait()
-        self._changed.set()
-        self._data_known.set()
+        self._registration.wake()
         self._processes.close()  # runs in progress drain meanwhile
         time.sleep(EXIT_SECONDS)
         log.error("something hangs, leaving it behind")
         os._exit(1)  # the training processes end with us
 
-    def _set_machine(self, machine: Message) -> None:
-        if machine != self._machine:  # from the process pool's thread, with each new process
-            self._machine = machine
-            self._changed.set()
-
-    def _capabilities(self) -> Message | None:
-        """What goes into this worker's row and decides which runs it claims; None until all of it is known."""
-        if self._data is None or not self._machine:
-            return None
-        return self._machine | {"gpus": self._gpu_names, "data": self._data, "queues": self._queues}
-
     def _gpus_of(self, lane: Lane) -> list[str]:
-        # of a machine with several kinds a run must get the one it asked for
+        # on a machine with several kinds a run must get the one it asked for
         return [self._gpu_names[lane.number % len(self._gpu_names)]] if self._gpu_names else []
 
-    def _await_schema(self) -> None:
-        # whoever starts server and worker together migrates meanwhile
-        said = False
-        while not self.stop.is_set():
-            try:
-                self._database.check_schema()
-                return
-            except SchemaMismatch as error:
-                why = str(error)
-            except AWAY as error:
-                why = str(error.args[0])
-            if not said:
-                log.info("waiting for the database: %s", why)
-                said = True
-            self.stop.wait(SCHEMA_SECONDS)
 
-    def _keep_registered(self) -> None:
-        """Registration, heartbeat of this worker, and what some worker must do for all."""
-        caretaker = Caretaker(self._database, self.settings.broker_url, self._publish, lease=self._lease)
-        registered: Message | None = None
-        data_at, migrated = float("-inf"), False
-        wake_workers(self.settings.broker_url)  # for runs queued while nobody listened
-        while not self.stop.is_set():
-            self._changed.clear()
-            try:
-                if not migrated:
-                    self._await_schema()
-                    migrated = True
-                    Compactor(self._database, self.stop).start()
-                if time.monotonic() - data_at > DATA_SECONDS:
-                    self._data, data_at = available_data(self.settings.data_root), time.monotonic()
-                    self._data_known.set()  # nothing is claimed before: the schema fits, too
-                known = self._capabilities()
-                with self._database.write() as session:
-                    if known is not None and (known != registered or not lifecycle.beat_worker(session, self.id)):
-                        lifecycle.register_worker(session, self.id, self.host, len(self._lanes), known)
-                    if known is not None and (writes := self._totals.total())["values_recorded"]:
-                        shown = known | {"writes": writes}  # for /metrics; nobody decides by it
-                        session.execute(update(Worker).where(Worker.id == self.id).values(capabilities=shown))
-                registered = known
-                if caretaker.tick():  # the broker is away, or no message of it gets through
-                    threading.Thread(target=self.work, name="lane-without-broker", daemon=True).start()
-                if self._unsure and self._claiming.acquire(blocking=False):
-                    try:
-                        self._give_back_unknown()
-                    finally:
-                        self._claiming.release()
-            except AWAY as error:
-                log.warning("no sign of life, database away: %s", error.args[0])
-            except Exception:
-                log.exception("no sign of life")
-            self._changed.wait(TICK_SECONDS)
+def _threads_each(lanes: int) -> int:
+    # one core stays with the server, the database and the recorders' threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, (cores - 1) // lanes)

@@ -18,9 +18,8 @@ import click
 from server.logs import start_logging
 from server.parent_death import die_with_parent
 from server.runs.queues import MAX_NAME, QUEUE_PATTERN
-from server.settings import Settings
+from server.settings import LEASES, Settings
 from worker.lanes import Lanes
-from worker.lost_runs import LEASE_SECONDS, TICK_SECONDS
 
 POLL_SECONDS = 0.25
 BROKER_POLL_SECONDS = 2.0  # a message may wake a worker that cannot train the run, and never wake the one that can
@@ -55,11 +54,9 @@ def _queue_names(_context: click.Context, _parameter: click.Parameter, given: st
 )
 @click.option(
     "--lease-seconds",
-    envvar="STABLESSM_LEASE_SECONDS",
-    type=click.FloatRange(3 * TICK_SECONDS, 600),
-    default=LEASE_SECONDS,
-    show_default=True,
-    help="A run without a sign of life for so long is given to another worker. The same on every worker.",
+    type=click.FloatRange(*LEASES),
+    help="A run without a sign of life for so long is given to another worker. The same on every worker and server. "
+    "Default: STABLESSM_LEASE_SECONDS, else 25.",
 )
 @click.option("--spool-mib", type=click.IntRange(1), default=2048, help="Disk per run while the database is away. Default: 2048.")
 @click.option("--parent-pid", type=int, help="Process that starts this one: stop when it is gone.")
@@ -70,7 +67,7 @@ def main(
     data_root: Path | None,
     slots: int | None,
     queues: list[str] | None,
-    lease_seconds: float,
+    lease_seconds: float | None,
     spool_mib: int,
     parent_pid: int | None,
 ) -> None:
@@ -78,9 +75,11 @@ def main(
     start_logging()
     if parent_pid is not None:
         die_with_parent(parent_pid)
-    settings = Settings.from_environment(database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root)
+    settings = Settings.from_environment(
+        database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root, lease_seconds=lease_seconds
+    )
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues, lease=lease_seconds)
+    lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         lanes.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent

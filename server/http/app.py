@@ -26,7 +26,7 @@ from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
-from server.runs.lost_runs import Lookout
+from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
 from stablessm_core import __version__
@@ -64,7 +64,6 @@ def create_app(settings: Settings) -> FastAPI:
     guard(database, SILENCE_SECONDS)
     broadcaster, readiness = Broadcaster(database), service.Readiness()
     listener = ChangeListener(broadcaster, database, settings.broker_url)
-    lookout = Lookout(database, settings.broker_url, settings.lease_seconds, broadcaster.wake)
     token = _token(settings)
     token_cache, log = TokenCache(database, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
@@ -72,12 +71,13 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        for part in (broadcaster, listener, token_cache, log, webhook_delivery, lookout):
+        reaper = _reaper(database, settings, broadcaster, asyncio.get_running_loop())
+        for part in (broadcaster, listener, token_cache, log, webhook_delivery, reaper):
             part.start()
         yield
         await listener.close()
         await broadcaster.close()
-        await asyncio.to_thread(lookout.close)
+        await asyncio.to_thread(reaper.close)
         await asyncio.to_thread(webhook_delivery.close)
         await token_cache.close()
         await asyncio.to_thread(log.close)
@@ -96,7 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
         settings.streams_per_token, Failures(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
-    state.metrics, state.readiness = Metrics(database, broadcaster, listener, log), readiness
+    state.metrics, state.readiness = Metrics(database, settings.lease_seconds, broadcaster, listener, log), readiness
     state.pages = pages.Pages(files)
     api = [
         part.router for part in (runs, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
@@ -111,6 +111,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(RequestTimer, metrics=state.metrics.requests)  # added last, so around everything
     _describe_security(app)
     return app
+
+
+def _reaper(database: Database, settings: Settings, broadcaster: Broadcaster, loop: asyncio.AbstractEventLoop) -> LostRunReaper:
+    def on_lost(_run_id: int) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(broadcaster.wake)
+
+    return LostRunReaper(database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=on_lost)
 
 
 def _token(settings: Settings) -> str | None:

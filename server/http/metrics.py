@@ -23,7 +23,6 @@ from server.database.revision import check
 from server.http.request_metrics import RequestMetrics
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
-from server.runs.lifecycle import LEASE_SECONDS
 from server.runs.queues import waiting
 from stablessm_core import __version__
 
@@ -40,9 +39,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per
 class Metrics:
     """What one application shows. Two registries, since the numbers of the process do not need the database."""
 
-    def __init__(self, database: Database, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit) -> None:
+    def __init__(
+        self, database: Database, lease_seconds: float, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit
+    ) -> None:
         self.installation, self.process = CollectorRegistry(), CollectorRegistry()
-        self.installation.register(InstallationCollector(database))
+        self.installation.register(InstallationCollector(database, lease_seconds))
         self.requests = RequestMetrics(self.process)
         self.process.register(ProcessCollector(broadcaster, listener, audit))
 
@@ -54,15 +55,15 @@ class Metrics:
 class InstallationCollector(Collector):
     """What is true of the installation, whichever process is asked: every number comes from the database."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, database: Database, lease_seconds: float) -> None:
+        self.database, self.lease_seconds = database, lease_seconds
 
     def collect(self) -> Iterator[Metric]:
         with self.database.read() as session:
             yield from _runs(session)
             yield from _queues(session)
             yield from _alerts(session)
-            yield from _workers(session)
+            yield from _workers(session, self.lease_seconds)
             build = {"version": __version__, "schema": check(session.connection()), "python": platform.python_version()}
         info = GaugeMetricFamily(
             "stablessm_build_info", "Version of this server, and of the database's schema.", labels=list(build)
@@ -120,11 +121,11 @@ def _alerts(session: Session) -> Iterator[Metric]:
     yield _gauge("runs_reaped", "Times a run was taken from a worker that was lost, over the runs that are kept.", lost)
 
 
-def _workers(session: Session) -> Iterator[Metric]:
+def _workers(session: Session, lease_seconds: float) -> Iterator[Metric]:
     now = time.time()
     known = session.execute(select(Worker.id, Worker.slots, Worker.seen_at, Worker.capabilities)).all()
-    alive = [worker for worker in known if now - worker.seen_at < LEASE_SECONDS]
-    yield _gauge("workers_alive", f"Workers seen within {LEASE_SECONDS:g} s.", len(alive))
+    alive = [worker for worker in known if now - worker.seen_at < lease_seconds]
+    yield _gauge("workers_alive", f"Workers seen within {lease_seconds:g} s.", len(alive))
     yield _gauge("worker_slots", "Runs they can train at once.", sum(worker.slots for worker in alive))
     ages = [(worker.id, max(0.0, now - worker.seen_at)) for worker in known]
     yield _gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last sign of life.", ages)

@@ -15,7 +15,7 @@ from server.errors import ServiceError, TooMany, error_body
 from server.http.api.alerts import all_alerts, run_alerts
 from server.http.api.audit import Cursor, shown_audit
 from server.http.api.compare import Compared, compare_runs
-from server.http.api.deps import DatabaseDep
+from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.runs import Listed, find_run, run_page, run_shown
 from server.http.api.series import run_catalogue
 from server.http.api.sweeps import find_sweep
@@ -75,18 +75,18 @@ def _pages(request: Request) -> Pages:
 
 
 @router.get("/")
-def runs(request: Request, database: DatabaseDep, listed: Listed) -> Response:
+def runs(request: Request, database: DatabaseDep, settings: SettingsDep, listed: Listed) -> Response:
     with database.read() as session:
-        found = run_page(session, listed)
+        found = run_page(session, listed, settings.lease_seconds)
     filters = listed.model_dump()
     query = urlencode({k: v for k, v in filters.items() if v is not None})
     return _pages(request).render("runs.html", title="Runs", json_url=f"/api/runs?{query}", runs=found, filters=filters)
 
 
 @router.get("/runs/{run_id}")
-def run(run_id: RunId, request: Request, database: DatabaseDep) -> Response:
+def run(run_id: RunId, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
     with database.read() as session:
-        shown = run_shown(session, run_id)
+        shown = run_shown(session, run_id, settings.lease_seconds)
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
     context["stable_maps"] = stable_maps(shown["config"]["model"]["reparameterization"]["time"])
     title = shown["name"] or f"Run {run_id}"
@@ -94,14 +94,14 @@ def run(run_id: RunId, request: Request, database: DatabaseDep) -> Response:
 
 
 @router.get("/compare")
-def compare(request: Request, database: DatabaseDep, chosen: Compared) -> Response:
+def compare(request: Request, database: DatabaseDep, settings: SettingsDep, chosen: Compared) -> Response:
     filters = chosen.model_dump()
     query = urlencode({k: v for k, v in filters.items() if v is not None})
     result, error = None, None
     if chosen.given:
         with database.read() as session:
             try:
-                result = compare_runs(session, chosen)
+                result = compare_runs(session, chosen, settings.lease_seconds)
             except ServiceError as refused:
                 error = error_body(refused.status, refused.message, refused.field, refused.allowed)["error"]
     json_url = f"/api/compare?{query}" if result else None
@@ -112,20 +112,22 @@ def compare(request: Request, database: DatabaseDep, chosen: Compared) -> Respon
 
 
 @router.get("/sweeps/{sweep_id}")
-def sweep(sweep_id: SweepId, request: Request, database: DatabaseDep) -> Response:
+def sweep(sweep_id: SweepId, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
     with database.read() as session:
-        shown = answers.sweep_answer(session, find_sweep(session, sweep_id))
+        shown = answers.sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
     title = shown["base"].get("name") or f"Sweep {sweep_id}"
     return _pages(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown)
 
 
 @router.get("/new")
-def new(request: Request, database: DatabaseDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None) -> Response:
+def new(
+    request: Request, database: DatabaseDep, settings: SettingsDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None
+) -> Response:
     with database.read() as session:
         base = find_run(session, clone) if clone is not None else None
         prefill = dict(base.config) if base else None
         place = {"queue": base.queue, "priority": base.priority, "gpu": base.needs_gpu} if base else Placement().model_dump()
-        workers = answers.worker_answers(session)
+        workers = answers.worker_answers(session, settings.lease_seconds)
     defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
     maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
     return _pages(request).render(
@@ -142,9 +144,12 @@ def alerts(request: Request, database: DatabaseDep) -> Response:
 
 
 @router.get("/workers")
-def workers(request: Request, database: DatabaseDep) -> Response:
+def workers(request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
     with database.read() as session:
-        known, queues = answers.worker_answers(session), answers.queue_answers(session)
+        known, queues = (
+            answers.worker_answers(session, settings.lease_seconds),
+            answers.queue_answers(session, settings.lease_seconds),
+        )
     return _pages(request).render(
         "workers.html", title="Workers and queues", json_url="/api/workers", workers=known, queues=queues
     )

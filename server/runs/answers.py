@@ -13,7 +13,6 @@ from sqlalchemy import BigInteger, ColumnElement, Row, Text, bindparam, cast, fu
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, Run, Sweep, Worker
-from server.runs.lifecycle import LEASE_SECONDS
 from server.runs.queues import QueueState, all_queues, misfit, queue_states, serves
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
@@ -53,28 +52,30 @@ def run_rows(session: Session, *conditions: ColumnElement[bool]) -> Sequence[Row
     return session.execute(_RUNS.where(*conditions).order_by(_RUN.id)).all()
 
 
-def run_answers(session: Session, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+def run_answers(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[dict[str, Any]]:
     """RunAnswer of each row of RUN_COLUMNS."""
     return [
         facts | {name: None if text is None else json.loads(text) for name, text in texts}
-        for facts, texts in _described(session, rows)
+        for facts, texts in _described(session, rows, lease_seconds)
     ]
 
 
-def runs_json(session: Session, rows: Sequence[Row[Any]]) -> list[bytes]:
+def runs_json(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[bytes]:
     """The same as JSON text."""
     return [
         to_json(facts, inf_nan_mode="strings")[:-1]
         + "".join([f',"{name}":{"null" if text is None else text}' for name, text in texts]).encode()
         + b"}"
-        for facts, texts in _described(session, rows)
+        for facts, texts in _described(session, rows, lease_seconds)
     ]
 
 
-def _described(session: Session, rows: Sequence[Row[Any]]) -> Iterator[tuple[dict[str, Any], Iterator[tuple[str, str | None]]]]:
+def _described(
+    session: Session, rows: Sequence[Row[Any]], lease_seconds: float
+) -> Iterator[tuple[dict[str, Any], Iterator[tuple[str, str | None]]]]:
     """Of each row what is not JSON in the database yet, and what is."""
     queued = any(row.status == "queued" for row in rows)
-    workers = alive_workers(session) if queued else []
+    workers = alive_workers(session, lease_seconds) if queued else []
     queues = queue_states(session) if queued else {}
     for row in rows:
         facts: dict[str, Any] = dict(zip(_FACTS, row, strict=False))
@@ -99,8 +100,8 @@ def alert_answer(alert: AlertRow) -> dict[str, Any]:
     return {name: getattr(alert, name) for name in ALERT_FIELDS}
 
 
-def sweep_answer(session: Session, sweep: Sweep) -> dict[str, Any]:
-    runs = run_answers(session, run_rows(session, Run.sweep_id == sweep.id))
+def sweep_answer(session: Session, sweep: Sweep, lease_seconds: float) -> dict[str, Any]:
+    runs = run_answers(session, run_rows(session, Run.sweep_id == sweep.id), lease_seconds)
     statuses: dict[str, int] = {}
     for run in runs:
         statuses[run["status"]] = statuses.get(run["status"], 0) + 1
@@ -115,7 +116,7 @@ def sweep_answer(session: Session, sweep: Sweep) -> dict[str, Any]:
     }
 
 
-def worker_answers(session: Session) -> list[dict[str, Any]]:
+def worker_answers(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     """WorkerAnswer of every known worker, the newest first."""
     training: dict[str, list[int]] = {}
     for run_id, owner in session.execute(select(Run.id, Run.owner).where(Run.status == "running").order_by(Run.id)):
@@ -129,20 +130,21 @@ def worker_answers(session: Session) -> list[dict[str, Any]]:
             "capabilities": worker.capabilities,
             "started_at": worker.started_at,
             "seen_at": worker.seen_at,
-            "alive": now - worker.seen_at < LEASE_SECONDS,
+            "alive": now - worker.seen_at < lease_seconds,
             "runs": training.get(worker.id, []),
         }
         for worker in session.scalars(select(Worker).order_by(Worker.started_at.desc()))
     ]
 
 
-def alive_workers(session: Session) -> list[Worker]:
-    return list(session.scalars(select(Worker).where(Worker.seen_at > time.time() - LEASE_SECONDS)))
+def alive_workers(session: Session, lease_seconds: float) -> list[Worker]:
+    """Workers that were seen within the lease, by the wall clock: for people, nothing is decided by it."""
+    return list(session.scalars(select(Worker).where(Worker.seen_at > time.time() - lease_seconds)))
 
 
-def queue_answers(session: Session) -> list[dict[str, Any]]:
+def queue_answers(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     """QueueAnswer of every queue."""
-    workers = alive_workers(session)
+    workers = alive_workers(session, lease_seconds)
     return [
         asdict(state) | {"workers": sum(serves(worker.capabilities, state.name) for worker in workers)}
         for state in all_queues(session, workers)

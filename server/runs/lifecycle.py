@@ -8,14 +8,13 @@ All functions work inside the caller's `Database.write()` transaction; wake the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from server.database.connection import Database
 from server.database.fence import LeaseLost, add_transition, hold, insert_into
 from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
 from server.runs.queues import DEFAULT_QUEUE, lock_next
@@ -25,7 +24,6 @@ from stablessm_core.config import CharLm, Mnist, RunConfig
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 
 MAX_WORKERS_LOST = 3  # without a new checkpoint in between; then the run counts as the cause
-LEASE_SECONDS = 30.0
 WORKER_FORGOTTEN_SECONDS = 86_400.0
 
 
@@ -237,57 +235,6 @@ def beat_worker(session: Session, worker_id: str) -> bool:
 def forget_worker(session: Session, worker_id: str) -> None:
     """A worker says goodbye."""
     session.execute(delete(Worker).where(Worker.id == worker_id))
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A run whose worker was declared lost, and what became of it."""
-
-    run_id: int
-    attempt: int
-    status: str
-
-
-class Reaper:
-    """Finds running runs whose heart has stopped: the same (attempt, beat) seen for `lease` seconds of this process's clock.
-
-    Wall clocks are never compared. After a gap in its own observation (database away, machine asleep) every run gets a full
-    lease again, so nothing healthy is reaped for our own blindness. Call `tick` at least every `lease / 3` seconds.
-    """
-
-    def __init__(self, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        self.lease, self._clock = lease, clock
-        self._seen: dict[int, tuple[int, int, float]] = {}  # run -> attempt, beat, since when
-        self._last = clock()
-
-    def tick(self, database: Database) -> list[Lost]:
-        """Look once; runs given back to the queue (or failed) now."""
-        with database.read() as session:
-            running = session.execute(select(Run.id, Run.attempt, Run.beat).where(Run.status == "running")).all()
-        now = self._clock()
-        if now - self._last > self.lease / 2:
-            self._seen.clear()
-        self._last = now
-        before, self._seen = self._seen, {}
-        stale: list[tuple[int, int, int]] = []
-        for run_id, attempt, beat in running:
-            known = before.get(run_id)
-            since = known[2] if known is not None and known[:2] == (attempt, beat) else now
-            self._seen[run_id] = (attempt, beat, since)
-            if now - since >= self.lease:
-                stale.append((run_id, attempt, beat))
-        return [lost for entry in stale if (lost := self._reap(database, *entry)) is not None]
-
-    def _reap(self, database: Database, run_id: int, attempt: int, beat: int) -> Lost | None:
-        with database.write() as session:
-            try:
-                run = hold(session, run_id, attempt)
-            except LeaseLost:
-                return None
-            if run.beat != beat:  # it has moved since we looked
-                return None
-            reason = f"lost contact with {run.owner}: no heartbeat for {self.lease:g} s"
-            return Lost(run_id, attempt, _give_back(session, run, reason, lost=True))
 
 
 def _give_back(session: Session, run: Run, reason: str, *, lost: bool) -> str:

@@ -1,58 +1,111 @@
-"""The server's own watch over heartbeats, so that the page tells the truth also where no worker is left to find a lost one.
-
-It calls the function that workers call, on this process's own clock; any number of servers and workers may look side by side.
-"""
+"""Finds running runs whose worker has fallen silent and gives them back to the queue; the server and every worker do it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
+from server.database.fence import LeaseLost, hold
+from server.database.models import Run
 from server.database.revision import SchemaMismatch
 from server.runs import lifecycle
 from server.runs.worker_wakeups import wake_workers
 
-log = logging.getLogger("stablessm.lookout")
-
 TICK_SECONDS = 2.0
 
+log = logging.getLogger("stablessm.lost_runs")
 
-class Lookout:
-    """One thread of one server process. `on_lost` is called in its event loop after a run was taken from its lost worker."""
 
-    def __init__(self, database: Database, broker_url: str | None, lease: float, on_lost: Callable[[], None]) -> None:
-        self.database, self.broker_url, self.on_lost = database, broker_url, on_lost
-        self._reaper = lifecycle.Reaper(lease)
+@dataclass(frozen=True)
+class LostRun:
+    """A run whose worker was declared lost, and its status now."""
+
+    run_id: int
+    attempt: int
+    status: str
+
+
+class LostRunReaper:
+    """A run is lost when its (attempt, beat) stays the same for `lease_seconds` of this process's own monotonic clock.
+
+    Wall clocks are never compared. After a gap in its own observation (the database was away, the machine asleep) every run gets
+    a full lease again. Any number of servers and workers may each have a reaper: a lost run is given back once.
+    `on_lost` is called with the id of each run that was given back, from the reaper's thread.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lease_seconds: float,
+        *,
+        broker_url: str | None = None,
+        on_lost: Callable[[int], object] = lambda _run_id: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.database, self.lease_seconds, self.broker_url, self.on_lost = database, lease_seconds, broker_url, on_lost
+        self._clock = clock
+        self._seen: dict[int, tuple[int, int, float]] = {}  # run -> attempt, beat, since when
+        self._last = clock()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="lost-run-reaper", daemon=True)
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, timeout: float = 3.0) -> None:
         self._stopping.set()
-        self._thread.join(3)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def reap(self) -> list[LostRun]:
+        """Look once, at least every `lease_seconds / 3`; gives the runs that were lost. Raises SQLAlchemyError."""
+        with self.database.read() as session:
+            running = session.execute(select(Run.id, Run.attempt, Run.beat).where(Run.status == "running")).all()
+        now = self._clock()
+        if now - self._last > self.lease_seconds / 2:
+            self._seen.clear()
+        self._last = now
+        before, self._seen = self._seen, {}
+        silent: list[tuple[int, int, int]] = []
+        for run_id, attempt, beat in running:
+            known = before.get(run_id)
+            since = known[2] if known is not None and known[:2] == (attempt, beat) else now
+            self._seen[run_id] = (attempt, beat, since)
+            if now - since >= self.lease_seconds:
+                silent.append((run_id, attempt, beat))
+        return [lost for entry in silent if (lost := self._give_back(*entry)) is not None]
+
+    def _give_back(self, run_id: int, attempt: int, beat: int) -> LostRun | None:
+        with self.database.write() as session:
+            try:
+                run = hold(session, run_id, attempt)
+            except LeaseLost:
+                return None
+            if run.beat != beat:  # it has moved since we looked
+                return None
+            reason = f"lost contact with {run.owner}: no heartbeat for {self.lease_seconds:g} s"
+            status = lifecycle.release(session, run_id, attempt, reason, lost=True)
+        log.warning("worker lost, the run is %s now", status, extra={"run": run_id, "attempt": attempt})
+        wake_workers(self.broker_url)
+        self.on_lost(run_id)
+        return LostRun(run_id, attempt, status)
 
     def _run(self) -> None:
         away = False
         while not self._stopping.wait(TICK_SECONDS):
             try:
-                lost = self._reaper.tick(self.database)
+                self.reap()
                 away = False
-            except (SQLAlchemyError, SchemaMismatch) as error:  # after a gap every run gets a full lease again
+            except (SQLAlchemyError, SchemaMismatch) as error:
                 if not away:
-                    log.warning("nobody here looks for lost workers, database away: %s", str(error).partition("\n")[0])
+                    log.warning("lost runs are not looked for, database away: %s", str(error).partition("\n")[0])
                 away = True
-                continue
-            for one in lost:
-                log.warning("worker lost, the run is %s now", one.status, extra={"run": one.run_id, "attempt": one.attempt})
-                wake_workers(self.broker_url)
-            if lost and self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.on_lost)
+            except Exception:  # this thread must go on: nobody else here looks for lost runs
+                log.exception("lost runs cannot be looked for")

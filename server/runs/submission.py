@@ -32,7 +32,7 @@ def submit_run(
     """
     with database.read() as session:
         check_room(session, settings, 1)
-        check_trainable(config, _serving(alive_workers(session), place), database, settings)
+        check_trainable(config, _serving(alive_workers(session, settings.lease_seconds), place), database, settings)
     try:
         with database.write() as session:
             known = key is not None and session.scalar(select(Run.id).where(Run.idempotency_key == key)) is not None
@@ -52,7 +52,7 @@ def submit_sweep(
     configs = [_named(config, setting) for setting, config in expand(base, grid)]
     with database.read() as session:
         check_room(session, settings, len(configs))
-        workers = _serving(alive_workers(session), place)
+        workers = _serving(alive_workers(session, settings.lease_seconds), place)
     for config in configs:
         check_trainable(config, workers, database, settings)
     with database.write() as session:

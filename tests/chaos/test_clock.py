@@ -11,6 +11,7 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import Run, Transition, Worker
 from server.runs import lifecycle
+from server.runs.lost_runs import LostRun, LostRunReaper
 from server.series.recording import store_flush, truncate
 from stablessm_core.config import parse_config
 
@@ -28,7 +29,7 @@ def database(database_url: str) -> Iterator[Database]:
 def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     now, seconds = 1.7e9, 0.0
     monkeypatch.setattr(time, "time", lambda: now)
-    reaper = lifecycle.Reaper(25.0, clock=lambda: seconds)
+    reaper = LostRunReaper(database, 25.0, clock=lambda: seconds)
     with database.write() as session:
         run_id = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
     with database.write() as session:
@@ -40,7 +41,7 @@ def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Dat
             assert lifecycle.heartbeat(session, run_id, 1) is not None
             store_flush(session, run_id, 1, [], [], step)
             truncate(session, run_id, 1, step + 1, f"occasion {step}")
-        assert reaper.tick(database) == [], "nobody is lost because a clock was set"
+        assert reaper.reap() == [], "nobody is lost because a clock was set"
     with database.write() as session:
         lifecycle.finish(session, run_id, 1, "finished")
     with database.read() as session:
@@ -56,14 +57,14 @@ def test_a_silent_run_is_lost_by_the_reapers_own_clock_although_the_wall_clock_s
 ) -> None:
     seconds = 0.0
     monkeypatch.setattr(time, "time", lambda: 1.7e9)
-    reaper = lifecycle.Reaper(25.0, clock=lambda: seconds)
+    reaper = LostRunReaper(database, 25.0, clock=lambda: seconds)
     with database.write() as session:
         lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}}))
     with database.write() as session:
         assert lifecycle.claim(session, "worker", MACHINE) is not None
-    lost: list[lifecycle.Lost] = []
+    lost: list[LostRun] = []
     while not lost and seconds < 60:
-        lost = reaper.tick(database)
+        lost = reaper.reap()
         seconds += 2.0
     assert [one.status for one in lost] == ["queued"]
     assert seconds <= 30.0

@@ -18,6 +18,7 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
 from server.runs import lifecycle
+from server.runs.lost_runs import LostRunReaper
 from server.series.recording import store_checkpoint, store_flush, truncate
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
@@ -49,7 +50,7 @@ class Protocol(RuleBasedStateMachine):
     def submit(self) -> None:
         with self.database.write() as session:
             self.run_id = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
-        self.reaper = lifecycle.Reaper(LEASE, clock=lambda: self.now)
+        self.reaper = LostRunReaper(self.database, LEASE, clock=lambda: self.now)
 
     def teardown(self) -> None:
         if hasattr(self, "run_id"):
@@ -163,7 +164,7 @@ class Protocol(RuleBasedStateMachine):
     def look_for_lost_workers(self, seconds: float) -> None:
         self.now += seconds
         before = self.run()
-        lost = self.reaper.tick(self.database)
+        lost = self.reaper.reap()
         assert len(lost) <= (before.status == "running")
         if seconds > LEASE / 2:
             assert lost == [], "after a gap in its own observation everybody gets a full lease"

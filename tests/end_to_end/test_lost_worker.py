@@ -63,7 +63,7 @@ def test_without_any_worker_the_server_takes_lost_runs_back(installation: Instal
         assert kinds == ["worker_lost"], "once"
         said = [json.loads(line) for line in site.output().splitlines() if line.startswith("{")]
         assert {(lost, 1), (unwanted, 1)} >= {
-            (one["run"], one["attempt"]) for one in said if one["logger"] == "stablessm.lookout"
+            (one["run"], one["attempt"]) for one in said if one["logger"] == "stablessm.lost_runs"
         }
 
         site.start("worker", "--slots", "1", "--data-dir", str(site.data_dir))

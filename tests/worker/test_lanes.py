@@ -26,6 +26,7 @@ def test_a_run_held_without_knowing_it_is_given_back_and_claimed_again(sqlite_ur
         lost = lifecycle.claim(session, lanes.id, MACHINE)
     assert lost is not None
     lanes._unsure = True
+    lanes._give_back_unknown()
     again = lanes._claim(MACHINE)
     assert again is not None
     assert (again.run_id, again.attempt) == (lost.run_id, 2)

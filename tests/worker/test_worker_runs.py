@@ -15,9 +15,9 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import Run, Worker
 from server.runs import lifecycle
+from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from tests.worker.station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
-from worker.lost_runs import Caretaker
 from worker.spool import left_behind
 from worker.writer import AWAY
 
@@ -212,8 +212,8 @@ def test_a_killed_worker_leaves_no_process_and_its_run_goes_on_elsewhere(
         return run_id
 
     run_id = in_time(scenario)
-    caretaker = Caretaker(station.database, None, lambda _run_id: None, lease=1.0)
-    station.until("the caretaker's verdict", lambda: caretaker.tick() or station.run(run_id).status == "queued")
+    reaper = LostRunReaper(station.database, 1.0)
+    station.until("the end of its lease", lambda: reaper.reap() or station.run(run_id).status == "queued")
     assert "lost contact" in station.run(run_id).status_reason
     station.start()
     run = station.until_ended(run_id)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import Run
 from server.errors import Invalid, NotFound
-from server.http.api.deps import DatabaseDep
+from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.runs import refused_filter
 from server.http.api.series import columns_of
 from server.http.schemas.runs import MAX_ID
@@ -46,13 +46,13 @@ Compared = Annotated[CompareQuery, Query()]
 
 
 @router.get("", response_model=CompareAnswer)
-def read(database: DatabaseDep, query: Compared) -> Response:
+def read(database: DatabaseDep, settings: SettingsDep, query: Compared) -> Response:
     """Table, differences of the configurations, curves, ranges of grad_over_weight with finite / total, groups."""
     with database.read() as session:
-        return Response(dumps(plain(compare_runs(session, query))), media_type="application/json")
+        return Response(dumps(plain(compare_runs(session, query, settings.lease_seconds))), media_type="application/json")
 
 
-def compare_runs(session: Session, query: CompareQuery) -> dict[str, Any]:
+def compare_runs(session: Session, query: CompareQuery, lease_seconds: float) -> dict[str, Any]:
     """CompareAnswer for the query. Raises Invalid, NotFound."""
     if len(query.given) != 1:
         raise Invalid(f"compare needs one way to choose runs; {len(query.given)} are given", field="runs", allowed=ONE_OF)
@@ -72,7 +72,7 @@ def compare_runs(session: Session, query: CompareQuery) -> dict[str, Any]:
         raise Invalid(str(error), field="group_by", allowed=str(error).partition("allowed are ")[2] or None) from None
     rows = {row.id: row for row in run_rows(session, Run.id.in_([run.id for run in found.runs]))}
     return {
-        "runs": run_answers(session, [rows[run.id] for run in found.runs]),
+        "runs": run_answers(session, [rows[run.id] for run in found.runs], lease_seconds),
         "differences": found.differences,
         "ranges": found.ranges,
         "groups": found.groups,

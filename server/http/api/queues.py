@@ -18,17 +18,17 @@ router = APIRouter(prefix="/api/queues", tags=["queues"])
 
 
 @router.get("", response_model=QueueList)
-def index(database: DatabaseDep) -> Any:
+def index(database: DatabaseDep, settings: SettingsDep) -> Any:
     """Every queue that has settings, runs or workers."""
     with database.read() as session:
-        return {"queues": queue_answers(session)}
+        return {"queues": queue_answers(session, settings.lease_seconds)}
 
 
 @router.get("/{name}", response_model=QueueAnswer)
-def show(name: QueuePath, database: DatabaseDep) -> Any:
+def show(name: QueuePath, database: DatabaseDep, settings: SettingsDep) -> Any:
     """One queue. A name that nobody has used is an empty queue without a limit."""
     with database.read() as session:
-        return _find(queue_answers(session), name)
+        return _find(queue_answers(session, settings.lease_seconds), name)
 
 
 @router.patch("/{name}", response_model=QueueAnswer)
@@ -36,7 +36,7 @@ def change(name: QueuePath, patch: QueuePatch, database: DatabaseDep, settings: 
     """Limit how many runs of the queue run at once, pause it, let it go on. What runs already goes on in any case."""
     with database.write() as session:
         change_queue(session, name, {field: getattr(patch, field) for field in patch.model_fields_set})
-    answer = show(name, database)
+    answer = show(name, database, settings)
     for _ in range(min(answer["queued"], MOST_RINGS)):
         wake_workers(settings.broker_url)
     return answer

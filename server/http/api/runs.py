@@ -25,7 +25,7 @@ from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
 from server.runs.submission import submit_run
 from server.runs.worker_wakeups import wake_workers
 from server.series.encoding import dumps, json_response
-from server.settings import run_folder
+from server.settings import Settings, run_folder
 from stablessm_core.config import RunConfig, parse_config, with_settings
 
 log = logging.getLogger("stablessm.server")
@@ -43,9 +43,9 @@ def absent(run_id: int) -> NotFound:
     return NotFound(f"there is no run {run_id}", field="run_id")
 
 
-def run_shown(session: Session, run_id: int) -> dict[str, Any]:
+def run_shown(session: Session, run_id: int, lease_seconds: float) -> dict[str, Any]:
     """RunAnswer. Raises NotFound."""
-    return run_answers(session, [_row(session, run_id)])[0]
+    return run_answers(session, [_row(session, run_id)], lease_seconds)[0]
 
 
 def _row(session: Session, run_id: int) -> Row[Any]:
@@ -90,7 +90,7 @@ Listed = Annotated[ListQuery, Query()]
 
 
 @router.get("", response_model=RunList)
-def index(database: DatabaseDep, query: Listed) -> Response:
+def index(database: DatabaseDep, settings: SettingsDep, query: Listed) -> Response:
     """Runs by filter, page by page.
 
     `q` is a list of `field op value` with `= != < <= > >= ~`, all of which must hold, or words of the name. Fields are `reparam`,
@@ -98,14 +98,14 @@ def index(database: DatabaseDep, query: Listed) -> Response:
     """
     with database.glance() as session:
         page = listed(session, query)
-        runs = b",".join(runs_json(session, page.runs))
+        runs = b",".join(runs_json(session, page.runs, settings.lease_seconds))
     return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
 
 
-def run_page(session: Session, query: ListQuery) -> dict[str, Any]:
+def run_page(session: Session, query: ListQuery, lease_seconds: float) -> dict[str, Any]:
     """RunList for the query. Raises Invalid."""
     page = listed(session, query)
-    return {"runs": run_answers(session, page.runs), "next_cursor": page.next_cursor}
+    return {"runs": run_answers(session, page.runs, lease_seconds), "next_cursor": page.next_cursor}
 
 
 def listed(session: Session, query: ListQuery) -> RunPage:
@@ -127,10 +127,10 @@ def refused_filter(error: FilterError) -> Invalid:
 
 
 @router.get("/{run_id}", response_model=RunAnswer)
-def show(run_id: RunId, database: DatabaseDep) -> Response:
+def show(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Response:
     """One run with its complete configuration, progress and result."""
     with database.glance() as session:
-        return json_response(runs_json(session, [_row(session, run_id)])[0])
+        return json_response(runs_json(session, [_row(session, run_id)], settings.lease_seconds)[0])
 
 
 @router.patch("/{run_id}", response_model=RunAnswer)
@@ -198,16 +198,16 @@ def clone(
     config = parse_config(with_settings(base, request.set if request else {}))
     run, _ = submit_run(database, settings, config, cloned_from=run_id, submitted_by=principal.token_id, place=place)
     response.headers["Location"] = f"/api/runs/{run.id}"
-    return _answer(database, run.id)
+    return _answer(database, settings, run.id)
 
 
-def _answer(database: Database, run_id: int) -> dict[str, Any]:
+def _answer(database: Database, settings: Settings, run_id: int) -> dict[str, Any]:
     with database.glance() as session:
-        return run_shown(session, run_id)
+        return run_shown(session, run_id, settings.lease_seconds)
 
 
 def _written(request: Request, database: Database, run_id: int) -> dict[str, Any]:
-    answer = _answer(database, run_id)
+    answer = _answer(database, request.app.state.settings, run_id)
     request.state.attempt = answer["attempt"]  # for the log's line about this write
     return answer
 

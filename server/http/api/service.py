@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from server.database.connection import Database
 from server.database.revision import SchemaMismatch
 from server.errors import Unavailable
-from server.http.api.deps import DatabaseDep
+from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.metrics import Metrics
 from server.http.schemas.runs import Health, WorkerList
 from server.runs.answers import worker_answers
@@ -25,10 +25,10 @@ router = APIRouter(tags=["service"])
 
 
 @router.get("/api/workers", response_model=WorkerList)
-def workers(database: DatabaseDep) -> Any:
+def workers(database: DatabaseDep, settings: SettingsDep) -> Any:
     """Known workers: what each can do, its last sign of life, what it trains."""
     with database.read() as session:
-        return {"workers": worker_answers(session)}
+        return {"workers": worker_answers(session, settings.lease_seconds)}
 
 
 @router.get("/healthz", response_model=Health)

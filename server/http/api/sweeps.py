@@ -33,18 +33,18 @@ def submit(request: SweepRequest, database: DatabaseDep, settings: SettingsDep, 
     sweep_id = submit_sweep(
         database, settings, request.base, request.grid, submitted_by=principal.token_id, place=columns(request)
     )
-    return show(sweep_id, database)
+    return show(sweep_id, database, settings)
 
 
 @router.get("/{sweep_id}", response_model=SweepAnswer)
-def show(sweep_id: SweepId, database: DatabaseDep) -> Any:
+def show(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> Any:
     """A sweep with all its runs."""
     with database.read() as session:
-        return sweep_answer(session, find_sweep(session, sweep_id))
+        return sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
 
 
 @router.post("/{sweep_id}/cancel", response_model=SweepAnswer)
-def cancel(sweep_id: SweepId, database: DatabaseDep) -> Any:
+def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> Any:
     """Stop every run of a sweep that waits or trains, as `POST /api/runs/{id}/cancel` does; the others stay as they are."""
     with database.write() as session:
         find_sweep(session, sweep_id)
@@ -55,4 +55,4 @@ def cancel(sweep_id: SweepId, database: DatabaseDep) -> Any:
                 lifecycle.request_cancel(session, run_id)
             except (lifecycle.NotAllowed, LookupError):
                 pass  # it has ended meanwhile
-    return show(sweep_id, database)
+    return show(sweep_id, database, settings)

@@ -7,11 +7,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.database.models import AlertRow, Run, Transition, Worker
+from server.database.models import Run, Transition, Worker
 from server.runs import lifecycle, queues
 from server.series.recording import store_checkpoint
 from tests.server.recording import CPU, Recording, claim, claimed, config, run_of, submitted
@@ -170,65 +170,6 @@ def test_cancel_and_resume_know_the_status_they_need(database: Database) -> None
         lifecycle.resume_run(session, 99)
     own = claim(database)
     assert (own.run_id, own.attempt) == (run_id, 1)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def watched(
-    database: Database, reaper: lifecycle.Reaper, clock: Clock, seconds: float, step: float = 5.0
-) -> list[lifecycle.Lost]:
-    lost = []
-    for _ in range(int(seconds / step)):
-        clock.now += step
-        lost += reaper.tick(database)
-    return lost
-
-
-def test_the_reaper_brings_back_a_run_whose_heart_stopped(database: Database) -> None:
-    silent, beating = claimed(database), claimed(database)
-    clock = Clock()
-    reaper = lifecycle.Reaper(30.0, clock)
-    assert reaper.tick(database) == []
-    for _ in range(5):
-        assert watched(database, reaper, clock, 5) == []
-        with database.write() as session:
-            lifecycle.heartbeat(session, beating.run_id, beating.attempt)
-    assert watched(database, reaper, clock, 5) == [lifecycle.Lost(silent.run_id, 1, "queued")]
-    assert "no heartbeat for 30 s" in run_of(database, silent.run_id).status_reason
-    assert run_of(database, beating.run_id).status == "running"
-    with database.read() as session:
-        alert = session.scalars(select(AlertRow)).one()
-        seq = session.scalar(select(func.max(Transition.seq)).where(Transition.run_id == silent.run_id))
-    assert (alert.kind, alert.run_id, alert.seq) == ("worker_lost", silent.run_id, seq)
-
-
-def test_a_new_attempt_gets_a_full_lease(database: Database) -> None:
-    own = claimed(database)
-    clock = Clock()
-    reaper = lifecycle.Reaper(30.0, clock)
-    reaper.tick(database)
-    watched(database, reaper, clock, 25)
-    with database.write() as session:
-        lifecycle.release(session, own.run_id, own.attempt, "drained")
-    claim(database)
-    assert watched(database, reaper, clock, 25) == []
-    assert [lost.attempt for lost in watched(database, reaper, clock, 15)] == [2]
-
-
-def test_a_reaper_that_was_blind_reaps_nobody_at_once(database: Database) -> None:
-    claimed(database)
-    clock = Clock()
-    reaper = lifecycle.Reaper(30.0, clock)
-    reaper.tick(database)
-    clock.now += 600  # the database was away, or the machine slept
-    assert reaper.tick(database) == []
-    assert watched(database, reaper, clock, 25) == []
-    assert len(watched(database, reaper, clock, 10)) == 1
 
 
 def test_a_run_that_loses_three_workers_fails_unless_it_gets_on(database: Database) -> None:

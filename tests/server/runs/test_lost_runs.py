@@ -1,0 +1,93 @@
+"""Lost runs are found by their silence, on the finder's own clock, and given back once."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import func, select
+
+from server.database.connection import Database
+from server.database.models import AlertRow, Transition
+from server.runs import lifecycle
+from server.runs.lost_runs import TICK_SECONDS, LostRun, LostRunReaper
+from server.settings import Settings
+from tests.server.recording import claim, claimed, run_of
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watched(reaper: LostRunReaper, clock: Clock, seconds: float, step: float = 5.0) -> list[LostRun]:
+    lost = []
+    for _ in range(int(seconds / step)):
+        clock.now += step
+        lost += reaper.reap()
+    return lost
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reaper(database: Database, clock: Clock) -> LostRunReaper:
+    return LostRunReaper(database, 30.0, clock=clock)
+
+
+def test_a_silent_run_goes_back_to_the_queue_and_a_beating_one_does_not(database: Database, clock: Clock) -> None:
+    silent, beating = claimed(database), claimed(database)
+    told: list[int] = []
+    reaper = LostRunReaper(database, 30.0, on_lost=told.append, clock=clock)
+    assert reaper.reap() == []
+    for _ in range(5):
+        assert watched(reaper, clock, 5) == []
+        with database.write() as session:
+            lifecycle.heartbeat(session, beating.run_id, beating.attempt)
+    assert watched(reaper, clock, 5) == [LostRun(silent.run_id, 1, "queued")]
+    assert told == [silent.run_id]
+    assert "no heartbeat for 30 s" in run_of(database, silent.run_id).status_reason
+    assert run_of(database, beating.run_id).status == "running"
+    with database.read() as session:
+        alert = session.scalars(select(AlertRow)).one()
+        seq = session.scalar(select(func.max(Transition.seq)).where(Transition.run_id == silent.run_id))
+    assert (alert.kind, alert.run_id, alert.seq) == ("worker_lost", silent.run_id, seq)
+    with database.write() as session:
+        assert lifecycle.heartbeat(session, silent.run_id, 1) is None, "who wakes up later has lost its lease"
+
+
+def test_two_reapers_give_a_run_back_once(database: Database, clock: Clock, reaper: LostRunReaper) -> None:
+    own = claimed(database)
+    other = LostRunReaper(database, 30.0, clock=clock)
+    found = []
+    for _ in range(8):
+        clock.now += 5.0
+        found += reaper.reap() + other.reap()
+    assert found == [LostRun(own.run_id, 1, "queued")]
+
+
+def test_a_new_attempt_gets_a_full_lease(database: Database, clock: Clock, reaper: LostRunReaper) -> None:
+    own = claimed(database)
+    reaper.reap()
+    watched(reaper, clock, 25)
+    with database.write() as session:
+        lifecycle.release(session, own.run_id, own.attempt, "drained")
+    claim(database)
+    assert watched(reaper, clock, 25) == []
+    assert [lost.attempt for lost in watched(reaper, clock, 15)] == [2]
+
+
+def test_a_reaper_that_was_blind_reaps_nobody_at_once(database: Database, clock: Clock, reaper: LostRunReaper) -> None:
+    claimed(database)
+    reaper.reap()
+    clock.now += 600  # the database was away, or the machine slept
+    assert reaper.reap() == []
+    assert watched(reaper, clock, 25) == []
+    assert len(watched(reaper, clock, 10)) == 1
+
+
+def test_a_lost_worker_is_noticed_within_thirty_seconds() -> None:
+    assert Settings().lease_seconds + 2 * TICK_SECONDS <= 30

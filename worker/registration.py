@@ -1,0 +1,126 @@
+"""The worker's row in the database: what it can do, and its signs of life."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import update
+
+from server.database.connection import Database
+from server.database.models import Worker
+from server.database.revision import SchemaMismatch
+from server.runs import lifecycle
+from server.settings import Settings
+from stablessm_core.tasks.requirements import available_data
+from worker.pipe import Message
+from worker.write_statistics import Numbers
+from worker.writer import AWAY
+
+HEARTBEAT_SECONDS = 2.0
+SCHEMA_SECONDS = 0.2
+DATA_SECONDS = 30.0  # between two looks at the data sets; a look at unchanged files costs a stat each
+
+log = logging.getLogger(__name__)
+
+
+class Registration(threading.Thread):
+    """Registers the worker and moves its heartbeat until `stop` is set; the worker itself signs off.
+
+    `fixed`: capabilities that do not change ("gpus", "queues"). `on_schema` is called once, when the database has the schema
+    that this program needs. `statistics` gives the sums of what was written here, shown in the row for /metrics.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        worker: dict[str, Any],
+        fixed: Message,
+        *,
+        stop: threading.Event,
+        statistics: Callable[[], Numbers],
+        on_schema: Callable[[], None],
+    ) -> None:
+        super().__init__(name="worker-heartbeat", daemon=True)
+        self._database, self._data_root, self._worker, self._fixed = database, settings.data_root, worker, fixed
+        self._stopping, self._statistics, self._on_schema = stop, statistics, on_schema
+        self._machine: Message = {}  # what the training processes report
+        self._data: dict[str, str] | None = None  # data sets; they come and go while a worker lives
+        self._data_at = float("-inf")
+        self._data_known = threading.Event()
+        self._changed = threading.Event()
+        self._registered: Message | None = None
+
+    def set_machine(self, machine: Message) -> None:
+        """What a training process reports of this machine; a change is stored at once."""
+        if machine != self._machine:
+            self._machine = machine
+            self._changed.set()
+
+    def wait_data_known(self, timeout: float) -> None:
+        """Until the schema fits and the data sets were looked at, or `wake` was called."""
+        self._data_known.wait(timeout)
+
+    def wake(self) -> None:
+        """End every wait: the worker stops."""
+        self._changed.set()
+        self._data_known.set()
+
+    def capabilities(self) -> Message | None:
+        """What this worker can do, which decides the runs it claims; None until all of it is known."""
+        if self._data is None or not self._machine:
+            return None
+        return self._machine | self._fixed | {"data": self._data}
+
+    def run(self) -> None:
+        schema_fits = False
+        while not self._stopping.is_set():
+            self._changed.clear()
+            try:
+                if not schema_fits:
+                    self._wait_for_schema()
+                    if self._stopping.is_set():
+                        return
+                    schema_fits = True
+                    self._on_schema()
+                self._beat()
+            except AWAY as error:
+                log.warning("no sign of life, database away: %s", error.args[0])
+            except Exception:
+                log.exception("no sign of life")
+            self._changed.wait(HEARTBEAT_SECONDS)
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._data_at > DATA_SECONDS:
+            self._data, self._data_at = available_data(self._data_root), time.monotonic()
+            self._data_known.set()
+        known = self.capabilities()
+        if known is None:
+            return
+        with self._database.write() as session:
+            if known != self._registered or not lifecycle.beat_worker(session, self._worker["worker_id"]):
+                lifecycle.register_worker(session, **self._worker, capabilities=known)
+            if (writes := self._statistics())["values_recorded"]:
+                shown = known | {"writes": writes}  # nothing is decided by it
+                session.execute(update(Worker).where(Worker.id == self._worker["worker_id"]).values(capabilities=shown))
+        self._registered = known
+
+    def _wait_for_schema(self) -> None:
+        # server and worker may be started together: the server migrates meanwhile
+        logged = False
+        while not self._stopping.is_set():
+            try:
+                self._database.check_schema()
+                return
+            except SchemaMismatch as error:
+                why = str(error)
+            except AWAY as error:
+                why = str(error.args[0])
+            if not logged:
+                log.info("waiting for the database: %s", why)
+                logged = True
+            self._stopping.wait(SCHEMA_SECONDS)
