@@ -9,10 +9,10 @@ SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check quick-tests test attack chaos load lint format docs audit clean
+.PHONY: help setup run check quick-tests test attack chaos load lint lint-js format docs audit clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP)  ## build .venv from constraints.txt; does nothing when up to date
 
@@ -48,11 +48,21 @@ chaos: setup  ## break real services 200 times while runs train, and judge every
 load: setup  ## measure what the service bears, beside what it promises; ARGS="viewers" for one part, --short to rehearse
 	$(BIN)/python -m benchmarks.load $(ARGS)
 
-lint: setup  ## formatting, ruff, types, who may import whom
+lint: setup lint-js  ## formatting, ruff, types, who may import whom, JavaScript
 	$(BIN)/ruff format --check $(wildcard $(SOURCES))
 	$(BIN)/ruff check $(wildcard $(SOURCES))
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# node_modules is for these checks alone: the pages are served as they are
+lint-js:  ## lint and type-check web/static; needs npm
+	@if command -v npm >/dev/null; then $(MAKE) --silent web/node_modules/.installed && npm --prefix web run --silent check; \
+	elif [ -n "$$CI" ] && [ "$$CI" != false ]; then echo "make lint-js: npm not found; JavaScript cannot be checked (apt-get install npm)" >&2; exit 1; \
+	else echo "make lint-js: npm not found; JavaScript was NOT CHECKED (apt-get install npm)" >&2; fi
+
+web/node_modules/.installed: web/package.json web/package-lock.json
+	@npm --prefix web ci --silent --no-audit --no-fund
+	@touch $@
 
 format: setup  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))

@@ -272,7 +272,7 @@ def test_form_offers_every_field_of_the_configuration() -> None:
 @pytest.mark.parametrize("module", sorted(p.name for p in (WEB / "static").glob("*.js")))
 def test_modules_stay_small_write_text_only_and_leave_plotly_to_the_chart(module: str) -> None:
     source = (WEB / "static" / module).read_text()
-    assert source.count("\n") <= 120
+    assert source.count("\n") <= 180
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", source)
     assert "Plotly." not in source or module == "chart.js"
     for imported in re.findall(r'from "(.+?)"|import "(.+?)"', source):

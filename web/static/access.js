@@ -1,17 +1,27 @@
-// The access page: creates tokens and webhooks, and shows the secret that comes back this once.
+// The access page: creates tokens and webhooks, and shows the secret, which the server tells only once.
 
-import { send } from "./api.js";
+import { describe, send } from "./api.js";
+import { find, findAll, given } from "./dom.js";
 import { toast } from "./toast.js";
 
+/** @param {FormData} form @param {string} name */
+const text = (form, name) => String(form.get(name) ?? "").trim();
+
+/** @type {Record<string, (form: FormData) => object>} */
 const bodies = {
   "/api/tokens": (form) => ({
-    name: form.get("name").trim(),
-    scope: form.get("scope"),
-    expires_at: form.get("days") ? Date.now() / 1000 + Number(form.get("days")) * 86_400 : null,
+    name: text(form, "name"),
+    scope: text(form, "scope"),
+    expires_at: text(form, "days") ? Date.now() / 1000 + Number(text(form, "days")) * 86_400 : null,
   }),
-  "/api/webhooks": (form) => ({ url: form.get("url").trim(), events: form.get("events").split(/[\s,]+/).filter(Boolean) }),
+  "/api/webhooks": (form) => ({ url: text(form, "url"), events: text(form, "events").split(/[\s,]+/).filter(Boolean) }),
 };
 
+/**
+ * @param {HTMLElement} output
+ * @param {string} label
+ * @param {string} secret
+ */
 function show(output, label, secret) {
   const code = document.createElement("code");
   code.textContent = secret;
@@ -30,17 +40,17 @@ function show(output, label, secret) {
   output.hidden = false;
 }
 
-for (const form of document.querySelectorAll("form[data-create]")) {
+for (const form of findAll("form[data-create]", HTMLFormElement)) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const url = form.dataset.create;
+    const url = given(form, "create");
     try {
       const made = await send("POST", url, bodies[url](new FormData(form)));
       const label = made.secret ? `The secret of ${made.name}, shown this once:` : "The key of its signatures, shown this once:";
-      show(form.parentElement.querySelector("[data-secret]"), label, made.secret ?? made.signing_key);
+      show(find("[data-secret]", HTMLElement, form.parentElement ?? document), label, made.secret ?? made.signing_key);
       form.reset();
     } catch (error) {
-      toast(error.allowed ? `${error.message} (allowed: ${error.allowed})` : error.message, "critical");
+      toast(describe(error), "critical");
     }
   });
 }

@@ -1,21 +1,58 @@
 // Requests to the API: JSON in, JSON out, refusals as ApiError with the field they name.
 
+/** @typedef {{message: string, code?: string, field?: string, allowed?: string}} Refusal */
+
 export class ApiError extends Error {
+  /**
+   * @param {number} status
+   * @param {Refusal} refusal
+   */
   constructor(status, { message, code, field, allowed }) {
     super(message);
-    Object.assign(this, { status, code, field, allowed });
+    this.status = status;
+    this.code = code;
+    this.field = field;
+    this.allowed = allowed;
   }
 }
 
+/** @param {unknown} error */
+export function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/**
+ * The message, and what would have been allowed.
+ * @param {unknown} error
+ */
+export function describe(error) {
+  return error instanceof ApiError && error.allowed ? `${error.message} (allowed: ${error.allowed})` : messageOf(error);
+}
+
+/**
+ * @param {string} url
+ * @param {{signal?: AbortSignal}} [options]
+ */
 export function get(url, { signal } = {}) {
   return request(url, { signal });
 }
 
+/**
+ * @param {string} method
+ * @param {string} url
+ * @param {unknown} [body]
+ */
 export function send(method, url, body) {
+  /** @type {Record<string, string>} */
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   return request(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
 }
 
+/**
+ * @param {string} url
+ * @param {RequestInit & {headers?: Record<string, string>}} options
+ * @returns {Promise<any>} the answer's JSON; the modules' own types say what they expect of it
+ */
 async function request(url, options) {
   const answer = await fetch(url, { ...options, headers: { Accept: "application/json", ...options.headers } });
   if (answer.status === 204) return null;

@@ -1,5 +1,4 @@
-// Puts series into the figures of web/figures.py, as web/binding.py does on the server (a test compares the two).
-// data: series name -> buckets (see typed.js); items: what template traces are copied for.
+// Puts series into the figures of web/charts, as web/binding.py does on the server (a test compares the two).
 
 import { escapeMarkup } from "./format.js";
 import { band, median } from "./edges.js";
@@ -7,19 +6,35 @@ import { heat } from "./heat.js";
 import { alertLines, marks, ranges } from "./marks.js";
 import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
 
+/**
+ * @typedef {object} Context what is the same for all traces of a figure
+ * @property {(Item | RangeItem)[]} items
+ * @property {AlertAnswer[]} alerts
+ * @property {Colors} colors
+ * @property {boolean} log
+ */
+
+/**
+ * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
+ * @param {Figure} figure
+ * @param {SeriesByName} data
+ * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors}} [options]
+ * @returns {Figure}
+ */
 export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {} } = {}) {
   const layout = structuredClone(figure.layout);
-  const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", layer));
-  const context = { items: items ?? [], colors, log: layout.yaxis?.type === "log" };
-  context.alerts = alerts.filter((alert) => own.includes(alert.series));
+  const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
+  const shown = alerts.filter((alert) => own.includes(alert.series));
+  const context = { items: items ?? [], alerts: shown, colors, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
     const { each, series = "" } = template.meta;
-    const name = series.replace("{layer}", layer);
+    const name = series.replace("{layer}", String(layer));
     for (const item of copies(each, items, data[name])) {
       const trace = copy(template, item, colors);
-      const key = name.replace("{run}", item.key).replace("{map}", item.key);
-      const filled = fill(trace, data[key], item, context);
+      const of = String(item?.key);
+      const key = name.replace("{run}", of).replace("{map}", of);
+      const filled = fill(trace, data[key], item?.column ?? 0, context);
       const marker = { ...trace.marker, ...filled.marker };
       traces.push({ ...trace, ...filled, ...(Object.keys(marker).length ? { marker } : {}) });
     }
@@ -27,46 +42,68 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
   return { data: traces, layout };
 }
 
+/**
+ * @param {string | undefined} each
+ * @param {(Item | RangeItem)[] | null} items
+ * @param {Buckets | undefined} series
+ * @returns {(Item | null)[]}
+ */
 function copies(each, items, series) {
-  if (!each) return [{}];
+  if (!each) return [null];
   if (each === "eigenvalue" && items === null) return series ? eigenvalueItems(topEigenvalues(series)) : [];
-  return (items ?? []).slice(0, MAX_LINES);
+  return (items ?? []).filter((item) => "key" in item).slice(0, MAX_LINES);
 }
 
+/**
+ * @param {Trace} template
+ * @param {Item | null} item
+ * @param {Colors} colors
+ */
 function copy(template, item, colors) {
   const trace = structuredClone(template);
-  if (item.key !== undefined) {
-    for (const field of ["name", "hovertemplate"]) {
-      for (const word of ["key", "label"]) {
-        // a function, or "$&" in a run's name would be read as a pattern
-        trace[field] = (trace[field] ?? "").replaceAll(`{${word}}`, () => escapeMarkup(item[word]));
-      }
+  for (const field of item ? /** @type {const} */ (["name", "hovertemplate"]) : []) {
+    for (const word of /** @type {const} */ (["key", "label"])) {
+      // a function, or "$&" in a run's name would be read as a pattern
+      trace[field] = (trace[field] ?? "").replaceAll(`{${word}}`, () => escapeMarkup(item?.[word]));
     }
   }
-  if (item.color) trace.meta.color = item.color;
-  const color = colors[trace.meta.color];
-  for (const part of ["line", "marker"]) {
-    if (color && trace[part]?.color) trace[part].color = color;
-    if (item.dash && trace[part]?.dash) trace[part].dash = item.dash;
+  if (item?.color) trace.meta.color = item.color;
+  const color = colors[trace.meta.color ?? ""];
+  for (const part of [trace.line, trace.marker]) {
+    if (color && part?.color) part.color = color;
   }
+  if (item?.dash && trace.line?.dash) trace.line.dash = item.dash;
   if (color && trace.fillcolor) trace.fillcolor = `${color}29`; // as #rrggbbaa, 16 %
   return trace;
 }
 
-function fill(trace, series, item, { items, alerts, log, colors }) {
+/**
+ * @param {Trace} trace
+ * @param {Buckets | undefined} series
+ * @param {number} c the column of a line
+ * @param {Context} context
+ * @returns {Partial<Trace>}
+ */
+function fill(trace, series, c, { items, alerts, log, colors }) {
   const { field, value, severity } = trace.meta;
   if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity));
-  if (field === "range" || field === "median_of") return ranges(trace.meta, items, colors);
+  if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
   if (!series?.step.length) return { x: [], y: [], visible: field === "last" || field === "heat" };
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
   if (field === "nonfinite" || field === "nonpositive") return marks(series, field);
   if (field.startsWith("heat")) return heat(series, trace.meta);
-  const y = line(series, field, item.column ?? 0, log);
+  const y = line(series, field, c, log);
   for (let i = 0; i < y.length; i += 1) if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) y[i] = NaN;
   return { x: step, y };
 }
 
+/**
+ * @param {Buckets} series
+ * @param {string} field
+ * @param {number} c
+ * @param {boolean} log
+ */
 function line(series, field, c, log) {
   if (field === "last") return column(series, c);
   if (field === "median") return median(series);
@@ -74,6 +111,10 @@ function line(series, field, c, log) {
   return field === "min" ? low : high;
 }
 
+/**
+ * @param {Buckets} series
+ * @param {number} c
+ */
 function column({ step, width, last }, c) {
   const y = new Float32Array(step.length);
   for (let i = 0; i < y.length; i += 1) y[i] = last[i * width + c];

@@ -1,7 +1,12 @@
 // Between form fields and the run configuration: pure functions on plain objects.
 
-// The value a field's text means; undefined for "leave it out". Text that is no number stays text: the server says why not.
-export function parseField(type, text, checked) {
+/**
+ * The value a field's text means. Text that is no number stays text: the server says why it is refused.
+ * @param {string | undefined} type the field's data-type
+ * @param {string} text
+ * @param {boolean} [checked]
+ */
+export function parseField(type, text, checked = false) {
   if (type === "boolean") return checked;
   const trimmed = text.trim();
   if (type === "tags") return trimmed ? trimmed.split(",").map((t) => t.trim()).filter(Boolean) : [];
@@ -11,24 +16,40 @@ export function parseField(type, text, checked) {
   return trimmed;
 }
 
+/** @param {string} text */
 export function toNumber(text) {
   return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
+/**
+ * @param {Record<string, any>} target
+ * @param {string} path
+ * @param {unknown} value
+ */
 export function setPath(target, path, value) {
   const names = path.split(".");
-  const last = names.pop();
+  const last = names.pop() ?? "";
   let at = target;
   for (const name of names) at = at[name] ??= {};
   at[last] = value;
 }
 
+/**
+ * @param {object} target
+ * @param {string} path
+ * @returns {unknown} undefined when there is nothing at the path
+ */
 export function getPath(target, path) {
-  return path.split(".").reduce((at, name) => at?.[name], target);
+  return path.split(".").reduce((/** @type {any} */ at, name) => at?.[name], target);
 }
 
-// The parts of `config` that differ from `defaults`; the task is always whole.
+/**
+ * The parts of `config` that differ from `defaults`; the task is always whole.
+ * @param {Record<string, any>} config
+ * @param {Record<string, any> | undefined} defaults
+ */
 export function differences(config, defaults) {
+  /** @type {Record<string, any>} */
   const out = {};
   for (const [key, value] of Object.entries(config)) {
     const usual = defaults?.[key];
@@ -41,7 +62,10 @@ export function differences(config, defaults) {
   return out;
 }
 
-// "0.1, 0.01" to numbers, "best, exp" to words; null for an empty field.
+/**
+ * "0.1, 0.01" to numbers, "best, exp" to words; null for an empty field.
+ * @param {string} text
+ */
 export function parseGrid(text) {
   const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
   return parts.length ? parts.map(toNumber) : null;

@@ -1,7 +1,12 @@
 // What is drawn over all eigenvalues of a step: the band from the smallest to the largest value, and the middle one.
 
-// Without gaps, across which a filled area would run: where nothing is finite the band has no height, and what a
-// logarithmic axis cannot show is the smallest value it can.
+/**
+ * Without gaps, across which a filled area would run: where nothing is finite the band has no height, and what a
+ * logarithmic axis cannot show is the smallest value it can.
+ * @param {Buckets} series
+ * @param {boolean} log
+ * @returns {[Float32Array, Float32Array]}
+ */
 export function band({ step, width, min, max }, log) {
   const low = extreme(min, step.length, width, (a, b) => a < b);
   const high = extreme(max, step.length, width, (a, b) => a > b);
@@ -10,6 +15,7 @@ export function band({ step, width, min, max }, log) {
     for (const edge of [low, high]) for (const v of edge) if (v > 0 && v < floor) floor = v;
     for (const edge of [low, high]) edge.forEach((v, i) => v <= 0 && (edge[i] = floor));
   }
+  /** @param {number} i */
   const known = (i) => Number.isFinite(low[i]) && Number.isFinite(high[i]);
   let before = low.findIndex((_, i) => known(i));
   if (before < 0) return [low, high];
@@ -20,6 +26,12 @@ export function band({ step, width, min, max }, log) {
   return [low, high];
 }
 
+/**
+ * @param {Float32Array} values
+ * @param {number} n
+ * @param {number} width
+ * @param {(a: number, b: number) => boolean} better
+ */
 function extreme(values, n, width, better) {
   const out = new Float32Array(n).fill(NaN);
   for (let i = 0; i < n * width; i += 1) {
@@ -29,6 +41,10 @@ function extreme(values, n, width, better) {
   return out;
 }
 
+/**
+ * @param {Buckets} series
+ * @returns {Float32Array}
+ */
 export function median({ step, width, last }) {
   return Float32Array.from(step, (_, i) => {
     const finite = last.subarray(i * width, (i + 1) * width).filter(Number.isFinite).sort();

@@ -1,5 +1,9 @@
 // Numbers, durations and times as people read them; text that is safe where Plotly reads markup.
 
+/**
+ * @param {JsonNumber | null | undefined} value
+ * @param {number} [digits]
+ */
 export function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   const x = Number(value);
@@ -11,6 +15,7 @@ export function number(value, digits = 4) {
   return String(Number(x.toPrecision(digits)));
 }
 
+/** @param {number | null | undefined} seconds */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds) || seconds < 0) return "–";
   if (seconds < 1) return "< 1 s";
@@ -21,12 +26,18 @@ export function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-// Seconds until the last step; null when nothing is known.
+/**
+ * Seconds until the last step; null when nothing is known.
+ * @param {number} step
+ * @param {number} steps
+ * @param {number | null} stepsPerSecond
+ */
 export function eta(step, steps, stepsPerSecond) {
-  if (!(stepsPerSecond > 0) || !(steps >= step)) return null;
+  if (stepsPerSecond === null || !(stepsPerSecond > 0) || !(steps >= step)) return null;
   return (steps - step) / stepsPerSecond;
 }
 
+/** @param {number} epochSeconds */
 export function ago(epochSeconds, nowSeconds = Date.now() / 1000) {
   const past = nowSeconds - epochSeconds;
   const span = duration(Math.abs(past)).replace(/ \d+ (s|min|h)$/, "");
@@ -34,14 +45,20 @@ export function ago(epochSeconds, nowSeconds = Date.now() / 1000) {
   return past < 5 ? "just now" : `${span} ago`;
 }
 
+/** @param {unknown} text */
 export function escapeMarkup(text) {
   return String(text ?? "").replace(/&/g, "&amp;").replace(/</g, "&lt;");
 }
 
-// "3, 17, 60-63" to [3, 17, 60, 61, 62, 63]; what is not an eigenvalue below `width` is left out.
+/**
+ * "3, 17, 60-63" to [3, 17, 60, 61, 62, 63]; what is not an eigenvalue below `width` is left out.
+ * @param {string} text
+ * @param {number} width
+ */
 export function parseIndices(text, width) {
+  /** @type {Set<number>} */
   const found = new Set();
-  for (const part of String(text).split(/[\s,;]+/)) {
+  for (const part of text.split(/[\s,;]+/)) {
     const match = /^(\d+)(?:[-–](\d+))?$/.exec(part);
     if (!match) continue;
     const [low, high] = [Number(match[1]), Number(match[2] ?? match[1])];

@@ -7,7 +7,10 @@ const WORST = ["failed", "diverged", "running", "queued", "cancelled", "finished
 const ROWS_FIRST = "model.reparameterization.name";
 const COLUMNS_FIRST = "optimizer.lr";
 
-// [row path, column path]; a sweep over one thing has one row.
+/**
+ * [row path, column path]; a sweep over one thing has one row.
+ * @param {Record<string, unknown[]>} grid
+ */
 export function axes(grid) {
   const paths = Object.keys(grid).filter((path) => path !== "train.seed" || Object.keys(grid).length === 1);
   const row = paths.includes(ROWS_FIRST) ? ROWS_FIRST : paths.length > 1 ? paths[0] : null;
@@ -16,17 +19,30 @@ export function axes(grid) {
   return [row, column];
 }
 
-// Rows of cells {status, finite, total, done, loss, runs}; loss is the mean of the finite ones, never of a silent part.
+/**
+ * Rows of cells.
+ * @param {SweepAnswer} sweep
+ */
 export function cells(sweep) {
   const [row, column] = axes(sweep.grid);
+  /** @param {string | null} path */
   const values = (path) => (path ? sweep.grid[path] : [null]);
   return values(row).map((r) => values(column).map((c) => cell(sweep.runs.filter((run) => is(run, row, r) && is(run, column, c)))));
 }
 
+/**
+ * @param {RunAnswer} run
+ * @param {string | null} path
+ * @param {unknown} value
+ */
 const is = (run, path, value) => path === null || JSON.stringify(getPath(run.config, path)) === JSON.stringify(value);
 
+/**
+ * One cell; `loss` is the mean of the finite ones, and `finite` of `total` says how many those are.
+ * @param {RunAnswer[]} runs
+ */
 export function cell(runs) {
-  const losses = runs.map(finalLoss).filter((loss) => loss !== null && Number.isFinite(loss));
+  const losses = runs.map(finalLoss).filter((loss) => loss !== null).filter(Number.isFinite);
   const ended = runs.filter((run) => !["queued", "running"].includes(run.status));
   const finite = ended.filter((run) => run.status === "finished" && Number.isFinite(finalLoss(run) ?? NaN)).length;
   const status = WORST.find((s) => runs.some((run) => run.status === s)) ?? "queued";
@@ -34,10 +50,14 @@ export function cell(runs) {
   return { status, finite, total: runs.length, done: ended.length, loss, runs };
 }
 
-// Series "sweep/<map>" for the chart of final loss by learning rate; a cell with a lost run is not a number there.
+/**
+ * Series "sweep/<map>" for the chart of final loss by learning rate; a cell with a lost run is not a number there.
+ * @param {SweepAnswer} sweep
+ */
 export function lossByRate(sweep) {
   const maps = [...new Set(sweep.runs.map((run) => run.config.model.reparameterization.name))];
   const rates = [...new Set(sweep.runs.map((run) => run.config.optimizer.lr))].sort((a, b) => a - b);
+  /** @type {SeriesByName} */
   const data = {};
   for (const map of maps) {
     const last = Float32Array.from(rates, (lr) => {

@@ -1,25 +1,25 @@
 // What no axis can show, as markers at the chart's edge: NaN, infinities, values below a logarithmic axis; alerts; ranges.
 
 import { escapeMarkup, number } from "./format.js";
+import { kindOf, NONFINITE } from "./nonfinite.js";
 
-export const NONFINITE = ["NaN", "Infinity", "-Infinity"];
-const SYMBOLS = ["x", "triangle-up", "triangle-down"];
+const SYMBOLS = ["x", "triangle-up", "triangle-down"]; // one for each of NONFINITE
 const EDGE = [0.97, 0.97, 0.03];
 const MAX_MARKERS = 100;
 const SIGNIFICANT = new Intl.NumberFormat("en-US");
 
-// -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf.
-export function kindOf(last, nonfinite) {
-  if (last === Infinity) return 1;
-  if (last === -Infinity) return 2;
-  return nonfinite > 0 ? 0 : -1;
-}
+/** @typedef {{step: number, row: number, kind: number, text: string}} Hit a row with a value to mark; `kind` as in NONFINITE */
 
+/**
+ * @param {Buckets} series
+ * @param {"nonfinite" | "nonpositive"} field
+ * @returns {Partial<Trace>}
+ */
 export function marks(series, field) {
   const hits = [];
   for (let row = 0; row < series.step.length; row += 1) {
-    const hit = field === "nonpositive" ? below(series, row) : nonfinite(series, row);
-    if (hit) hits.push({ ...hit, row });
+    const hit = field === "nonpositive" ? below(series, row) : lost(series, row);
+    if (hit) hits.push(hit);
   }
   const shown = thin(hits);
   const marker = field === "nonpositive" ? {} : { marker: { size: 9, symbol: shown.map((h) => SYMBOLS[h.kind]) } };
@@ -27,10 +27,15 @@ export function marks(series, field) {
   return { x: shown.map((h) => h.step), y, text: shown.map((h) => h.text), visible: shown.length > 0, ...marker };
 }
 
-function nonfinite({ step, width, last, nonfinite: count }, row) {
+/**
+ * @param {Buckets} series
+ * @param {number} row
+ * @returns {Hit | null}
+ */
+function lost({ step, width, last, nonfinite }, row) {
   let [kind, first, hits] = [-1, -1, 0];
   for (let c = 0; c < width; c += 1) {
-    const k = kindOf(last[row * width + c], count[row * width + c]);
+    const k = kindOf(last[row * width + c], nonfinite[row * width + c]);
     if (k < 0) continue;
     kind = Math.max(kind, k);
     if (first < 0) first = c;
@@ -38,9 +43,14 @@ function nonfinite({ step, width, last, nonfinite: count }, row) {
   }
   if (!hits) return null;
   const where = width === 1 ? "" : ` in ${which(first, hits)}`;
-  return { step: step[row], kind, text: `step ${step[row]}: ${NONFINITE[kind]}${where}` };
+  return { step: step[row], row, kind, text: `step ${step[row]}: ${NONFINITE[kind]}${where}` };
 }
 
+/**
+ * @param {Buckets} series
+ * @param {number} row
+ * @returns {Hit | null}
+ */
 function below({ step, width, min }, row) {
   let [first, hits, least] = [-1, 0, Infinity];
   for (let c = 0; c < width; c += 1) {
@@ -52,12 +62,19 @@ function below({ step, width, min }, row) {
   }
   if (!hits) return null;
   const what = width === 1 ? "value" : which(first, hits);
-  return { step: step[row], text: `step ${step[row]}: ${what} at ${number(least, 6)}` };
+  return { step: step[row], row, kind: -1, text: `step ${step[row]}: ${what} at ${number(least, 6)}` };
 }
 
+/**
+ * @param {number} first
+ * @param {number} hits
+ */
 const which = (first, hits) => `eigenvalue ${first}${hits > 1 ? ` and ${hits - 1} more` : ""}`;
 
-// All of them, or, beyond MAX_MARKERS, the beginnings of stretches and evenly spaced ones.
+/**
+ * All of them, or, beyond MAX_MARKERS, the beginnings of stretches and evenly spaced ones.
+ * @param {Hit[]} hits
+ */
 function thin(hits) {
   if (hits.length <= MAX_MARKERS) return hits;
   const every = Math.ceil(hits.length / MAX_MARKERS);
@@ -68,25 +85,40 @@ function thin(hits) {
   });
 }
 
-// One vertical line per alert, broken by nulls, with a diamond at its top.
+/**
+ * One vertical line per alert, broken by nulls, with a diamond at its top.
+ * @param {AlertAnswer[]} alerts
+ * @returns {Partial<Trace>}
+ */
 export function alertLines(alerts) {
-  const out = { x: [], y: [], text: [], marker: { symbol: "diamond", size: [] }, visible: alerts.length > 0 };
-  for (const { step, message } of alerts.slice(-50)) {
-    out.x.push(step, step, null);
-    out.y.push(0, 1, null);
-    out.text.push("", `step ${step}: ${escapeMarkup(message)}`, "");
-    out.marker.size.push(0, 10, 0);
-  }
-  return out;
+  const newest = alerts.slice(-50);
+  return {
+    x: newest.flatMap(({ step }) => [step, step, null]),
+    y: newest.flatMap(() => [0, 1, null]),
+    text: newest.flatMap(({ step, message }) => ["", `step ${step}: ${escapeMarkup(message)}`, ""]),
+    marker: { symbol: "diamond", size: newest.flatMap(() => [0, 10, 0]) },
+    visible: newest.length > 0,
+  };
 }
 
+/**
+ * @param {TraceMeta} meta
+ * @param {RangeItem[]} items
+ * @param {Colors} colors
+ * @returns {Partial<Trace>}
+ */
 export function ranges({ field, low, high }, items, colors) {
-  const numbers = (name) => Float64Array.from(items, (i) => (Number(i[name] ?? NaN) >= 0 && isFinite(i[name]) ? Number(i[name]) : NaN));
+  /** @param {RangeField} name */
+  const numbers = (name) => {
+    const values = items.map((item) => Number(item[name] ?? NaN));
+    return Float64Array.from(values, (v) => (v >= 0 && Number.isFinite(v) ? v : NaN));
+  };
   const y = items.map((item) => escapeMarkup(item.label));
-  const ends = ["min", "q05", "median", "max"].flatMap((name) => [...numbers(name)].filter((v) => v > 0));
+  const ends = /** @type {const} */ (["min", "q05", "median", "max"]).flatMap((name) => [...numbers(name)].filter((v) => v > 0));
   const floor = 0.1 * Math.min(1, ...ends); // where zero is drawn on the logarithmic axis
+  /** @param {Float64Array} values */
   const raised = (values) => values.map((v) => Math.max(v, floor));
-  if (field === "median_of") return { x: raised(numbers("median")), y };
+  if (field === "median_of" || !low || !high) return { x: raised(numbers("median")), y };
   const [from, to] = [numbers(low), numbers(high)];
   const hovertext = items.map((item, i) => {
     const counts = `${SIGNIFICANT.format(item.finite)} of ${SIGNIFICANT.format(item.total)} finite`;

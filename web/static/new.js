@@ -1,22 +1,54 @@
 // The submission form: possible choices only, a preview of what is sent, the server's refusals at their fields.
 
-import { send } from "./api.js";
+import { ApiError, messageOf, send } from "./api.js";
 import { differences, getPath, parseField, parseGrid, setPath, toNumber } from "./config_form.js";
+import { find, findAll, given } from "./dom.js";
 
-const form = document.querySelector("[data-new]");
-const defaults = JSON.parse(form.dataset.defaults);
-const maps = JSON.parse(form.dataset.maps);
-const inputs = [...form.querySelectorAll("[data-path]")];
-const places = [...form.querySelectorAll("[data-place]")];
-const input = (path) =>
-  inputs.find((i) => i.dataset.path === path && !i.closest("[data-task][hidden]")) ?? places.find((i) => i.dataset.place === path);
+/** @typedef {HTMLInputElement | HTMLSelectElement} Field */
+
+const form = find("form[data-new]", HTMLFormElement);
+/** @type {Record<string, unknown>} */
+const defaults = JSON.parse(given(form, "defaults"));
+/** @type {Record<string, string[]>} each map's forms: discrete, continuous */
+const maps = JSON.parse(given(form, "maps"));
+const inputs = fields("[data-path]");
+const places = fields("[data-place]");
+const submit = find("button[type=submit]", HTMLButtonElement, form);
+const formError = find("[data-form-error]", HTMLElement, form);
+
+/**
+ * @param {string} selector
+ * @returns {Field[]}
+ */
+function fields(selector) {
+  return findAll(selector, HTMLElement, form).filter((e) => e instanceof HTMLInputElement || e instanceof HTMLSelectElement);
+}
+
+/** @param {Field} element whether it belongs to another task than the chosen one */
+const isOfOtherTask = (element) => element.closest("[data-task][hidden]") !== null;
+
+/** @param {string} path */
+function fieldOf(path) {
+  return inputs.find((i) => i.dataset.path === path && !isOfOtherTask(i)) ?? places.find((i) => i.dataset.place === path);
+}
+
+/**
+ * A field that every version of the form has.
+ * @param {string} path
+ */
+function required(path) {
+  const element = fieldOf(path);
+  if (!element) throw new Error(`the form has no field ${path}`);
+  return element;
+}
 
 function config() {
   const out = {};
   for (const element of inputs) {
-    if (element.closest("[data-task][hidden]")) continue;
-    const { path, type } = element.dataset;
-    const value = parseField(path === "tags" ? "tags" : type, element.value, element.checked);
+    if (isOfOtherTask(element)) continue;
+    const { path = "", type } = element.dataset;
+    const checked = element instanceof HTMLInputElement && element.checked;
+    const value = parseField(path === "tags" ? "tags" : type, element.value, checked);
     // an empty field means null where that is allowed, else the default
     const nullable = getPath(defaults, path) === null || path === "name" || path.startsWith("alerts.");
     if (value !== null || nullable) setPath(out, path, value);
@@ -24,88 +56,103 @@ function config() {
   return differences(out, defaults);
 }
 
+/** @returns {Record<string, unknown[]>} */
 function grid() {
-  const fields = [...form.querySelectorAll("[data-grid]")].map((i) => [i.dataset.grid, parseGrid(i.value)]);
-  return Object.fromEntries(fields.filter(([, values]) => values));
+  const values = findAll("[data-grid]", HTMLInputElement, form).map((i) => /** @type {const} */ ([given(i, "grid"), parseGrid(i.value)]));
+  return Object.fromEntries(values.flatMap(([path, list]) => (list ? [[path, list]] : [])));
 }
 
+/** @returns {Record<string, any>} queue, priority and GPU, where they were changed */
 function place() {
-  const changed = places.filter((i) => i.value.trim() !== i.defaultValue);
-  return Object.fromEntries(changed.map((i) => [i.dataset.place, parseField(i.dataset.type, i.value) ?? ""]));
+  const changed = places.filter((i) => i.value.trim() !== (i instanceof HTMLInputElement ? i.defaultValue : ""));
+  return Object.fromEntries(changed.map((i) => [given(i, "place"), parseField(i.dataset.type, i.value) ?? ""]));
 }
 
+/** @returns {Record<string, any>} */
 function body() {
   const sweep = grid();
   return Object.keys(sweep).length ? { base: config(), grid: sweep, ...place() } : config();
 }
 
-// A clone is the other run with every section replaced, so that the new run knows where it came from.
+/**
+ * URL and body. A clone is the other run with every section replaced, so that the new run knows where it came from.
+ * @returns {[string, object]}
+ */
 function request() {
   const sent = body();
-  if (sent.grid) return [form.dataset.sweepUrl, sent];
+  if (sent.grid) return [given(form, "sweepUrl"), sent];
   const query = new URLSearchParams(place()).toString();
-  if (form.dataset.clone === undefined) return [form.dataset.submitUrl + (query && `?${query}`), sent];
+  if (form.dataset.clone === undefined) return [given(form, "submitUrl") + (query && `?${query}`), sent];
   const blank = { name: null, tags: [], model: {}, optimizer: {}, train: {}, telemetry: {}, alerts: {} };
-  return [form.dataset.submitUrl, { set: { ...blank, ...sent }, ...place() }];
+  return [given(form, "submitUrl"), { set: { ...blank, ...sent }, ...place() }];
 }
 
 function refresh() {
-  const task = input("task.name").value;
-  for (const part of form.querySelectorAll("[data-task]")) {
-    part.hidden = part.dataset.task !== task;
+  const task = required("task.name").value;
+  for (const part of findAll("[data-task]", HTMLElement, form)) part.hidden = part.dataset.task !== task;
+  const name = required("model.reparameterization.name").value;
+  const time = required("model.reparameterization.time");
+  if (time instanceof HTMLSelectElement) {
+    for (const option of time.options) option.disabled = !maps[name].includes(option.value);
+    if (time.selectedOptions[0].disabled) time.value = maps[name][0];
   }
-  const name = input("model.reparameterization.name").value;
-  const time = input("model.reparameterization.time");
-  for (const option of time.options) option.disabled = !maps[name].includes(option.value);
-  if (time.selectedOptions[0].disabled) time.value = maps[name][0];
-  for (const part of ["a", "b"]) input(`model.reparameterization.${part}`).closest(".field").hidden = name !== "best";
+  for (const part of ["a", "b"]) fieldBox(required(`model.reparameterization.${part}`)).hidden = name !== "best";
   const sent = body();
-  form.querySelector("[data-preview]").textContent = JSON.stringify(sent, null, 2);
-  form.querySelector("[type=submit]").textContent = sent.grid
-    ? `Submit ${Object.values(sent.grid).reduce((n, values) => n * values.length, 1)} runs`
-    : "Submit run";
+  find("[data-preview]", HTMLElement, form).textContent = JSON.stringify(sent, null, 2);
+  const runs = Object.values(sent.grid ?? {}).reduce((n, values) => n * values.length, 1);
+  submit.textContent = sent.grid ? `Submit ${runs} runs` : "Submit run";
+}
+
+/** @param {Field} element */
+function fieldBox(element) {
+  const box = element.closest(".field");
+  if (!(box instanceof HTMLElement)) throw new Error(`${element.id} is outside of a field`);
+  return box;
 }
 
 function clearErrors() {
-  for (const note of form.querySelectorAll("[data-error-for], [data-form-error]")) note.hidden = true;
+  for (const note of findAll("[data-error-for], [data-form-error]", HTMLElement, form)) note.hidden = true;
   for (const element of form.querySelectorAll("[aria-invalid]")) element.removeAttribute("aria-invalid");
 }
 
+/** @param {unknown} error */
 function showError(error) {
-  const text = error.allowed && !error.message.includes(error.allowed) ? `${error.message} (allowed: ${error.allowed})` : error.message;
-  const target = error.field && input(error.field);
-  const note = target ? target.closest(".field").querySelector("[data-error-for]") : form.querySelector("[data-form-error]");
-  note.textContent = text;
+  const { field, allowed } = error instanceof ApiError ? error : {};
+  const message = messageOf(error);
+  const target = field && fieldOf(field);
+  const note = target ? find("[data-error-for]", HTMLElement, fieldBox(target)) : formError;
+  note.textContent = allowed && !message.includes(allowed) ? `${message} (allowed: ${allowed})` : message;
   note.hidden = false;
   if (!target) return;
   target.setAttribute("aria-invalid", "true");
-  if (target.closest("details")) target.closest("details").open = true;
+  const details = target.closest("details");
+  if (details) details.open = true;
   target.focus();
-  form.querySelector("[data-form-error]").textContent = `${error.field} was refused.`;
-  form.querySelector("[data-form-error]").hidden = false;
+  formError.textContent = `${field} was refused.`;
+  formError.hidden = false;
 }
 
 form.addEventListener("input", refresh);
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearErrors();
-  const button = form.querySelector("[type=submit]");
-  button.disabled = true;
+  submit.disabled = true;
   try {
     const answer = await send("POST", ...request());
     location.href = answer.url;
   } catch (error) {
     showError(error);
-    button.disabled = false;
+    submit.disabled = false;
   }
 });
 
 // ?set=optimizer.lr=0.001 changes fields of a clone before it is shown
 for (const setting of new URLSearchParams(location.search).getAll("set")) {
-  const [path, value] = setting.split(/=(.*)/s);
-  const element = input(path);
+  const [path, value = ""] = setting.split(/=(.*)/s);
+  const element = fieldOf(path);
   if (!element) continue;
   element.value = String(toNumber(value));
-  if (input("name").value) input("name").value += `, ${path.replace(/\.name$/, "").split(".").pop()} ${value}`;
+  const name = required("name");
+  if (name.value) name.value += `, ${path.replace(/\.name$/, "").split(".").pop()} ${value}`;
 }
 refresh();

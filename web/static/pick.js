@@ -3,7 +3,10 @@
 export const MAX_LINES = 24;
 export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 
-// Columns with the largest values ever, those that left the finite numbers first; ascending.
+/**
+ * Columns with the largest values ever, those that left the finite numbers first; ascending.
+ * @param {Pick<Buckets, "width" | "max" | "nonfinite">} data
+ */
 export function topEigenvalues(data, k = 8) {
   const { width, max, nonfinite } = data;
   const score = new Float64Array(width).fill(-Infinity);
@@ -16,16 +19,27 @@ export function topEigenvalues(data, k = 8) {
   return order.slice(0, k).sort((a, b) => a - b);
 }
 
-// Items for bind(); a column that stays keeps the slot (colour, dash) it had in `previous`.
+/**
+ * Items for bind(); a column that stays keeps the slot (colour, dash) it had in `previous`.
+ * @param {number[]} columns
+ * @param {EigenvalueItem[]} [previous]
+ * @returns {EigenvalueItem[]}
+ */
 export function eigenvalueItems(columns, previous = []) {
   const slots = new Map(previous.map((item) => [item.column, item.slot]));
   const kept = columns.slice(0, MAX_LINES);
   const used = new Set(kept.filter((c) => slots.has(c)).map((c) => slots.get(c)));
   return kept.map((column) => {
-    let slot = slots.get(column);
-    for (let s = 0; slot === undefined; s += 1) if (!used.has(s)) slot = s;
+    const slot = slots.get(column) ?? firstFree(used);
     used.add(slot);
     const look = { color: `line-${slot % 8}`, dash: DASHES[Math.floor(slot / 8) % 6] };
     return { key: String(column), column, slot, label: `eigenvalue ${column}`, ...look };
   });
+}
+
+/** @param {Set<number | undefined>} used */
+function firstFree(used) {
+  let slot = 0;
+  while (used.has(slot)) slot += 1;
+  return slot;
 }

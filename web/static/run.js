@@ -1,6 +1,9 @@
 // The run page: reads what is known, draws it, and follows the live stream from exactly there.
 
+/** @import { Chart } from "./chart.js" */
+
 import { get } from "./api.js";
+import { find, findAll, freshPage, given } from "./dom.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
 import { isFinal, RunHeader } from "./run_header.js";
@@ -8,19 +11,28 @@ import { RunModel } from "./run_model.js";
 import { Stream } from "./stream.js";
 import { toast } from "./toast.js";
 
-const root = document.querySelector("[data-run-id]");
-const controls = document.querySelector("[data-controls]");
+const root = find("[data-run-id]", HTMLElement);
+const controls = find("form[data-controls]", HTMLFormElement);
+const layers = find("[name=layer]", HTMLSelectElement, controls);
 const header = new RunHeader(root);
-const { figuresUrl, seriesUrl, alertsUrl, streamUrl, runUrl } = root.dataset;
+const urls = { series: given(root, "seriesUrl"), alerts: given(root, "alertsUrl") };
 
-const figures = await get(figuresUrl).then((answer) => answer.figures ?? answer);
-const model = new RunModel({ series: seriesUrl, alerts: alertsUrl }, figures, Number(controls.elements.layer.value));
+/** @type {{figures: Record<string, ChartEntry>}} */
+const { figures } = await get(given(root, "figuresUrl"));
+const model = new RunModel(urls, figures, Number(layers.value));
 const charts = new RunCharts(model, controls);
-const stream = new Stream(streamUrl, { points, alert, status, reset: reload, live, state: (s) => header.stream(s), poll });
+const stream = new Stream(given(root, "streamUrl"), {
+  events: { points, alert, status, reset: reload, live },
+  state: (state) => header.stream(state),
+  poll,
+});
 
-// For measurements: the step up to which each chart is drawn, and the page, which is its loss chart while that can be seen.
+/**
+ * For measurements: the step up to which each chart is drawn, and the page, which is its loss chart while that can be seen.
+ * @param {number} step
+ */
 function drawn(step) {
-  return (chart) => {
+  return (/** @type {Chart} */ chart) => {
     chart.element.dataset.step = String(step);
     if (chart !== charts.charts[0] && charts.charts[0].visible) return;
     document.documentElement.dataset.lastStep = String(step);
@@ -39,6 +51,7 @@ async function reload() {
   else stream.open(model.names, seq);
 }
 
+/** @param {PointsEvent} event */
 function points(event) {
   const grown = model.apply(event);
   header.step(event.step, event.steps_per_second);
@@ -46,6 +59,7 @@ function points(event) {
   charts.refresh(grown, drawn(event.step));
 }
 
+/** @param {AlertAnswer} event */
 function alert(event) {
   if (!model.addAlert(event)) return;
   showAlert(event);
@@ -53,11 +67,15 @@ function alert(event) {
   charts.refresh();
 }
 
-// What wakes the server is away, or back.
+/**
+ * Whether the server learns of new points at once, or looks for them every few seconds.
+ * @param {{push: boolean}} event
+ */
 function live({ push }) {
   header.stream(push ? "live" : "slow");
 }
 
+/** @param {StatusEvent} event */
 async function status(event) {
   const before = header.state.status;
   header.status(event);
@@ -66,31 +84,31 @@ async function status(event) {
     if (!model.truncate(event.truncated_from)) return reload();
     charts.refresh();
   }
-  if (!isFinal(event.status)) return;
+  if (!isFinal(header.state.status)) return;
   stream.end();
-  if (!isFinal(before)) await summary();
+  if (!isFinal(before)) await replaceParts();
 }
 
-// The server writes divergence, result and environment; take its words rather than compose them again.
-async function summary() {
-  const page = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
-  for (const part of document.querySelectorAll("[data-part]")) {
-    const fresh = page.querySelector(`[data-part="${part.dataset.part}"]`);
+// The server writes divergence, result and environment: they are taken from a fresh copy of the page.
+async function replaceParts() {
+  const page = await freshPage();
+  for (const part of page ? findAll("[data-part]", HTMLElement) : []) {
+    const fresh = page?.querySelector(`[data-part="${part.dataset.part}"]`);
     if (fresh) part.replaceWith(document.adoptNode(fresh));
   }
 }
 
 // While there is no stream: the run's row, then all that is new.
 async function poll() {
-  const run = await get(runUrl);
+  const run = await get(given(root, "runUrl"));
   header.status({ ...run, reason: run.status_reason });
   const seq = await model.load();
   charts.refresh();
   return seq;
 }
 
-controls.elements.layer.addEventListener("change", async (event) => {
-  model.layer = Number(event.target.value);
+layers.addEventListener("change", async () => {
+  model.layer = Number(layers.value);
   await reload();
 });
 await reload();

@@ -2,7 +2,9 @@
 
 import { DASHES } from "./pick.js";
 
+/** @param {RunAnswer[]} runs */
 export function runItems(runs) {
+  /** @type {Record<string, number>} */
   const seen = {};
   return runs.map((run) => {
     const map = run.config.model.reparameterization.name;
@@ -12,6 +14,7 @@ export function runItems(runs) {
   });
 }
 
+/** @param {RunAnswer} run */
 export function finalLoss(run) {
   const loss = run.result?.train_loss;
   return loss === undefined || loss === null ? null : Number(loss);

@@ -1,34 +1,63 @@
 // The points of one series on this page: appended as they come, merged into longer buckets beyond `limit`, no extreme lost.
 
+const PARTS = /** @type {const} */ (["min", "max", "last", "nonfinite"]);
+
+/** @param {number} a @param {number} b */
 const lesser = (a, b) => (b < a || Number.isNaN(a) ? b : a);
+/** @param {number} a @param {number} b */
 const greater = (a, b) => (b > a || Number.isNaN(a) ? b : a);
 
 export class SeriesStore {
+  points = 0;
+  capacity = 0;
+  /** Steps of one bucket, which begin at `first`; 0 while every point is a bucket of its own. */
+  span = 0;
+  first = 0;
+  lastStep = -Infinity;
+  step = new Float64Array(0);
+  min = new Float32Array(0);
+  max = new Float32Array(0);
+  last = new Float32Array(0);
+  nonfinite = new Float32Array(0);
+
+  /**
+   * @param {number} width numbers per point
+   * @param {number} [limit] points
+   */
   constructor(width, limit = 2000) {
-    Object.assign(this, { width, limit, count: 0, capacity: 0, span: 0, lastStep: -Infinity });
+    this.width = width;
+    this.limit = limit;
   }
 
-  // `lastStep` of the answer when its last bucket covers more than its first step.
-  load(data, lastStep) {
-    Object.assign(this, { count: 0, span: 0, width: data.width, capacity: 0, lastStep: -Infinity });
+  /**
+   * Begins anew with `data`.
+   * @param {Buckets} data
+   * @param {number} [lastStep] when the last bucket covers more than its first step
+   */
+  load(data, lastStep = -Infinity) {
+    Object.assign(this, { points: 0, span: 0, width: data.width, capacity: 0, lastStep: -Infinity });
     this.reserve(data.step.length);
     for (let i = 0; i < data.step.length; i += 1) this.push(data, i);
-    if (this.count) this.lastStep = Math.max(lastStep ?? -Infinity, this.step[this.count - 1]);
+    if (this.points) this.lastStep = Math.max(lastStep, this.step[this.points - 1]);
     const raw = data.min === data.max;
-    if (!raw && this.count > 1) {
+    if (!raw && this.points > 1) {
       this.first = this.step[0];
-      this.span = Math.max(...[...this.step.subarray(1, this.count)].map((s, i) => s - this.step[i]));
+      this.span = Math.max(...[...this.step.subarray(1, this.points)].map((s, i) => s - this.step[i]));
     }
     this.compact();
   }
 
-  // Adds the points after lastStep; those already here are dropped, so replays do no harm. Returns how many were new.
+  /**
+   * Adds the points after lastStep; those already here are dropped, so replays do no harm.
+   * @param {Buckets} data
+   * @returns {number} how many were new
+   */
   append(data) {
     let added = 0;
     for (let i = 0; i < data.step.length; i += 1) {
       if (data.step[i] <= this.lastStep) continue;
-      const same = this.span && this.count && this.bucket(data.step[i]) === this.bucket(this.step[this.count - 1]);
-      if (same) this.merge(this.count - 1, data, i);
+      const same = this.span && this.points && this.bucket(data.step[i]) === this.bucket(this.step[this.points - 1]);
+      if (same) this.merge(this.points - 1, data, i);
       else this.push(data, i);
       this.lastStep = data.step[i];
       added += 1;
@@ -37,48 +66,63 @@ export class SeriesStore {
     return added;
   }
 
-  // Takes back the steps from `from` on; false when a bucket straddles it and the series must be read again.
+  /**
+   * Drops the points from this step on.
+   * @param {number} from
+   * @returns {boolean} false when a bucket has steps on both sides of it, so that the series must be read again
+   */
   truncate(from) {
     if (this.lastStep < from) return true;
-    let keep = this.count;
+    let keep = this.points;
     while (keep && this.step[keep - 1] >= from) keep -= 1;
     const whole = !this.span || !keep || this.step[keep - 1] + this.span <= from;
-    this.count = keep;
+    this.points = keep;
     this.lastStep = Math.min(this.lastStep, from - 1);
     return whole;
   }
 
+  /** @returns {Buckets} views of what is stored, valid until the next change */
   get data() {
-    const cut = (part, width) => part?.subarray(0, this.count * width) ?? new Float32Array(0);
-    const { min, max, last, nonfinite, width } = this;
-    const rows = { min: cut(min, width), max: cut(max, width), last: cut(last, width), nonfinite: cut(nonfinite, width) };
-    return { step: cut(this.step, 1), width, ...rows };
+    const { points, width } = this;
+    const rows = { min: this.min, max: this.max, last: this.last, nonfinite: this.nonfinite };
+    for (const part of PARTS) rows[part] = rows[part].subarray(0, points * width);
+    return { step: this.step.subarray(0, points), width, ...rows };
   }
 
+  /** The newest point's last values; null when there is no point. */
+  newest() {
+    return this.points ? this.last.subarray((this.points - 1) * this.width, this.points * this.width) : null;
+  }
+
+  /** @param {number} step */
   bucket(step) {
     return Math.floor((step - this.first) / this.span);
   }
 
+  /** @param {number} capacity */
   reserve(capacity) {
     if (capacity <= this.capacity) return;
     this.capacity = Math.max(capacity, 256, Math.min(this.capacity * 2, this.limit + 256));
-    const grow = (old, Kind, width) => {
-      const bigger = new Kind(this.capacity * width);
-      if (old) bigger.set(old.subarray(0, this.count * width));
-      return bigger;
-    };
-    this.step = grow(this.step, Float64Array, 1);
-    for (const part of ["min", "max", "last", "nonfinite"]) this[part] = grow(this[part], Float32Array, this.width);
+    const step = new Float64Array(this.capacity);
+    step.set(this.step.subarray(0, this.points));
+    this.step = step;
+    for (const part of PARTS) {
+      const rows = new Float32Array(this.capacity * this.width);
+      rows.set(this[part].subarray(0, this.points * this.width));
+      this[part] = rows;
+    }
   }
 
+  /** @param {Buckets} data @param {number} i */
   push(data, i) {
-    this.reserve(this.count + 1);
-    const [at, from, w] = [this.count * this.width, i * this.width, this.width];
-    this.step[this.count] = data.step[i];
-    for (const part of ["min", "max", "last", "nonfinite"]) this[part].set(data[part].subarray(from, from + w), at);
-    this.count += 1;
+    this.reserve(this.points + 1);
+    const [at, from, w] = [this.points * this.width, i * this.width, this.width];
+    this.step[this.points] = data.step[i];
+    for (const part of PARTS) this[part].set(data[part].subarray(from, from + w), at);
+    this.points += 1;
   }
 
+  /** @param {number} row @param {Buckets} data @param {number} i */
   merge(row, data, i) {
     for (let c = 0; c < this.width; c += 1) {
       const [at, from] = [row * this.width + c, i * this.width + c];
@@ -90,15 +134,16 @@ export class SeriesStore {
   }
 
   compact() {
-    if (this.count <= this.limit) return;
-    const old = { ...this.data, step: this.step.slice(0, this.count) };
-    for (const part of ["min", "max", "last", "nonfinite"]) old[part] = old[part].slice();
-    this.first = old.step[0];
+    if (this.points <= this.limit) return;
+    const old = this.data;
+    const copy = { ...old, step: old.step.slice() };
+    for (const part of PARTS) copy[part] = old[part].slice();
+    this.first = copy.step[0];
     this.span = Math.ceil((this.lastStep - this.first + 1) / (this.limit / 2));
-    this.count = 0;
-    for (let i = 0; i < old.step.length; i += 1) {
-      if (this.count && this.bucket(old.step[i]) === this.bucket(this.step[this.count - 1])) this.merge(this.count - 1, old, i);
-      else this.push(old, i);
+    this.points = 0;
+    for (let i = 0; i < copy.step.length; i += 1) {
+      if (this.points && this.bucket(copy.step[i]) === this.bucket(this.step[this.points - 1])) this.merge(this.points - 1, copy, i);
+      else this.push(copy, i);
     }
   }
 }

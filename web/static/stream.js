@@ -1,35 +1,60 @@
-// The live stream of one run: one EventSource, its state, and the way back when it breaks.
-// states: live, slow (the server itself is not woken and looks every few seconds), reconnecting (the browser tries again by itself), polling (the server refused the stream), ended.
+// The live stream of one run: one EventSource, its state, and how it opens again after the server refused it.
 
 const POLL_MS = 5000;
-const EVENTS = ["points", "alert", "status", "reset", "live"];
+
+/**
+ * live; slow: the server is not told of new points and looks every few seconds; reconnecting: the browser tries again by
+ * itself; polling: the server refused the stream; ended.
+ * @typedef {"live" | "slow" | "reconnecting" | "polling" | "ended"} StreamState
+ */
+
+/**
+ * @typedef {object} Handlers
+ * @property {Record<string, (event: any) => unknown>} events one for each name of an event
+ * @property {(state: StreamState) => void} state
+ * @property {() => Promise<number>} poll called every few seconds while there is no stream; gives the position from which to go on
+ */
 
 export class Stream {
-  // handlers: one per event name, `state` for changes of it, `poll` called every few seconds while there is no stream.
+  /** @type {EventSource | null} */
+  source = null;
+  /** @type {number | undefined} */
+  timer = undefined;
+
+  /**
+   * @param {string} url
+   * @param {Handlers} handlers
+   */
   constructor(url, handlers) {
-    Object.assign(this, { url, handlers, source: null, timer: null });
+    this.url = url;
+    this.handlers = handlers;
   }
 
-  // `series` are the names wanted; events up to `after` are already here.
+  /**
+   * @param {string[]} series the names wanted
+   * @param {number} after events up to this one are already here
+   */
   open(series, after) {
     this.close();
-    const source = new EventSource(`${this.url}?${new URLSearchParams({ after, series: series.join(",") })}`);
+    const source = new EventSource(`${this.url}?${new URLSearchParams({ after: String(after), series: series.join(",") })}`);
     this.source = source;
-    source.onopen = () => this.become("live");
+    source.onopen = () => this.handlers.state("live");
     source.onerror = () => {
       const refused = source.readyState === EventSource.CLOSED;
-      this.become(refused ? "polling" : "reconnecting");
+      this.handlers.state(refused ? "polling" : "reconnecting");
       if (refused) this.poll(series);
     };
-    for (const name of EVENTS) {
+    for (const [name, handle] of Object.entries(this.handlers.events)) {
       source.addEventListener(name, (event) => {
-        if (source !== this.source) return;
-        this.handlers[name]?.(JSON.parse(event.data || "{}"));
+        if (source === this.source) handle(JSON.parse(event.data || "{}"));
       });
     }
   }
 
-  // Asks until the stream opens again; `poll` resolves to the seq from which the stream can go on.
+  /**
+   * Asks every few seconds, and opens the stream again after the first answer.
+   * @param {string[]} series
+   */
   poll(series) {
     clearTimeout(this.timer);
     this.timer = setTimeout(async () => {
@@ -41,16 +66,12 @@ export class Stream {
 
   end() {
     this.close();
-    this.become("ended");
+    this.handlers.state("ended");
   }
 
   close() {
     clearTimeout(this.timer);
     this.source?.close();
     this.source = null;
-  }
-
-  become(state) {
-    this.handlers.state?.(state);
   }
 }

@@ -1,25 +1,33 @@
 // The sweep page: the grid and the chart of final losses, kept current while runs go on.
 
-import { get } from "./api.js";
+import { get, messageOf } from "./api.js";
 import { bind } from "./bind.js";
 import { Chart } from "./chart.js";
+import { find, given } from "./dom.js";
 import { number } from "./format.js";
 import { axes, cells, lossByRate } from "./grid.js";
 import { finalLoss } from "./run_items.js";
 import { colors } from "./theme.js";
 
 const POLL_MS = 3000;
-const root = document.querySelector("[data-sweep-url]");
-const { figures } = await get(root.dataset.figuresUrl);
-const element = document.querySelector("[data-chart=sweep_final_loss]");
+const root = find("[data-sweep-url]", HTMLElement);
+/** @type {{figures: Record<string, ChartEntry>}} */
+const { figures } = await get(given(root, "figuresUrl"));
 const entry = figures.sweep_final_loss;
-let sweep = await get(root.dataset.sweepUrl);
-const chart = new Chart(element, entry, () => {
+/** @type {SweepAnswer} */
+let sweep = await get(given(root, "sweepUrl"));
+const chart = new Chart(find("[data-chart=sweep_final_loss]", HTMLElement), entry, () => {
   const data = lossByRate(sweep);
-  const items = Object.keys(data).map((name) => name.slice(6)).map((map) => ({ key: map, label: map, color: `map-${map}` }));
+  const maps = Object.keys(data).map((name) => name.slice("sweep/".length));
+  const items = maps.map((map) => ({ key: map, label: map, color: `map-${map}` }));
   return bind(entry.figure, data, { items, colors: colors() });
 });
 
+/**
+ * @param {string} tag
+ * @param {string} text
+ * @param {Record<string, string>} [attributes]
+ */
 function make(tag, text, attributes = {}) {
   const element = document.createElement(tag);
   element.textContent = text;
@@ -27,40 +35,45 @@ function make(tag, text, attributes = {}) {
   return element;
 }
 
+/** @param {ReturnType<typeof import("./grid.js").cell>} cell */
 function drawCell({ status, finite, total, loss, runs }) {
-  const inside = make("a", "", { class: "cell", "data-status": status, href: runs.length === 1 ? runs[0].url : `/compare?runs=${runs.map((r) => r.id)}` });
+  const href = runs.length === 1 ? runs[0].url : `/compare?runs=${runs.map((r) => r.id)}`;
+  const inside = make("a", "", { class: "cell", "data-status": status, href });
   inside.append(make("strong", number(loss, 3)), make("span", `${finite} / ${total}`, { class: "small" }), make("span", status, { class: "small muted" }));
   const cell = make("td", "");
   cell.append(inside);
   return cell;
 }
 
+/** @param {string} path */
+const shortName = (path) => path.replace(/\.name$/, "").split(".").pop();
+
 function drawGrid() {
   const [row, column] = axes(sweep.grid);
-  const table = document.querySelector("[data-grid]");
+  const table = find("[data-grid]", HTMLElement);
   const head = make("tr", "");
-  head.append(make("th", [row, column].filter(Boolean).map((p) => p.replace(/\.name$/, "").split(".").pop()).join(" \\ ")));
+  head.append(make("th", [row, column].flatMap((path) => (path ? [shortName(path)] : [])).join(" \\ ")));
   for (const value of column ? sweep.grid[column] : ["all"]) head.append(make("th", String(value)));
   const lines = cells(sweep).map((line, i) => {
     const tr = make("tr", "");
     tr.append(make("th", row ? String(sweep.grid[row][i]) : "", { scope: "row" }), ...line.map(drawCell));
     return tr;
   });
-  table.querySelector("thead").replaceChildren(head);
-  table.querySelector("tbody").replaceChildren(...lines);
+  find("thead", HTMLElement, table).replaceChildren(head);
+  find("tbody", HTMLElement, table).replaceChildren(...lines);
   table.hidden = false;
 }
 
 function drawRows() {
   for (const run of sweep.runs) {
-    const row = document.querySelector(`[data-run="${run.id}"]`);
-    row.querySelector(".status").dataset.status = run.status;
-    row.querySelector("[data-live=status]").textContent = run.status;
-    row.querySelector("progress").value = run.step;
-    row.querySelector("[data-field=loss]").textContent = number(finalLoss(run));
+    const row = find(`[data-run="${run.id}"]`, HTMLElement);
+    find(".status", HTMLElement, row).dataset.status = run.status;
+    find("[data-live=status]", HTMLElement, row).textContent = run.status;
+    find("progress", HTMLProgressElement, row).value = run.step;
+    find("[data-field=loss]", HTMLElement, row).textContent = number(finalLoss(run));
   }
   const statuses = Object.entries(sweep.statuses).map(([s, n]) => make("span", `${n} ${s}`, { class: "status", "data-status": s }));
-  document.querySelector("[data-statuses]").replaceChildren(...statuses.flatMap((s) => [s, " "]));
+  find("[data-statuses]", HTMLElement).replaceChildren(...statuses.flatMap((s) => [s, " "]));
 }
 
 function draw() {
@@ -71,9 +84,9 @@ function draw() {
 
 async function poll() {
   if (document.hidden || !sweep.runs.some((run) => ["queued", "running"].includes(run.status))) return;
-  sweep = await get(root.dataset.sweepUrl);
+  sweep = await get(given(root, "sweepUrl"));
   draw();
 }
 
 draw();
-setInterval(() => poll().catch((error) => console.warn("the sweep could not be refreshed:", error.message)), POLL_MS);
+setInterval(() => poll().catch((error) => console.warn("the sweep could not be refreshed:", messageOf(error))), POLL_MS);

@@ -4,12 +4,14 @@ const NAMES = ["accent", "ink", "muted", "danger", "warning", "grid", "surface",
 const MAPS = ["direct", "relu", "clip", "exp", "softplus", "tanh", "best", "heavytail", "sigmoid"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+/** @returns {Colors} */
 export function colors() {
   const style = getComputedStyle(document.documentElement);
   const names = [...NAMES, ...MAPS.map((m) => `map-${m}`), ...[...Array(8).keys()].map((i) => `line-${i}`)];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
+/** @param {Layout} layout */
 export function themed(layout) {
   const c = colors();
   const axis = { gridcolor: c.grid, linecolor: c.border, tickcolor: c.border, automargin: true };
@@ -26,6 +28,7 @@ export function themed(layout) {
   };
 }
 
+/** @param {() => void} redraw */
 export function onThemeChange(redraw) {
   dark.addEventListener("change", redraw);
 }

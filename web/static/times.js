@@ -1,9 +1,10 @@
 // Keeps <time data-epoch> elements saying how long ago that was.
 
+import { findAll } from "./dom.js";
 import { ago } from "./format.js";
 
 export function refreshTimes() {
-  for (const element of document.querySelectorAll("time[data-epoch]")) {
+  for (const element of findAll("time[data-epoch]", HTMLTimeElement)) {
     const epoch = Number(element.dataset.epoch);
     element.textContent = ago(epoch);
     element.title = new Date(epoch * 1000).toLocaleString();

@@ -1,17 +1,24 @@
-// Typed arrays as the server sends them ({dtype, shape, bdata: base64 little-endian}) to JavaScript's own, and series to buckets.
+// Typed arrays as the server sends them ({dtype, shape, bdata: base64 little-endian} as in stablessm_core/typed_arrays.py)
+// to JavaScript's own, and series to buckets.
 
-const KINDS = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
+/** @type {Record<string, typeof Float32Array | typeof Float64Array | typeof Int32Array | typeof Uint8Array>} */
+const ARRAYS = { f4: Float32Array, f8: Float64Array, i4: Int32Array, u1: Uint8Array };
 
+/** @param {Numbers} typed */
 export function decode(typed) {
   if (Array.isArray(typed)) return Float64Array.from(typed, Number);
-  const Kind = KINDS[typed.dtype];
-  if (!Kind) throw new TypeError(`dtype is ${typed.dtype}; allowed are ${Object.keys(KINDS)}`);
+  const Numbers = ARRAYS[typed.dtype];
+  if (!Numbers) throw new TypeError(`dtype is ${typed.dtype}; allowed are ${Object.keys(ARRAYS)}`);
   const text = atob(typed.bdata);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
-  return new Kind(bytes.buffer);
+  return new Numbers(bytes.buffer);
 }
 
+/**
+ * @param {Float32Array | Float64Array} array
+ * @returns {TypedArrayAnswer}
+ */
 export function encode(array) {
   const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
   let text = "";
@@ -19,15 +26,21 @@ export function encode(array) {
   return { dtype: array instanceof Float32Array ? "f4" : "f8", bdata: btoa(text) };
 }
 
-// Buckets: {step (n), width, min, max, last, nonfinite (n * width, one row per step)}; a raw value is a bucket of one.
+/**
+ * A series as buckets; a raw value is a bucket of one.
+ * @param {Omit<SeriesAnswer, "name">} series
+ * @returns {Buckets}
+ */
 export function buckets(series) {
-  const step = decode(series.step);
+  const step = Float64Array.from(decode(series.step));
   const width = series.width ?? 1;
+  /** @param {Numbers} [numbers] */
+  const floats = (numbers = []) => Float32Array.from(decode(numbers));
   if (!series.value) {
-    const part = (name) => Float32Array.from(decode(series[name]));
-    return { step, width, min: part("min"), max: part("max"), last: part("last"), nonfinite: part("nonfinite") };
+    const { min, max, last, nonfinite } = series;
+    return { step, width, min: floats(min), max: floats(max), last: floats(last), nonfinite: floats(nonfinite) };
   }
-  const last = Float32Array.from(decode(series.value));
+  const last = floats(series.value);
   const finite = new Float32Array(last.length);
   const nonfinite = new Float32Array(last.length);
   for (let i = 0; i < last.length; i += 1) {

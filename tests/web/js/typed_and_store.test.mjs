@@ -36,7 +36,7 @@ test("merging keeps every extreme and every non-finite value", () => {
   for (let first = 1; first <= n; first += 50) {
     const values = count(50, first).flatMap((s) => [s === 1234 ? 1e9 : s, s === 777 ? NaN : s === 4321 ? -5 : 1]);
     store.append(series(count(50, first), values, 2));
-    assert.ok(store.count <= 100);
+    assert.ok(store.points <= 100);
   }
   const { max, min, nonfinite, step, last } = store.data;
   const column = (part, c) => [...part].filter((_, i) => i % 2 === c);
@@ -63,7 +63,7 @@ test("steps are taken back exactly, or the store says that it cannot", () => {
   const store = new SeriesStore(1, 100);
   store.append(series(count(50), count(50)));
   assert.equal(store.truncate(31), true);
-  assert.deepEqual([store.count, store.lastStep], [30, 30]);
+  assert.deepEqual([store.points, store.lastStep], [30, 30]);
   store.append(series([31], [310]));
   assert.equal(store.data.last[30], 310);
   store.append(series(count(300, 32), count(300, 32)));

@@ -1,0 +1,198 @@
+// Shapes that the modules of web/static share: what the API answers with, what the charts draw. For the type checker only.
+
+/** A number as JSON carries it: what JSON lacks is the text "NaN", "Infinity" or "-Infinity". */
+type JsonNumber = number | string;
+
+interface TypedArrayAnswer {
+  dtype: string;
+  bdata: string;
+  shape?: string;
+}
+
+type Numbers = TypedArrayAnswer | JsonNumber[];
+
+/** A series from the API or the live stream: raw `value`, or buckets. */
+interface SeriesAnswer {
+  name: string;
+  width?: number;
+  last_step?: number;
+  step: Numbers;
+  value?: Numbers;
+  min?: Numbers;
+  max?: Numbers;
+  last?: Numbers;
+  nonfinite?: Numbers;
+}
+
+/** A series in memory: `step` has one number per row, the others `width` of them, row by row. */
+interface Buckets {
+  step: Float64Array;
+  width: number;
+  min: Float32Array;
+  max: Float32Array;
+  last: Float32Array;
+  nonfinite: Float32Array;
+}
+
+type SeriesByName = Record<string, Buckets>;
+
+interface AlertAnswer {
+  id: number;
+  run_id: number;
+  kind: string;
+  severity: "warning" | "critical";
+  step: number;
+  series: string;
+  layer: number | null;
+  eigenvalue: number | null;
+  message: string;
+  created_at: number;
+}
+
+interface RunConfig {
+  model: { reparameterization: { name: string } };
+  optimizer: { lr: number };
+}
+
+interface RunAnswer {
+  id: number;
+  name: string | null;
+  status: string;
+  status_reason: string;
+  step: number;
+  steps: number;
+  steps_per_second: number | null;
+  eta_seconds: number | null;
+  waits_for: string | null;
+  alerts: number;
+  url: string;
+  result: { train_loss?: JsonNumber | null } | null;
+  config: RunConfig;
+}
+
+interface SweepAnswer {
+  id: number;
+  grid: Record<string, unknown[]>;
+  runs: RunAnswer[];
+  statuses: Record<string, number>;
+}
+
+/** One row of the comparison's ranges of |grad| / |w|. */
+interface RangeAnswer {
+  run_id: number | null;
+  reparameterization: string;
+  min: JsonNumber | null;
+  q05: JsonNumber | null;
+  median: JsonNumber | null;
+  q95: JsonNumber | null;
+  max: JsonNumber | null;
+  finite: number;
+  total: number;
+}
+
+interface CompareAnswer {
+  runs: RunAnswer[];
+  ranges: RangeAnswer[];
+  curves?: Record<string, Record<string, SeriesAnswer | null>>;
+}
+
+/** What a trace of web/charts says about itself; see web/figures.py. */
+interface TraceMeta {
+  field: string;
+  series?: string;
+  each?: string;
+  color?: string;
+  value?: number;
+  severity?: string;
+  kind?: string;
+  low?: RangeField;
+  high?: RangeField;
+}
+
+type RangeField = "min" | "q05" | "median" | "q95" | "max";
+
+/** A trace of Plotly's; only what our modules read or write is listed. */
+interface Trace {
+  meta: TraceMeta;
+  name?: string;
+  hovertemplate?: string;
+  fillcolor?: string;
+  line?: { color?: string; dash?: string };
+  marker?: Record<string, unknown> & { color?: unknown; symbol?: unknown };
+  x?: any;
+  y?: any;
+  [other: string]: unknown;
+}
+
+interface Layout {
+  meta?: { chart: string; alerts: string[] };
+  xaxis?: Record<string, unknown>;
+  yaxis?: Record<string, unknown> & { type?: string };
+  [other: string]: unknown;
+}
+
+interface Figure {
+  data: Trace[];
+  layout: Layout;
+}
+
+/** One chart in the answer of GET /api/figures. */
+interface ChartEntry {
+  title: string;
+  meaning: string;
+  scope: string;
+  series: string[];
+  figure: Figure;
+  config: Record<string, unknown>;
+}
+
+/** What a template trace is copied for: an eigenvalue, a run or a map. */
+interface Item {
+  key: string;
+  label: string;
+  color?: string;
+  dash?: string;
+  column?: number;
+}
+
+interface EigenvalueItem extends Item {
+  column: number;
+  color: string;
+  dash: string;
+  slot: number;
+}
+
+type RangeItem = RangeAnswer & { label: string; color: string };
+
+/** The events of the live stream, by name. */
+interface StatusEvent {
+  status?: string;
+  reason?: string | null;
+  step?: number;
+  steps_per_second?: number | null;
+  truncated_from?: number | null;
+}
+
+interface PointsEvent {
+  seq: number;
+  step: number;
+  steps_per_second: number | null;
+  series: (SeriesAnswer & { width: number })[];
+}
+
+type Colors = Record<string, string>;
+
+/** A div that Plotly has drawn into. */
+interface PlotlyElement extends HTMLElement {
+  on(event: "plotly_relayout", handler: (change: Record<string, any>) => void): void;
+  on(event: "plotly_click", handler: (event: { points: ClickedPoint[] }) => void): void;
+}
+
+interface ClickedPoint {
+  y: number;
+  data: { type: string; name?: string };
+}
+
+declare var Plotly: {
+  react(element: HTMLElement, data: unknown[], layout: object, config: object): Promise<void>;
+};
