@@ -22,7 +22,7 @@ from server.runs import lifecycle
 from stablessm_core.config import RunConfig
 from stablessm_core.forms import Form
 from stablessm_core.model import build_model
-from stablessm_core.tasks import get_task
+from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink

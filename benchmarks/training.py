@@ -14,7 +14,7 @@ import torch
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
 from stablessm_core.tasks.feed import Feed
-from stablessm_core.tasks.images import Images
+from stablessm_core.tasks.images import ImageTask
 from stablessm_core.telemetry.blocks import encode
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink
@@ -50,17 +50,17 @@ class EncodingSink(MemorySink):
             self.values += block.values.size if block.level == 0 else 0
 
 
-def images(length: int = LENGTH) -> Images:
+def images(length: int = LENGTH) -> ImageTask:
     """Random pictures in the size of MNIST, so that no file is needed: 60,000 of them, one grey value at a time."""
     random = np.random.default_rng(0)
     data = [(random.integers(0, 256, (n, length), np.uint8), random.integers(0, 10, n, np.uint8)) for n in (60_000, 100)]
-    return Images(data[0], data[1], permuted=False, mean=33.3, deviation=78.6)
+    return ImageTask(data[0], data[1], permuted=False, mean=33.3, deviation=78.6)
 
 
 class Rig:
     """One run in slices. `step` counts; the telemetry of `recorder` is encoded as it would be stored."""
 
-    def __init__(self, task: Images, shape: Shape, device: torch.device, sink: MemorySink | None = None) -> None:
+    def __init__(self, task: ImageTask, shape: Shape, device: torch.device, sink: MemorySink | None = None) -> None:
         self.config: RunConfig = parse_config(
             {
                 "task": {"name": "digits"},  # only its name: the data are the task's above

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from stablessm_core.maps import MAPS, default_eigenvalue_range, formulas, possible_pairs
-from stablessm_core.section import Section
+from stablessm_core.section import Section, Text, not_allowed
+from stablessm_core.tasks.registry import REFUSED, TASKS
+from stablessm_core.tasks.section import TaskSection
 from stablessm_core.telemetry.detectors.registry import SETTINGS
 
 MAX_STATES = 2**20  # n_layers * d_state: eigenvalues one run may own
@@ -28,81 +29,21 @@ else:
     MapName = Literal[tuple(MAPS)]
 
 
-def _refuse(field: str, given: object, allowed: str) -> PydanticCustomError:
-    """Error of a rule that spans fields; `describe_errors` appends `field` to the section's path."""
-    return PydanticCustomError(
-        "not_allowed", "is {given}; allowed: {allowed}", {"field": field, "given": str(given), "allowed": allowed}
-    )
-
-
 def _tuple(value: Any) -> Any:
     # JSON has lists only; strict mode would refuse them for a tuple.
     return tuple(value) if isinstance(value, list) else value
 
 
-def _clean_text(value: str) -> str:
-    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
-        raise ValueError("control characters are not allowed")
-    return value
-
-
-Text = Annotated[str, AfterValidator(_clean_text)]
 Name = Annotated[Text, Field(min_length=1, max_length=200)]
 Tag = Annotated[Text, Field(min_length=1, max_length=50)]
-# one spelling per file: neither "..", "//" nor hidden files, so that what a worker lists can be compared with what is asked
-FILE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$"
-RelativePath = Annotated[Text, Field(min_length=1, max_length=300, pattern=FILE_PATTERN)]
+if TYPE_CHECKING:
+    AnyTask = TaskSection
+else:
+    AnyTask = Annotated[Union[tuple(TASKS.values())], Field(discriminator="name")]  # noqa: UP007 - made from a tuple
 
 
-class PolynomialMemory(Section):
-    """Learn y_t = sum_s rho(s) x_{t-s} with rho decaying polynomially (paper, section 4.1 and appendix F.1)."""
-
-    name: Literal["polynomial_memory"]
-    kernel: Literal["paper", "authors"] = Field("paper", description="rho(t): paper 1/(t+1)^1.1, authors' code 1/(1+0.1 t)^1.1")
-    length: int = Field(100, ge=1, le=131_072, description="Sequence length in steps.")
-
-
-class Mnist(Section):
-    """Classify MNIST digits read pixel by pixel: 784 steps of one grey value (IDX files in the data directory)."""
-
-    name: Literal["mnist"]
-    permuted: bool = Field(False, description="Shuffle the pixels by one fixed random permutation.")
-
-
-class Digits(Section):
-    """Classify scikit-learn's 8 x 8 digits read pixel by pixel: 64 steps of one grey value. Needs no download."""
-
-    name: Literal["digits"]
-    permuted: bool = Field(False, description="Shuffle the pixels by one fixed random permutation.")
-
-
-class AssociativeRecall(Section):
-    """Read key-value pairs, then recall the value of the queried key (the last token is scored)."""
-
-    name: Literal["associative_recall"]
-    length: int = Field(20, ge=2, le=131_072, multiple_of=2, description="Tokens of key-value pairs before the query.")
-    vocabulary_size: int = Field(10, ge=6, le=10_000, description="Tokens, the two special ones included.")
-
-
-class CharLm(Section):
-    """Predict the next character of a text file in the data directory (plain, .gz or .xz; last 10 % is for evaluation)."""
-
-    name: Literal["char_lm"]
-    file: RelativePath = Field("tinyshakespeare/input.txt.xz", description="Path relative to the data directory.")
-    length: int = Field(256, ge=1, le=131_072, description="Context length in characters.")
-
-
-TASKS: dict[str, type[Section]] = {
-    "polynomial_memory": PolynomialMemory,
-    "mnist": Mnist,
-    "digits": Digits,
-    "associative_recall": AssociativeRecall,
-    "char_lm": CharLm,
-}
-Task = Annotated[PolynomialMemory | Mnist | Digits | AssociativeRecall | CharLm, Field(discriminator="name")]
-
-
-class Reparameterization(Section):
+# defer_build, here and below: a section is built once, inside RunConfig, and not by itself as well
+class Reparameterization(Section, defer_build=True):
     """The map from trainable weight w to eigenvalue: lambda = f(w) (paper, table 5)."""
 
     name: MapName = Field("best", description="The map f.")
@@ -116,14 +57,14 @@ class Reparameterization(Section):
     def _possible(self) -> Self:
         form = MAPS[self.name].forms.get(self.time)
         if form is None:
-            raise _refuse("time", f"{self.time!r} with name {self.name!r}", "one of " + ", ".join(sorted(possible_pairs())))
+            raise not_allowed("time", f"{self.time!r} with name {self.name!r}", "one of " + ", ".join(sorted(possible_pairs())))
         if self.b < form.least_b:
             allowed = f"b >= {form.least_b} for {self.time} {self.name!r}, so that lambda = {form.text} >= -1"
-            raise _refuse("b", self.b, allowed)
+            raise not_allowed("b", self.b, allowed)
         return self
 
 
-class Model(Section):
+class Model(Section, defer_build=True):
     layer: Literal["stable_ssm"] = Field("stable_ssm", description="Real diagonal state-space layer, y = C act(h) + D x.")
     n_layers: int = Field(1, ge=1, le=128, description="Residual blocks, each with one state-space layer.")
     d_model: int = Field(64, ge=1, le=8192, description="Features between the layers.")
@@ -144,16 +85,16 @@ class Model(Section):
         low, high = self.eigenvalue_range or default_eigenvalue_range(rep.time)
         stable = (-1.0, 1.0) if rep.time == "discrete" else (-float("inf"), 0.0)
         if not (low <= high and stable[0] < low and high < stable[1]):
-            raise _refuse("eigenvalue_range", f"[{low}, {high}]", f"low <= high inside {stable} ({rep.time} time)")
+            raise not_allowed("eigenvalue_range", f"[{low}, {high}]", f"low <= high inside {stable} ({rep.time} time)")
         reach = formulas(rep.name, rep.time, np, a=rep.a, b=rep.b).reachable
         if not (reach.contains(low) and reach.contains(high)):
-            raise _refuse("eigenvalue_range", f"[{low}, {high}]", f"{rep.name!r} ({rep.time}) reaches {reach} only")
+            raise not_allowed("eigenvalue_range", f"[{low}, {high}]", f"{rep.name!r} ({rep.time}) reaches {reach} only")
         if self.n_layers * self.d_state > MAX_STATES:
-            raise _refuse("d_state", f"{self.d_state} in {self.n_layers} layers", f"n_layers * d_state <= {MAX_STATES:,}")
+            raise not_allowed("d_state", f"{self.d_state} in {self.n_layers} layers", f"n_layers * d_state <= {MAX_STATES:,}")
         return self
 
 
-class Optimizer(Section):
+class Optimizer(Section, defer_build=True):
     name: Literal["adamw"] = Field("adamw", description="The optimizer.")
     lr: float = Field(0.01, gt=0, le=1000.0, description="Learning rate after the warm-up.")
     recurrent_lr: float | None = Field(
@@ -168,7 +109,7 @@ class Optimizer(Section):
     grad_clip: float | None = Field(None, gt=0, le=1e9, description="Clip the global gradient norm to this; null never clips.")
 
 
-class Train(Section):
+class Train(Section, defer_build=True):
     steps: int = Field(1000, ge=1, le=10_000_000, description="Training steps, numbered from 1.")
     batch_size: int = Field(128, ge=1, le=65_536, description="Sequences per step.")
     seed: int = Field(0, ge=0, lt=2**31, description="Fixes the initial weights and every batch.")
@@ -198,7 +139,7 @@ class Train(Section):
     rollback_lr_factor: float = Field(0.5, gt=0, lt=1, description="Each rollback multiplies the learning rate by this.")
 
 
-class Telemetry(Section):
+class Telemetry(Section, defer_build=True):
     every: int = Field(1, ge=1, le=1_000_000, description="Record each N-th step.")
     all_eigenvalues: bool = Field(False, description="Record every eigenvalue also in layers of more than 4,096.")
 
@@ -219,12 +160,12 @@ class RunConfig(Section):
                     "train": {"steps": 500},
                 }
             ]
-        }
+        },
     )
 
     name: Name | None = Field(None, description="For people; null lets the server make one.")
     tags: list[Tag] = Field(default_factory=list, max_length=20, description="Labels to filter and group runs by.")
-    task: Task = Field(description="What is learned, and from which data.")
+    task: AnyTask = Field(description="What is learned, and from which data.")
     model: Model = Field(default_factory=Model)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     train: Train = Field(default_factory=Train)
@@ -236,30 +177,19 @@ class RunConfig(Section):
         model, hidden = self.model, self.model.d_model * self.model.mlp_expansion
         parameters = model.n_layers * (2 * model.d_model * model.d_state + 3 * model.d_model * hidden)
         if parameters > MAX_PARAMETERS:
-            raise _refuse(
+            raise not_allowed(
                 "model.d_model", f"{model.d_model} (about {parameters:,} parameters)", f"at most {MAX_PARAMETERS:,} parameters"
             )
         activations = (
-            self.train.batch_size * sequence_length(self.task) * max(model.d_model, model.d_state, hidden) * model.n_layers
+            self.train.batch_size * self.task.sequence_length() * max(model.d_model, model.d_state, hidden) * model.n_layers
         )
         if activations > MAX_ACTIVATIONS:
-            raise _refuse(
+            raise not_allowed(
                 "train.batch_size",
                 f"{self.train.batch_size} ({activations:,} activations)",
                 f"batch_size * length * width * n_layers <= {MAX_ACTIVATIONS:,}",
             )
         return self
-
-
-def sequence_length(task: PolynomialMemory | Mnist | Digits | AssociativeRecall | CharLm) -> int:
-    """Steps of one sequence of the task."""
-    if isinstance(task, Mnist):
-        return 784
-    if isinstance(task, Digits):
-        return 64
-    if isinstance(task, AssociativeRecall):
-        return task.length + 2
-    return task.length
 
 
 class ConfigError(ValueError):
@@ -288,6 +218,9 @@ def describe_items(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, s
     """describe_errors for pydantic's list of error items."""
     problems: list[tuple[str, str, str | None]] = []
     for item in items:
+        if tuple(item["loc"]) == ("task",) and str(item["type"]).startswith("union_tag"):
+            problems.append(_no_such_task(item.get("ctx", {}).get("tag")))
+            continue
         path = [str(p) for p in item["loc"]]
         if len(path) > 1 and path[0] == "task" and path[1] in TASKS:
             path.pop(1)  # pydantic names the union's branch, the user's JSON does not
@@ -318,14 +251,23 @@ def describe_items(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, s
     return problems
 
 
+def _no_such_task(name: str | None) -> tuple[str, str, str]:
+    allowed = ", ".join(TASKS)
+    if name is None:
+        return "task.name", "Field required", allowed
+    why = f" ({REFUSED[name]})" if name in REFUSED else ""
+    return "task.name", f"is {name[:100]!r}, which is not installed here{why}; allowed: {allowed}", allowed
+
+
 def _fields_beside(loc: Sequence[int | str]) -> str | None:
     """Names of the section in which RunConfig has no field `loc[-1]`; None where the path is not one of RunConfig."""
     section: Any = RunConfig
-    for key in loc[:-1]:
-        if key == "task":
-            continue
+    path = [str(key) for key in loc[:-1]]
+    if path[:1] == ["task"] and len(path) > 1:  # pydantic names the union's branch there
+        section, path = TASKS.get(path[1]), path[2:]
+    for key in path:
         fields = getattr(section, "model_fields", {})
-        section = TASKS.get(str(key)) or (fields[key].annotation if key in fields else None)
+        section = fields[key].annotation if key in fields else None
     return ", ".join(section.model_fields) if hasattr(section, "model_fields") else None
 
 

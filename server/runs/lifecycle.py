@@ -20,7 +20,7 @@ from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
 from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
-from stablessm_core.config import CharLm, Mnist, RunConfig
+from stablessm_core.config import RunConfig
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 
 MAX_WORKERS_LOST = 3  # without a new checkpoint in between; then the run counts as the cause
@@ -84,7 +84,7 @@ def submit(
         "priority": priority,
         "needs_gpu": needs_gpu,
         "needs_cuda": config.train.device == "cuda",
-        "needs_data": data_needed(config),
+        "needs_data": config.task.data_needed(),
         "created_at": time.time(),
     }
     statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["idempotency_key"])
@@ -103,13 +103,6 @@ def new_sweep(session: Session, base: dict[str, Any], grid: dict[str, Any]) -> S
     session.add(sweep)
     session.flush()
     return sweep
-
-
-def data_needed(config: RunConfig) -> str:
-    """What a worker must have on disk for this run, as it reports it: a task's name, a file, or "" for nothing."""
-    if isinstance(config.task, Mnist):
-        return config.task.name
-    return config.task.file if isinstance(config.task, CharLm) else ""
 
 
 def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Claim | None:

@@ -13,7 +13,7 @@ from server.database.connection import Database
 from server.database.models import Run, Sweep, Worker
 from server.errors import Conflict, Invalid, TooMany
 from server.runs.answers import alive_workers, has_reported
-from server.runs.lifecycle import NotAllowed, data_needed, new_sweep, submit
+from server.runs.lifecycle import NotAllowed, new_sweep, submit
 from server.runs.queues import DEFAULT_QUEUE, misfit, serves
 from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
@@ -106,11 +106,11 @@ def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Data
 
         problem = task_problem(config.task, settings.data_root)
         if problem is not None:
-            field = "task.file" if config.task.name == "char_lm" else "task.name"
+            field = f"task.{config.task.data_field}"
             problem = problem.replace(str(settings.data_root), "STABLESSM_DATA")  # where that is concerns nobody outside
             raise Invalid(problem, field=field, allowed="data that is there and whole (STABLESSM_DATA says where it lies)")
     workers = [worker for worker in workers if has_reported(worker)]
-    needs_data, needs_cuda = data_needed(config), config.train.device == "cuda"
+    needs_data, needs_cuda = config.task.data_needed(), config.train.device == "cuda"
     lacking = [misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data) for worker in workers]
     if lacking and None not in lacking:
         devices = sorted({str(d) for worker in workers for d in worker.capabilities.get("devices", ())})

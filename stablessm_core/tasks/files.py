@@ -5,12 +5,17 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
+
+_Version = tuple[tuple[str, int, int], ...]  # path, modification time and size of each file
+_known: dict[tuple[str, str], tuple[_Version, int | DataError]] = {}
+_lock = threading.Lock()
 
 
 class DataError(ValueError):
@@ -49,6 +54,27 @@ def chunks(path: Path, *, limit: int) -> Iterator[bytes]:
         raise DataError(f"{path}: is damaged ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def once_per_version(key: tuple[str, str], paths: list[Path], read: Callable[[], int]) -> int:
+    """read(), or what it gave or raised (DataError) before for the same versions of the files `paths`.
+
+    Files are read to their end when they are new or changed; later questions cost a stat each. key: (task, what of it).
+    """
+    stats = [(str(path), path.stat()) for path in paths]
+    version = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    with _lock:
+        known = _known.get(key)
+    if known is None or known[0] != version:
+        try:
+            known = (version, read())
+        except DataError as error:
+            known = (version, error.with_traceback(None))
+        with _lock:
+            _known[key] = known
+    if isinstance(known[1], DataError):
+        raise type(known[1])(str(known[1]))
+    return known[1]
 
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:

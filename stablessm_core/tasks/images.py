@@ -1,52 +1,18 @@
-"""Image classification, one grey value at a time: MNIST from its IDX files, digits from scikit-learn."""
+"""Image classification, one grey value at a time, whatever data set the images are from."""
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stablessm_core import config
 from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches
-from stablessm_core.tasks.files import DataError
-from stablessm_core.tasks.idx import load_mnist
-from stablessm_core.tasks.requirements import digits_file
-
-DIGITS_FOR_EVALUATION = 360
 
 
-def mnist(task: config.Mnist, data_root: Path) -> Images:
-    """60,000 training images, the standard 10,000 test images for evaluation; pixels (p / 255 - 0.1307) / 0.3081."""
-    train, test = load_mnist(data_root, "train"), load_mnist(data_root, "test")
-    return Images(train, test, permuted=task.permuted, mean=255 * 0.1307, deviation=255 * 0.3081)
-
-
-def digits(task: config.Digits) -> Images:
-    """1,797 images of 8 x 8 pixels: a fixed shuffle (NumPy's default_rng(0)), the last 360 for evaluation, the rest for training.
-
-    Pixels (0 to 16) are normalised by mean and deviation over the training images.
-    """
-    path = digits_file()
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as file:
-            table = np.loadtxt(file, delimiter=",").astype(np.uint8)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path}: is damaged ({error})") from None
-    table = table[np.random.default_rng(0).permutation(len(table))]
-    pixels, labels = table[:, :-1], table[:, -1]
-    train, test = slice(0, -DIGITS_FOR_EVALUATION), slice(-DIGITS_FOR_EVALUATION, None)
-    mean, deviation = float(pixels[train].mean()), float(pixels[train].std())
-    return Images(
-        (pixels[train], labels[train]), (pixels[test], labels[test]), permuted=task.permuted, mean=mean, deviation=deviation
-    )
-
-
-class Images(Task):
+class ImageTask(Task):
     """Ten classes from (count, pixels) uint8 images. Each epoch visits every training image once, in a new order."""
 
     kind = "classification"

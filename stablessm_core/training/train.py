@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from stablessm_core.config import RunConfig
 from stablessm_core.model import build_model
-from stablessm_core.tasks import get_task
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
+from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert, Detectors
 from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK

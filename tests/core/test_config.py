@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from stablessm_core.config import TASKS, ConfigError, RunConfig, parse_config, sequence_length
+from stablessm_core.config import ConfigError, RunConfig, parse_config
 from stablessm_core.maps import MAPS
+from stablessm_core.tasks.registry import TASKS
 
 TASK = {"name": "polynomial_memory"}
 PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
@@ -33,7 +34,7 @@ def test_a_stored_configuration_reads_back_the_same(name: str) -> None:
     config = parse_config({"task": {"name": name}, "model": {"eigenvalue_range": [0.1, 0.9]}})
     assert parse_config(json.loads(config.model_dump_json())) == config
     assert parse_config(config.model_dump(mode="json")) == config
-    assert sequence_length(config.task) >= 1
+    assert config.task.sequence_length() >= 1
 
 
 @pytest.mark.parametrize(("name", "time"), PAIRS)
@@ -102,7 +103,8 @@ def test_an_unknown_field_is_named_with_those_that_exist(section: dict[str, obje
         ({"task": {"name": "associative_recall", "length": 21}}, "task.length"),
         ({"task": {"name": "char_lm", "file": "../secret"}}, "task.file"),
         ({"task": {"name": "char_lm", "file": "/etc/passwd"}}, "task.file"),
-        ({"task": {"name": "nonesuch"}}, "task"),
+        ({"task": {"name": "nonesuch"}}, "task.name"),
+        ({"task": {}}, "task.name"),
         ({"task": "mnist"}, "task"),
         ({"name": "a\x00b"}, "name"),
         ({"name": "\ud800"}, "name"),

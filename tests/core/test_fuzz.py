@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stablessm_core.config import ConfigError, RunConfig, parse_config
-from stablessm_core.tasks import idx
+from stablessm_core.tasks.char_lm.text import load_text
 from stablessm_core.tasks.files import DataError
-from stablessm_core.tasks.text import load_text
+from stablessm_core.tasks.mnist import idx
 from stablessm_core.telemetry.blocks import decode, encode
 from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint
 

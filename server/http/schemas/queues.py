@@ -8,8 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from server.runs.queues import DEFAULT_QUEUE, MAX_NAME, QUEUE_PATTERN
-from stablessm_core.config import Text
-from stablessm_core.section import Section
+from stablessm_core.section import Section, Text
 
 MAX_PRIORITY = 100
 

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from server.errors import CODES
 from server.http.schemas.queues import Placement, Replacement
 from server.runs.submission import MAX_GRID_RUNS
-from stablessm_core.config import Name, RunConfig, Tag, Text
+from stablessm_core.config import Name, RunConfig, Tag
+from stablessm_core.section import Text
 from stablessm_core.telemetry.detectors import KINDS, Severity
 
 MAX_ID = 2**63 - 1

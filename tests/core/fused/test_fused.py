@@ -18,7 +18,7 @@ from stablessm_core.layers import StableSSM
 from stablessm_core.model import build_model
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.scan import linear_scan
-from stablessm_core.tasks import get_task
+from stablessm_core.tasks.loading import get_task
 from stablessm_core.training.environment import _layers
 from tests.core.scan.cases import most_alive
 

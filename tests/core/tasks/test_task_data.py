@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stablessm_core import config
 from stablessm_core.config import parse_config
-from stablessm_core.tasks import idx, requirements, text
+from stablessm_core.tasks.char_lm import text
 from stablessm_core.tasks.files import DataError, chunks, locate
+from stablessm_core.tasks.mnist import idx
+from stablessm_core.tasks.mnist.section import Mnist
 from stablessm_core.tasks.requirements import available_data, task_problem
 
 RNG = np.random.default_rng(0)
@@ -34,7 +35,7 @@ def write_mnist(root: Path, count: int = 20, suffix: str = "") -> Path:
 
 
 def mnist_problem(root: Path) -> str | None:
-    return task_problem(config.Mnist(name="mnist"), root)
+    return task_problem(Mnist(name="mnist"), root)
 
 
 def char_problem(root: Path, file: str, length: int = 4) -> str | None:
@@ -194,8 +195,8 @@ def test_only_regular_files_inside_the_data_directory_are_read(tmp_path: Path) -
 
 def test_a_replaced_file_is_looked_at_again_and_an_unchanged_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, reads = tmp_path / "t.txt", []
-    read = requirements.characters
-    monkeypatch.setattr(requirements, "characters", lambda p: (reads.append(p), read(p))[1])
+    read = text.characters
+    monkeypatch.setattr(text, "characters", lambda p: (reads.append(p), read(p))[1])
     path.write_bytes(b"\xff")
     assert char_problem(tmp_path, "t.txt") is not None
     assert char_problem(tmp_path, "t.txt") is not None

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core import config
 from stablessm_core.config import parse_config
-from stablessm_core.tasks import get_task
 from stablessm_core.tasks.base import IGNORED, Task, mixed_seed
 from stablessm_core.tasks.files import DataError
+from stablessm_core.tasks.loading import get_task
+from stablessm_core.tasks.registry import TASKS
 
 ALL = ["polynomial_memory", "digits", "associative_recall", "char_lm", "mnist"]
 
@@ -225,9 +225,9 @@ def test_seeds_are_mixed_in_their_low_bits() -> None:
     assert all(0 <= mixed_seed(seed) < 2**63 for seed in range(100))
 
 
-@pytest.mark.parametrize("name", sorted(config.TASKS))
+@pytest.mark.parametrize("name", sorted(TASKS))
 def test_every_configured_task_can_be_made_and_has_the_length_the_limits_count_with(name: str, data_root: Path) -> None:
     parsed = parse_config({"task": {"name": name}}).task
     task = get_task(parsed, data_root)
-    assert task.length == config.sequence_length(parsed)
+    assert task.length == parsed.sequence_length()
     assert task.facts

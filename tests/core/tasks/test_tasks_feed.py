@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from stablessm_core.config import parse_config
-from stablessm_core.tasks import get_task
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
+from stablessm_core.tasks.loading import get_task
 
 ASKED = [1, 2, 3, 9, 4, 5, 5, 6]  # a rollback goes back, a resumed run begins anywhere
 

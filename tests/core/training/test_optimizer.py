@@ -10,7 +10,7 @@ import torch
 
 from stablessm_core.config import Optimizer, parse_config
 from stablessm_core.model import Network, build_model
-from stablessm_core.tasks import get_task
+from stablessm_core.tasks.loading import get_task
 from stablessm_core.training.optimizer import build_optimizer, describe_groups, lr_factor
 
 

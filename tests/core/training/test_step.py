@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
-from stablessm_core.tasks import get_task
-from stablessm_core.tasks.polynomial_memory import PolynomialMemory
+from stablessm_core.tasks.loading import get_task
+from stablessm_core.tasks.polynomial_memory.data import PolynomialMemoryTask
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import MemorySink
 from stablessm_core.telemetry.ring import Ring
@@ -230,7 +230,7 @@ def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_r
     np.testing.assert_allclose(rows[:20], expected[:20], rtol=1e-3, atol=1e-5)
 
 
-class Peeking(PolynomialMemory):
+class Peeking(PolynomialMemoryTask):
     """A task that no compiler can take whole: its loss asks for a number."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class Peeking(PolynomialMemory):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bits(caplog: pytest.LogCaptureFixture) -> None:
     eager, fallen = Rig(config(dropout=0.2)), Rig(config(dropout=0.2))
-    fallen.step.task = Peeking(fallen.config.task)  # type: ignore[arg-type]
+    fallen.step.task = Peeking(fallen.config.task, NOWHERE)  # type: ignore[arg-type]
     torch.manual_seed(1)
     eager.go(10)
     torch.manual_seed(1)

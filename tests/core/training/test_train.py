@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
-from stablessm_core.tasks import get_task
+from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink

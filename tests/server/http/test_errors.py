@@ -38,7 +38,7 @@ def client(app: FastAPI) -> Iterator[httpx.Client]:
         ('{"task": {"name": "digits"}, "typo": 1}', "typo", None),
         ('{"task": {"name": "digits", "length": 3}}', "task.length", None),
         ("{}", "task", None),
-        ('{"task": {"name": "sudoku"}}', "task", "polynomial_memory"),
+        ('{"task": {"name": "sudoku"}}', "task.name", "polynomial_memory"),
         ('{"task": {"name": "digits"}, "train": {"steps": -1}}', "train.steps", ">= 1"),
         ('{"task": {"name": "digits"}, "train": {"steps": "100"}}', "train.steps", None),
         ('{"task": {"name": "digits"}, "train": {"steps": 1e30}}', "train.steps", None),

@@ -10,13 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stablessm_core.tasks.files import DataError, chunks, locate
+from stablessm_core.tasks.mnist.section import SPLITS
 
 MAX_BYTES = 1 << 28
 IMAGES, LABELS = 2051, 2049  # magic numbers: uint8 in three dimensions, in one
-SPLITS = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
 
 
 def load_mnist(data_root: Path, split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stablessm_core import config
+from stablessm_core.tasks.associative_recall.section import AssociativeRecall
 from stablessm_core.tasks.base import EVALUATION, IGNORED, TRAIN, Device, OnDevice, Task, generator, in_batches
 
 EVALUATION_SEQUENCES = 500
 EVALUATION_TOKENS = 1 << 22  # very long sequences are evaluated on fewer of them
 
 
-class AssociativeRecall(Task):
+class AssociativeRecallTask(Task):
     """k v k v ... => q v(q): a fresh map from keys to values per sequence, length/2 pairs drawn with replacement.
 
     Tokens 0 .. K-1 are keys, K .. V-3 values (K the smaller half of V - 2), V-2 the prefix "=>" before the query, V-1 a
@@ -24,12 +25,12 @@ class AssociativeRecall(Task):
 
     kind = "next_token"
 
-    def __init__(self, task: config.AssociativeRecall) -> None:
-        self.vocabulary = self.output_size = task.vocabulary_size
-        self.length = task.length + 2
-        self._pairs = task.length // 2
-        self._keys = (task.vocabulary_size - 2) // 2
-        self._values = task.vocabulary_size - 2 - self._keys
+    def __init__(self, section: AssociativeRecall, data_root: Path) -> None:  # noqa: ARG002 - it needs no data
+        self.vocabulary = self.output_size = section.vocabulary_size
+        self.length = section.length + 2
+        self._pairs = section.length // 2
+        self._keys = (section.vocabulary_size - 2) // 2
+        self._values = section.vocabulary_size - 2 - self._keys
         count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // self.length))
         tokens = self._sequences(count, generator("cpu", 0, 0, EVALUATION))
         answers = torch.full((count, self.length), IGNORED)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from stablessm_core import config
 from stablessm_core.tasks.base import EVALUATION, TRAIN, Device, OnDevice, Task, generator, in_batches
+from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
 
 EVALUATION_SEQUENCES = 2048
 EVALUATION_NUMBERS = 1 << 20  # very long sequences are evaluated on fewer of them
@@ -20,22 +21,22 @@ def memory_kernel(kernel: str, length: int) -> Tensor:
     return (1 + (t if kernel == "paper" else 0.1 * t)) ** -1.1
 
 
-class PolynomialMemory(Task):
+class PolynomialMemoryTask(Task):
     """x_t iid N(0, 1); y_t = sum_{s=0..t} rho(s) x_{t-s}. Every training batch is new; evaluation has 2,048 fixed sequences."""
 
     kind = "regression"
     input_size = 1
     output_size = 1
 
-    def __init__(self, task: config.PolynomialMemory) -> None:
-        self.length = task.length
-        self._fft_length = 1 << (2 * task.length - 1).bit_length()  # no wrap-around, and quick for any length
-        rho = memory_kernel(task.kernel, task.length)
+    def __init__(self, section: PolynomialMemory, data_root: Path) -> None:  # noqa: ARG002 - it needs no data
+        self.length = section.length
+        self._fft_length = 1 << (2 * section.length - 1).bit_length()  # no wrap-around, and quick for any length
+        rho = memory_kernel(section.kernel, section.length)
         self._kernel = OnDevice(torch.fft.rfft(rho, n=self._fft_length).to(torch.complex64))
-        count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_NUMBERS // task.length))
-        x = torch.randn(count, task.length, 1, generator=generator("cpu", 0, 0, EVALUATION))
+        count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_NUMBERS // section.length))
+        x = torch.randn(count, section.length, 1, generator=generator("cpu", 0, 0, EVALUATION))
         self._evaluation = OnDevice(x, self._target(x))
-        self.facts = {"kernel": task.kernel, "evaluation_sequences": count}
+        self.facts = {"kernel": section.kernel, "evaluation_sequences": count}
 
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
         x = torch.randn(batch_size, self.length, 1, device=device, generator=generator(device, seed, step, TRAIN))

@@ -12,10 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stablessm_core.tasks.files import DataError, chunks
+from stablessm_core.tasks.files import DataError, chunks, once_per_version
 
 MAX_BYTES = 1 << 30
 MAX_VOCABULARY = 65_536
+
+
+class NotText(DataError):
+    """The file is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,21 @@ def characters(path: Path, *, limit: int = MAX_BYTES) -> Iterator[str]:
                 yield text
             decoded += len(chunk)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no UTF-8 text ({error.reason} after about {decoded:,} bytes)") from None
+        raise NotText(f"{path}: is no UTF-8 text ({error.reason} after about {decoded:,} bytes)") from None
+
+
+def count_characters(path: Path) -> int:
+    """How many characters the file holds. DataError as for `load_text`."""
+
+    def read() -> int:
+        count, seen = 0, set[str]()
+        for part in characters(path):
+            count += len(part)
+            seen.update(part)
+        check_vocabulary(path, len(seen))
+        return count
+
+    return once_per_version(("char_lm", str(path)), [path], read)
 
 
 def check_vocabulary(path: Path, size: int) -> None:

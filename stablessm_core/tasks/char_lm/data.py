@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from stablessm_core import config
 from stablessm_core.tasks.base import TRAIN, Device, OnDevice, Task, generator, in_batches
+from stablessm_core.tasks.char_lm.section import CharLm
+from stablessm_core.tasks.char_lm.text import load_text, split_point
 from stablessm_core.tasks.files import locate
-from stablessm_core.tasks.text import load_text, split_point
 
 EVALUATION_CHARACTERS = 1_000_000
 
 
-class CharLm(Task):
+class CharLmTask(Task):
     """Training windows of length + 1 characters start anywhere in the training part, drawn with replacement.
 
     Evaluation windows follow each other without overlap; of a part longer than a million characters as many as make a million
@@ -25,25 +25,25 @@ class CharLm(Task):
 
     kind = "next_token"
 
-    def __init__(self, task: config.CharLm, data_root: Path) -> None:
-        path = locate(data_root, task.file)
+    def __init__(self, section: CharLm, data_root: Path) -> None:
+        path = locate(data_root, section.file)
         text = load_text(path)
-        split = split_point(path, len(text.ids), task.length)
-        self.length = task.length
+        split = split_point(path, len(text.ids), section.length)
+        self.length = section.length
         self.vocabulary = self.output_size = len(text.vocabulary)
         self.characters = text.vocabulary
         ids = torch.from_numpy(text.ids)
-        self._windows = split - task.length
+        self._windows = split - section.length
         self._train = OnDevice(ids[:split])
-        count = (len(ids) - split - 1) // task.length
-        kept = min(count, max(1, EVALUATION_CHARACTERS // task.length))
+        count = (len(ids) - split - 1) // section.length
+        kept = min(count, max(1, EVALUATION_CHARACTERS // section.length))
         starts = torch.arange(kept) * count // kept
-        self._evaluation = OnDevice(ids[split:].unfold(0, task.length + 1, task.length)[starts])
+        self._evaluation = OnDevice(ids[split:].unfold(0, section.length + 1, section.length)[starts])
         self.facts = {
-            "file": task.file,
+            "file": section.file,
             "vocabulary": len(text.vocabulary),
             "train_characters": split,
-            "evaluation_characters": kept * task.length,
+            "evaluation_characters": kept * section.length,
         }
 
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:

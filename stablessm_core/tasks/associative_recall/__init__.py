@@ -1,0 +1,1 @@
+"""Associative recall: key-value pairs, then the value of one key."""

@@ -1,0 +1,1 @@
+"""Next character of a text file."""

@@ -1,0 +1,1 @@
+"""MNIST digits, read pixel by pixel, from the original IDX files."""

@@ -1,0 +1,1 @@
+"""Linear functional with polynomially decaying memory: the task on which the paper measures stability."""
