@@ -23,10 +23,10 @@ def queue() -> None:
 @DATA_DIR
 def list_queues(data_dir: Path | None) -> None:
     """Every queue that has settings, runs or workers."""
-    from server.cli.terminal import queue_table
+    from server.cli.terminal import queue_table, show
 
     with connect(data_dir) as client:
-        click.echo(queue_table(client.queues(), time.time()))
+        show(queue_table(client.queues(), time.time()))
 
 
 @queue.command()
@@ -57,7 +57,7 @@ def limit(name: str, count: str, data_dir: Path | None) -> None:
 
 
 def _change(name: str, data_dir: Path | None, **changes: Any) -> None:
-    from server.cli.terminal import queue_table
+    from server.cli.terminal import queue_table, show
 
     with connect(data_dir) as client:
-        click.echo(queue_table([client.change_queue(name, **changes)], time.time()))
+        show(queue_table([client.change_queue(name, **changes)], time.time()))

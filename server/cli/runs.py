@@ -54,11 +54,14 @@ def submit(
 @DATA_DIR
 def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
     """List runs, for example: stablessm runs "reparam=best lr>=0.005"."""
-    from server.cli.terminal import run_table
+    from server.cli.terminal import run_table, show
 
     with connect(data_dir) as client:
         found = list(client.runs(" ".join(filter) or None, status=status, sort=sort, limit=limit))
-    click.echo("\n".join(json.dumps(run) for run in found) if as_json else run_table(found))
+    if as_json:
+        click.echo("\n".join(json.dumps(run) for run in found))
+    else:
+        show(run_table(found))
 
 
 @click.command()
@@ -67,11 +70,14 @@ def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: i
 @DATA_DIR
 def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
     """Show one run: status, progress, result, configuration, alerts."""
-    from server.cli.terminal import run_page
+    from server.cli import terminal
 
     with connect(data_dir) as client:
         run = client.run(run_id)
-        click.echo(json.dumps(run, indent=2) if as_json else run_page(run, client.alerts(run_id)))
+        if as_json:
+            click.echo(json.dumps(run, indent=2))
+        else:
+            terminal.show(terminal.run_page(run, client.alerts(run_id)))
 
 
 @click.command()
@@ -115,11 +121,14 @@ def compare(
     run_ids: tuple[int, ...], q: str | None, sweep: int | None, group_by: str | None, as_json: bool, data_dir: Path | None
 ) -> None:
     """Compare runs: what differs, and the range of |grad| / |w| of each."""
-    from server.cli.terminal import comparison
+    from server.cli.terminal import comparison, show
 
     with connect(data_dir) as client:
         result = client.compare(run_ids or None, q=q, sweep=sweep, group_by=group_by)
-    click.echo(json.dumps(result) if as_json else comparison(result))
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        show(comparison(result))
 
 
 @click.command()

@@ -1,34 +1,62 @@
-"""What the command line prints: tables, one run, a comparison, and a run as it trains."""
+"""What the command line prints, by rich: tables, one run, a comparison, and a run as it trains.
+
+On a terminal with colours, within its width, and with a progress bar; elsewhere (a pipe, a file) the same as plain lines of any
+length.
+"""
 
 from __future__ import annotations
 
-import shutil
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
 
 from stablessm_core.client import Client, LiveEvent
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 COLORS = {"finished": "green", "running": "blue", "diverged": "red", "failed": "red", "cancelled": "yellow", "queued": "cyan"}
-REDRAW_SECONDS = 0.1
+ANY_LENGTH = 100_000
+ALERTS_SHOWN = 20
 
 
-def table(rows: Sequence[Sequence[str]], titles: Sequence[str]) -> str:
-    """Columns as wide as their widest cell."""
-    cells = [list(titles), *map(list, rows)]
-    widths = [max(len(click.unstyle(row[i])) for row in cells) for i in range(len(titles))]
-    lines = [
-        "  ".join(cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+def show(part: RenderableType) -> None:
+    """Print to standard output."""
+    console = _console()
+    wide = console.options.update(width=ANY_LENGTH)
+    console.width = max(console.width, console.measure(part, options=wide).minimum)  # a number must not lose its last digits
+    with console.capture() as captured:
+        console.print(part)
+    click.echo("\n".join(line.rstrip(" ") for line in captured.get().split("\n")), nl=False)  # cells are padded
 
 
-def queue_table(queues: Iterable[dict[str, Any]], now: float) -> str:
+def _console() -> Console:
+    terminal = sys.stdout.isatty()
+    width = None if terminal else ANY_LENGTH
+    return Console(force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False, soft_wrap=not terminal)
+
+
+def table(rows: Iterable[Sequence[str | Text]], titles: Sequence[str], *, numbers: Iterable[str] = ()) -> Table:
+    """Columns as wide as their widest cell; on a narrow terminal the last one is cut. Those titled in `numbers` are set right."""
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for title in titles:
+        made.add_column(title, justify="right" if title in numbers else "left", no_wrap=title != titles[-1], overflow="fold")
+    for *cells, last in rows:
+        made.add_row(*(_cell(cell) for cell in cells), _cell(last, no_wrap=True, overflow="ellipsis"))
+    return made
+
+
+def _cell(content: str | Text, **options: Any) -> Text:
+    return content if isinstance(content, Text) else Text(printable(content), **options)
+
+
+def queue_table(queues: Iterable[dict[str, Any]], now: float) -> Table:
     rows = [
         [
             queue["name"] + (" (paused)" if queue["paused"] else ""),
@@ -40,10 +68,11 @@ def queue_table(queues: Iterable[dict[str, Any]], now: float) -> str:
         ]
         for queue in queues
     ]
-    return table(rows, ["queue", "waiting", "running", "limit", "longest wait", "workers"])
+    titles = ["queue", "waiting", "running", "limit", "longest wait", "workers"]
+    return table(rows, titles, numbers=titles[1:])
 
 
-def run_table(runs: Iterable[dict[str, Any]]) -> str:
+def run_table(runs: Iterable[dict[str, Any]]) -> RenderableType:
     rows = [
         [
             str(run["id"]),
@@ -59,134 +88,130 @@ def run_table(runs: Iterable[dict[str, Any]]) -> str:
         for run in runs
     ]
     titles = ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "name"]
-    return table(rows, titles) if rows else "No runs."
+    return table(rows, titles, numbers=("run", "step", "lr", "loss", "alerts")) if rows else "No runs."
 
 
-def token_table(tokens: Iterable[dict[str, Any]]) -> str:
+def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
     rows = [
-        [str(one["id"]), one["scope"], one["state"], _day(one["created_at"]), _day(one["expires_at"]), _day(one["last_used_at"]),
-         click.unstyle(one["name"])]
+        [str(one["id"]), one["scope"], one["state"], *map(_moment, (one["created_at"], one["expires_at"], one["last_used_at"])),
+         one["name"]]
         for one in tokens
     ]  # fmt: skip
-    return table(rows, ["token", "scope", "state", "created", "ends", "last used", "name"]) if rows else "No tokens."
+    titles = ["token", "scope", "state", "created", "ends", "last used", "name"]
+    return table(rows, titles, numbers=("token",)) if rows else "No tokens."
 
 
-def _day(at: float | None) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at is not None else "never"
-
-
-def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]]) -> str:
-    head = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
-    lines = [f"{click.style(head, bold=True)}  {_status(run['status'])}  {run['status_reason']}".rstrip()]
-    lines.append(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run))
+def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]]) -> Group:
+    title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
+    lines = [Text.assemble((printable(title), "bold"), "  ", _status(run["status"]), "  ", printable(run["status_reason"]))]
+    lines.append(Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)))
     if run["waits_for"]:
-        lines.append(f"  waits for {run['waits_for']}")
-    for title in ("result", "divergence", "config", "environment"):
-        if run[title]:
-            lines.append(click.style(title, bold=True))
-            lines += [f"  {path} = {_value(value)}" for path, value in _flat(run[title])]
+        lines.append(Text(printable(f"  waits for {run['waits_for']}")))
+    for part in ("result", "divergence", "config", "environment"):
+        if run[part]:
+            lines.append(Text(part, "bold"))
+            lines += [Text.assemble("  ", (path, "cyan"), f" = {printable(_value(value))}") for path, value in _flat(run[part])]
     if alerts:
-        lines.append(click.style(f"{len(alerts)} alerts", bold=True))
-        lines += [f"  {alert_line(alert)}" for alert in alerts[:20]]
-    return "\n".join(lines)
+        lines.append(Text(f"{len(alerts)} alerts", "bold"))
+        lines += [Text.assemble("  ", alert_line(alert)) for alert in alerts[:ALERTS_SHOWN]]
+    return Group(*lines)
 
 
-def comparison(result: dict[str, Any]) -> str:
-    parts = [run_table(result["runs"])]
+def comparison(result: dict[str, Any]) -> Group:
+    parts: list[RenderableType] = [run_table(result["runs"])]
     if result["differences"]:
         titles = ["field", *(f"#{run['id']}" for run in result["runs"])]
-        parts.append(table([[d["field"], *(_value(v) for v in d["values"])] for d in result["differences"]], titles))
+        parts += ["", table([[d["field"], *map(_value, d["values"])] for d in result["differences"]], titles)]
     if result["ranges"]:
         names = ("min", "median", "max")
         rows = [
             [f"#{r['run_id']}", r["reparameterization"], *(number(r[n]) for n in names), f"{r['finite']:,}/{r['total']:,}"]
             for r in result["ranges"]
         ]
-        parts.append("|grad| / |w|\n" + table(rows, ["run", "map", *names, "finite"]))
+        parts += ["", Text("|grad| / |w|", "bold"), table(rows, ["run", "map", *names, "finite"], numbers=(*names, "finite"))]
     if result.get("groups"):
+        statistics = ("mean", "min", "max")
         rows = [
-            [_key(g["key"]), f"{g['finite']}/{g['total']}", *(number(g["final_loss"][n]) for n in ("mean", "min", "max"))]
+            [_key(g["key"]), f"{g['finite']}/{g['total']}", *(number(g["final_loss"][n]) for n in statistics)]
             for g in result["groups"]
         ]
-        parts.append("groups\n" + table(rows, ["group", "finite", "mean loss", "min", "max"]))
-    return "\n\n".join(parts)
+        titles = ["group", "finite", "mean loss", "min", "max"]
+        parts += ["", Text("groups", "bold"), table(rows, titles, numbers=titles[1:])]
+    return Group(*parts)
 
 
 def follow(client: Client, run_id: int) -> int:
     """Show the run until it ends; 0 if it finished, else 2. Ctrl-C stops looking, not training."""
     run = client.run(run_id)
-    bar = _Bar(run["steps"])
     status = run["status"]
+    progress = RunProgress(run)
     try:
-        for event in client.watch(run_id, series=[TRAIN_LOSS]):
-            if event.kind == "alert":
-                bar.above(alert_line(event.data))
-            elif event.kind == "status":
-                status = event.data["status"]
-                bar.above(f"{_status(status)} at step {event.data['step']}: {event.data['reason'] or 'no reason given'}")
-            bar.update(event)
+        with progress.bar:
+            for event in client.watch(run_id, series=[TRAIN_LOSS]):
+                if event.kind == "alert":
+                    progress.line(alert_line(event.data))
+                elif event.kind == "status":
+                    status = event.data["status"]
+                    reason = printable(event.data["reason"] or "no reason given")
+                    progress.line(Text.assemble(_status(status), f" at step {event.data['step']}: {reason}"))
+                progress.update(event)
     except KeyboardInterrupt:
-        bar.clear()
         click.echo(f"Run {run_id} goes on; `stablessm watch {run_id}` looks again.")
         return 130
-    bar.clear()
     result = client.run(run_id)["result"] or {}
     if result:
         click.echo("  ".join(f"{name} {number(value)}" for name, value in _flat(result)))
     return 0 if status == "finished" else 2
 
 
-class _Bar:
-    """The last line of the terminal, drawn at most ten times a second; nothing where nobody sees it."""
+class RunProgress:
+    """Lines about a run and, on a terminal, a bar below them: step, loss, speed and the time that is left."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.step = steps, 0
-        self.loss: float | None = None
-        self.left: float | None = None
-        self.rate: float | None = None
-        self.shown = sys.stdout.isatty()
-        self.drawn = 0.0
+    def __init__(self, run: dict[str, Any]) -> None:
+        console = _console()
+        self.bar = Progress(
+            BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}", markup=False), console=console,
+            transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self.bar.add_task("", total=run["steps"], completed=run["step"], state="")
+        self._loss: float | None = None
+        self._rate: float | None = run["steps_per_second"]
+        self._left: float | None = run["eta_seconds"]
+
+    def line(self, text: Text) -> None:
+        self.bar.console.print(text)
 
     def update(self, event: LiveEvent) -> None:
-        self.step = event.data.get("step", self.step)
         if event.kind == "points":
-            self.left, self.rate = event.data.get("eta_seconds"), event.data.get("steps_per_second")
+            self._rate, self._left = event.data.get("steps_per_second"), event.data.get("eta_seconds")
             if (loss := event.series.get(TRAIN_LOSS)) is not None and loss.value is not None and len(loss.value):
-                self.loss = float(loss.value[-1])
-        if self.shown and time.monotonic() - self.drawn > REDRAW_SECONDS:
-            self.drawn = time.monotonic()
-            click.echo("\r\x1b[K" + self.line(shutil.get_terminal_size().columns), nl=False)
-
-    def line(self, columns: int) -> str:
-        tail = f" {self.step}/{self.steps}  loss {number(self.loss)}"
-        tail += f"  {number(self.rate)} steps/s  {_duration(self.left)} left" if self.rate else ""
-        width = max(5, min(40, columns - len(tail) - 3))
-        done = round(width * min(1.0, self.step / self.steps))
-        return f"[{'#' * done}{'.' * (width - done)}]{tail}"[: columns - 1]
-
-    def above(self, text: str) -> None:
-        self.clear()
-        click.echo(text)
-
-    def clear(self) -> None:
-        if self.shown:
-            click.echo("\r\x1b[K", nl=False)
+                self._loss = float(loss.value[-1])
+        loss_text = f"loss {number(self._loss)}" if self._loss is not None else ""
+        speed = f"  {number(self._rate)} steps/s  {_duration(self._left)} left" if self._rate else ""
+        self.bar.update(self._task, completed=event.data.get("step"), state=loss_text + speed)
 
 
-def alert_line(alert: dict[str, Any]) -> str:
+def alert_line(alert: dict[str, Any]) -> Text:
     color = "red" if alert["severity"] == "critical" else "yellow"
-    return f"{click.style(alert['severity'], fg=color)} step {alert['step']}: {alert['message']}"
+    return Text.assemble((alert["severity"], color), printable(f" step {alert['step']}: {alert['message']}"))
 
 
 def number(value: float | str | None) -> str:
     """As people read it; JSON has non-finite numbers as strings."""
     if value is None:
         return ""
-    return value if isinstance(value, str) else f"{value:.4g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:.4g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _status(status: str) -> str:
-    return click.style(status, fg=COLORS.get(status))
+def printable(text: str) -> str:
+    """The text without what a terminal takes as a command: names and messages come from others."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _status(status: str) -> Text:
+    return Text(status, COLORS.get(status, ""))
 
 
 def _speed(run: dict[str, Any]) -> str:
@@ -200,6 +225,10 @@ def _duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _moment(at: float | None) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) if at is not None else "never"
 
 
 def _key(key: dict[str, Any]) -> str:

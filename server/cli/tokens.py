@@ -37,11 +37,14 @@ def create_token(name: str, scope: str, days: float | None, data_dir: Path | Non
 @DATA_DIR
 def list_tokens(as_json: bool, data_dir: Path | None) -> None:
     """List tokens, newest first: scope, state, when they end and were last used."""
-    from server.cli.terminal import token_table
+    from server.cli.terminal import show, token_table
 
     with connect(data_dir) as client:
         found = client.tokens()
-    click.echo("\n".join(json.dumps(one) for one in found) if as_json else token_table(found))
+    if as_json:
+        click.echo("\n".join(json.dumps(one) for one in found))
+    else:
+        show(token_table(found))
 
 
 @token.command("revoke")

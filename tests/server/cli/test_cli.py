@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +115,49 @@ def test_watching_tells_alerts_and_the_end(data_dir: Path, sqlite: Database) -> 
     assert "diverged at step 30: loss is NaN" in rest
     assert "train_loss NaN" in rest
     assert watching.returncode == 2
+
+
+def test_on_a_terminal_a_bar_shows_step_loss_and_time_left(data_dir: Path, sqlite: Database) -> None:
+    config = json.dumps(BODY)
+    assert run(data_dir, "submit", "-", text=config).exit_code == 0
+    recording = Recording(sqlite, claim(sqlite), width=4)
+    command = [sys.executable, "-m", "server", "watch", "1"]
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "TERM": "xterm-256color", "COLUMNS": "100"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, env=environment, stdout=theirs, stderr=theirs) as watching:
+        os.close(theirs)
+        try:
+            read_until(ours, "running at step 0")
+            recording.write(30)
+            read_until(ours, "30/1000 loss ")
+            with sqlite.write() as session:
+                lifecycle.finish(session, 1, 1, "diverged", "loss is NaN", {"train_loss": float("nan")})
+            assert "diverged at step 30: loss is NaN" in read_until(ours, "train_loss NaN")
+            assert watching.wait(60) == 2
+        finally:
+            watching.kill()
+            os.close(ours)
+
+
+def test_a_narrow_terminal_cuts_the_name_and_no_number(data_dir: Path) -> None:
+    run(data_dir, "submit", "-", text=json.dumps(BODY | {"name": "a name of many words which is too long for this terminal"}))
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "TERM": "xterm-256color", "COLUMNS": "40"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "server", "runs"], env=environment, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        shown = read_until(ours, "\N{HORIZONTAL ELLIPSIS}")
+    os.close(ours)
+    assert "0/1000  polynomial_memory  best  0.01" in shown
+
+
+def read_until(terminal: int, text: str) -> str:
+    """What a terminal received, styles left out, up to and including `text`."""
+    seen, deadline = "", time.monotonic() + 60
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 1)[0]:
+            seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(terminal, 65_536).decode())
+    return seen
 
 
 def test_series_are_exported_as_files(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
