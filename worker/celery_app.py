@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery.exceptions import InvalidTaskError
-from celery.worker import WorkController, state
+from celery import bootsteps
+from celery.exceptions import InvalidTaskError, WorkerShutdown
+from celery.worker import WorkController
 from celery.worker.strategy import default as strategy
 
 from server.runs.worker_wakeups import QUEUE, WAKE, celery_app
 from worker.lanes import Lanes
 
 AGAIN_SECONDS = 1.0
+STOP_CHECK_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,10 @@ log = logging.getLogger(__name__)
 def listen(broker_url: str, lanes: Lanes) -> None:
     """Run a Celery worker in this thread until `lanes.stop` is set and its tasks have ended.
 
-    The bare controller, not Celery's program: signals, logging and exit stay ours. It ends at a message that is no message at
-    all, which is then no longer in the queue, and is started again.
+    While the broker is away Celery tries to connect and does not look at `lanes.stop`: call this in a daemon thread.
+
+    This is Celery's worker without its command line, so that signals, logging and exit stay ours. A message that Celery cannot
+    read at all ends it; the message is then gone from the queue, and a new worker is started here.
     """
     app = celery_app(broker_url)
 
@@ -31,13 +34,24 @@ def listen(broker_url: str, lanes: Lanes) -> None:
     def wake() -> None:
         lanes.work()
 
-    def leave() -> None:
-        lanes.stop.wait()
-        vars(state)["should_stop"] = 0  # the consumer's loop leaves at its next turn, within a second
+    class StopWithLanes(bootsteps.StartStopStep):
+        """Ends the worker when the lanes stop: Celery lets a task that its timer calls raise WorkerShutdown."""
 
+        requires: Any = frozenset({"celery.worker.components:Timer"})
+
+        def start(self, worker: Any) -> None:
+            self.timer = worker.timer.call_repeatedly(STOP_CHECK_SECONDS, self.check)
+
+        def stop(self, *_: Any) -> None:
+            self.timer.cancel()
+
+        def check(self) -> None:
+            if lanes.stop.is_set():
+                raise WorkerShutdown(0)
+
+    app.steps["worker"].add(StopWithLanes)
     for name in ("celery.worker.strategy", "celery.app.trace"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # that a wake came and went says nothing
-    threading.Thread(target=leave, name="celery-stop", daemon=True).start()
+        logging.getLogger(name).setLevel(logging.WARNING)  # a line for each wake-up says nothing
     controller: Any = WorkController
     while not lanes.stop.is_set():
         controller(
@@ -51,11 +65,11 @@ def listen(broker_url: str, lanes: Lanes) -> None:
             without_heartbeat=True,
         ).start()
         if not lanes.stop.wait(AGAIN_SECONDS):
-            log.warning("Celery ended at what it could not read; it listens again")
+            log.warning("Celery ended at a message that it could not read; it listens again")
 
 
 def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
-    """Celery's way to take a message in, to which one with an unreadable body is one more to throw away, not the worker's end."""
+    """How Celery takes a message of this task in: one with an unreadable body is thrown away and does not end the worker."""
     handle = strategy(task, app, consumer)  # type: ignore[no-untyped-call]
 
     def message_handler(*message: Any) -> None:

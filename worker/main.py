@@ -94,7 +94,7 @@ def main(
     log.info("worker %s with %d slots, woken by %s", lanes.id, len(lanes), way)
     pollers = _start_polling(lanes, BROKER_POLL_SECONDS if settings.broker_url else POLL_SECONDS)
     if settings.broker_url:
-        listen(settings.broker_url, lanes)
+        threading.Thread(target=listen, args=(settings.broker_url, lanes), name="celery", daemon=True).start()
     lanes.stop.wait()
     log.info("stopping")
     for poller in pollers:

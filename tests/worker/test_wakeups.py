@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
@@ -16,6 +19,10 @@ from sqlalchemy.exc import OperationalError
 from server.database.connection import Database
 from server.database.watchdog import guard
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _sender, wake_workers
+from server.settings import Settings
+from tests.worker.station import Station
+from worker.celery_app import listen
+from worker.lanes import Lanes
 from worker.notify import publisher
 
 
@@ -61,6 +68,45 @@ def test_a_broker_that_is_down_or_hangs_holds_up_nobody() -> None:
             time.sleep(0.05)
         assert _sender(down).lost >= 1
         assert _sender(hung).lost >= 1, "a hung broker is given up after 5 s"
+
+
+@pytest.mark.redis
+def test_a_worker_that_stops_leaves_the_wake_ups_to_others(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
+    lanes = Lanes(Settings(data_dir=tmp_path, database_url=sqlite_url), slots=1, spool_bytes=1 << 20)
+    listener = threading.Thread(target=listen, args=(redis_url, lanes), daemon=True)
+    listener.start()
+    with redis.Redis.from_url(redis_url) as client:
+
+        def listening() -> bool:
+            return any(one["cmd"] == "brpop" and one["db"] == database for one in client.client_list())
+
+        database = str(client.get_connection_kwargs()["db"])
+        _until(listening)
+        lanes.stop.set()
+        listener.join(60)
+        assert not listener.is_alive(), "it does not end"
+        wake_workers(redis_url)
+        _until(lambda: client.llen(f"stablessm:{QUEUE}") == 1)
+        assert not listening()
+
+
+def test_a_worker_stops_while_the_broker_is_away(sqlite_url: str, tmp_path: Path) -> None:
+    Database(sqlite_url).migrate()
+    station = Station(Database(sqlite_url), tmp_path, broker_url="redis://127.0.0.1:1/0")
+    process = station.start()
+    try:
+        _until(lambda: "Cannot connect to" in station.log.read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.redis
