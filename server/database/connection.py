@@ -1,4 +1,4 @@
-"""The database, SQLite or PostgreSQL behind one face: `read()` sees one consistent snapshot, `write()` is one transaction."""
+"""The database, SQLite or PostgreSQL: `read()` sees one consistent snapshot, `write()` is one transaction."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg.pq import Format
 from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
 from server.database.revision import check
@@ -175,7 +176,6 @@ def _postgres_engine(url: str) -> Engine:
         json_serializer=_dump_json,
         pool_size=8,
         max_overflow=24,
-        pool_pre_ping=True,
         connect_args={
             "connect_timeout": 5,
             "keepalives_idle": 5,
@@ -187,8 +187,12 @@ def _postgres_engine(url: str) -> Engine:
         },
     )
 
-    if hasattr(select, "poll"):
-        _ask_only_whom_somebody_spoke_to(engine)
+    @event.listens_for(engine, "checkout")
+    def replace_if_ended(connection: Any, *_: Any) -> None:
+        # The server sends to an idle connection only to end it. To look for that costs no message, unlike `pool_pre_ping`; a
+        # connection that was lost without a message is found by its next statement either way.
+        if connection.closed or _has_input(connection.fileno()):
+            raise DisconnectionError("the server has ended this connection")  # the pool opens another one
 
     @event.listens_for(engine, "before_cursor_execute")
     def ask_for_binary(connection: Any, cursor: Any, *_: Any) -> None:
@@ -199,19 +203,10 @@ def _postgres_engine(url: str) -> Engine:
     return engine
 
 
-def _ask_only_whom_somebody_spoke_to(engine: Engine) -> None:
-    """Whether a pooled connection lives is asked over the network only when there is something to read on it.
-
-    Nobody speaks to an idle connection but to end it; one that vanished in silence is found by its statement, as by a question.
-    """
-    ask = engine.dialect.do_ping
-
-    def ping(connection: Any) -> bool:
-        readable = select.poll()
-        readable.register(connection.fileno(), select.POLLIN)
-        return not readable.poll(0) or ask(connection)
-
-    vars(engine.dialect)["do_ping"] = ping
+def _has_input(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _lower(value: Any) -> Any:

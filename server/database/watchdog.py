@@ -17,7 +17,7 @@ LIMIT_SECONDS = 10.0
 
 
 def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Shut the socket of every connection that is in use for longer than `limit_seconds`; the blocked call then fails at once.
+    """Shut the socket of every connection that is in use for longer than `limit_seconds`, so that a blocked call fails at once.
 
     Our transactions take milliseconds. SQLite has no socket and needs no guard.
     """
@@ -29,7 +29,7 @@ def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
         in_use[id(connection)] = (time.monotonic(), connection)
 
     def given_back(connection: Any, *_: Any) -> None:
-        in_use.pop(id(connection), None)  # also of a connection that is closed instead: it must not be shut as somebody else
+        in_use.pop(id(connection), None)  # also when it is closed: another connection may get its id
 
     def watch() -> None:
         while True:
@@ -38,18 +38,7 @@ def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
                 if time.monotonic() - since > limit_seconds and in_use.pop(key, None) is not None:
                     _shut(connection)
 
-    # A new connection is asked for its settings before anybody has checked it out, a pooled one whether it still lives.
-    event.listen(database.engine, "connect", taken, insert=True)
-    ping = database.engine.dialect.do_ping
-
-    def watched_ping(connection: Any) -> bool:
-        taken(connection)
-        try:
-            return ping(connection)
-        finally:
-            given_back(connection)
-
-    vars(database.engine.dialect)["do_ping"] = watched_ping
+    event.listen(database.engine, "connect", taken, insert=True)  # a new connection is asked for its settings first
     event.listen(database.engine, "checkout", taken)
     for end in ("checkin", "invalidate", "soft_invalidate", "close"):
         event.listen(database.engine, end, given_back)
