@@ -19,6 +19,7 @@ from server.database.fence import LeaseLost
 from server.database.models import Run
 from server.runs import lifecycle
 from server.settings import Settings, run_folder
+from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED
 from worker.attempt import checkpoint_folder, spool_path
 from worker.exit_causes import LEASE_LOST, kernel_memory_kills, of_exit
 from worker.notify import Publish
@@ -189,7 +190,7 @@ class Supervision:
         elif self._asked == "cancel":
             lifecycle.finish(session, run_id, attempt, "cancelled", reason)
         else:
-            lifecycle.release(session, run_id, attempt, reason, lost=self._asked is None)
+            lifecycle.release(session, run_id, attempt, reason, loss=TRAINER_CRASHED if self._asked is None else None)
 
     def _store_spool(self) -> None:
         # The process died while the database was away: what it left on disk saves that much training over again.

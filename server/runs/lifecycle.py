@@ -21,9 +21,9 @@ from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
 from stablessm_core.config import RunConfig
-from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
+from stablessm_core.telemetry.detectors import AlertKind
 
-MAX_WORKERS_LOST = 3  # without a new checkpoint in between; then the run counts as the cause
+MAX_LOSSES = 3  # attempts lost without a new checkpoint in between; then the run counts as the cause
 WORKER_FORGOTTEN_SECONDS = 86_400.0
 
 
@@ -167,14 +167,24 @@ def finish(
     _end(session, run, status, reason)
 
 
-def release(session: Session, run_id: int, attempt: int, reason: str, *, lost: bool = False) -> str:
+def release(session: Session, run_id: int, attempt: int, reason: str, *, loss: AlertKind | None = None) -> str:
     """Give the run back to the queue, to continue from its last checkpoint; gives its new status.
 
-    `lost` counts against the run: after MAX_WORKERS_LOST it is `failed`. A run asked to be cancelled is `cancelled` instead.
-    Raises LeaseLost.
+    `loss` says that the attempt was lost (its worker, or its training process): the alert of that kind is stored with `reason`,
+    and after MAX_LOSSES the run is `failed`. A run asked to be cancelled is `cancelled` instead. Raises LeaseLost.
     """
     run = hold(session, run_id, attempt)
-    return _give_back(session, run, reason, lost=lost)
+    if loss is not None:
+        run.workers_lost += 1
+        alert = loss.alert(step=run.step, message=reason)
+        insert_alerts(session, run.id, run.attempt, [alert], run.seq + 1)  # with the transition that follows
+    if run.cancel_requested:
+        _end(session, run, "cancelled", reason)
+    elif run.workers_lost >= MAX_LOSSES:
+        _end(session, run, "failed", f"{reason} ({run.workers_lost} attempts lost without a new checkpoint)")
+    else:
+        _requeue(session, run, reason)
+    return run.status
 
 
 def request_cancel(session: Session, run_id: int) -> Run:
@@ -228,20 +238,6 @@ def beat_worker(session: Session, worker_id: str) -> bool:
 def forget_worker(session: Session, worker_id: str) -> None:
     """A worker says goodbye."""
     session.execute(delete(Worker).where(Worker.id == worker_id))
-
-
-def _give_back(session: Session, run: Run, reason: str, *, lost: bool) -> str:
-    run.workers_lost += lost
-    if lost:
-        alert = WORKER_LOST.alert(step=run.step, message=reason)
-        insert_alerts(session, run.id, run.attempt, [alert], run.seq + 1)  # with the transition that follows
-    if run.cancel_requested:
-        _end(session, run, "cancelled", reason)
-    elif run.workers_lost >= MAX_WORKERS_LOST:
-        _end(session, run, "failed", f"{reason} ({run.workers_lost} workers lost without a new checkpoint)")
-    else:
-        _requeue(session, run, reason)
-    return run.status
 
 
 def _requeue(session: Session, run: Run, reason: str) -> None:

@@ -17,6 +17,7 @@ from server.database.models import Run
 from server.database.revision import SchemaMismatch
 from server.runs import lifecycle
 from server.runs.worker_wakeups import wake_workers
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 
 TICK_SECONDS = 2.0
 
@@ -91,7 +92,7 @@ class LostRunReaper:
             if run.beat != beat:  # it has moved since we looked
                 return None
             reason = f"lost contact with {run.owner}: no heartbeat for {self.lease_seconds:g} s"
-            status = lifecycle.release(session, run_id, attempt, reason, lost=True)
+            status = lifecycle.release(session, run_id, attempt, reason, loss=WORKER_LOST)
         log.warning("worker lost, the run is %s now", status, extra={"run": run_id, "attempt": attempt})
         wake_workers(self.broker_url)
         self.on_lost(run_id)

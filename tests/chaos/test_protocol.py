@@ -22,7 +22,8 @@ from server.runs.lost_runs import LostRunReaper
 from server.series.recording import store_checkpoint, store_flush, truncate
 from stablessm_core.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
-from stablessm_core.telemetry.detectors import nonfinite_loss
+from stablessm_core.telemetry.detectors import AlertKind, nonfinite_loss
+from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS
 
 LEASE = 10.0
@@ -155,10 +156,10 @@ class Protocol(RuleBasedStateMachine):
             self.act(actor, lambda s: lifecycle.finish(s, self.run_id, actor.attempt, status, "done"))
 
     @precondition(lambda self: self.actors)
-    @rule(data=st.data(), lost=st.booleans())
-    def release(self, data: st.DataObject, lost: bool) -> None:
+    @rule(data=st.data(), loss=st.sampled_from([None, WORKER_LOST, TRAINER_CRASHED]))
+    def release(self, data: st.DataObject, loss: AlertKind | None) -> None:
         actor = self.someone(data)
-        self.act(actor, lambda s: lifecycle.release(s, self.run_id, actor.attempt, "given up", lost=lost))
+        self.act(actor, lambda s: lifecycle.release(s, self.run_id, actor.attempt, "given up", loss=loss))
 
     @rule(seconds=st.sampled_from([1.0, 4.0, 4.9, 1000.0]))
     def look_for_lost_workers(self, seconds: float) -> None:

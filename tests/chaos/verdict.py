@@ -106,7 +106,8 @@ def history(found: Recorded) -> list[str]:
         if block.seq > until_seq.get(block.attempt, run.seq):
             problems.append(f"a block of attempt {block.attempt} landed after a newer attempt had begun")
     for given_back in (t for t in found.transitions if t.status == "queued" and t.reason != "submitted"):
-        alarms = [a for a in found.alerts if a.kind == "worker_lost" and a.seq == given_back.seq]
+        kind = "worker_lost" if given_back.reason.startswith("lost contact") else "trainer_crashed"
+        alarms = [a for a in found.alerts if a.kind == kind and a.seq == given_back.seq]
         lost = not given_back.reason.startswith(("drained", "the answer to a claim", "no training process"))
         if len(alarms) != lost:
             problems.append(f"{len(alarms)} alerts for {given_back.reason!r}")

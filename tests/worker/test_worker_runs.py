@@ -109,7 +109,7 @@ def test_a_run_whose_process_crashes_twice_ends_bit_identical(station: Station, 
     reasons = " | ".join(station.reasons(run_id))
     assert "SIGSEGV (segmentation fault)" in reasons
     assert "SIGKILL" in reasons
-    assert station.alerts(run_id) == ["worker_lost", "worker_lost"]
+    assert station.alerts(run_id) == ["trainer_crashed", "trainer_crashed"]
 
 
 @only_polling
@@ -122,7 +122,8 @@ def test_a_run_that_always_crashes_fails_after_three_attempts(station: Station) 
     run = station.until_ended(run_id)
     assert run.status == "failed"
     assert "SIGABRT" in run.status_reason
-    assert "3 workers lost" in run.status_reason
+    assert "3 attempts lost" in run.status_reason
+    assert station.alerts(run_id) == ["trainer_crashed"] * 3
 
 
 @only_polling

@@ -18,8 +18,9 @@ from sqlalchemy import text, update
 from server.database.connection import Database
 from server.database.models import Run
 from server.runs import lifecycle
+from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.http_service import application, client_of, error_of
-from tests.server.recording import Recording, claimed, nonfinite, submitted
+from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
 from worker.write_statistics import zeros
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -96,7 +97,10 @@ def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, databas
 def test_a_lost_worker_is_counted(client: httpx.Client, database: Database) -> None:
     run = claimed(database)
     with database.write() as session:
-        lifecycle.release(session, run.run_id, run.attempt, "gone", lost=True)
+        lifecycle.release(session, run.run_id, run.attempt, "gone", loss=WORKER_LOST)
+    run = claim(database)
+    with database.write() as session:  # the worker is there, its training process is not
+        lifecycle.release(session, run.run_id, run.attempt, "crashed", loss=TRAINER_CRASHED)
     assert value(scrape(client), "runs_reaped") == 1
 
 

@@ -11,9 +11,11 @@ from sqlalchemy import select, update
 
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.database.models import Run, Transition, Worker
+from server.database.models import AlertRow, Run, Transition, Worker
 from server.runs import lifecycle, queues
 from server.series.recording import store_checkpoint
+from stablessm_core.telemetry.detectors import AlertKind
+from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.recording import CPU, Recording, claim, claimed, config, run_of, submitted
 
 
@@ -117,7 +119,7 @@ def test_a_claim_without_checkpoint_starts_over_with_nothing_stored(database: Da
     recording = Recording(database, claimed(database))
     recording.write(30)
     with database.write() as session:
-        lifecycle.release(session, recording.claim.run_id, 1, "lost", lost=True)
+        lifecycle.release(session, recording.claim.run_id, 1, "lost", loss=WORKER_LOST)
     assert claim(database).checkpoint is None
     assert run_of(database, recording.claim.run_id).step == 0
     assert history(database, recording.claim.run_id)[-1][2] == 1
@@ -179,7 +181,7 @@ def test_a_run_that_loses_three_workers_fails_unless_it_gets_on(database: Databa
 
     def lose(attempt: int) -> str:
         with database.write() as session:
-            return lifecycle.release(session, run_id, attempt, "killed by signal 9", lost=True)
+            return lifecycle.release(session, run_id, attempt, "killed by signal 9", loss=WORKER_LOST)
 
     assert lose(1) == "queued"
     claim(database)
@@ -192,18 +194,30 @@ def test_a_run_that_loses_three_workers_fails_unless_it_gets_on(database: Databa
         store_checkpoint(session, run_id, third.attempt, 5, "x", "0" * 64)
     assert [lose(3), claim(database).attempt, lose(4), claim(database).attempt, lose(5)] == ["queued", 4, "queued", 5, "failed"]
     run = run_of(database, run_id)
-    assert run.status_reason == "killed by signal 9 (3 workers lost without a new checkpoint)"
+    assert run.status_reason == "killed by signal 9 (3 attempts lost without a new checkpoint)"
     with database.write() as session:
         lifecycle.resume_run(session, run_id)
     claim(database)
     assert lose(6) == "queued"
 
 
+@pytest.mark.parametrize("loss", [WORKER_LOST, TRAINER_CRASHED], ids=lambda kind: kind.name)
+def test_a_loss_raises_the_alert_of_its_kind_with_the_cause(database: Database, loss: AlertKind) -> None:
+    own = claimed(database)
+    cause = "training process ended by SIGSEGV (segmentation fault)"
+    with database.write() as session:
+        assert lifecycle.release(session, own.run_id, own.attempt, cause, loss=loss) == "queued"
+    with database.read() as session:
+        alert = session.scalars(select(AlertRow)).one()
+    assert (alert.kind, alert.severity, alert.message, alert.attempt) == (loss.name, "warning", cause, 1)
+    assert run_of(database, own.run_id).workers_lost == 1
+
+
 def test_a_lost_run_that_was_asked_to_stop_is_cancelled(database: Database) -> None:
     own = claimed(database)
     with database.write() as session:
         lifecycle.request_cancel(session, own.run_id)
-        assert lifecycle.release(session, own.run_id, own.attempt, "killed", lost=True) == "cancelled"
+        assert lifecycle.release(session, own.run_id, own.attempt, "killed", loss=WORKER_LOST) == "cancelled"
 
 
 def test_workers_register_beat_and_leave(database: Database) -> None:

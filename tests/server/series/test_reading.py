@@ -16,6 +16,7 @@ from server.series.reading import SeriesData
 from server.series.recording import store_checkpoint, truncate
 from server.series.zoom import Reader
 from stablessm_core.telemetry.blocks import BUCKET
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
 
 QUICK = settings(
@@ -134,7 +135,7 @@ def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> 
     recording.write(3000)
     with database.write() as session:
         store_checkpoint(session, own.run_id, own.attempt, 5000, "x", "0" * 64)
-        lifecycle.release(session, own.run_id, own.attempt, "lost", lost=True)
+        lifecycle.release(session, own.run_id, own.attempt, "lost", loss=WORKER_LOST)
     recording.claim = claim(database)
     recording.cut(5001)
     recording.write(10)

@@ -20,6 +20,7 @@ from server.series import reading
 from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
 from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
 
@@ -105,7 +106,7 @@ def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> 
         if fate == "finished":
             lifecycle.finish(session, run_id, old, "finished")
         else:
-            lifecycle.release(session, run_id, old, "lost", lost=True)
+            lifecycle.release(session, run_id, old, "lost", loss=WORKER_LOST)
     if fate == "claimed by another":
         claim(database, "another")
     before, row = rows(database, run_id), run_of(database, run_id)
@@ -146,7 +147,7 @@ def test_a_zombie_that_writes_on_while_another_takes_over_leaves_nothing(databas
     thread.start()
     assert begun.wait(100)
     with database.write() as session:
-        lifecycle.release(session, own.run_id, own.attempt, "lost contact", lost=True)
+        lifecycle.release(session, own.run_id, own.attempt, "lost contact", loss=WORKER_LOST)
     heir = claim(database, "heir")
     for i in range(4):
         store(database, heir, [Block("scalars", 0, 1 + 3 * i, 1, np.full((1, 3), 2, np.float32))], 3 * i + 3)
@@ -302,7 +303,7 @@ def test_an_alert_of_a_step_that_is_trained_again_after_a_resume_is_the_same_ale
     own = claimed(database)
     store(database, own, [], 4, alerts=[nonfinite(step=3)])
     with database.write() as session:
-        lifecycle.release(session, own.run_id, 1, "killed", lost=True)
+        lifecycle.release(session, own.run_id, 1, "killed", loss=WORKER_LOST)
     again = claim(database)
     before = run_of(database, own.run_id).seq
     assert store(database, again, [], 4, alerts=[nonfinite(step=3)]) == before, "nothing new, no event"
