@@ -1,0 +1,143 @@
+"""Takes every picture of the pages in docs/ from a real installation: `python docs/pictures.py [NAME ...]`.
+
+It starts `stablessm up --demo` on an empty data directory, opens Chromium, records the first run as it diverges (make-run.webp)
+and, when all runs have ended, photographs the pages. Nothing is staged: frames last as long as they lasted on the screen.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+DOCS = Path(__file__).parent
+RECORDING = "make-run.webp"
+RECORDED_WIDTH = 1000  # pixels; about what GitHub gives a README
+PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict can be read
+# file: path, colour scheme, size of the window
+PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
+    "diverged-run-page.png": ("/runs/1", "light", (1280, 1760)),
+    "run-page-dark.png": ("/runs/3", "dark", (1280, 1560)),
+    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1500)),
+    "theory-page.png": ("/theory", "light", (1280, 1200)),
+}
+
+
+class Recorder:
+    """Pictures of a page, one after the other, each with the time at which it was taken."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.frames: list[tuple[float, bytes]] = []
+
+    def watch(self, until: Callable[[], bool], seconds: float) -> None:
+        """Takes pictures until `until` is true or the seconds are over."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not until():
+            self.frames.append((time.monotonic(), self.page.screenshot(type="jpeg", quality=92)))
+            self.page.wait_for_timeout(60)
+
+    def rest(self, seconds: float) -> None:
+        self.watch(lambda: False, seconds)
+
+    def save(self, target: Path) -> None:
+        """One animated picture; equal frames are joined."""
+        pictures: list[Image.Image] = []
+        times: list[float] = []
+        for moment, data in self.frames:
+            picture = Image.open(io.BytesIO(data)).convert("RGB")
+            picture = picture.resize((RECORDED_WIDTH, round(picture.height * RECORDED_WIDTH / picture.width)), Image.Resampling.LANCZOS)
+            if not pictures or picture.tobytes() != pictures[-1].tobytes():
+                pictures.append(picture)
+                times.append(moment)
+        durations = [round(1000 * (after - before)) for before, after in zip(times, times[1:], strict=False)] + [PAUSE_AT_END]
+        pictures[0].save(
+            target, save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=60, method=6, minimize_size=True
+        )
+
+
+def record(page: Page, url: str, target: Path) -> None:
+    """The first run of the demo from the list of runs until it has diverged, and what its page says then."""
+    recorder = Recorder(page)
+    page.goto(url)
+    recorder.rest(1.0)
+    page.get_by_role("link", name="direct, lr 0.4").click()
+    recorder.watch(lambda: step(page) >= 30, 60)
+    scroll(page, "[data-controls]")
+    recorder.watch(lambda: status(page) == "diverged", 60)
+    recorder.rest(2.0)
+    page.evaluate("() => window.scrollTo({top: 0, behavior: 'smooth'})")
+    recorder.rest(3.0)
+    recorder.save(target)
+
+
+def photograph(page: Page, address: str, target: Path) -> None:
+    page.goto(address, wait_until="networkidle")
+    page.wait_for_timeout(1500)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+
+
+def scroll(page: Page, selector: str) -> None:
+    page.evaluate("(s) => document.querySelector(s).scrollIntoView({behavior: 'smooth', block: 'start'})", selector)
+
+
+def step(page: Page) -> int:
+    return int(page.evaluate("() => Number(document.documentElement.dataset.lastStep || 0)"))
+
+
+def status(page: Page) -> str:
+    return str(page.evaluate("() => document.querySelector('[data-verdict]')?.dataset.verdict ?? ''"))
+
+
+def all_ended(page: Page, url: str) -> bool:
+    runs: list[dict[str, Any]] = page.request.get(f"{url}/api/runs").json()["runs"]
+    return all(run["status"] not in ("queued", "running") for run in runs)
+
+
+def main(names: list[str]) -> None:
+    names = names or [RECORDING, *PAGES]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        command = [sys.executable, "-m", "server", "up", "--demo", "--port", str(port), "--data-dir", f"{place}/state"]
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert started.stdout is not None
+            address = next(found for line in started.stdout if (found := re.search(r"http://\S+", line)))[0]
+            url = address.partition("/?")[0]
+            chromium = os.environ.get("CHROMIUM_PATH", "/usr/bin/chromium")
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1200, "height": 880})
+            page.goto(address)
+            if RECORDING in names:
+                record(page, url, DOCS / RECORDING)
+            while any(name in PAGES for name in names) and not all_ended(page, url):
+                time.sleep(1)
+            for name in names:
+                if name in PAGES:
+                    path, scheme, (width, height) = PAGES[name]
+                    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                    page.set_viewport_size({"width": width, "height": height})
+                    photograph(page, url + path, DOCS / name)
+            browser.close()
+        finally:
+            started.send_signal(signal.SIGTERM)
+            started.wait(20)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
