@@ -1,12 +1,13 @@
 """Takes every picture of the pages in docs/ from a real installation: `python docs/pictures.py [NAME ...]`.
 
 It starts `stablessm up --demo` on an empty data directory, opens Chromium, records the first run as it diverges (make-run.webp)
-and, when all runs have ended, photographs the pages. Nothing is staged: frames last as long as they lasted on the screen.
+and, when all runs have ended, photographs the pages.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import signal
@@ -25,6 +26,9 @@ from playwright.sync_api import Page, sync_playwright
 DOCS = Path(__file__).parent
 RECORDING = "make-run.webp"
 RECORDED_WIDTH = 1000  # pixels; about what GitHub gives a README
+LONGEST_PAUSE = (
+    2500  # milliseconds; waiting for the worker to load torch is shortened to this, all else lasts as long as it lasted
+)
 PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict can be read
 # file: path, colour scheme, size of the window
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
@@ -58,14 +62,15 @@ class Recorder:
         times: list[float] = []
         for moment, data in self.frames:
             picture = Image.open(io.BytesIO(data)).convert("RGB")
-            picture = picture.resize((RECORDED_WIDTH, round(picture.height * RECORDED_WIDTH / picture.width)), Image.Resampling.LANCZOS)
+            picture = picture.resize(
+                (RECORDED_WIDTH, round(picture.height * RECORDED_WIDTH / picture.width)), Image.Resampling.LANCZOS
+            )
             if not pictures or picture.tobytes() != pictures[-1].tobytes():
                 pictures.append(picture)
                 times.append(moment)
-        durations = [round(1000 * (after - before)) for before, after in zip(times, times[1:], strict=False)] + [PAUSE_AT_END]
-        pictures[0].save(
-            target, save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=60, method=6, minimize_size=True
-        )
+        shown = [round(1000 * (after - before)) for before, after in itertools.pairwise(times)]
+        durations = [min(LONGEST_PAUSE, milliseconds) for milliseconds in shown] + [PAUSE_AT_END]
+        pictures[0].save(target, save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=75, method=6)
 
 
 def record(page: Page, url: str, target: Path) -> None:

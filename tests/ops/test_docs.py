@@ -104,6 +104,41 @@ def test_links_between_the_pages_lead_somewhere(page: Path) -> None:
             assert (page.parent / target.partition("#")[0]).exists(), target
 
 
+def test_the_python_of_the_library_page_runs() -> None:
+    page = ROOT / "docs" / "library.md"
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 8
+    exec(compile("\n".join(blocks), str(page), "exec"), {"__name__": "library_page"})  # one namespace, as in a notebook
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_files_named_in_the_pages_exist(page: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    named = re.findall(r"`([\w/{}-]+\.(?:py|js|css|html|sql))\b", page.read_text())
+    missing = [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in tracked)]
+    assert missing == []
+
+
+def test_the_readme_names_every_room() -> None:
+    """Every package and every other folder at the top has its line in the tree, and every line has its folder."""
+    tree = re.search(r"## The tree\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert tree is not None
+    named, top = set(), ""
+    for line in tree[1].splitlines():
+        name = line.split()[0]
+        top = top if line.startswith(" ") else name
+        named.add(name if top == name else top + name)
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    folders = {f"{file.split('/')[0]}/" for file in tracked if "/" in file and not file.startswith(".")}
+    packages = {
+        f"{room}/{p.name}/"
+        for room in ("stablessm_core", "server")
+        for p in (ROOT / room).iterdir()
+        if (p / "__init__.py").exists()
+    }
+    assert named == folders | packages
+
+
 def test_make_targets_named_in_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in PAGES:
