@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -139,6 +141,19 @@ def test_the_readme_names_every_room() -> None:
     assert named == folders | packages
 
 
+def test_the_drawing_of_the_rooms_has_the_order_that_is_checked() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    drawing = page[page.index("## Rooms") : page.index("## The life of a run")].split("```")[1]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    order = [layer.split(" | ") for layer in contracts[0]["layers"]]
+    drawn = [
+        re.findall(r"(?<![\w.`])(?:server\.\w+|worker|migrations|stablessm_core|web)(?![\w.`])", line)
+        for line in drawing.splitlines()
+    ]
+    rooms = [sorted(line) for line in drawn if line]
+    assert rooms == [sorted(layer) for layer in order if layer != ["server.__main__"]]
+
+
 def test_make_targets_named_in_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     for page in PAGES:
@@ -161,3 +176,33 @@ def test_the_version_in_the_changelog_is_ours() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert version in headings
+
+
+def test_the_code_names_of_the_glossary_exist() -> None:
+    rows = re.findall(r"^\| ([^|]+?) \| `([\w.]+)` \|", (ROOT / "docs" / "glossary.md").read_text(), flags=re.MULTILINE)
+    assert len(rows) > 40
+    assert [f"{word}: {name}" for word, name in rows if not defined(name)] == []
+
+
+def defined(name: str) -> bool:
+    """Is there such a module, folder, or a class, function, constant or method in one? Read from the sources, without imports."""
+    path, parts = ROOT, name.split(".")
+    while parts and (path / parts[0]).is_dir():
+        path = path / parts.pop(0)
+    if not parts:
+        return True
+    path = path / f"{parts.pop(0)}.py" if (path / f"{parts[0]}.py").is_file() else path / "__init__.py"
+    body = ast.parse(path.read_text()).body if path.is_file() else []
+    for part in parts:
+        found = [node for node in body if part in names_of(node)]
+        if not found:
+            return False
+        body = getattr(found[0], "body", [])
+    return path.is_file()
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Run, Sweep
-from server.runs.demo import submit_demo
+from server.runs.demo import GRID, SWEEP, submit_demo
+from stablessm_core.config import parse_config, with_settings
+from stablessm_core.telemetry.sinks import MemorySink
+from stablessm_core.training.train import train
 from tests.server.recording import submitted
 
 
@@ -33,3 +39,12 @@ def test_it_is_never_submitted_twice_nor_beside_other_runs(sqlite: Database) -> 
 def test_a_second_start_finds_the_first_demo(sqlite: Database) -> None:
     submit_demo(sqlite)
     assert submit_demo(sqlite) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))  # one configuration, other roundings
+def test_its_first_run_diverges(tmp_path: Path, seed: int) -> None:
+    setting = {name: values[0] for name, values in GRID.items()}
+    assert setting["model.reparameterization.name"] == "direct"
+    config = parse_config(with_settings(SWEEP, {**setting, "train.seed": seed}))
+    outcome = train(config, sink=MemorySink(), data_root=tmp_path, checkpoint_dir=tmp_path)
+    assert outcome.status == "diverged"
