@@ -115,11 +115,9 @@ class Attempt:
         while True:
             try:
                 with self.database.write() as session:
-                    beat = lifecycle.heartbeat(session, self.run_id, self.number)
-                if beat is None:
+                    alive = lifecycle.heartbeat(session, self.run_id, self.number)
+                if not alive:
                     _exit_lease_lost()
-                elif beat.cancel_requested:
-                    self.request_stop("cancel")
             except AWAY as error:
                 log.warning("no heartbeat, database away: %s", error)
             except Exception:  # without this thread the run would be taken for lost while it trains

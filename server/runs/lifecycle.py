@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from server.database.fence import LeaseLost, add_transition, hold, insert_into
+from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
 from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
 from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
@@ -52,11 +52,6 @@ class Claim:
     @property
     def checkpoint(self) -> StoredCheckpoint | None:
         return self.checkpoints[0] if self.checkpoints else None
-
-
-@dataclass(frozen=True)
-class Beat:
-    cancel_requested: bool
 
 
 def submit(
@@ -127,16 +122,16 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
     return Claim(run.id, run.attempt, dict(run.config), checkpoints)
 
 
-def heartbeat(session: Session, run_id: int, attempt: int) -> Beat | None:
-    """Say that the run is alive; None means the lease is lost: stop, write nothing more."""
-    cancel = session.execute(
+def heartbeat(session: Session, run_id: int, attempt: int) -> bool:
+    """Say that the run is alive; False means the lease is lost: stop, write nothing more."""
+    alive = session.execute(
         update(Run)
-        .where(Run.id == run_id, Run.attempt == attempt, Run.status == "running")
+        .where(fence(run_id, attempt))
         .values(beat=Run.beat + 1)
-        .returning(Run.cancel_requested)
+        .returning(Run.id)
         .execution_options(synchronize_session=False)
     ).scalar_one_or_none()
-    return None if cancel is None else Beat(bool(cancel))
+    return alive is not None
 
 
 def set_environment(session: Session, run_id: int, attempt: int, environment: dict[str, Any]) -> None:
@@ -188,7 +183,7 @@ def release(session: Session, run_id: int, attempt: int, reason: str, *, loss: A
 
 
 def request_cancel(session: Session, run_id: int) -> Run:
-    """Cancel a queued run at once, ask a running one to stop (its next heartbeat carries it). Raises LookupError, NotAllowed."""
+    """Cancel a queued run at once, ask a running one to stop: its worker looks every 0.25 s. Raises LookupError, NotAllowed."""
     run = _get(session, run_id)
     if run.status == "queued":
         _end(session, run, "cancelled", "cancelled while queued")
@@ -198,6 +193,17 @@ def request_cancel(session: Session, run_id: int) -> Run:
         run.cancel_requested = True
         add_transition(session, run, "cancel requested")
     return run
+
+
+def cancel_sweep(session: Session, sweep_id: int) -> None:
+    """Cancel every run of the sweep that is queued or running; the others stay as they are."""
+    # queued runs first: else one of them would take the place of a run that ends
+    open_runs = select(Run.id).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running")))
+    for run_id in session.scalars(open_runs.order_by(Run.status, Run.id)).all():
+        try:
+            request_cancel(session, run_id)
+        except (NotAllowed, LookupError):
+            pass  # it has ended meanwhile
 
 
 def move(session: Session, run_id: int, changes: Mapping[str, Any]) -> Run:

@@ -38,7 +38,7 @@ def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Dat
         now += jump
         seconds += 2.0
         with database.write() as session:
-            assert lifecycle.heartbeat(session, run_id, 1) is not None
+            assert lifecycle.heartbeat(session, run_id, 1)
             store_flush(session, run_id, 1, [], [], step)
             truncate(session, run_id, 1, step + 1, f"occasion {step}")
         assert reaper.reap() == [], "nobody is lost because a clock was set"

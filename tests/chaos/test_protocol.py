@@ -143,7 +143,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         owns = self.owns(actor)
         with self.database.write() as session:
-            assert (lifecycle.heartbeat(session, self.run_id, actor.attempt) is not None) == owns
+            assert lifecycle.heartbeat(session, self.run_id, actor.attempt) == owns
 
     @precondition(lambda self: self.actors)
     @rule(data=st.data(), status=st.sampled_from(FINAL))

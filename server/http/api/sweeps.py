@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from server.database.models import Run, Sweep
+from server.database.models import Sweep
 from server.errors import NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.schemas.queues import columns
@@ -48,11 +47,5 @@ def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> A
     """Stop every run of a sweep that waits or trains, as `POST /api/runs/{id}/cancel` does; the others stay as they are."""
     with database.write() as session:
         find_sweep(session, sweep_id)
-        # those that wait go first: else one of them would take the place of a run that ends
-        open_runs = select(Run.id).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running")))
-        for run_id in session.scalars(open_runs.order_by(Run.status, Run.id)).all():
-            try:
-                lifecycle.request_cancel(session, run_id)
-            except (lifecycle.NotAllowed, LookupError):
-                pass  # it has ended meanwhile
+        lifecycle.cancel_sweep(session, sweep_id)
     return show(sweep_id, database, settings)

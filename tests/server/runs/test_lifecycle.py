@@ -125,18 +125,20 @@ def test_a_claim_without_checkpoint_starts_over_with_nothing_stored(database: Da
     assert history(database, recording.claim.run_id)[-1][2] == 1
 
 
-def test_a_heartbeat_moves_the_beat_carries_the_cancel_and_ends_with_the_lease(database: Database) -> None:
+def test_a_heartbeat_moves_the_beat_and_ends_with_the_lease(database: Database) -> None:
     own = claimed(database)
     with database.write() as session:
-        assert lifecycle.heartbeat(session, own.run_id, own.attempt) == lifecycle.Beat(cancel_requested=False)
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt)
+    assert run_of(database, own.run_id).beat == 1
     with database.write() as session:
         lifecycle.request_cancel(session, own.run_id)
         lifecycle.request_cancel(session, own.run_id)
+    assert run_of(database, own.run_id).cancel_requested
     with database.write() as session:
-        assert lifecycle.heartbeat(session, own.run_id, own.attempt) == lifecycle.Beat(cancel_requested=True)
-        assert lifecycle.heartbeat(session, own.run_id, own.attempt + 1) is None
+        assert lifecycle.heartbeat(session, own.run_id, own.attempt), "until it has stopped, the run is alive"
+        assert not lifecycle.heartbeat(session, own.run_id, own.attempt + 1)
         lifecycle.finish(session, own.run_id, own.attempt, "cancelled", "asked to")
-        assert lifecycle.heartbeat(session, own.run_id, own.attempt) is None
+        assert not lifecycle.heartbeat(session, own.run_id, own.attempt)
     assert [reason for _, reason, _ in history(database, own.run_id)].count("cancel requested") == 1
 
 

@@ -56,7 +56,7 @@ def test_a_silent_run_goes_back_to_the_queue_and_a_beating_one_does_not(database
         seq = session.scalar(select(func.max(Transition.seq)).where(Transition.run_id == silent.run_id))
     assert (alert.kind, alert.run_id, alert.seq) == ("worker_lost", silent.run_id, seq)
     with database.write() as session:
-        assert lifecycle.heartbeat(session, silent.run_id, 1) is None, "who wakes up later has lost its lease"
+        assert not lifecycle.heartbeat(session, silent.run_id, 1), "who wakes up later has lost its lease"
 
 
 def test_two_reapers_give_a_run_back_once(database: Database, clock: Clock, reaper: LostRunReaper) -> None:
