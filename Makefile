@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
@@ -34,10 +36,10 @@ check: setup  ## within a minute: `make lint`, and beside it the tests that need
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick-tests
 
 quick-tests: setup
-	@$(BIN)/pytest --numprocesses 2 --dist loadfile -m "not ($(SET_APART))" $(ARGS)
+	@$(PYTEST) -m "not ($(SET_APART))" $(ARGS)
 
-test: setup  ## run every test; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
-	@exec $(BIN)/pytest $(ARGS)
+test: setup  ## run every test in two processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
+	@exec $(PYTEST) --durations 30 $(ARGS)
 
 attack: setup  ## send 20,000 requests made from the OpenAPI document, alone and in sequences, on both databases
 	ATTACK_REQUESTS=10000 $(BIN)/pytest tests/server/http/test_attack.py -s $(ARGS)

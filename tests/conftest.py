@@ -5,6 +5,7 @@ A missing service skips its tests; with REQUIRE_SERVICES=1 it fails them. `unava
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import shutil
@@ -48,23 +49,37 @@ CHROMIUM_ARGUMENTS = [
 
 
 # Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
-SLOW_FOLDERS = {"chaos", "end_to_end", "browser"}
-MARKER_OF_FIXTURE = {"_postgres": "postgres", "_redis_database": "redis", "chromium": "browser"}
+SLOW_PLACES = {
+    *("chaos", "end_to_end", "browser", "live", "backup"),
+    *(
+        "test_attack.py",
+        "test_compaction.py",
+        "test_delivery.py",
+        "test_hardening.py",
+        "test_migrations.py",
+        "test_parent_death.py",
+    ),
+    *("test_secrets.py", "test_serving.py", "test_sessions.py", "test_two_versions.py"),
+}
+MARKER_OF_FIXTURE = {
+    "_postgres": "postgres",
+    "_redis_database": "redis",
+    "chromium": "browser",
+    "station": "slow",  # a real worker
+    "receiver": "slow",  # waits for a webhook
+}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Adds the markers, and puts the slow folders first: of several processes none is left with a long file at the end."""
+    """Adds the markers, and puts first what takes long: of several processes none is left with a long file at the end."""
     for item in items:
-        if _in_slow_folder(item):
+        if not SLOW_PLACES.isdisjoint(item.path.relative_to(ROOT).parts):
             item.add_marker("slow")
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])
-    items.sort(key=lambda item: not _in_slow_folder(item))
-
-
-def _in_slow_folder(item: pytest.Item) -> bool:
-    return not SLOW_FOLDERS.isdisjoint(item.path.relative_to(ROOT).parts)
+    long_files = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("interpreter")}
+    items.sort(key=lambda item: item.path not in long_files)
 
 
 # A machine that is busy may stop for seconds anywhere: how long an example takes judges nothing here. Where a change is judged,
@@ -90,6 +105,16 @@ def unavailable() -> Callable[[str], NoReturn]:
 @pytest.fixture(scope="session")
 def services_required() -> bool:
     return os.environ.get("REQUIRE_SERVICES") == "1"
+
+
+@pytest.fixture(autouse=True)
+def _no_log_handler_stays() -> Iterator[None]:
+    """The service's logging, where a test started it, writes to a stream that is closed after the test."""
+    yield
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler] or [
+        logging.NullHandler()
+    ]
 
 
 @pytest.fixture

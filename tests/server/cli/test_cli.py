@@ -193,6 +193,7 @@ def test_the_schema_is_made_by_migrate(tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_the_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path, data_dir: Path, sqlite: Database) -> None:
     well = run(data_dir, "doctor", "--database-url", sqlite.url)
     assert well.exit_code == 0, well.output
