@@ -1,0 +1,39 @@
+"""Few of all combinations of some options, in which every two options still meet: most faults take one or two to show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+Pair = tuple[tuple[int, Any], tuple[int, Any]]
+
+
+def pairwise(**options: Sequence[Any]) -> pytest.MarkDecorator:
+    """As `parametrize` with each name and its options in turn, whose tests would be all combinations."""
+    rows = covering(list(options.values()))
+    return pytest.mark.parametrize(list(options), rows, ids=["-".join(map(_label, options, row)) for row in rows])
+
+
+def covering(options: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Of the combinations always the one with most pairs that were not there yet, until all were; the same ones every time."""
+    rows = list(product(*options))
+    missing = {pair for row in rows for pair in pairs(row)}
+    chosen = []
+    while missing:
+        best = max(rows, key=lambda row: len(missing.intersection(pairs(row))))
+        chosen.append(best)
+        missing.difference_update(pairs(best))
+    return chosen
+
+
+def pairs(row: Iterable[Any]) -> set[Pair]:
+    return set(combinations(enumerate(row), 2))
+
+
+def _label(name: str, option: Any) -> str:
+    if isinstance(option, bool):
+        return name if option else f"no_{name}"
+    return str(option).removeprefix("torch.")
