@@ -61,6 +61,10 @@ class Reparameterization:
     def __post_init__(self) -> None:
         object.__setattr__(self, "formulas", formulas(self.name, self.time, torch, a=self.a, b=self.b))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled by its description: the formulas hold a module, which nothing can copy."""
+        return Reparameterization, (self.name, self.time, self.a, self.b)
+
     def __call__(self, w: Tensor) -> Tensor:
         """f(w), same shape and dtype as w."""
         _check_dtype("w", w)

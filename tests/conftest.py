@@ -49,17 +49,10 @@ CHROMIUM_ARGUMENTS = [
 
 
 # Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
-SLOW_PLACES = {
-    *("chaos", "end_to_end", "browser", "live", "backup"),
-    *(
-        "test_attack.py",
-        "test_compaction.py",
-        "test_delivery.py",
-        "test_hardening.py",
-        "test_migrations.py",
-        "test_parent_death.py",
-    ),
-    *("test_secrets.py", "test_serving.py", "test_sessions.py", "test_two_versions.py"),
+SLOW_FOLDERS = {"chaos", "end_to_end", "browser", "live", "backup"}
+SLOW_FILES = {
+    *("test_attack", "test_compaction", "test_delivery", "test_dependency_audit", "test_hardening", "test_migrations"),
+    *("test_parent_death", "test_secrets", "test_serving", "test_sessions", "test_two_versions"),
 }
 MARKER_OF_FIXTURE = {
     "_postgres": "postgres",
@@ -74,7 +67,7 @@ MARKER_OF_FIXTURE = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Adds the markers, and puts first what takes long: of several processes none is left with a long file at the end."""
     for item in items:
-        if not SLOW_PLACES.isdisjoint(item.path.relative_to(ROOT).parts):
+        if item.path.stem in SLOW_FILES or not SLOW_FOLDERS.isdisjoint(item.path.relative_to(ROOT).parts):
             item.add_marker("slow")
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])

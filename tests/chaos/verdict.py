@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, BlockRow, Run, SeriesRow, Transition
-from server.series.alerts import OF_THE_ATTEMPT
 from stablessm_core.telemetry.blocks import decode
+from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
 
 TIMING = (TRAIN_RATE, STEP_TIME, HOST_MEMORY)  # differ between two runs of anything
@@ -50,7 +50,7 @@ class Recorded:
 
     def learned(self) -> list[tuple[Any, ...]]:
         """The alerts that training itself raised."""
-        own = [a for a in self.alerts if a.kind not in OF_THE_ATTEMPT]
+        own = [a for a in self.alerts if not KINDS[a.kind].of_attempt]
         return sorted((a.step, a.kind, a.series, a.tensor, a.eigenvalue or 0, a.value, a.message) for a in own)
 
 

@@ -117,6 +117,7 @@ class Tape(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("time", ["discrete", "continuous"])
+@pytest.mark.slow
 def test_a_step_recorded_once_and_replayed_trains_with_the_very_bits_of_the_eager_one(time: str) -> None:
     eager, replayed = (Rig(config(time=time, dropout=0.2)) for _ in range(2))
     torch.manual_seed(1)
@@ -239,6 +240,7 @@ class Peeking(PolynomialMemoryTask):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bits(caplog: pytest.LogCaptureFixture) -> None:
     eager, fallen = Rig(config(dropout=0.2)), Rig(config(dropout=0.2))
     fallen.step.task = Peeking(fallen.config.task, NOWHERE)  # type: ignore[arg-type]

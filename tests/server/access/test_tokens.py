@@ -72,6 +72,7 @@ def expected_scope(method: str, path: str) -> str:
     return "submit" if (method, path) in SUBMITTING else "admin"
 
 
+@pytest.mark.slow
 def test_every_route_and_method_is_open_to_its_scope_and_closed_to_everybody_else(app: FastAPI, client: httpx.Client) -> None:
     keys = {scope: make(client, scope)[1] for scope in SCOPES}
     number, revoked = make(client, "admin")
