@@ -4,4 +4,4 @@ Importing this package never imports torch; nor do `config`, `client`, `maps`, `
 `telemetry.blocks`.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -173,9 +173,10 @@ def test_series_of_the_catalogue_are_documented() -> None:
 def test_the_version_in_the_changelog_is_ours() -> None:
     code = "import stablessm_core; print(stablessm_core.__version__)"
     version = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert headings[0] == "Unreleased"
-    assert version in headings
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", heading) for heading in headings[1:])
+    assert headings[1].startswith(f"{version} - ")
 
 
 def test_the_code_names_of_the_glossary_exist() -> None:
