@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
 from server.database.models import FINAL, Run
-from server.runs.lifecycle import MAX_WORKERS_LOST
+from server.runs.lifecycle import MAX_LOSSES
 from tests.chaos.faults import COSTLY, FAULTS, Nothing, Undo, inject
 from tests.chaos.site import Site
 from tests.chaos.verdict import Recorded, Verdict, judge
@@ -142,7 +142,7 @@ class Storm:
     def _inject(self, kinds: list[str], chance: random.Random, states: dict[int, tuple[str, int, int]]) -> bool:
         training = {run_id: step for run_id, (status, step, _) in states.items() if status == "running"}
         # three workers lost without a new checkpoint would rightly end the run as failed: let it get on first
-        fragile = any(lost >= MAX_WORKERS_LOST - 2 for status, _, lost in states.values() if status not in FINAL)
+        fragile = any(lost >= MAX_LOSSES - 2 for status, _, lost in states.values() if status not in FINAL)
         quiet = not self.injections or time.monotonic() - self.injections[-1].at > QUIET_SECONDS
         if not training and not quiet:
             return False  # nothing to disturb
