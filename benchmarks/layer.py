@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.scan import milliseconds, processor, version
+from benchmarks.scan.__main__ import milliseconds, processor, version
 from benchmarks.scan.cuda import device_milliseconds
 from stablessm_core.fused.operator import why_not_triton
 from stablessm_core.layers import StableSSM

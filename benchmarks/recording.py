@@ -29,7 +29,7 @@ from stablessm_core.telemetry.recorder import Recorder, Sink
 from stablessm_core.training.train import make_recorder
 from worker.attempt import spool_path
 from worker.notify import publisher
-from worker.records import End
+from worker.records import EndRecord
 from worker.spool import Spool
 from worker.writer import Writer
 
@@ -51,7 +51,7 @@ def main() -> None:
     recorder.close()
     writer.wait_stored()
     stored = time.time()
-    writer.finish(End("finished", "", {"train_loss": recorder.latest[names.TRAIN_LOSS]}, None))
+    writer.finish(EndRecord("finished", "", {"train_loss": recorder.latest[names.TRAIN_LOSS]}, None))
     dropped = recorder.dropped + recorder.errors
     print(json.dumps({"started": started, "loop_s": looped - started, "stored_s": stored - started, "blocked": blocked,
                       "dropped": dropped}))  # fmt: skip

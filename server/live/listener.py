@@ -50,7 +50,7 @@ class ChangeListener:
                 await listen()
             except _errors() as error:
                 level = logging.WARNING if self.connected else logging.DEBUG
-                log.log(level, "live notifications are lost, polling until they are back: %s: %s", type(error).__name__, error)
+                log.log(level, "live wake-ups are lost, polling until they are back: %s: %s", type(error).__name__, error)
             self._set_connected(False)
             await asyncio.sleep(RETRY_SECONDS)
 
