@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from server.access.audit import Audit
 from server.access.scopes import check_bind, load_or_create_token
+from server.access.sessions import Sessions
 from server.access.throttle import Budget, Failures
 from server.access.token_cache import TokenCache
 from server.database.connection import Database
@@ -65,20 +66,22 @@ def create_app(settings: Settings) -> FastAPI:
     broadcaster, readiness = Broadcaster(database), service.Readiness()
     listener = ChangeListener(broadcaster, database, settings.broker_url)
     token = _token(settings)
-    token_cache, log = TokenCache(database, token), Audit(database, settings.audit_days, token)
+    token_cache = TokenCache(database, token)
+    sessions, log = Sessions(token_cache, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
     webhook_delivery = WebhookDelivery(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reaper = _reaper(database, settings, broadcaster, asyncio.get_running_loop())
-        for part in (broadcaster, listener, token_cache, log, webhook_delivery, reaper):
+        for part in (broadcaster, listener, token_cache, sessions, log, webhook_delivery, reaper):
             part.start()
         yield
         await listener.close()
         await broadcaster.close()
         await asyncio.to_thread(reaper.close)
         await asyncio.to_thread(webhook_delivery.close)
+        await sessions.close()
         await token_cache.close()
         await asyncio.to_thread(log.close)
         readiness.close()
@@ -92,7 +95,7 @@ def create_app(settings: Settings) -> FastAPI:
     state = app.state
     state.settings, state.database, state.broadcaster, state.listener = settings, database, broadcaster, listener
     state.access = Access(
-        token_cache, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
+        token_cache, sessions, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
         settings.streams_per_token, Failures(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery

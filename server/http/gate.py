@@ -27,8 +27,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.audit import Audit
 from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
+from server.access.sessions import SESSION_SECONDS, Sessions
 from server.access.throttle import Budget, Failures
-from server.access.token_cache import SESSION_SECONDS, TokenCache
+from server.access.token_cache import TokenCache
 from server.access.tokens import Principal, digest
 from server.errors import ServiceError, TooMany
 from server.http.bodies import body_refusal, bounded
@@ -62,6 +63,7 @@ class Access:
     """Who may come in: `hosts` are the exact Host headers that are served."""
 
     token_cache: TokenCache
+    sessions: Sessions
     hosts: frozenset[str]
     new_runs: Budget
     streams_per_token: int
@@ -88,9 +90,9 @@ def allowed_hosts(host: str, port: int, extra: tuple[str, ...] = ()) -> frozense
     return frozenset(local | named | {f"{name}:{port}" for name in named if ":" not in name})
 
 
-def set_session(response: Response, token_cache: TokenCache, principal: Principal, *, secure: bool = False) -> None:
+def set_session(response: Response, sessions: Sessions, principal: Principal, *, secure: bool = False) -> None:
     """The cookie by which a browser is recognised from now on; `secure` when it came over TLS."""
-    value = token_cache.session(principal)
+    value = sessions.new_cookie(principal)
     response.set_cookie(COOKIE, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure)
 
 
@@ -166,83 +168,115 @@ class Gate:
             yield None
             return
         most = self.access.streams_per_token
-        if principal.token_id is not None and self.access.token_cache.streams_of(principal) >= most:
+        if principal.token_id is not None and self.access.sessions.open_streams(principal) >= most:
             raise _later(f"{most} live streams of this token are open", 5, f"at most {most}")
-        with self.access.token_cache.stream(principal, cookie) as ended:
+        with self.access.sessions.stream(principal, cookie) as ended:
             yield ended
 
     async def _refusal(self, scope: Scope, state: dict[str, Any]) -> Response | None:
+        """The answer of the first check that the request fails; None lets it in."""
         request = Request(scope)
-        headers, path, unsafe = request.headers, scope["path"], scope["method"] not in READ_METHODS
-        host = _single(headers, "host").lower()
-        if host not in self.access.hosts:
-            return render_error(
-                request, 421, "this Host is not served here (see STABLESSM_HOSTS)", field="Host",
-                allowed=", ".join(sorted(self.access.hosts)) if is_loopback(client_address(scope)) else None,
-            )  # fmt: skip
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        # a form of ours says "null", since our pages tell nobody where they are; only a browser can say same-origin
-        foreign = origin is not None and _host_of(origin) != host and (origin, site) != ("null", "same-origin")
-        if unsafe and (foreign or site not in (None, "same-origin", "none")):
-            return render_error(
-                request, 403, "writes from another origin are refused", field="Origin", allowed=f"http(s)://{host}"
-            )
-        if path in PUBLIC:
+        if (refused := self._check_host(request) or _check_origin(request)) is not None:
+            return refused
+        if scope["path"] in PUBLIC:
             return body_refusal(request)
         try:
-            entering = None if unsafe else await self._enter(scope, state)
-            if entering is not None:
-                return entering
-            principal, cookie = await self._who(scope, headers)
-            if principal is None:
-                return _unauthorized(request)
-            state |= {"principal": principal, "cookie": cookie}
-            if cookie and unsafe and origin is None and site is None:
-                return render_error(
-                    request, 403, "a cookie alone is not enough for a write", field="Origin", allowed=f"http://{host}"
-                )
-            needed = needed_scope(scope["method"], path)
-            if not principal.may(needed):
-                message = f"this needs a token of the scope {needed}; this one's is {principal.scope}"
-                return render_error(request, 403, message, field="scope", allowed=needed)
-            if (refusal := body_refusal(request)) is not None:
-                return refusal
-            submits = scope["method"] == "POST" and NEW_RUNS.fullmatch(path) is not None
-            if submits and (wait := self.access.new_runs.take(str(principal.token_id))):
-                raise _later("too many submissions", wait, f"{self.access.new_runs.per_minute} a minute; a sweep is one")
+            return (
+                await self._enter(request, state)
+                or await self._check_token(request, state)
+                or _check_cookie(request, state)
+                or _check_scope(request, state["principal"])
+                or body_refusal(request)
+                or self._check_rate(request, state["principal"])
+            )
         except ServiceError as error:
             return _refused(request, error)
+
+    def _check_host(self, request: Request) -> Response | None:
+        if _host(request) in self.access.hosts:
+            return None
+        return render_error(
+            request, 421, "this Host is not served here (see STABLESSM_HOSTS)", field="Host",
+            allowed=", ".join(sorted(self.access.hosts)) if is_loopback(client_address(request.scope)) else None,
+        )  # fmt: skip
+
+    async def _check_token(self, request: Request, state: dict[str, Any]) -> Response | None:
+        """Finds out who asks, and by which cookie if nothing else says so. Raises TooMany, Unavailable."""
+        access, cookie = self.access, None
+        if not access.token_cache.asks:
+            principal: Principal | None = access.token_cache.owner
+        elif (bearer := _bearer(request.headers)) is not None:
+            principal = await access.recognise(bearer, client_address(request.scope))
+        else:
+            cookie = session_cookie(request.headers)
+            principal = await access.sessions.by_cookie(cookie) if cookie else None
+        if principal is None:
+            return _unauthorized(request)
+        state |= {"principal": principal, "cookie": cookie}
         return None
 
-    async def _who(self, scope: Scope, headers: Headers) -> tuple[Principal | None, str | None]:
-        """Who asks, and by which cookie if nothing else says so."""
-        token_cache = self.access.token_cache
-        if not token_cache.asks:
-            return token_cache.owner, None
-        bearer = _bearer(headers)
-        if bearer is not None:
-            return await self.access.recognise(bearer, client_address(scope)), None
-        cookie = session_cookie(headers)
-        return (await token_cache.by_session(cookie) if cookie else None), cookie
+    def _check_rate(self, request: Request, principal: Principal) -> Response | None:
+        """Raises TooMany when this token submits too often."""
+        new_runs = self.access.new_runs
+        submits = request.method == "POST" and NEW_RUNS.fullmatch(request.scope["path"]) is not None
+        if submits and (wait := new_runs.take(str(principal.token_id))):
+            raise _later("too many submissions", wait, f"{new_runs.per_minute} a minute; a sweep is one")
+        return None
 
-    async def _enter(self, scope: Scope, state: dict[str, Any]) -> Response | None:
+    async def _enter(self, request: Request, state: dict[str, Any]) -> Response | None:
         """The answer to the address that `stablessm up` prints: a cookie, and the token leaves address bar and history at once.
 
         Only the settings' token may come like this. A created one goes to others, and a link with it would lie about for ever.
         """
+        scope, access = request.scope, self.access
         query = dict(parse_qsl(scope["query_string"].decode("latin1")))
-        token_cache = self.access.token_cache
-        if not token_cache.asks or "token" not in query:
+        if _is_write(request) or not access.token_cache.asks or "token" not in query:
             return None
-        principal = await self.access.recognise(query["token"], client_address(scope))
-        if principal is not token_cache.owner:
+        principal = await access.recognise(query["token"], client_address(scope))
+        if principal is not access.token_cache.owner:
             return None
         state |= {"principal": principal, "entered": True}
         rest = urlencode([(k, v) for k, v in query.items() if k != "token"])
         path = "/" + scope["path"].lstrip("/\\")  # "//host" would lead away from here
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        set_session(answer, token_cache, principal)
+        set_session(answer, access.sessions, principal)
         return answer
+
+
+def _check_origin(request: Request) -> Response | None:
+    if not _is_write(request):
+        return None
+    host, origin, site = _host(request), request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    # a form of ours says "null", since our pages tell nobody where they are; only a browser can say same-origin
+    foreign = origin is not None and _host_of(origin) != host and (origin, site) != ("null", "same-origin")
+    if foreign or site not in (None, "same-origin", "none"):
+        return render_error(request, 403, "writes from another origin are refused", field="Origin", allowed=f"http(s)://{host}")
+    return None
+
+
+def _check_cookie(request: Request, state: dict[str, Any]) -> Response | None:
+    """A browser names the origin of each write; a write with a cookie and without one comes from no page of ours."""
+    if state["cookie"] and _is_write(request) and not {"origin", "sec-fetch-site"} & set(request.headers):
+        return render_error(
+            request, 403, "a cookie alone is not enough for a write", field="Origin", allowed=f"http://{_host(request)}"
+        )
+    return None
+
+
+def _check_scope(request: Request, principal: Principal) -> Response | None:
+    needed = needed_scope(request.method, request.scope["path"])
+    if principal.may(needed):
+        return None
+    message = f"this needs a token of the scope {needed}; this one's is {principal.scope}"
+    return render_error(request, 403, message, field="scope", allowed=needed)
+
+
+def _is_write(request: Request) -> bool:
+    return request.method not in READ_METHODS
+
+
+def _host(request: Request) -> str:
+    return _single(request.headers, "host").lower()
 
 
 def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:

@@ -188,16 +188,16 @@ async def login(request: Request) -> Response:
     request.state.principal = principal  # the audit log names who signed in
     answer = RedirectResponse(target, 303)
     # the server itself never sees TLS; a browser that came through a proxy with TLS says so in its Origin
-    set_session(answer, access.token_cache, principal, secure=request.headers.get("origin", "").startswith("https://"))
+    set_session(answer, access.sessions, principal, secure=request.headers.get("origin", "").startswith("https://"))
     return answer
 
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """Ends this browser's session, for every copy of its cookie; a token that must not be used any more is revoked."""
-    token_cache, cookie = request.app.state.access.token_cache, session_cookie(request.headers)
-    if cookie is not None and token_cache.asks:
-        await token_cache.end_session(cookie)
+    access, cookie = request.app.state.access, session_cookie(request.headers)
+    if cookie is not None and access.token_cache.asks:
+        await access.sessions.end(cookie)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return answer

@@ -13,7 +13,8 @@ import httpx
 import pytest
 from sqlalchemy import make_url, select
 
-from server.access.token_cache import CACHE_SECONDS, MICROSECONDS, SESSION_SECONDS, TokenCache
+from server.access.sessions import MICROSECONDS, SESSION_SECONDS, Sessions
+from server.access.token_cache import CACHE_SECONDS, TokenCache
 from server.access.tokens import Principal, create_token
 from server.database.connection import Database
 from server.database.models import EndedSession
@@ -38,9 +39,9 @@ def sign_in(address: str, secret: str = TOKEN) -> dict[str, str]:
     return {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}"}
 
 
-def token_cache_of(server: Any) -> TokenCache:
-    token_cache: TokenCache = server.config.app.state.access.token_cache
-    return token_cache
+def sessions_of(server: Any) -> Sessions:
+    sessions: Sessions = server.config.app.state.access.sessions
+    return sessions
 
 
 def status(address: str, session: dict[str, str]) -> int:
@@ -84,7 +85,7 @@ def test_the_streams_of_the_session_end_and_those_of_others_go_on(sqlite_url: st
     with running(sqlite_url, tmp_path) as (address, server), httpx.Client(base_url=address, timeout=60) as client:
         client.post("/api/runs", json=BODY, headers=BEARER)
         gone, kept = sign_in(address), sign_in(address)
-        token_cache = token_cache_of(server)
+        sessions = sessions_of(server)
         with (
             client.stream("GET", "/api/runs/1/stream", headers=gone) as ending,
             client.stream("GET", "/api/runs/1/stream", headers=kept) as other,
@@ -96,12 +97,12 @@ def test_the_streams_of_the_session_end_and_those_of_others_go_on(sqlite_url: st
                 pass  # to the clean end of the answer
             client.post("/api/runs/1/cancel", headers=BEARER)
             assert any("cancelled" in line for line in others)
-        until(lambda: not token_cache._streams)
+        until(lambda: not sessions._streams)
 
 
 def test_two_sessions_begun_at_once_are_two(sqlite: Database) -> None:
-    token_cache = TokenCache(sqlite, TOKEN)
-    assert len({token_cache.session(token_cache.owner) for _ in range(100)}) > 50
+    sessions = Sessions(token_cache := TokenCache(sqlite, TOKEN), TOKEN)
+    assert len({sessions.new_cookie(token_cache.owner) for _ in range(100)}) > 50
 
 
 def test_signing_out_stores_nothing_for_who_was_not_signed_in(sqlite_url: str, tmp_path: Path, sqlite: Database) -> None:
@@ -118,9 +119,9 @@ def test_what_has_ended_by_itself_is_forgotten(sqlite_url: str, tmp_path: Path, 
         session.add_all(EndedSession(sha256=f"{n}" * 64, until=time.time() + after) for n, after in ((1, -1), (2, 1000)))
     with running(sqlite_url, tmp_path) as (address, server):
         sign_out(address, sign_in(address))
-        token_cache = token_cache_of(server)
-        assert "2" * 64 in token_cache._ended
-        assert "1" * 64 not in token_cache._ended
+        sessions = sessions_of(server)
+        assert "2" * 64 in sessions._ended
+        assert "1" * 64 not in sessions._ended
     with sqlite.read() as reading:
         stored = reading.scalars(select(EndedSession.sha256).order_by(EndedSession.id)).all()
     assert [sha256[0] for sha256 in stored[:1]] == ["2"]
@@ -130,15 +131,15 @@ def test_what_has_ended_by_itself_is_forgotten(sqlite_url: str, tmp_path: Path, 
 def test_a_cookie_of_an_older_release_is_good_to_its_end(sqlite_url: str, tmp_path: Path) -> None:
     """Older ones count seconds, and a server of an older release beside this one must take ours."""
     app = application(sqlite_url, tmp_path)
-    token_cache = app.state.access.token_cache
+    sessions, owner = app.state.access.sessions, app.state.access.token_cache.owner
     with client_of(app, token=None) as client:
         for ends, expected in ((time.time() + 60, 200), (time.time() - 60, 401)):
             for cookie in (
-                token_cache._sign(token_cache.owner, int(ends)),
-                token_cache._sign(token_cache.owner, int(ends * MICROSECONDS)),
+                sessions._sign(owner, int(ends)),
+                sessions._sign(owner, int(ends * MICROSECONDS)),
             ):
                 assert client.get("/api/runs", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == expected
-    assert len(token_cache.session(token_cache.owner).split(".")[1]) <= 18
+    assert len(sessions.new_cookie(owner).split(".")[1]) <= 18
 
 
 @pytest.mark.postgres
@@ -163,7 +164,7 @@ def test_a_sign_out_while_the_database_is_away_counts_here_and_is_stored_afterwa
 def test_a_server_that_never_reached_its_database_trusts_no_cookie(tmp_path: Path) -> None:
     app = application("postgresql+psycopg://127.0.0.1:1/none", tmp_path)
     with client_of(app) as client:
-        cookie = app.state.access.token_cache.session(app.state.access.token_cache.owner)
+        cookie = app.state.access.sessions.new_cookie(app.state.access.token_cache.owner)
         assert client.get("/openapi.json").status_code == 200
         del client.headers["Authorization"]
         error_of(client.get("/openapi.json", headers={"Cookie": f"{COOKIE}={cookie}"}), 503)

@@ -176,9 +176,9 @@ def test_revoking_is_idempotent_and_ends_token_and_session_at_once(client: httpx
 
 def test_an_expired_token_and_its_session_open_nothing(client: httpx.Client, app: FastAPI) -> None:
     number, key = make(client, "read", expires_at=time.time() + 3600)
-    token_cache = app.state.access.token_cache
+    access = app.state.access
     assert client.get("/api/runs", headers=key).status_code == 200
-    cookie = {"Cookie": f"{COOKIE}={token_cache.session(token_cache._by_id[number])}"}
+    cookie = {"Cookie": f"{COOKIE}={access.sessions.new_cookie(access.token_cache.by_id(number))}"}
     del client.headers["Authorization"]
     assert client.get("/api/runs", headers=cookie).status_code == 200
     expire(app, number)
@@ -259,7 +259,7 @@ def test_the_stream_of_a_revoked_token_ends_and_others_go_on(sqlite_url: str, tm
                 assert time.monotonic() - revoked < 30  # 5 s are promised; this machine may be busy
                 owner.post("/api/runs/1/cancel")
                 assert next(events)["data"]["status"] == "cancelled"
-        _until(lambda: not server.config.app.state.access.token_cache._streams)
+        _until(lambda: not server.config.app.state.access.sessions._streams)
 
 
 def test_live_streams_of_one_token_are_limited(sqlite_url: str, tmp_path: Path) -> None:

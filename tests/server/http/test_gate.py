@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from server.access.scopes import check_bind, load_or_create_token
+from server.access.sessions import Sessions
 from server.access.throttle import REMEMBERED, Budget, Failures
 from server.access.token_cache import TokenCache
 from server.http.app import create_app
@@ -134,12 +135,14 @@ def test_a_cookie_alone_is_not_enough_for_a_write(client: httpx.Client) -> None:
 
 
 def test_a_forged_cookie_is_refused(client: httpx.Client, app: FastAPI) -> None:
-    token_cache = app.state.access.token_cache
-    good = token_cache.session(token_cache.owner)
+    access = app.state.access
+    token_cache = access.token_cache
+    good = access.sessions.new_cookie(token_cache.owner)
     other = TokenCache(app.state.database, "another-token-of-the-tests")
+    strange = Sessions(other, "another-token-of-the-tests")
     number, until, mark = good.split(".")
     forged = [
-        other.session(other.owner), TOKEN, token_cache.owner.sha256, good[:-1], good + "0", f"1.{until}.{mark}", "..", "0",
+        strange.new_cookie(other.owner), TOKEN, token_cache.owner.sha256, good[:-1], good + "0", f"1.{until}.{mark}", "..", "0",
         f"{number}.{int(until) + 1}.{mark}", f"{number}.{until}.", f"{number}.{until}", f".{until}.{mark}", f"-1.{until}.{mark}",
         f"{number}.{'9' * 40}.{mark}",
     ]  # fmt: skip
