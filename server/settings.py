@@ -1,97 +1,133 @@
-"""Where everything is: one object made from the environment and the command line, passed to every part."""
+"""Where everything is and what holds here: one object from the command line and the environment, passed to every part."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-DEFAULT_DATA_DIR = ".stablessm"
-NUMBERS = {  # field: variable, least
-    "failures_per_minute": ("STABLESSM_FAILURES_PER_MINUTE", 1),
-    "runs_per_minute": ("STABLESSM_RUNS_PER_MINUTE", 0),
-    "max_queued": ("STABLESSM_MAX_QUEUED", 1),
-    "streams_per_token": ("STABLESSM_STREAMS_PER_TOKEN", 1),
-    "audit_days": ("STABLESSM_AUDIT_DAYS", 1),
-}
-LISTS = {"hosts": "STABLESSM_HOSTS", "webhook_hosts": "STABLESSM_WEBHOOK_HOSTS"}  # separated by commas
-MOST = 1_000_000
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+PREFIX = "STABLESSM_"
+# without a variable: for the port of a service of our name Kubernetes sets one, to an address
+OPTIONS_ONLY = frozenset(("host", "port", "auth"))
 LEASES = (6.0, 600.0)  # seconds; heartbeats come every two
+MOST = 1_000_000
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Paths, addresses and access of one installation."""
+def _split(names: object) -> object:
+    if isinstance(names, str):
+        return tuple(name.strip().lower() for name in names.split(",") if name.strip())
+    return names
 
-    data_dir: Path = Path(DEFAULT_DATA_DIR)  # state: database, token, checkpoints, spool
-    database_url: str = ""  # empty: SQLite in the data directory
-    broker_url: str | None = None  # None: workers poll the database
-    data_root: Path = field(default=Path())  # data sets; empty: `data` in the data directory
+
+# resolved once, so that a later change of directory (or a child process elsewhere) cannot move the state
+Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]  # in a variable separated by commas, not JSON
+
+
+class Settings(BaseSettings):
+    """Paths, addresses, access and limits of one installation."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    data_dir: Folder = Field(
+        Path(".stablessm"),
+        description="State: SQLite database, token, checkpoints, spool. One `up` or `worker` at a time uses it.",
+    )
+    database_url: Annotated[str, AfterValidator(lambda url: normalize_url(url))] = Field(
+        default_factory=lambda found: f"sqlite:///{found['data_dir'] / 'stablessm.db'}",
+        description="`sqlite:////absolute/path.db` or `postgresql+psycopg://user:password@host:5432/name`.",
+    )
+    broker_url: str | None = Field(
+        None, description="`redis://:password@host:6379/0`. Without it workers look into the database themselves."
+    )
+    data_root: Folder = Field(
+        default_factory=lambda found: found["data_dir"] / "data",
+        validation_alias="STABLESSM_DATA",
+        description="Folder of the data sets (below). Only workers read it.",
+    )
     host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)  # None: <data_dir>/token
+    port: int = Field(8000, ge=0, le=65535)
     auth: bool = True
-    hosts: tuple[str, ...] = ()  # names the server answers to besides loopback and `host`
-    webhook_hosts: tuple[str, ...] = ()  # exact `name` or `name:port` that webhooks may reach although they are private
-    failures_per_minute: int = 10  # wrong tokens from one address
-    runs_per_minute: int = 60  # submissions of one token, ten minutes' worth of them at once; 0: no limit
-    max_queued: int = 20_000  # runs that wait at the same time
-    streams_per_token: int = 200  # live streams of one created token
-    audit_days: int = 90  # how long the audit log is kept
-    lease_seconds: float = 25.0  # a run without a sign of life for so long has lost its worker; seen within 30 s
-
-    def __post_init__(self) -> None:
-        # resolved once, so that a later change of directory (or a child process elsewhere) cannot move the state
-        data_dir = Path(self.data_dir).expanduser().resolve()
-        root = Path(self.data_root).expanduser().resolve() if self.data_root != Path() else data_dir / "data"
-        object.__setattr__(self, "data_dir", data_dir)
-        object.__setattr__(self, "data_root", root)
-        object.__setattr__(self, "database_url", normalize_url(self.database_url or f"sqlite:///{data_dir / 'stablessm.db'}"))
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}; allowed are 0 to 65535")
-        for name, (variable, least) in NUMBERS.items():
-            if not least <= getattr(self, name) <= MOST:
-                raise ValueError(f"{variable} is {getattr(self, name)}; allowed are {least} to {MOST}")
-
-        if not LEASES[0] <= self.lease_seconds <= LEASES[1]:
-            raise ValueError(f"STABLESSM_LEASE_SECONDS is {self.lease_seconds:g}; allowed are {LEASES[0]:g} to {LEASES[1]:g}")
+    token: str | None = Field(
+        None,
+        repr=False,
+        description="The token browsers, the command line and programs show. At least 16 characters. "
+        "Needed when the server listens on more than loopback.",
+    )
+    hosts: Names = Field(
+        (), description="Further names the server answers to, comma separated, e.g. `monitor.example.org`. "
+        "Loopback names always work on loopback.",
+    )  # fmt: skip
+    webhook_hosts: Names = Field(
+        (), description="Names, `name` or `name:port`, comma separated and exact, that webhooks may reach although they are "
+        "private, without TLS or on another port.",
+    )  # fmt: skip
+    failures_per_minute: int = Field(
+        10, ge=1, le=MOST, description="Wrong tokens from one address per minute. "
+        "Behind a reverse proxy all clients have its address: raise it, and limit there.",
+    )  # fmt: skip
+    runs_per_minute: int = Field(
+        60, ge=0, le=MOST, description="Submissions of one token per minute, ten minutes' worth of them at once; a sweep is one. "
+        "`0`: no limit.",
+    )  # fmt: skip
+    lease_seconds: float = Field(
+        25.0, ge=LEASES[0], le=LEASES[1], description="A run without a sign of life for so long has lost its worker and goes "
+        "back to the queue; 6 to 600, the same on every worker and server.",
+    )  # fmt: skip
+    max_queued: int = Field(20_000, ge=1, le=MOST, description="Runs that may wait at the same time.")
+    streams_per_token: int = Field(200, ge=1, le=MOST, description="Live streams that one created token may have open.")
+    audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Self:
-        """Settings from STABLESSM_* variables; an override that is not None wins. Empty variables count as unset.
+    def from_environment(cls, **options: Any) -> Self:
+        """Settings from the options that are not None, then from STABLESSM_* variables that are not empty, then the defaults.
 
-        STABLESSM_DATA_DIR, STABLESSM_DATABASE_URL, STABLESSM_BROKER_URL, STABLESSM_DATA, STABLESSM_TOKEN,
-        STABLESSM_LEASE_SECONDS, and those of LISTS and NUMBERS.
+        Raises ValueError that names the variable or the option, what was given and what is allowed.
         """
-        env = os.environ if environment is None else environment
-        names = {
-            "data_dir": "STABLESSM_DATA_DIR",
-            "database_url": "STABLESSM_DATABASE_URL",
-            "broker_url": "STABLESSM_BROKER_URL",
-            "data_root": "STABLESSM_DATA",
-            "token": "STABLESSM_TOKEN",
-        }
-        values: dict[str, Any] = {name: env[variable] for name, variable in names.items() if env.get(variable)}
-        for name, variable in LISTS.items():
-            if env.get(variable):
-                values[name] = tuple(part.strip().lower() for part in env[variable].split(",") if part.strip())
-        for name, (variable, least) in NUMBERS.items():
-            if given := env.get(variable):
-                if not (given.isascii() and given.isdigit()):
-                    raise ValueError(f"{variable} is {given[:40]!r}; allowed are whole numbers from {least} to {MOST}")
-                values[name] = int(given[:20])
-        if given := env.get("STABLESSM_LEASE_SECONDS"):
-            try:
-                values["lease_seconds"] = float(given)
-            except ValueError:
-                raise ValueError(f"STABLESSM_LEASE_SECONDS is {given[:40]!r}; allowed are numbers of seconds") from None
-        values.update({name: value for name, value in overrides.items() if value is not None})
-        for name in ("data_dir", "data_root"):
-            if name in values:
-                values[name] = Path(values[name])
-        return cls(**values)
+        try:
+            return cls(**{name: value for name, value in options.items() if value is not None})
+        except ValidationError as error:
+            raise ValueError(_refusal(error)) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Variables(settings_cls)
+
+
+class _Variables(EnvSettingsSource):
+    def __call__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__call__().items() if name not in OPTIONS_ONLY}
+
+
+def variable_of(name: str) -> str | None:
+    """The environment variable of a setting; None for those that are options only."""
+    alias = Settings.model_fields[name].validation_alias
+    return None if name in OPTIONS_ONLY else str(alias) if alias else PREFIX + name.upper()
+
+
+def _refusal(error: ValidationError) -> str:
+    """The first error in one line."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    name, given = str(first["loc"][0]), str(first["input"])[:40]
+    if (field := Settings.model_fields.get(name)) is None or not field.metadata:
+        return f"{name}: {first['msg']}"
+    limits = " to ".join(f"{getattr(limit, key):.0f}" for key in ("ge", "le") for limit in field.metadata if hasattr(limit, key))
+    if first["type"] in ("greater_than_equal", "less_than_equal"):
+        return f"{variable_of(name) or name} is {given}; allowed are {limits}"
+    return f"{variable_of(name) or name} is {given!r}; allowed are {'whole ' * (field.annotation is int)}numbers from {limits}"
 
 
 def run_folder(data_dir: Path, run_id: int) -> Path:

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -40,7 +39,7 @@ def up(settings: Settings, *, demo: bool, say: Say) -> int:
     with _lock(settings.data_dir) as state:
         crashed = bool(state.read().strip())  # a clean end empties the file
         listener = _listen(settings.host, settings.port, patient=crashed)
-        settings = replace(settings, port=listener.getsockname()[1])
+        settings = settings.model_copy(update={"port": listener.getsockname()[1]})
         url = f"http://{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"  # noqa: S104
         _note(state, {"pid": os.getpid(), "url": url})
         token = (settings.token or load_or_create_token(settings.data_dir / "token")) if settings.auth else None

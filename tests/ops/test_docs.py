@@ -14,6 +14,7 @@ from types import ModuleType
 import click
 import pytest
 
+from server.settings import Settings, variable_of
 from stablessm_core.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,7 @@ def test_environment_variables_are_documented_and_read() -> None:
     rooms = [ROOT / room for room in ("server", "worker", "stablessm_core")]
     sources = [file for room in rooms for file in room.rglob("*.py")] + [ROOT / "tests" / "conftest.py"]
     read = {name for file in sources for name in pattern.findall(file.read_text())}
-    assert documented == read
+    assert documented == read | {name for name in map(variable_of, Settings.model_fields) if name is not None}
 
 
 def test_commands_and_options_named_in_the_pages_exist() -> None:

@@ -24,7 +24,7 @@ BODY = {"task": {"name": "polynomial_memory"}}
 
 
 def settings(url: str, folder: Path, **more: Any) -> Settings:
-    return Settings(data_dir=folder / "state", database_url=url, token=TOKEN, **more)
+    return Settings(**{"data_dir": folder / "state", "database_url": url, "token": TOKEN} | more)
 
 
 def application(url: str, folder: Path, **more: Any) -> FastAPI:

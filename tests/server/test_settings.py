@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,31 +8,78 @@ import pytest
 from server.settings import Settings, normalize_url
 
 
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("STABLESSM_")]:
+        monkeypatch.delenv(name)
+
+
 def test_everything_has_a_default_inside_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings.from_environment({})
+    settings = Settings.from_environment()
     assert settings.data_dir == tmp_path / ".stablessm"
     assert settings.database_url == f"sqlite:///{tmp_path}/.stablessm/stablessm.db"
     assert settings.data_root == tmp_path / ".stablessm" / "data"
     assert (settings.broker_url, settings.host, settings.port, settings.auth) == (None, "127.0.0.1", 8000, True)
 
 
-def test_the_command_line_wins_over_the_environment_and_empty_variables_are_unset(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_environment_and_empty_variables_are_unset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = {
         "STABLESSM_DATA_DIR": str(tmp_path / "here"),
         "STABLESSM_DATABASE_URL": "postgresql://db/x",
         "STABLESSM_BROKER_URL": "",
         "STABLESSM_DATA": str(tmp_path / "sets"),
         "STABLESSM_TOKEN": "secret",
-        "STABLESSM_HOSTS": "a.example, b.example,",
+        "STABLESSM_HOSTS": "A.example, b.example,",
+        "STABLESSM_AUDIT_DAYS": "7",
+        "STABLESSM_LEASE_SECONDS": "6.5",
     }
-    settings = Settings.from_environment(environment, port=9000, broker_url=None, data_dir=tmp_path / "there")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings.from_environment(port=9000, broker_url=None, data_dir=tmp_path / "there", token="shown")
     assert settings.data_dir == tmp_path / "there"
     assert settings.database_url == "postgresql+psycopg://db/x"
     assert settings.broker_url is None
     assert settings.data_root == tmp_path / "sets"
     assert settings.hosts == ("a.example", "b.example")
-    assert settings.port == 9000
+    assert (settings.port, settings.token, settings.audit_days, settings.lease_seconds) == (9000, "shown", 7, 6.5)
+    assert Settings.from_environment(data_root=tmp_path).data_root == tmp_path
+
+
+def test_address_and_access_are_options_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PORT": "tcp://10.0.0.1:8000", "HOST": "0.0.0.0", "AUTH": "0"}.items():  # as Kubernetes sets the first
+        monkeypatch.setenv(f"STABLESSM_{name}", value)
+    settings = Settings.from_environment()
+    assert (settings.port, settings.host, settings.auth) == (8000, "127.0.0.1", True)
+
+
+@pytest.mark.parametrize(
+    ("variable", "given", "said"),
+    [
+        ("STABLESSM_RUNS_PER_MINUTE", "abc", "'abc'; allowed are whole numbers from 0 to 1000000"),
+        ("STABLESSM_RUNS_PER_MINUTE", "1.5", "'1.5'; allowed are whole numbers from 0 to 1000000"),
+        ("STABLESSM_RUNS_PER_MINUTE", "2000000", "2000000; allowed are 0 to 1000000"),
+        ("STABLESSM_AUDIT_DAYS", "0", "0; allowed are 1 to 1000000"),
+        ("STABLESSM_LEASE_SECONDS", "x" * 100, f"'{'x' * 40}'; allowed are numbers from 6 to 600"),
+        ("STABLESSM_LEASE_SECONDS", "nan", "nan; allowed are 6 to 600"),
+    ],
+)
+def test_a_variable_out_of_its_limits_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, variable: str, given: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, given)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - compared in full below
+        Settings.from_environment()
+    assert str(refused.value) == f"{variable} is {said}"
+
+
+def test_a_password_is_not_in_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STABLESSM_DATABASE_URL", "mysql://user:hush@db/x")
+    with pytest.raises(ValueError, match="database URL starts with 'mysql'") as refused:
+        Settings.from_environment()
+    assert "hush" not in str(refused.value)
 
 
 def test_a_later_change_of_directory_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,5 +113,5 @@ def test_other_databases_are_refused(url: str) -> None:
 
 
 def test_a_port_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="allowed are 0 to 65535"):
-        Settings(port=70_000)
+    with pytest.raises(ValueError, match=r"^port is 70000; allowed are 0 to 65535$"):
+        Settings.from_environment(port=70_000)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -199,7 +198,7 @@ def test_every_answer_carries_the_security_headers(client: httpx.Client) -> None
 
 
 def test_without_authentication_host_and_origin_still_count(sqlite_url: str, tmp_path: Path) -> None:
-    with client_of(create_app(replace(settings(sqlite_url, tmp_path), auth=False)), token=None) as client:
+    with client_of(create_app(settings(sqlite_url, tmp_path, auth=False)), token=None) as client:
         assert client.get("/api/runs").status_code == 200
         error_of(client.get("/api/runs", headers={"Host": "evil.example"}), 421)
         error_of(client.post("/api/runs", json=BODY, headers={"Origin": "http://evil.example"}), 403)
@@ -215,7 +214,7 @@ def test_a_server_that_others_reach_needs_a_token_and_names(tmp_path: Path) -> N
         with pytest.raises(ValueError, match=word):
             check_bind("0.0.0.0", token, hosts, no_auth=no_auth)
     with pytest.raises(ValueError, match="STABLESSM_TOKEN"):
-        create_app(replace(settings(f"sqlite:///{tmp_path}/x.db", tmp_path), host="0.0.0.0", token=None))
+        create_app(settings(f"sqlite:///{tmp_path}/x.db", tmp_path, host="0.0.0.0", token=None))
 
 
 def test_hosts_are_exact() -> None:
@@ -248,7 +247,7 @@ def test_an_origin_that_cannot_be_read_is_a_foreign_one(client: httpx.Client, or
 
 
 def test_the_cookie_of_a_browser_behind_tls_is_kept_to_tls(sqlite_url: str, tmp_path: Path) -> None:
-    app = create_app(replace(settings(sqlite_url, tmp_path), hosts=("monitor.example",)))
+    app = create_app(settings(sqlite_url, tmp_path, hosts=("monitor.example",)))
     with client_of(app, token=None) as client:
         headers = {"Host": "monitor.example", "Origin": "https://monitor.example"}
         cookie = client.post("/login", data={"token": TOKEN}, headers=headers).headers["Set-Cookie"].lower()
@@ -345,4 +344,4 @@ def test_the_queue_has_an_end(sqlite_url: str, tmp_path: Path) -> None:
 
 def test_a_token_of_ones_own_must_not_be_short(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 16"):
-        create_app(replace(settings(f"sqlite:///{tmp_path}/x.db", tmp_path), token="short"))
+        create_app(settings(f"sqlite:///{tmp_path}/x.db", tmp_path, token="short"))
