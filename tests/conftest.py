@@ -241,7 +241,7 @@ def _migrate(url: str) -> None:
 
 @contextmanager
 def _new_database(server: psycopg.Connection, template: str | None) -> Iterator[str]:
-    """URL of a new database, dropped at the end together with whoever is still connected to it."""
+    """URL of a new database, dropped at the end connections that are still open included."""
     name = sql.Identifier(f"stablessm_test_{uuid.uuid4().hex[:12]}")
     copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
     _when_unused(server, sql.SQL("CREATE DATABASE {}{}").format(name, copied))

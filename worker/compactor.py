@@ -12,7 +12,7 @@ from server.series.compaction import SETTLED_SECONDS, compact_next
 from worker.writer import AWAY
 
 LOOK_SECONDS = 20.0
-BREATH_SECONDS = 0.05  # between two batches, for whoever waits for the database
+BREATH_SECONDS = 0.05  # between two batches, so that others reach the database
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """The lanes of one worker process and what they share. `work` is called by whoever is told to look at the queue."""
+    """The lanes of one worker process and what they share. `work` is called when the queue should be looked at."""
 
     def __init__(self, settings: Settings, *, slots: int | None, spool_bytes: int, queues: list[str] | None = None) -> None:
         gpus = visible_gpus()

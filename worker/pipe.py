@@ -12,7 +12,7 @@ Message = dict[str, Any]
 
 
 class Pipe:
-    """One end. Whoever reads learns from EOFError that the other process is gone."""
+    """One end. A reader learns from EOFError that the other process is gone."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

@@ -78,7 +78,7 @@ def _listen(pipe: Pipe, attempt: Attempt) -> None:
         try:
             message = pipe.receive()
         except EOFError:
-            os._exit(FAILED)  # the worker is gone, and with it whoever could end us
+            os._exit(FAILED)  # the worker is gone, which alone could have ended this process
         if message is not None:
             attempt.request_stop(message["stop"])
 
@@ -93,7 +93,7 @@ def _report_writes(pipe: Pipe, attempt: Attempt) -> None:
     try:
         pipe.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
     except OSError:
-        pass  # the worker is gone; whoever listens to it ends this process
+        pass  # the worker is gone; the thread that reads from it ends this process
 
 
 def _be_killed_first() -> None:

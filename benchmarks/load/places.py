@@ -62,7 +62,7 @@ def serving(database: Database, folder: Path) -> Iterator[Serving]:
     """`stablessm serve` on this database, ended afterwards."""
     port = free_port()
     with (folder / "server.log").open("a") as log:
-        # whoever records here has no heartbeat
+        # what records here has no heartbeat
         environment = os.environ | {"STABLESSM_LEASE_SECONDS": "600"}
         server = subprocess.Popen(server_command(folder, database.url, port), stdout=log, stderr=log, env=environment)
     try:

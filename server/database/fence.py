@@ -1,4 +1,4 @@
-"""The fence around a run: whoever writes shows the attempt it belongs to, and a change of status is a row of the history."""
+"""The fence around a run: every write names the attempt it belongs to, and every change of status is a row of the history."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ def _host(request: Request) -> str:
 
 
 def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
-    """`receive` that reports a disconnect as soon as `ended` is set: whoever streams is listening for one."""
+    """`receive` that reports a disconnect as soon as `ended` is set: the code that streams listens for one."""
     if ended is None:
         return receive
 

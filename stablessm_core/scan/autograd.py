@@ -3,9 +3,9 @@
 A backend is a module with
     states(a, b, h0, reverse) -> h
     adjoints(a, h, grad, h0, reverse, need_da, need_dh0) -> (g, da or None, dh0 or None)
-where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Whoever traces or
-transforms meets them as custom operators, so that torch.compile takes them whole instead of tracing into them and torch.func.vmap
-folds a replica dimension into the batch; nobody else pays for that.
+where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Under
+tracing and torch.func they are custom operators: torch.compile takes them whole instead of tracing into them, and torch.func.vmap
+folds a replica dimension into the batch. Ordinary calls do not pay for that.
 """
 
 from __future__ import annotations

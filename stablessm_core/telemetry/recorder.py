@@ -102,7 +102,7 @@ class Recorder:
 
     @property
     def thread_id(self) -> int:
-        """Of the flush thread, for whoever measures it."""
+        """The identifier of the flush thread, for measurements."""
         return self._thread.ident or 0
 
     def record(self, step: int, row: Tensor) -> None:
@@ -111,7 +111,7 @@ class Recorder:
         self.recorded(step)
 
     def recorded(self, step: int) -> None:
-        """The host's half of `record`, for whoever has written the row of `step` into `ring`."""
+        """The host's half of `record`, for callers that have written the row of `step` into `ring` themselves."""
         if self.ring.rows == 0:
             self._first_step = step
         elif step != self._first_step + self.ring.rows:
@@ -297,7 +297,7 @@ class Recorder:
         try:
             self._sink.write(Flush(blocks, alerts, last_step, batch.steps_per_second))
         finally:
-            self.fatal = fatal  # after the fatal step is out, so that whoever sees it may stop
+            self.fatal = fatal  # after the fatal step is out, so that the trainer may stop as soon as it sees it
 
     def _blocks(
         self, first: int, last: int, columns: Mapping[str, np.ndarray], derived: Mapping[str, np.ndarray], *, keep_last: bool

@@ -18,7 +18,7 @@ class AdamW(torch.optim.AdamW):
 
     factor: (), what the learning rates are multiplied by; the only number a training step is given by the host. rates: (groups
     + 1,), rates of the groups and, last, the common one; float64, because that is what a Python number is, but on CUDA float32,
-    which is what the fused kernel reads there. Moments exist from the start; whoever restores them copies into them.
+    which is what the fused kernel reads there. Moments exist from the start; a restored checkpoint is copied into them.
     """
 
     def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:

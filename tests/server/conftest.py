@@ -12,7 +12,7 @@ from server.database.connection import Database
 
 @pytest.fixture(autouse=True)
 def _patient_databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever holds a lock may be paused longer than the service would wait for it."""
+    """The holder of a lock may be paused for longer than the service would wait for it."""
     monkeypatch.setattr(connection, "BUSY_SECONDS", 100.0)
     monkeypatch.setattr(
         connection,

@@ -117,7 +117,7 @@ def read_one(
     max_points: int = reading.MAX_POINTS,
     eigenvalues: str | None = None,
 ) -> reading.SeriesData:
-    """queries.read_series with refusals that name the field."""
+    """`reading.read_series` with refusals that name the field."""
     run_id = layout.run_id
     if name not in layout.series:
         known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"

@@ -67,7 +67,7 @@ def webhook_page(database: DatabaseDep) -> dict[str, Any]:
 
 def webhook_answer(webhook: Webhook) -> dict[str, Any]:
     parts = urlsplit(webhook.url)
-    secret = parts.path not in ("", "/") or parts.query  # whoever knows the path of such an address may post there
+    secret = parts.path not in ("", "/") or parts.query  # the path of such an address is often all that protects it
     return {
         "id": webhook.id,
         "url": f"{parts.scheme}://{parts.netloc}/" + ("..." if secret else ""),
