@@ -82,7 +82,7 @@ def _counters(server: Serving) -> str:
     headers = {"Authorization": f"Bearer {server.token}"}
     page = httpx.get(f"http://127.0.0.1:{server.port}/metrics", headers=headers, timeout=30).text
     values = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("stablessm_live_"))
-    return ", ".join(f"{name} {values.get(f'stablessm_live_{name}_total', '-')}" for name in ("stalled", "resets"))
+    return ", ".join(f"{name} {float(values[f'stablessm_live_{name}_total']):.0f}" for name in ("stalled", "resets"))
 
 
 def _peak_mib(server: Serving) -> float:

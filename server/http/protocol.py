@@ -1,8 +1,13 @@
-"""HTTP on one connection: uvicorn's own, with a deadline for the header that a silent or dripping client cannot outwait."""
+"""HTTP on one connection: uvicorn's own, with a deadline for the header, so that silent and dripping clients are closed.
+
+Live streams also ask it whether their viewer still reads, and end a connection that does not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import h11
@@ -11,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_SECONDS = 15.0
 HEADER_BYTES = 65_536  # of a request line with all its headers; `series` and `q` may be long
 TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: when the socket is closed, the kernel discards what was not taken
 
 
 class Protocol(H11Protocol):
@@ -20,7 +26,23 @@ class Protocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.app_state = {**self.app_state, "connection": self}  # a live stream whose viewer takes nothing closes it
+        self.app_state = {**self.app_state, "connection": self}
+
+    @property
+    def blocked(self) -> bool:
+        """Whether so much waits to be sent that the application is kept from sending more."""
+        return self.flow.write_paused
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait to be sent."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        """End the connection now and discard what waits to be sent."""
+        if not self.transport.is_closing():
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DISCARD)
+            self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -40,7 +62,7 @@ class Protocol(H11Protocol):
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:
-            self._disarm()  # a whole header; its body has a deadline of its own
+            self._disarm()  # the header is complete; its body has a deadline of its own
         elif self._deadline is None and self.conn.trailing_data[0]:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,18 +38,18 @@ POLL_SECONDS = 2.0
 ROUND_SECONDS = 0.1  # at least between two reads of the database, so that frequent events share reads and writes
 MAX_VIEWERS = 1000
 PING = b": ping\n\n"
-RESET_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: the kernel discards what was not taken
-
-
-class Flow(Protocol):
-    write_paused: bool  # the connection takes nothing more for now
 
 
 class Connection(Protocol):
-    """What the broadcaster needs of a viewer's HTTP connection (`server.http.protocol`) to find out that nobody reads."""
+    """A viewer's HTTP connection, as `server.http.protocol` has it: ASGI alone can neither see nor end one that nobody reads."""
 
-    flow: Flow
-    transport: asyncio.Transport
+    @property
+    def blocked(self) -> bool: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    def abort(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -62,23 +60,12 @@ class Viewer:
     waiting: int = 0  # bytes that the connection had not taken at `since`
     since: float = 0.0
 
-    @property
-    def blocked(self) -> bool:
-        return self.connection.flow.write_paused
-
     def stalled(self, now: float) -> bool:
         """Whether nothing was taken for too long; to be called every few seconds."""
-        waiting = self.connection.transport.get_write_buffer_size() if self.blocked else 0
+        waiting = self.connection.waiting if self.connection.blocked else 0
         if waiting == 0 or waiting != self.waiting:
             self.waiting, self.since = waiting, now
         return now - self.since >= STALL_SECONDS
-
-    def drop(self) -> None:
-        """End the connection now and discard what it has not taken."""
-        transport = self.connection.transport
-        if not transport.is_closing():
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_ONCE)
-            transport.abort()
 
 
 @dataclass(eq=False)
@@ -155,8 +142,8 @@ class Broadcaster:
         for channel in self.channels.values():
             channel.notify()
             for viewer in channel.viewers:
-                if viewer.blocked:
-                    viewer.drop()  # it would hold up the shutdown
+                if viewer.connection.blocked:
+                    viewer.connection.abort()  # it would hold up the shutdown
 
     async def close(self) -> None:
         self.stop()
@@ -240,8 +227,8 @@ class Broadcaster:
             if not channel.viewers and self.channels.get(run_id) is channel:
                 del self.channels[run_id]
                 self._layouts.pop(run_id, None)
-            if viewer.blocked:
-                viewer.drop()  # the end of the answer would wait for it
+            if viewer.connection.blocked:
+                viewer.connection.abort()  # the end of the answer would wait for it
 
     def _live_frame(self) -> bytes:
         seconds = 0 if self.pushed else self.poll_seconds
@@ -257,7 +244,7 @@ class Broadcaster:
                 for viewer in channel.viewers:
                     if viewer.stalled(now):
                         self.stalled += 1
-                        viewer.drop()
+                        viewer.connection.abort()
                 if now - channel.written > PING_SECONDS - CHECK_SECONDS:
                     channel.ping(now)
 

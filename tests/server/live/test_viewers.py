@@ -106,8 +106,8 @@ def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_pa
             recording.write(2000)
             eventually(lambda: server.broadcaster.channels[1].seq >= n + 2)  # noqa: B023
         largest = max(len(event.encode(None)) for event in server.broadcaster.channels[1].recent)
-        assert viewer.blocked
-        assert viewer.connection.transport.get_write_buffer_size() < 65_536 + 2 * largest
+        assert viewer.connection.blocked
+        assert viewer.connection.waiting < 65_536 + 2 * largest
         stalled.close()
 
 
@@ -116,7 +116,7 @@ def block(recording: Recording, server: Server) -> None:
     eventually(lambda: server.broadcaster.viewers == 1)
     (viewer,) = server.broadcaster.channels[1].viewers
     for _ in range(100):
-        if viewer.blocked:
+        if viewer.connection.blocked:
             return
         seq = server.broadcaster.channels[1].seq
         recording.write(2000)
