@@ -159,6 +159,7 @@ def test_a_diverging_run_raises_its_alert_while_one_watches(page: Any, installat
     run = submit(installation, {**DIVERGING, "train": {**DIVERGING["train"], "steps": 5000}})
     page.goto(f"{installation.url}/runs/{run}")
     page.locator('[data-verdict="diverged"]').wait_for()
+    page.locator('.status[data-status="diverged"]').wait_for()  # the badge has the colour of its word
     with installation.client() as client:
         told = client.get(f"/api/runs/{run}").json()
         alerts = client.get(f"/api/runs/{run}/alerts").json()["alerts"]

@@ -41,7 +41,7 @@ export class RunHeader {
       if (changed && status === "running") this.times.started ??= Date.now() / 1000;
       if (changed && isFinal(status)) this.times.finished = Date.now() / 1000;
       this.state.status = status;
-      find("[data-status]", HTMLElement).dataset.status = status;
+      find(".status[data-status]", HTMLElement).dataset.status = status;
       this.set("status", status);
       this.set("reason", reason ?? "");
       if (changed) for (const element of findAll("[data-when]", HTMLElement)) element.hidden = !given(element, "when").split(" ").includes(status);
