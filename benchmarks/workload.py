@@ -11,7 +11,6 @@ connection. "full" records what the trainer does: weights beside the ratios, coa
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import http.client
 import json
@@ -34,6 +33,7 @@ from sqlalchemy import make_url, text
 
 from benchmarks import peers
 from server.database.connection import Database
+from stablessm_core.typed_arrays import decode
 
 HERE = Path(__file__).parent
 STEPS, LAYERS, WIDTH = 2000, peers.LAYERS, peers.WIDTH
@@ -109,7 +109,7 @@ def ours(url: str, folder: Path, full: bool) -> dict[str, Any]:
             heat = [f"/api/runs/1/series/ssm/{i}/grad_over_weight?format=typed" for i in range(LAYERS)]
             one, _ = timed(lambda: client.get("/api/runs/1/series/ssm/0/grad_over_weight?eigenvalues=37"), 15)
             whole, bodies = timed(lambda: [client.get(path) for path in heat], 15)
-            back = np.concatenate([decoded(json.loads(body)["value"]) for body in bodies], axis=1)
+            back = np.concatenate([decode(json.loads(body)["value"]) for body in bodies], axis=1)
             loss = json.loads(client.get("/api/runs/1/series/train/loss"))["value"]
             first = json.loads(client.get("/api/runs/1/series/ssm/0/grad_over_weight?eigenvalues=0"))["value"]
             if not np.array_equal(back.view(np.uint32), truth[:, 1:].view(np.uint32)):
@@ -218,11 +218,6 @@ class Client:
             self.connection.request(method, path, body, self.headers)
             answer = self.connection.getresponse()
         return answer.status, answer.read()
-
-
-def decoded(typed: dict[str, str]) -> np.ndarray:
-    rows, columns = map(int, typed["shape"].split(","))
-    return np.frombuffer(base64.b64decode(typed["bdata"]), "<f4").reshape(rows, columns)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ with Client() as client:                       # finds a server that `stablessm 
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
@@ -25,6 +24,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
+from stablessm_core import typed_arrays
 from stablessm_core.config import RunConfig
 
 FINAL = ("finished", "failed", "diverged", "cancelled")
@@ -216,7 +216,7 @@ class Client:
     ) -> Series:  # fmt: skip
         """One series as numpy, raw unless it has more than `max_points`."""
         answer = self._json("GET", *_series_query("typed", run_id, name, from_step, to_step, max_points, eigenvalues))
-        parts = {key: _decode(value) for key, value in answer.items() if isinstance(value, dict)}
+        parts = {key: typed_arrays.decode(value) for key, value in answer.items() if isinstance(value, dict)}
         step = parts.pop("step").astype(np.int64)
         if answer["width"] == 1:
             parts = {key: values.reshape(-1) for key, values in parts.items()}
@@ -242,7 +242,7 @@ class Client:
         chosen = ",".join(map(str, eigenvalues)) if eigenvalues is not None else None
         params = _given(layer=layer, max_points=max_points, eigenvalues=chosen)
         figure = self._json("GET", f"/api/runs/{run_id}/figures/{chart}", params=params)
-        return import_module("plotly.graph_objects").Figure(_decoded(figure), skip_invalid=True)
+        return import_module("plotly.graph_objects").Figure(typed_arrays.decode_all(figure), skip_invalid=True)
 
     def watch(
         self, run_id: int, *, after: str | int | None = None, series: Sequence[str] | None = None, patience: float = 60.0
@@ -318,21 +318,10 @@ def _series_query(
     return f"/api/runs/{run_id}/series/{name}", {"params": params}
 
 
-def _decode(array: Mapping[str, str]) -> np.ndarray:
-    values = np.frombuffer(base64.b64decode(array["bdata"]), "<" + array["dtype"])
-    return values.reshape([int(n) for n in array["shape"].split(",")]) if "shape" in array else values
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _decode(value) if {"dtype", "bdata"} <= value.keys() else {key: _decoded(item) for key, item in value.items()}
-    return [_decoded(item) for item in value] if isinstance(value, list) else value
-
-
 def _event(kind: str, event_id: str, data: dict[str, Any]) -> LiveEvent:
     parts = {}
     for one in data.pop("series", []) if kind == "points" else []:
-        value = _decode(one["value"])
+        value = typed_arrays.decode(one["value"])
         value = value.reshape(-1) if one["width"] == 1 else value
-        parts[one["name"]] = Series(one["name"], "", _decode(one["step"]).astype(np.int64), value)
+        parts[one["name"]] = Series(one["name"], "", typed_arrays.decode(one["step"]).astype(np.int64), value)
     return LiveEvent(kind, event_id, data, parts)

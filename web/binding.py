@@ -6,7 +6,6 @@ Data of a series: `step` (n,) and either `value` (n,) or (n, width), or the buck
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -14,26 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
+from stablessm_core.typed_arrays import encode
+
 Floats = NDArray[np.floating[Any]]
 SeriesData = Mapping[str, Any]
 
 MAX_LINES, TOP_LINES = 24, 8
 MAX_ROWS, MAX_COLUMNS, MAX_MARKERS = 256, 1000, 100
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-NONFINITE = ("NaN", "Infinity", "-Infinity")
-SYMBOLS = {"NaN": "x", "Infinity": "triangle-up", "-Infinity": "triangle-down"}
-EDGE = {"NaN": 0.97, "Infinity": 0.97, "-Infinity": 0.03}
-
-
-def typed(values: Any) -> dict[str, Any]:
-    """Array as the wire carries it: {"dtype": "f4" | "f8", "bdata": base64 of little-endian bytes, "shape"? "rows, cols"}."""
-    array = np.asarray(values)
-    kind = "f4" if array.dtype == np.float32 else "f8"
-    data = np.ascontiguousarray(array, "<" + kind)
-    out: dict[str, Any] = {"dtype": kind, "bdata": base64.b64encode(data.tobytes()).decode()}
-    if data.ndim > 1:
-        out["shape"] = ", ".join(str(n) for n in data.shape)
-    return out
+SYMBOLS = {NAN: "x", INFINITY: "triangle-up", MINUS_INFINITY: "triangle-down"}
+EDGE = {NAN: 0.97, INFINITY: 0.97, MINUS_INFINITY: 0.03}
 
 
 def statistics(data: SeriesData) -> dict[str, Floats]:
@@ -151,7 +141,7 @@ def _fill(
         low, high = _band(s, log)
         y = low if field == "min" else high
     shown = np.isfinite(y) & ((y > 0) | (not log))
-    return {"x": typed(step), "y": typed(np.where(shown, y, np.nan).astype(np.float32))}
+    return {"x": encode(step), "y": encode(np.where(shown, y, np.nan).astype(np.float32))}
 
 
 def _band(s: dict[str, Floats], log: bool) -> tuple[Floats, Floats]:
@@ -193,14 +183,14 @@ def _marks(s: dict[str, Floats], field: str) -> dict[str, Any]:
         hit = s["min"] <= 0
         rows = _thin(hit.any(axis=1))
         text = [f"step {s['step'][r]:.0f}: {_which(hit[r])} at {np.nanmin(s['min'][r]):.6g}" for r in rows]
-        return {"x": typed(s["step"][rows]), "y": [0.03] * len(rows), "text": text, "visible": len(rows) > 0}
+        return {"x": encode(s["step"][rows]), "y": [0.03] * len(rows), "text": text, "visible": len(rows) > 0}
     kind = kinds(s)
     rows = _thin((kind >= 0).any(axis=1))
     names = [NONFINITE[int(kind[r][kind[r] >= 0].max())] for r in rows]
     text = [f"step {s['step'][r]:.0f}: {n}{_which(kind[r] >= 0, ' in ')}" for r, n in zip(rows, names, strict=True)]
     marker = {"size": 9, "symbol": [SYMBOLS[n] for n in names]}
     y = [EDGE[n] for n in names]
-    return {"x": typed(s["step"][rows]), "y": y, "text": text, "visible": len(rows) > 0, "marker": marker}
+    return {"x": encode(s["step"][rows]), "y": y, "text": text, "visible": len(rows) > 0, "marker": marker}
 
 
 def _thin(hit: Any) -> NDArray[np.intp]:
@@ -223,7 +213,7 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
     n, width = s["last"].shape
     per_row, per_column = -(-width // MAX_ROWS), -(-n // MAX_COLUMNS)
     rows, columns = np.arange(0, width, per_row), np.arange(0, n, per_column)
-    x, y = typed(s["step"][columns]), typed(rows.astype(np.float64))
+    x, y = encode(s["step"][columns]), encode(rows.astype(np.float64))
 
     def largest(a: NDArray[Any]) -> NDArray[Any]:
         reduced: NDArray[Any] = np.fmax.reduceat(np.fmax.reduceat(a, columns, axis=0), rows, axis=1).T
@@ -237,7 +227,7 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "x": x,
             "y": y,
-            "z": typed(np.where(cells, 1.0, np.nan).astype(np.float32)),
+            "z": encode(np.where(cells, 1.0, np.nan).astype(np.float32)),
             "visible": True,
             "zmin": 0,
             "zmax": 1,
@@ -248,7 +238,7 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
     finite = z[np.isfinite(z)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     low = max(low, high - 12)  # a few zeros must not wash out the rest
-    return {"x": x, "y": y, "z": typed(np.where(np.isneginf(z), low, z).astype(np.float32)), "zmin": low, "zmax": high}
+    return {"x": x, "y": y, "z": encode(np.where(np.isneginf(z), low, z).astype(np.float32)), "zmin": low, "zmax": high}
 
 
 def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -276,7 +266,7 @@ def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, An
     ends = np.concatenate([numbers(name) for name in ("min", "q05", "median", "max")])
     floor = 0.1 * float(ends[ends > 0].min(initial=1.0))  # where zero is drawn on the logarithmic axis
     if field == "median_of":
-        return {"x": typed(np.maximum(numbers("median"), floor)), "y": labels}
+        return {"x": encode(np.maximum(numbers("median"), floor)), "y": labels}
     low, high = numbers(meta["low"]), numbers(meta["high"])
     text = [
         f"{label}: {a:.3g} to {b:.3g}, {i['finite']:,} of {i['total']:,} finite"
@@ -284,4 +274,4 @@ def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, An
     ]
     marker = {"color": [colors.get(i.get("color", ""), "#5b6577") for i in items]}
     base = np.maximum(low, floor)
-    return {"base": typed(base), "x": typed(np.maximum(high, floor) - base), "y": labels, "hovertext": text, "marker": marker}
+    return {"base": encode(base), "x": encode(np.maximum(high, floor) - base), "y": labels, "hovertext": text, "marker": marker}

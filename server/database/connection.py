@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import select
 import sqlite3
 import time
@@ -20,6 +19,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from server.database.revision import check
 from server.settings import normalize_url
+from stablessm_core.nonfinite import json_safe
 
 BUSY_SECONDS = 10.0
 MIGRATION_SECONDS = 300.0  # a migration waits for another one, however large the database
@@ -114,17 +114,6 @@ class Database:
     def close(self) -> None:
         self.engine.dispose()
         self._reader.dispose()
-
-
-def json_safe(value: Any) -> Any:
-    """The value with every non-finite float as "NaN", "Infinity" or "-Infinity", which JSON can carry on both engines."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {str(k): json_safe(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_safe(v) for v in value]
-    return value
 
 
 def _dump_json(value: Any) -> str:

@@ -17,8 +17,10 @@ from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, BlockRow, Run, Transition
 from server.runs.answers import alert_answer, eta_seconds
-from server.series.encoding import dumps, plain, typed
+from server.series.encoding import dumps
 from server.series.reading import Layout, Points, StoredEvent, events_after, events_of
+from stablessm_core import typed_arrays
+from stablessm_core.nonfinite import json_safe
 
 Stored = TypeVar("Stored", BlockRow, AlertRow, Transition)
 
@@ -147,7 +149,7 @@ def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
 
 
 def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
-    frames = [Frame("alert", dumps(plain(alert_answer(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
+    frames = [Frame("alert", dumps(json_safe(alert_answer(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
     if event.points:
         rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
         head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, **rate}
@@ -170,9 +172,14 @@ def _series(event: StoredEvent) -> tuple[tuple[str, bytes], ...]:
     parts = []
     for name, pieces in by_name.items():
         at = pieces[0].step if len(pieces) == 1 else np.concatenate([p.step for p in pieces])
-        step = steps.setdefault(id(pieces[0].step), typed(at))
+        step = steps.setdefault(id(pieces[0].step), typed_arrays.encode(at))
         value = np.concatenate([p.value for p in pieces]) if len(pieces) > 1 else pieces[0].value
-        part = {"name": name, "width": value.shape[1], "step": step, "value": typed(value.astype(np.float32, copy=False))}
+        part = {
+            "name": name,
+            "width": value.shape[1],
+            "step": step,
+            "value": typed_arrays.encode(value.astype(np.float32, copy=False)),
+        }
         parts.append((name, dumps(part)))
     return tuple(parts)
 

@@ -37,6 +37,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from server.database.models import Run
 from stablessm_core.config import RunConfig
+from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
 
 Kind = Literal["number", "text", "flag", "tag"]
 
@@ -76,14 +77,6 @@ COLUMNS: dict[str, tuple[Kind, InstrumentedAttribute[Any]]] = {
 MAX_LENGTH, MAX_TERMS = 1000, 30
 TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_.]*)\s*(!=|<=|>=|=|<|>|~)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)')
 WORD = re.compile(r'("(?:[^"\\]|\\.)*"|[^\s"=<>~!]+)(?=\s|$)')
-NONFINITE = {
-    "nan": "NaN",
-    "inf": "Infinity",
-    "+inf": "Infinity",
-    "-inf": "-Infinity",
-    "infinity": "Infinity",
-    "-infinity": "-Infinity",
-}
 CompareOp = Callable[[Any, Any], Any]
 OPERATORS: dict[str, CompareOp] = {
     "=": lambda a, b: a == b,
@@ -210,16 +203,15 @@ def _condition(target: Field, operator: str, value: str, dialect: str) -> Column
 
 
 def _compare_number(target: Field, operator: str, value: str) -> ColumnElement[bool]:
-    word = NONFINITE.get(value.lower())
-    if word == "NaN":
+    try:
+        number = float(value)
+    except ValueError:
+        raise FilterError(f"{value[:40]!r} is not a number", "a number, nan, inf, -inf or null") from None
+    if math.isnan(number):
         if operator not in ("=", "!="):
             raise FilterError(f"nothing is {operator} NaN", "=nan, !=nan")
         stored = target.text if target.text is not None else cast(target.column, String)
-        return typing.cast(ColumnElement[bool], OPERATORS[operator](stored, "NaN"))
-    try:
-        number = float(word or value)
-    except ValueError:
-        raise FilterError(f"{value[:40]!r} is not a number", "a number, nan, inf, -inf or null") from None
+        return typing.cast(ColumnElement[bool], OPERATORS[operator](stored, NAN))
     return typing.cast(ColumnElement[bool], OPERATORS[operator](target.column, target.literal(number)))
 
 
@@ -243,8 +235,8 @@ def _number(element: Any, dialect: str) -> ColumnElement[Any]:
     kind = func.jsonb_typeof(element) if dialect == "postgresql" else func.json_type(element)
     return case(
         (kind.in_(["number", "integer", "real"]), element.as_float()),
-        (text == "Infinity", literal(math.inf, Float(53))),
-        (text == "-Infinity", literal(-math.inf, Float(53))),
+        (text == INFINITY, literal(math.inf, Float(53))),
+        (text == MINUS_INFINITY, literal(-math.inf, Float(53))),
         else_=null(),
     )
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
 from server.database.models import AlertRow, Transition
+from stablessm_core.nonfinite import as_text
 from stablessm_core.telemetry.detectors import KINDS, Alert
 
 
@@ -57,11 +58,7 @@ def _alert_row(run_id: int, attempt: int, alert: Alert, seq: int) -> dict[str, A
         "layer": alert.layer,
         "eigenvalue": alert.eigenvalue,
         "tensor": alert.tensor,
-        "value": "" if alert.value is None else _spell(alert.value),
+        "value": "" if alert.value is None else as_text(alert.value),
         "message": alert.message,
         "created_at": time.time(),
     }
-
-
-def _spell(value: float) -> str:
-    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(float(value)), repr(float(value)))

@@ -9,7 +9,6 @@ recorded and change nothing that lasts, so what is stored of a run never depends
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from stablessm_core.config import RunConfig
 from stablessm_core.model import build_model
+from stablessm_core.nonfinite import as_text
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.tasks.loading import get_task
@@ -306,10 +306,4 @@ def _outcome(
     if fatal is None:
         return Outcome(status, progress.step, result)
     where = {"step": fatal.step, "layer": fatal.layer, "eigenvalue": fatal.eigenvalue, "tensor": fatal.tensor}
-    return Outcome(status, fatal.step, result, where | {"value": _spelled(fatal.value)})
-
-
-def _spelled(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else repr(value)
+    return Outcome(status, fatal.step, result, where | {"value": None if fatal.value is None else as_text(fatal.value)})

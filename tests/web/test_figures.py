@@ -8,8 +8,9 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from stablessm_core.typed_arrays import encode
 from web import figures
-from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues, typed
+from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues
 from web.figures import CHARTS, CONFIG, catalogue, spec
 from web.palette import COLORS, MAP_DASHES
 
@@ -122,10 +123,10 @@ def test_median_of_a_step_ignores_what_is_not_finite() -> None:
 
 def test_typed_arrays_are_little_endian_with_their_shape() -> None:
     array = np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32)
-    wire = typed(array)
+    wire = encode(array)
     assert wire["shape"] == "2, 2"
     assert base64.b64decode(wire["bdata"]) == array.astype("<f4").tobytes()
-    assert typed(np.arange(3))["dtype"] == "f8"
+    assert encode(np.arange(3))["dtype"] == "f8"
 
 
 def test_page_and_python_agree_on_every_colour() -> None:

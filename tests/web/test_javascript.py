@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from web.binding import bind, typed
+from stablessm_core.typed_arrays import encode
+from web.binding import bind
 from web.figures import CHARTS, spec
 
 TESTS = Path(__file__).parent / "js"
@@ -117,7 +118,7 @@ def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:
     cases, expected = [], []
     wire = {
         n: {"width": next(v for k, v in d.items() if k != "step").reshape(len(d["step"]), -1).shape[1]}
-        | {k: typed(v) for k, v in d.items()}
+        | {k: encode(v) for k, v in d.items()}
         for n, d in data.items()
     }
     for chart in charts:

@@ -19,8 +19,10 @@ from server.runs.answers import run_answers, run_rows
 from server.runs.comparison import MAX_RUNS, compare
 from server.runs.filters import MAX_LENGTH, FilterError
 from server.runs.listing import chosen_runs
-from server.series.encoding import dumps, plain, typed
+from server.series.encoding import dumps
 from server.series.reading import SeriesData
+from stablessm_core import typed_arrays
+from stablessm_core.nonfinite import json_safe
 
 router = APIRouter(prefix="/api/compare", tags=["compare"])
 
@@ -49,7 +51,7 @@ Compared = Annotated[CompareQuery, Query()]
 def read(database: DatabaseDep, settings: SettingsDep, query: Compared) -> Response:
     """Table, differences of the configurations, curves, ranges of grad_over_weight with finite / total, groups."""
     with database.read() as session:
-        return Response(dumps(plain(compare_runs(session, query, settings.lease_seconds))), media_type="application/json")
+        return Response(dumps(json_safe(compare_runs(session, query, settings.lease_seconds))), media_type="application/json")
 
 
 def compare_runs(session: Session, query: CompareQuery, lease_seconds: float) -> dict[str, Any]:
@@ -83,7 +85,12 @@ def compare_runs(session: Session, query: CompareQuery, lease_seconds: float) ->
 
 
 def _curve(name: str, data: SeriesData) -> dict[str, Any]:
-    return {"name": name, "width": 1, "unit": data.unit, **{key: typed(values) for key, values in columns_of(data).items()}}
+    return {
+        "name": name,
+        "width": 1,
+        "unit": data.unit,
+        **{key: typed_arrays.encode(values) for key, values in columns_of(data).items()},
+    }
 
 
 def _numbers(text: str | None) -> list[int]:

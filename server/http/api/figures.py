@@ -14,8 +14,9 @@ from server.http.api.runs import find_run
 from server.http.api.series import Eigenvalues, MaxPoints, columns_of, parse_eigenvalues, read_one
 from server.http.schemas.runs import RunId
 from server.http.schemas.series import EXAMPLE_TYPED
-from server.series.encoding import dumps, plain
+from server.series.encoding import dumps
 from server.series.reading import Layout
+from stablessm_core.nonfinite import json_safe
 from web.binding import bind, eigenvalue_items
 from web.figures import CHARTS, catalogue, spec
 
@@ -62,4 +63,6 @@ def figure(
     items = None
     if eigenvalues is not None:
         items = eigenvalue_items(parse_eigenvalues(eigenvalues, run.config["model"]["d_state"]))
-    return Response(dumps(plain(bind(definition, data, layer=layer, items=items, alerts=alerts))), media_type="application/json")
+    return Response(
+        dumps(json_safe(bind(definition, data, layer=layer, items=items, alerts=alerts))), media_type="application/json"
+    )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from server.http.schemas.runs import EXAMPLE_RUN, Answer, RunAnswer
+from stablessm_core.nonfinite import Spelling
 
 EXAMPLE_TYPED = {"dtype": "f8", "bdata": "AAAAAAAA8D8AAAAAAAAAQA=="}
 
@@ -46,7 +47,7 @@ class Catalogue(Answer):
     series: list[SeriesInfo]
 
 
-Number = float | Literal["NaN", "Infinity", "-Infinity"]
+Number = float | Spelling
 EXAMPLE_SERIES: dict[str, Any] = {"name": "train/loss", "width": 1, "unit": "", "step": [1, 2, 3], "value": [0.91, 0.84, "NaN"]}
 
 

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from server.database.connection import Database, json_safe
+from server.database.connection import Database
 from server.database.models import Run
+from stablessm_core.nonfinite import json_safe
 from tests.server.recording import run_of, submitted
 
 

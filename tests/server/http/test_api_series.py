@@ -14,7 +14,7 @@ import pytest
 
 from server.database.connection import Database
 from server.runs import lifecycle
-from server.series.encoding import untyped
+from stablessm_core.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claimed, nonfinite
 from web.figures import CHARTS
@@ -70,8 +70,8 @@ def test_raw_points_are_what_was_recorded_in_every_format(client: httpx.Client, 
     assert body["step"] == list(range(1, 301))
     assert same(numbers(body["value"]), flat)
     typed = read(client, name, format="typed")
-    assert same(untyped(typed["step"]), np.arange(1.0, 301.0))
-    assert same(untyped(typed["value"]), truth)
+    assert same(decode(typed["step"]), np.arange(1.0, 301.0))
+    assert same(decode(typed["value"]), truth)
     content = client.get(f"/api/runs/1/series/{name}", params={"format": "arrow"}).content
     table = pa.ipc.open_stream(content).read_all()
     assert table["step"].to_pylist() == list(range(1, 301))
@@ -148,7 +148,7 @@ def test_a_bound_chart_holds_the_runs_numbers(client: httpx.Client, recording: R
         line = next(t for t in figure["data"] if t["meta"] == {"series": "train/loss", "field": "last", "color": "accent"})
         truth = recording.truth["train/loss"][:, 0]
         expected = np.where(np.isfinite(truth) & (truth > 0), truth, np.nan)  # the axis is logarithmic
-        assert same(untyped(line["y"]), expected.astype(np.float32))
+        assert same(decode(line["y"]), expected.astype(np.float32))
     if chart == "grad_over_weight":
         chosen = client.get(f"/api/runs/1/figures/{chart}?eigenvalues=1,3").json()
         names = [t["name"] for t in chosen["data"] if t["meta"].get("each") == "eigenvalue"]
@@ -183,7 +183,7 @@ def test_runs_are_compared(client: httpx.Client, recording: Recording) -> None:
     truth = recording.truth[RATIO]
     of_first = next(r for r in answer["ranges"] if r["run_id"] == 1)
     assert (of_first["total"], of_first["finite"]) == (truth.size, int(np.isfinite(truth).sum()))
-    assert same(untyped(answer["curves"]["1"]["train/loss"]["value"])[:, 0], recording.truth["train/loss"][:, 0])
+    assert same(decode(answer["curves"]["1"]["train/loss"]["value"])[:, 0], recording.truth["train/loss"][:, 0])
     assert [group["key"] for group in answer["groups"]] == [{"model.reparameterization.name": n} for n in ("direct", "best")]
     assert client.get("/api/compare?q=reparam=best").json()["runs"][0]["id"] == 1
 

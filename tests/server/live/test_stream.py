@@ -22,8 +22,8 @@ from server.live.broadcaster import REPLAY_EVENTS
 from server.live.frames import parse_position
 from server.runs import lifecycle
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
-from server.series.encoding import untyped
 from server.series.recording import truncate
+from stablessm_core.typed_arrays import decode
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
 
@@ -79,12 +79,12 @@ class Viewer:
 
 def steps(events: list[dict[str, Any]], name: str = RATIO) -> list[int]:
     points = [s for e in events if e["event"] == "points" for s in e["data"]["series"] if s["name"] == name]
-    return [int(step) for one in points for step in untyped(one["step"])]
+    return [int(step) for one in points for step in decode(one["step"])]
 
 
 def values(events: list[dict[str, Any]], name: str) -> np.ndarray:
     points = [s for e in events if e["event"] == "points" for s in e["data"]["series"] if s["name"] == name]
-    return np.concatenate([untyped(one["value"]) for one in points])
+    return np.concatenate([decode(one["value"]) for one in points])
 
 
 def test_a_viewer_gets_the_present_status_then_new_points_only(recording: Recording, service: tuple[str, Server]) -> None:
