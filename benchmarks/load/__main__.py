@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load import api, claims, ingest, mlflow, storage, viewers
-from benchmarks.load.places import POSTGRES, Row
+from benchmarks.load.harness import POSTGRES, Row
 
 HERE = Path(__file__).parent.parent
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.load.api '{"port", "token", "runs", "seconds", "rate"}'    # the process that asks
 
-The fill goes through the codec and the models, not through claims. Requests are sent when they are due, whatever became of those
-before them; the time of each is counted from when it was due, so a server that falls behind cannot hide it.
+The database is filled through the codec and the models, not through claims. Each request is sent when it is due, even if earlier
+ones are not answered yet, and its time counts from when it was due: a server that falls behind cannot hide it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import insert, text
 
-from benchmarks.load.places import Row, child, percentiles, place, serving
+from benchmarks.load.harness import Row, child, new_database, percentiles, serving
 from server.database.connection import Database
 from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
 from stablessm_core.config import parse_config
@@ -47,7 +47,7 @@ MIX = (  # weight, name, path; {any} is some run, {long} one of the long ones
 
 
 def measure(url: str, folder: Path, *, runs: int, seconds: float) -> list[Row]:
-    with place(url, folder / "api") as database:
+    with new_database(url, folder / "api") as database:
         began = time.monotonic()
         values = fill(database, runs)
         filled = time.monotonic() - began

@@ -21,7 +21,7 @@ import psutil
 import torch
 from sqlalchemy import make_url, text
 
-from benchmarks.load.places import Row, child, place
+from benchmarks.load.harness import Row, child, new_database
 from benchmarks.recording import full, join
 from benchmarks.workload import make_values, recorded_values, stored_bytes
 from server.database.connection import Database
@@ -33,7 +33,7 @@ MARGIN = 1.05  # recorded a little faster than promised
 
 
 def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
-    with place(url, folder / "ingest") as database, contextlib.ExitStack() as stack:
+    with new_database(url, folder / "ingest") as database, contextlib.ExitStack() as stack:
         config = {"task": {"name": "polynomial_memory"}, "model": {"n_layers": 4, "d_state": 64},
                   "train": {"steps": 10_000_000, "on_nonfinite": "continue"}}  # fmt: skip
         with database.write() as session:
@@ -51,17 +51,17 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
             process.stdin.write("go\n")
             process.stdin.flush()
         samples, engine = _sample(database, processes)
-        told = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+        reports = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
         values = recorded_values(database)  # what lies in the database, not what was handed over
-        took = max(one["ended"] for one in told) - min(one["started"] for one in told)
-        begun, over = max(one["progress"][0][0] for one in told), min(one["progress"][-1][0] for one in told)
+        took = max(one["ended"] for one in reports) - min(one["started"] for one in reports)
+        begun, over = max(one["progress"][0][0] for one in reports), min(one["progress"][-1][0] for one in reports)
         stored = samples[(samples[:, 0] > begun) & (samples[:, 0] < over)]
-        recorded = sum(np.interp(stored[:, 0], *np.array(one["progress"]).T) for one in told)
+        recorded = sum(np.interp(stored[:, 0], *np.array(one["progress"]).T) for one in reports)
         backlog = recorded - stored[:, 1]
         third = max(1, len(backlog) // 3)
         early, late = backlog[third : 2 * third].mean(), backlog[-third:].mean()
-        cpu = sum(one["cpu"] for one in told) / took
-        dropped, lost = sum(one["dropped"] for one in told), sum(one["values"] for one in told) - values
+        cpu = sum(one["cpu"] for one in reports) / took
+        dropped, lost = sum(one["dropped"] for one in reports), sum(one["values"] for one in reports) - values
         with database.read() as session:
             dead, live = session.execute(
                 text("SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relname = 'blocks'")
@@ -70,7 +70,7 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
     return [
         Row(f"{RUNS} runs, values/s stored over {took:.0f} s", f"{values / took:,.0f}", f">= {PROMISED:,}"),
         Row("steps not yet stored, all runs: middle third, last third", f"{early:.0f}, {late:.0f}", "no growth"),
-        Row("longest wait of one step for the database", f"{max(o['longest'] for o in told) * 1e3:.0f} ms"),
+        Row("longest wait of one step for the database", f"{max(o['longest'] for o in reports) * 1e3:.0f} ms"),
         Row("steps dropped, values missing in the database", f"{dropped}, {lost}", "0, 0"),
         Row("cores used: the eight recording processes, PostgreSQL for them", f"{cpu:.2f}, {engine / took:.2f}"),
         Row("bytes of the database per value", f"{size / values:.2f}"),

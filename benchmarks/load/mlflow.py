@@ -14,7 +14,7 @@ import psycopg
 from sqlalchemy import make_url
 
 from benchmarks import peers
-from benchmarks.load.places import Row, child, place, serving
+from benchmarks.load.harness import Row, child, new_database, serving
 from benchmarks.workload import Client, free_port, make_values, own_database, recorded_values, running, stored_bytes, timed
 from server.runs import lifecycle
 from stablessm_core.config import parse_config
@@ -60,7 +60,7 @@ def measure(url: str, folder: Path, *, steps: int) -> list[Row]:
 
 
 def _ours(url: str, folder: Path, steps: int, read: int) -> tuple[float, float, float, float]:
-    with place(url, folder) as database:
+    with new_database(url, folder) as database:
         values = folder / "values.npy"
         np.save(values, make_values(steps))
         with database.write() as session:
@@ -68,13 +68,13 @@ def _ours(url: str, folder: Path, steps: int, read: int) -> tuple[float, float, 
             lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}, "model": model, "train": train}))
         before = stored_bytes(database)
         order = {"url": database.url, "data_dir": str(folder), "values": str(values), "full": False}
-        told = json.loads(child("benchmarks.recording", json.dumps(order)).communicate()[0].splitlines()[-1])
+        reports = json.loads(child("benchmarks.recording", json.dumps(order)).communicate()[0].splitlines()[-1])
         held = (stored_bytes(database) - before) / recorded_values(database)
         with serving(database, folder) as server:
             client = Client(server.port, server.token)
             one, _ = timed(lambda: client.get(f"/api/runs/1/series/ssm/0/grad_over_weight?eigenvalues=37&to_step={read}"), 15)
             runs, _ = timed(lambda: client.get("/api/runs?limit=50"), 15)
-    return steps * 257 / told["stored_s"], held, one, runs
+    return steps * 257 / reports["stored_s"], held, one, runs
 
 
 def _theirs(url: str, folder: Path, python: Path, steps: int) -> tuple[float, float, float, float]:

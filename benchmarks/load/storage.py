@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import insert, select, text
 
-from benchmarks.load.places import Row, child, place, serving
+from benchmarks.load.harness import Row, child, new_database, serving
 from benchmarks.workload import Client, recorded_values, timed
 from server.database.connection import Database
 from server.database.models import Base, Run
@@ -28,13 +28,13 @@ PROMISED = 3.5
 
 def measure(url: str, folder: Path, *, steps: int) -> list[Row]:
     rows = []
-    with place("sqlite", folder / "storage") as small:
+    with new_database("sqlite", folder / "storage") as small:
         order = {"url": small.url, "data_dir": str(folder / "storage"), "steps": steps}
         training = child("benchmarks.load.storage", json.dumps(order))
         training.communicate()
         if training.returncode:
             raise RuntimeError(f"the training ended with {training.returncode}")
-        with place(url, folder / "storage-postgres") as large:
+        with new_database(url, folder / "storage-postgres") as large:
             _copy(small, large)
             for name, database in (("PostgreSQL", large), ("SQLite", small)):
                 before, count = bytes_of(database), _rows(database)

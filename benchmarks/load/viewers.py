@@ -1,11 +1,11 @@
-"""A thousand viewers over twenty live runs, and one that stopped reading.
+"""A thousand viewers of twenty live runs, one of which never reads.
 
     python -m benchmarks.load.viewers '{"port", "token", "viewers", "runs", "seconds", "out"}'    # the process of the viewers
     python -m benchmarks.load.viewers '{"url", "runs"}'                                           # the process of the runs
 
-A run's process writes one flush every 250 ms until its stdin closes and notes when each transaction was committed. Viewers are
-plain sockets under one epoll. Delay is from the commit to the last byte of the event at a viewer's socket as the kernel stamped
-it: how late a busy viewer then reads it is no delay of the server and is told apart.
+The process of the runs writes one flush per run every 250 ms until its stdin closes, and notes when each was committed. Viewers
+are plain sockets under one epoll. The delay of an event is from its commit until its last byte is at the viewer's socket, by the
+kernel's time stamp. How late the viewers' process then reads it is no delay of the server, and is a row of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from benchmarks.load.places import Row, Serving, child, percentiles, place, serving
+from benchmarks.load.harness import Row, Serving, child, new_database, percentiles, serving
 from server.database.connection import Database
 from server.runs import lifecycle
 from server.series import recording
@@ -41,7 +41,7 @@ STAMP = struct.Struct("qq")
 
 
 def measure(url: str, folder: Path, *, seconds: float, viewers: int) -> list[Row]:
-    with place(url, folder / "viewers") as database, serving(database, folder / "viewers") as server:
+    with new_database(url, folder / "viewers") as database, serving(database, folder / "viewers") as server:
         runs = _start_runs(database)
         writer = child("benchmarks.load.viewers", json.dumps({"url": database.url, "runs": runs}))
         watch = {"port": server.port, "token": server.token, "viewers": viewers, "runs": runs, "seconds": seconds}
@@ -176,10 +176,10 @@ class Watch:
         self.stalled.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         self.stalled.connect(("127.0.0.1", self.port))
         self.stalled.sendall(self._request(run))
-        self.poller.register(self.stalled, 0)  # errors and the end are told unasked
+        self.poller.register(self.stalled, 0)  # epoll reports errors and the end without being asked
 
     def receive(self, seconds: float) -> None:
-        """Whatever arrives within these seconds at the most; returns after one round."""
+        """Wait at most so long for data, and receive once from each socket that has some."""
         for fd, _ in self.poller.poll(seconds):
             view = self.views.get(fd)
             if view is None:

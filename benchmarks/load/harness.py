@@ -1,4 +1,4 @@
-"""What every part of `benchmarks.load` stands on: rows of the table, a database of its own, a server whose cost is known."""
+"""What every part of `benchmarks.load` uses: a new database, a running server with its CPU and memory, rows of the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row:
 
 
 @contextlib.contextmanager
-def place(url: str, folder: Path) -> Iterator[Database]:
+def new_database(url: str, folder: Path) -> Iterator[Database]:
     """A new migrated database beside `url`."""
     folder.mkdir(parents=True, exist_ok=True)
     with own_database(url, folder) as own:
@@ -90,7 +90,7 @@ def answers(port: int) -> bool:
 
 
 def child(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A process of this package that tells its result as one line of JSON on stdout."""
+    """A process of this package that prints its result as one line of JSON."""
     command = [sys.executable, "-m", module, *arguments]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | threads)
