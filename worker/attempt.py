@@ -1,4 +1,4 @@
-"""One attempt at one run inside the training process: resume, train, stay alive in the database, end in the right status."""
+"""One attempt at one run, inside the training process: resume from a checkpoint, train, send heartbeats, store how it ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from worker.notify import publisher
 from worker.pipe import Message
 from worker.records import EndRecord
 from worker.spool import Spool
-from worker.writer import AWAY, Writer
+from worker.writer import DATABASE_AWAY, Writer
 
 HEARTBEAT_SECONDS = 2.0
 STORE_SECONDS = 5.0
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), and where things are."""
+    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), folders and addresses."""
 
     def __init__(self, order: Message) -> None:
         self.run_id, self.number = int(order["run_id"]), int(order["attempt"])
@@ -82,7 +82,7 @@ class Attempt:
         return status
 
     def save_records(self) -> None:
-        """After a failure: let what was recorded before it reach the database, for a little while, or else the disk."""
+        """After a failure: store what was recorded before it, in the database within STORE_SECONDS, else on disk."""
         self.writer.wait_stored(STORE_SECONDS)
         self.writer.save_for_later()
 
@@ -96,7 +96,7 @@ class Attempt:
         return self._stop
 
     def _newest_checkpoint(self) -> Path | None:
-        """The newest recorded checkpoint whose file is as recorded; what was stored after it is taken back."""
+        """The newest recorded checkpoint whose file is undamaged; the steps stored after it are truncated."""
         newest = self._order["checkpoints"][0][0] if self._order["checkpoints"] else 0
         for step, path, sha256 in self._order["checkpoints"]:
             file: Path = self._data_dir / path
@@ -118,7 +118,7 @@ class Attempt:
                     alive = lifecycle.heartbeat(session, self.run_id, self.number)
                 if not alive:
                     _exit_lease_lost()
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 log.warning("no heartbeat, database away: %s", error)
             except Exception:  # without this thread the run would be taken for lost while it trains
                 log.exception("no heartbeat")
@@ -129,7 +129,7 @@ class Attempt:
 
 
 def checkpoint_folder(data_dir: Path, run_id: int, attempt: int) -> Path:
-    """An attempt's own, since one that was given up may still be writing when the next one has begun."""
+    """Each attempt has a folder of its own: one that was given up may still be writing when the next has begun."""
     return run_folder(data_dir, run_id) / "checkpoints" / f"attempt-{attempt}"
 
 

@@ -1,4 +1,4 @@
-"""A thread of the worker that merges the blocks of ended runs when the machine has nothing better to do."""
+"""A thread of the worker, of the lowest priority, that merges the many short blocks of ended runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import threading
 
 from server.database.connection import Database
 from server.series.compaction import SETTLED_SECONDS, compact_next
-from worker.writer import AWAY
+from worker.writer import DATABASE_AWAY
 
 LOOK_SECONDS = 20.0
-BREATH_SECONDS = 0.05  # between two batches, so that others reach the database
+PAUSE_SECONDS = 0.05  # between two batches, so that others get at the database
 
 log = logging.getLogger(__name__)
 
 
 class Compactor(threading.Thread):
-    """Any number of workers may have one each: two that meet at one run do no harm. Ends with `stop`."""
+    """Every worker may have one: two that compact the same run do no harm. Ends when `stop` is set."""
 
     def __init__(
         self, database: Database, stop: threading.Event, *, look: float = LOOK_SECONDS, settled: float = SETTLED_SECONDS
@@ -36,10 +36,10 @@ class Compactor(threading.Thread):
                     run_id := compact_next(self._database, settled=self._settled, pause=self._pause)
                 ):
                     log.info("compacted", extra={"run": run_id})
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 log.warning("compaction waits, database away: %s", error.args[0])
             except Exception:
                 log.exception("compaction failed")
 
     def _pause(self) -> bool:
-        return self._stopping.wait(BREATH_SECONDS)
+        return self._stopping.wait(PAUSE_SECONDS)

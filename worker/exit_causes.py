@@ -1,4 +1,4 @@
-"""Why a training process ended, in words for the run's row: exit code, signal, out of memory, its last output."""
+"""Why a training process ended, as a sentence for the run's status: exit code, signal, out of memory, its last output."""
 
 from __future__ import annotations
 

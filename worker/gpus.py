@@ -1,4 +1,4 @@
-"""The GPUs this worker may use, found without torch: a lane each."""
+"""The GPUs this worker may use, one lane each; found without torch."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from worker.process_pool import Lane, ProcessPool
 from worker.registration import Registration
 from worker.supervision import Supervision
 from worker.write_statistics import WriteTotals
-from worker.writer import AWAY
+from worker.writer import DATABASE_AWAY
 
 WARM_SECONDS = 60.0
 EXIT_SECONDS = 7.5
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """The lanes of one worker process and what they share. `work` is called when the queue should be looked at."""
+    """The lanes of one worker process and what they share. `work` is called by a poller or by Celery."""
 
     def __init__(self, settings: Settings, *, slots: int | None, spool_bytes: int, queues: list[str] | None = None) -> None:
         gpus = visible_gpus()
@@ -88,7 +88,7 @@ class Lanes:
         try:
             with self._database.write() as session:
                 lifecycle.forget_worker(session, self.id)
-        except AWAY as error:
+        except DATABASE_AWAY as error:
             log.warning("cannot sign off, database away: %s", error)
 
     def work(self) -> None:
@@ -100,7 +100,7 @@ class Lanes:
         try:
             while not self.stop.is_set() and self._train_next(lane):
                 pass
-        except AWAY as error:
+        except DATABASE_AWAY as error:
             log.warning("cannot claim, database away: %s", error)
             self.stop.wait(1.0)
         except Exception:

@@ -1,4 +1,4 @@
-"""Telling the servers that a run has news. A wake-up only: a server that misses it looks again by itself within seconds.
+"""Tell the servers that a run has new events. A lost notification costs seconds: servers also look by themselves.
 
 Redis pub/sub where the broker is Redis, else Postgres NOTIFY in a transaction of its own (its commit takes a lock of the whole
 database, which must not sit in the transactions that store blocks); on SQLite nothing, since servers watch `data_version`.

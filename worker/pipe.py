@@ -1,4 +1,4 @@
-"""The line between a worker and its training process: a socket pair that carries one JSON object per line, nothing pickled."""
+"""The pipe between a worker and its training process: a socket pair that carries one JSON object per line, nothing pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Message = dict[str, Any]
 
 
 class Pipe:
-    """One end. A reader learns from EOFError that the other process is gone."""
+    """One end. `receive` raises EOFError when the other process is gone."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -22,7 +22,7 @@ class Pipe:
 
     def send(self, message: Message) -> None:
         """Raises OSError when the other end is gone."""
-        with self._sending:  # several threads of a training process have something to say
+        with self._sending:  # several threads of a training process send
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:

@@ -1,4 +1,4 @@
-"""One warm training process per lane, always: the import of torch is paid while nobody waits for it.
+"""Keeps one warm training process per lane, so that a run does not wait for the import of torch.
 
 Every process is spawned by this one long-lived thread, because Linux delivers a parent's death signal when the spawning *thread*
 ends, not when its process does.

@@ -41,7 +41,7 @@ class TruncateRecord:
 
 @dataclass(frozen=True)
 class EndRecord:
-    """The last word of an attempt: a final status, or "queued" when it only stops here and goes on elsewhere."""
+    """How an attempt ended: a final status, or "queued" when it stops here and goes on elsewhere."""
 
     status: str
     reason: str

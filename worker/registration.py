@@ -18,7 +18,7 @@ from server.settings import Settings
 from stablessm_core.tasks.requirements import available_data
 from worker.pipe import Message
 from worker.write_statistics import Numbers
-from worker.writer import AWAY
+from worker.writer import DATABASE_AWAY
 
 HEARTBEAT_SECONDS = 2.0
 SCHEMA_SECONDS = 0.2
@@ -88,7 +88,7 @@ class Registration(threading.Thread):
                     schema_fits = True
                     self._on_schema()
                 self._beat()
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 log.warning("no sign of life, database away: %s", error.args[0])
             except Exception:
                 log.exception("no sign of life")
@@ -118,7 +118,7 @@ class Registration(threading.Thread):
                 return
             except SchemaMismatch as error:
                 why = str(error)
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 why = str(error.args[0])
             if not logged:
                 log.info("waiting for the database: %s", why)

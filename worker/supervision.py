@@ -1,4 +1,4 @@
-"""One claimed run from its order to its end: give it to a training process, watch it, and say what became of it if it cannot."""
+"""Follows one claimed run: gives it to a training process, watches it, and stores how it ended when the process cannot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker.records import Record, from_bytes
 from worker.spool import left_behind
 from worker.training_process import TrainingProcess
 from worker.write_statistics import WriteTotals
-from worker.writer import AWAY, store
+from worker.writer import DATABASE_AWAY, store
 
 LOOK_SECONDS = 0.25  # how soon a cancel is seen
 CANCEL_SECONDS = 1.0  # how long the step in progress may still take after a cancel
@@ -54,7 +54,7 @@ class Supervision:
     _asked: str | None = None  # "cancel" or "drain"
     _kill_at: float | None = None
     _failure: str | None = None  # the exception, as the training process named it
-    _over: bool = False  # its end is in the database, or no longer ours to write
+    _over: bool = False  # its end is in the database, or another attempt owns the run
     _memory_kills: int = field(default_factory=kernel_memory_kills)
 
     def run(self) -> None:
@@ -65,7 +65,7 @@ class Supervision:
             self.process.start_run(self._order(str(folder / "log.txt")), folder / "log.txt")
             self._follow()
         except (EOFError, OSError):
-            pass  # it is gone; how, says its exit code
+            pass  # it is gone; its exit code says how
         finally:
             code = self.process.end(EXIT_SECONDS)
             self.totals.ended(self.claim.run_id, self.claim.attempt)
@@ -130,8 +130,8 @@ class Supervision:
                 row = session.execute(
                     select(Run.status, Run.attempt, Run.cancel_requested).where(Run.id == self.claim.run_id)
                 ).one_or_none()
-        except AWAY:
-            return  # nobody can have cancelled or taken the run meanwhile
+        except DATABASE_AWAY:
+            return  # without the database the run can be neither cancelled nor taken
         if row is None or (row.status, row.attempt) != ("running", self.claim.attempt):
             if not self._over and (row is None or row.attempt != self.claim.attempt or row.status == "queued"):
                 log.warning(
@@ -161,7 +161,7 @@ class Supervision:
         self.process.kill()
         self._kill_at = None
         if self._asked == "cancel" and self._failure is None and not self._over:
-            # The row before the body: nothing of it runs any more, but the kernel may take seconds over a large one's memory.
+            # Store the end first: the process runs no more, but the kernel may take seconds to free a large one's memory.
             self._store_end(-signal.SIGKILL)
             self._over = True
             self.publish(self.claim.run_id)
@@ -209,7 +209,7 @@ class Supervision:
             except LeaseLost as error:
                 log.warning("the run is not ours any more: %s", error, extra=self._log_fields)
                 return False
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 if self.stop.is_set() and time.monotonic() > give_up:
                     log.error("its end is not stored, the reaper will find it: %s", error, extra=self._log_fields)
                     return False

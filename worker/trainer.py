@@ -1,4 +1,4 @@
-"""The training process: imports torch, says what it can do, waits for one run, trains it, stores it, and goes.
+"""The training process: imports torch, reports what it can do, waits for one run, trains it, stores it, and exits.
 
 It keeps its own lease alive and writes its own telemetry, so a run whose process is gone is silent at once, and a run whose
 worker is gone ends with it: by the parent's death signal, and by the end of the line to it.
@@ -78,7 +78,7 @@ def _listen(pipe: Pipe, attempt: Attempt) -> None:
         try:
             message = pipe.receive()
         except EOFError:
-            os._exit(FAILED)  # the worker is gone, which alone could have ended this process
+            os._exit(FAILED)  # the worker is gone, and nothing else would end this process
         if message is not None:
             attempt.request_stop(message["stop"])
 
@@ -93,7 +93,7 @@ def _report_writes(pipe: Pipe, attempt: Attempt) -> None:
     try:
         pipe.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
     except OSError:
-        pass  # the worker is gone; the thread that reads from it ends this process
+        pass  # the worker is gone; the thread that reads the pipe ends this process
 
 
 def _be_killed_first() -> None:

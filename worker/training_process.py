@@ -1,4 +1,4 @@
-"""A training process as its worker sees it: spawned warm, given one run, watched, and never left behind."""
+"""A training process as its worker sees it: started before it is needed, given one run, watched, and always ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAST_OUTPUT_BYTES = 4000
 
 
 class TrainingProcess:
-    """Python, torch and the trainer imported, waiting for its run; in a session, hence a process group, of its own."""
+    """A process that has imported torch and waits for its run. It leads a process group, so what it starts ends with it."""
 
     def __init__(self, *, gpu: str | None, threads: int) -> None:
         ours, theirs = socket.socketpair()
@@ -59,7 +59,7 @@ class TrainingProcess:
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Signal it and everything it started."""
-        if self._ended is None:  # once it is collected its number may be somebody else's
+        if self._ended is None:  # after `wait` the system may have given its number to another process
             os.killpg(self.pid, number)
 
     def end(self, timeout: float) -> int:

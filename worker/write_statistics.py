@@ -1,7 +1,7 @@
-"""How well writing goes: what was handed over, stored, given up, how long it took, what waits on disk.
+"""How well storing goes: what was handed over, stored, given up, how long it took, what waits on disk.
 
-Each training process counts for itself and tells its worker every few seconds; the worker adds them up, finished ones included,
-and shows the sums in its row, where the server's /metrics finds them.
+Each training process counts for itself and reports to its worker every few seconds. The worker adds them up, finished ones
+included, and shows the sums in its row, where the server's /metrics finds them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The recorder's sink in a worker: everything a run records, stored in order under the run's fence by one thread.
+"""The recorder's sink in a training process: one thread stores everything the run records, in order, under its fence.
 
 The recorder hands over and goes on. While the database is away records go to the spool on disk and training continues; when it is
-back they are stored in the same order under the same fence, which nobody else can have taken meanwhile. When the spool is full
+back they are stored in the same order under the same fence: no other attempt can have begun meanwhile. When the spool is full
 `full` says so, and the trainer waits before its next step: nothing is ever dropped.
 """
 
@@ -47,7 +47,7 @@ MEMORY_LIMIT_BYTES = 32 << 20  # more than this waiting also goes to disk
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
 # The database cannot be reached or cannot write now; later it may. InternalError: a transaction that was ended because this
 # process had been stopped in it, or a standby that is still read-only.
-AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Writer:
         self._put(Flush([], [alert], self.step, None))
 
     def finish(self, end: EndRecord) -> None:
-        """Store the attempt's last word after everything else, however long the database is away; raises what no retry cures."""
+        """Store how the attempt ended, after everything else, however long the database is away; raises what no retry cures."""
         self._put(end)
         self.wait_stored()
         if self.error:
@@ -180,7 +180,7 @@ class Writer:
                 log.warning("lease lost, nothing more is written: %s", error)
                 self._on_lease_lost()
                 return
-            except AWAY as error:
+            except DATABASE_AWAY as error:
                 self._keep(error, first=failures == 0)
                 time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
                 failures += 1

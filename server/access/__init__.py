@@ -1,1 +1,1 @@
-"""Who may do what: tokens, sessions, scopes, limits and the audit log."""
+"""Access: tokens, browser sessions, scopes, rate limits and the audit log."""

@@ -1,7 +1,7 @@
 """Who changed what: one row per write that came in over HTTP, refused ones included, and per sign-in.
 
-The gate notes a write when its answer begins; a thread stores what was noted, in batches, so that nobody waits for it. While the
-database is away notes wait in memory, at most WAITING of them; what does not fit is counted and goes to the log. A stranger's
+The gate notes a write when its answer begins; a thread stores what was noted, in batches, and no request waits for it. While
+the database is away notes wait in memory, at most WAITING of them; what does not fit is counted and goes to the log. A stranger's
 refused writes are recorded PER_MINUTE at most per address, so that they cannot push the rest out. Paths only, never query strings
 or bodies.
 """
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from starlette.datastructures import MutableHeaders
 from starlette.types import Scope
 
-from server.access.throttle import Budget
+from server.access.throttle import RateLimit
 from server.access.tokens import SECRET, Principal
 from server.database.connection import Database
 from server.database.models import AuditRow
@@ -46,7 +46,7 @@ class Audit:
         self._secret = re.compile(f"{SECRET.pattern}|{re.escape(token)}" if token else SECRET.pattern)
         self.lost = self.skipped = self.failures = 0
         self._rows: deque[dict[str, Any]] = deque()
-        self._strangers = Budget(PER_MINUTE)
+        self._strangers = RateLimit(PER_MINUTE)
         self._writing = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None

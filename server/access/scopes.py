@@ -9,7 +9,7 @@ from pathlib import Path
 
 MIN_TOKEN_LENGTH = 16
 
-# What is not named here needs the scope admin: a new route is closed until somebody decides otherwise.
+# What is not named here needs the scope admin: a new route is closed until it is named.
 PUBLIC = ("/healthz", "/login")  # need no token at all
 READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static", "sweeps",
@@ -24,7 +24,7 @@ def needed_scope(method: str, path: str) -> str:
     """The scope that a request needs, from its method and its decoded path.
 
     Reading takes `read`, submitting, changing and stopping runs `submit`; tokens, webhooks, the audit log, deleting, and
-    whatever nobody has decided about, `admin`.
+    every route that is not named here, `admin`.
     """
     _, first, second = f"{path}//".split("/", 2)
     if method in READ_METHODS:

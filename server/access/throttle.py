@@ -1,4 +1,4 @@
-"""How often somebody may try: failed tokens per address, new runs per token. Everything here is bounded in memory."""
+"""Limits of rate: wrong tokens per address, new runs per token. All of it is bounded in memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Failures:
-    """Wrong tokens per address. Who has shown the right one from there before is not held up by the failures of others."""
+class FailedTokens:
+    """Counts wrong tokens per address. A token that was right from there before may be tried all the same."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute, self._clock = per_minute, clock
@@ -39,7 +39,7 @@ class Failures:
         _touch(self._good, (_network(address), sha256), None)
 
 
-class Budget:
+class RateLimit:
     """So many per minute and key, and ten minutes' worth of them at once; 0 per minute means no limit."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:

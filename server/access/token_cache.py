@@ -1,8 +1,8 @@
-"""Who holds a token, without asking the database at each request: a copy of the live tokens, at most CACHE_SECONDS old.
+"""A copy of the live tokens, at most CACHE_SECONDS old, so that a request is checked without asking the database.
 
 A token that is created or revoked through this process counts here at once; other server processes learn of it when their copy is
-that old. While the database is away the copy serves on for STALE_SECONDS; after that only the token of the settings is known, and
-the others are told to try again.
+that old. While the database is away the copy serves for STALE_SECONDS more; after that only the token of the settings is known,
+and requests with another one get 503 and Retry-After.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def list_tokens(session: Session, limit: int) -> list[Token]:
 
 
 def live_principals(session: Session) -> dict[str, Principal]:
-    """Everybody who may come in with a token, by its SHA-256."""
+    """The principals of all tokens in use, by the token's SHA-256."""
     chosen = _live().with_only_columns(Token.id, Token.name, Token.scope, Token.sha256, Token.expires_at)
     return {principal.sha256: principal for principal in (Principal(*row) for row in session.execute(chosen))}
 

@@ -7,7 +7,7 @@
     manifest.sha256               of the manifest, and so of everything
 
 A JSON column travels as the text the database gives, so that NULL stays apart from JSON's null; floats as their shortest decimal,
-which is exact. Reading trusts nothing: digests find damage, though not malice (who can change the file can change its digests).
+which is exact. Reading checks everything: digests find damage, but not malice, since who writes the file also writes its digests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`stablessm backup`: the whole installation in one file, as it was at one moment, while it runs.
 
-Rows come from one snapshot, REPEATABLE READ on PostgreSQL and a read transaction on SQLite's WAL: nobody waits for it, and it
+Rows come from one snapshot, REPEATABLE READ on PostgreSQL and a read transaction on SQLite's WAL: it blocks no writer, and it
 sees no half-written run. Our own dump rather than `pg_dump` or SQLite's backup API, because one format restores into either
 engine, needs no client program of the right version, and holds checkpoints and logs with the rows that name them.
 """

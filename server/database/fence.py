@@ -1,4 +1,4 @@
-"""The fence around a run: every write names the attempt it belongs to, and every change of status is a row of the history."""
+"""The fence of a run: each write names its attempt and is refused unless that attempt owns the run; and the run's history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.database.models import Base, Run, Transition
 
 
 class LeaseLost(RuntimeError):
-    """The run is no longer this attempt's to write: it ended, was cancelled, or another worker has it. Stop writing."""
+    """This attempt no longer owns the run: it ended, was cancelled, or another worker has it. Stop writing."""
 
 
 def hold(session: Session, run_id: int, attempt: int) -> Run:

@@ -80,7 +80,9 @@ class Run(Base):
     compacted_at: Mapped[float | None] = mapped_column(Float(53))  # its blocks were merged; None again after a resume
     __table_args__ = (
         Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # the queue in its order, and counts by status
-        Index("ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"),  # what runs for whom: limits and fairness
+        Index(
+            "ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"
+        ),  # running runs by submitter: limits and fairness
         Index(  # queued runs, those alike together: the first of each kind is found without reading the others
             "ix_runs_next",
             *(text("coalesce(submitted_by, 0)"), "priority", "queue", "needs_cuda", "needs_data", "needs_gpu", "id"),
@@ -158,7 +160,7 @@ class Transition(Base):
     reason: Mapped[str] = mapped_column(Text)
     attempt: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(BigInteger)
-    truncated_from: Mapped[int | None] = mapped_column(BigInteger)  # steps from here on were taken back (resume, rollback)
+    truncated_from: Mapped[int | None] = mapped_column(BigInteger)  # steps from here on were truncated (resume, rollback)
     at: Mapped[float] = mapped_column(Float(53))
 
 
@@ -230,7 +232,7 @@ class AuditRow(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     at: Mapped[float] = mapped_column(Float(53), index=True)
     token_id: Mapped[int | None] = mapped_column(Id)
-    token_name: Mapped[str] = mapped_column(String(100))  # as it was then; "" when nobody was recognised
+    token_name: Mapped[str] = mapped_column(String(100))  # as it was then; "" when no token was recognised
     address: Mapped[str] = mapped_column(String(60))
     method: Mapped[str] = mapped_column(String(10))
     path: Mapped[str] = mapped_column(String(300))
@@ -239,7 +241,7 @@ class AuditRow(Base):
 
 
 class Webhook(Base):
-    """An address that is told about alerts and ends of runs. `cursor`: the last event it was told."""
+    """An address that gets alerts and ends of runs. `cursor`: the last event that was delivered."""
 
     __tablename__ = "webhooks"
     id: Mapped[int] = mapped_column(Id, primary_key=True)

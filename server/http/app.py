@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from server.access.audit import Audit
 from server.access.scopes import check_bind, load_or_create_token
 from server.access.sessions import Sessions
-from server.access.throttle import Budget, Failures
+from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
@@ -95,8 +95,8 @@ def create_app(settings: Settings) -> FastAPI:
     state = app.state
     state.settings, state.database, state.broadcaster, state.listener = settings, database, broadcaster, listener
     state.access = Access(
-        token_cache, sessions, allowed_hosts(settings.host, settings.port, settings.hosts), Budget(settings.runs_per_minute),
-        settings.streams_per_token, Failures(settings.failures_per_minute),
+        token_cache, sessions, allowed_hosts(settings.host, settings.port, settings.hosts), RateLimit(settings.runs_per_minute),
+        settings.streams_per_token, FailedTokens(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings.lease_seconds, broadcaster, listener, log), readiness

@@ -1,4 +1,4 @@
-"""Who may come in: one gate in front of everything, closed by default.
+"""The gate that every request passes first; closed by default.
 
 Order of the checks: Host (421), origin of a write (403), token (401, after ten wrong ones 429), scope (403), size and type of
 the body (413, 415), how often (429). Only `/healthz` and the login form answer without a token. The gate also puts the security
@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.access.audit import Audit
 from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
 from server.access.sessions import SESSION_SECONDS, Sessions
-from server.access.throttle import Budget, Failures
+from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.access.tokens import Principal, digest
 from server.errors import ServiceError, TooMany
@@ -60,14 +60,14 @@ HEADERS = {
 
 @dataclass
 class Access:
-    """Who may come in: `hosts` are the exact Host headers that are served."""
+    """What the gate's checks need: `hosts` are the exact Host headers that are served."""
 
     token_cache: TokenCache
     sessions: Sessions
     hosts: frozenset[str]
-    new_runs: Budget
+    new_runs: RateLimit
     streams_per_token: int
-    failures: Failures
+    failures: FailedTokens
 
     async def recognise(self, secret: str, address: str) -> Principal | None:
         """Whose secret this is. Raises TooMany after too many wrong ones from this address, Unavailable."""
@@ -280,7 +280,7 @@ def _host(request: Request) -> str:
 
 
 def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
-    """`receive` that reports a disconnect as soon as `ended` is set: the code that streams listens for one."""
+    """`receive` that reports a disconnect as soon as `ended` is set, which is what a streaming handler waits for."""
     if ended is None:
         return receive
 

@@ -15,7 +15,7 @@ ROWS = 500  # deleted at once: half a second even where each holds megabytes
 def delete_run(database: Database, run_id: int) -> None:
     """Delete an ended run. Raises LookupError if there is none, NotAllowed if it has not ended.
 
-    Its checkpoints go first: should somebody resume it between two pieces, it begins anew and has no hole. A process that dies
+    Its checkpoints go first: if it is resumed between two pieces, it begins anew and has no hole. A process that dies
     half-way leaves a run that can be deleted again.
     """
     with database.write() as session:

@@ -242,7 +242,7 @@ def beat_worker(session: Session, worker_id: str) -> bool:
 
 
 def forget_worker(session: Session, worker_id: str) -> None:
-    """A worker says goodbye."""
+    """A worker signs off."""
     session.execute(delete(Worker).where(Worker.id == worker_id))
 
 

@@ -1,7 +1,7 @@
 """Compaction: the many short blocks of an ended run become few long ones, which take less room and are read faster.
 
 What is read before and after is the same to the bit: raw points, every zoom level, exports, and the events of a live stream
-that resumes (see stablessm_core.telemetry.merged). Each batch is one short transaction that swaps rows nobody has changed
+that resumes (see stablessm_core.telemetry.merged). Each batch is one short transaction that swaps rows that have not changed
 meanwhile: it holds the run's row and looks that no event was added since the plan was made. So a run that is resumed is left
 alone at once, and a process that dies anywhere has merged either all or nothing of a batch.
 """
@@ -24,7 +24,7 @@ from stablessm_core.telemetry.merged import Span, pack, pieces_of
 
 POINTS = 2048  # of a merged block
 BYTES = 4 << 20  # of its numbers; wide groups get fewer points
-SETTLED_SECONDS = 60.0  # since the end of the run: who watched it live reads its last blocks as they were written
+SETTLED_SECONDS = 60.0  # since the end of the run: live viewers have read its last blocks by then
 
 _BLOCKS = BlockRow.__table__.c
 

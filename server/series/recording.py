@@ -1,4 +1,4 @@
-"""Writing what a training run records: catalogue, blocks, alerts, checkpoints; and taking steps back.
+"""Writing what a training run records: catalogue, blocks, alerts, checkpoints; and truncating steps.
 
 Every write begins by taking the run's row under its fence (run, attempt, still running), so a worker that was declared lost
 can land nothing, whatever it believes. Every write may be repeated after a lost answer: the second time changes nothing.
@@ -49,7 +49,7 @@ def store_flush(
     seq = int(taken)
     new = _insert_blocks(session, rows, seq) + insert_alerts(session, run_id, attempt, alerts, seq)
     if new == 0:
-        seq -= 1  # nobody has seen the number: the row is still locked
+        seq -= 1  # the number was not visible to others: the row is still locked
         session.execute(update(Run).where(Run.id == run_id).values(seq=seq).execution_options(synchronize_session=False))
     return seq
 
@@ -124,8 +124,8 @@ def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason
     Raises LeaseLost.
     """
     run = hold(session, run_id, attempt)
-    told = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
-    if session.scalar(select(Transition.seq).filter_by(**told).limit(1)) is not None:
+    same = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
+    if session.scalar(select(Transition.seq).filter_by(**same).limit(1)) is not None:
         return run.seq  # the answer to the first time was lost
     delete_steps(session, run_id, from_step)
     run.step = min(run.step, from_step - 1)

@@ -1,1 +1,1 @@
-"""Addresses that are told about events, and the deliveries to them."""
+"""Webhooks: which addresses get which events, and the delivery to them."""

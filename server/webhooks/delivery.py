@@ -1,8 +1,8 @@
-"""Who tells the webhooks: of all server processes on one database exactly one, found by a lock that ends with its holder.
+"""Delivers events to webhooks. Of all server processes on one database exactly one does, the one that holds a lock.
 
 Every POLL_SECONDS it looks for what is due, calls the addresses side by side, and moves a webhook's cursor after a 2xx answer.
 After a failure it waits, twice as long each time. If the lock is lost in the middle of a call (its connection broke), the next
-holder may tell the same events again; none is left out.
+holder may deliver the same events again; none is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOCK = 0x57AB1E56
 
 
 class WebhookDelivery:
-    """The delivering half of one server process; it sleeps while another process holds the lock."""
+    """The delivery thread of one server process; it waits while another process holds the lock."""
 
     def __init__(self, database: Database, *, token: str | None, allowed: frozenset[str], base_url: str) -> None:
         self.database, self.token, self.allowed, self.base_url = database, token, allowed, base_url
@@ -49,7 +49,7 @@ class WebhookDelivery:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it, normally at once; who is in the middle of a call is waited for no longer than CLOSE_SECONDS."""
+        """End it, normally at once; a call in progress is waited for no longer than CLOSE_SECONDS."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(CLOSE_SECONDS)
@@ -89,7 +89,7 @@ class WebhookDelivery:
                     self._calls[number] = self._pool.submit(self._deliver, number)
 
     def _deliver(self, number: int) -> bool:
-        """Tell one webhook what is due; True when it has been told something."""
+        """Send one webhook what is due; True when something was delivered."""
         try:
             with self.database.read() as session:
                 webhook = session.get(Webhook, number)

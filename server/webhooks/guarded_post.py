@@ -1,4 +1,4 @@
-"""One guarded POST to an address that somebody typed in: it must not become a way into the network this server stands in.
+"""One guarded POST to an address that a user typed in: it must not become a way into the server's own network.
 
 https on port 443 or 8443, a plain name, no credentials. The name is resolved once, every address it has must be global, and the
 connection goes to the very address that was checked, with the name in SNI and Host. No redirects, 5 s for everything, 64 KiB of

@@ -1,4 +1,4 @@
-"""Webhooks: which events each address is told about, and what is due to it.
+"""Webhooks: which events each address gets, and which are due.
 
 An event is an alert or the end of a run. A webhook's cursor remembers what was delivered; it moves only after the other side has
 said yes, so an event is told at least once. Ids of alerts are given before they are committed, so a smaller one can appear after
@@ -32,14 +32,14 @@ RUN_FIELDS = ("id", "name", "status", "status_reason", "step", "attempt", "resul
 
 @dataclass(frozen=True)
 class Due:
-    """What a webhook should be told now, and its cursor afterwards."""
+    """The events to send to a webhook now, and its cursor afterwards."""
 
     events: list[dict[str, Any]]
     cursor: dict[str, Any]
 
 
 def new_webhook(session: Session, url: str, events: list[str]) -> Webhook:
-    """A webhook that hears of everything from now on."""
+    """A new webhook; it gets the chosen events from now on."""
     now = time.time()
     newest = session.scalar(select(func.max(AlertRow.id))) or 0
     cursor: dict[str, Any] = {"alert": newest, "gaps": {}, "since": now, "ended": {}}
@@ -94,7 +94,7 @@ def mark_nothing_to_tell(session: Session, webhook_id: int, cursor: dict[str, An
 
 
 def mark_failed(session: Session, webhook_id: int, reason: str) -> None:
-    """The other side did not say yes; after MAX_FAILURES nothing is sent until somebody switches it on again."""
+    """The other side did not say yes; after MAX_FAILURES nothing is sent until it is switched on again."""
     session.execute(
         update(Webhook).where(Webhook.id == webhook_id).values(failures=Webhook.failures + 1, last_error=reason[:300])
     )

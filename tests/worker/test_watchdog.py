@@ -11,7 +11,7 @@ from sqlalchemy import make_url, text
 from server.database.connection import Database
 from server.database.watchdog import guard
 from tests.chaos.proxy import Proxy
-from worker.writer import AWAY
+from worker.writer import DATABASE_AWAY
 
 LIMIT = 0.5
 pytestmark = pytest.mark.postgres
@@ -44,13 +44,13 @@ def _answers(database: Database) -> None:
     while True:
         try:
             return _ask(database)
-        except AWAY:
+        except DATABASE_AWAY:
             assert time.monotonic() < deadline
 
 
 def _fails_soon(database: Database) -> None:
     begun = time.monotonic()
-    with pytest.raises(AWAY):
+    with pytest.raises(DATABASE_AWAY):
         _ask(database)
     assert time.monotonic() - begun < 90, "without the watchdog it would hang for ever"
 
@@ -71,7 +71,7 @@ def test_a_statement_whose_answer_never_comes_is_given_up(database: Database, pr
             session.execute(text("SELECT 2"))
 
     begun = time.monotonic()
-    with pytest.raises(AWAY):
+    with pytest.raises(DATABASE_AWAY):
         ask_twice()
     assert time.monotonic() - begun < 90
     proxy.become("pass")
@@ -93,7 +93,7 @@ def test_the_watchdog_outlives_connections_that_were_lost_in_use(database: Datab
             session.execute(text("SELECT 2"))
 
     for _ in range(3):
-        with pytest.raises(AWAY):
+        with pytest.raises(DATABASE_AWAY):
             lose()
     time.sleep(3 * LIMIT)  # it comes to look at them
     _answers(database)

@@ -19,7 +19,7 @@ from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from tests.worker.station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
 from worker.spool import left_behind
-from worker.writer import AWAY
+from worker.writer import DATABASE_AWAY
 
 ALL_STEPS = list(range(1, STEPS + 1))
 only_polling = pytest.mark.parametrize("station", ["polling"], indirect=True)
@@ -236,7 +236,7 @@ def test_a_run_that_was_given_to_another_is_left_and_its_worker_says_so(station:
                 assert claim is not None
                 lifecycle.finish(session, claim.run_id, claim.attempt, "cancelled")
             return True
-        except AWAY:  # it was stopped in a transaction of its own
+        except DATABASE_AWAY:  # it was stopped in a transaction of its own
             trainer.resume()
             return False
 

@@ -22,7 +22,7 @@ from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
 from tests.worker.station import away
 from worker.records import EndRecord
 from worker.spool import Spool, left_behind
-from worker.writer import AWAY, Writer
+from worker.writer import DATABASE_AWAY, Writer
 
 STEPS = 8  # per flush
 
@@ -181,7 +181,7 @@ def test_a_transaction_that_was_ended_because_the_process_had_been_stopped_in_it
             _until(lambda: not _connected(postgres_url, own.info.backend_pid))
             session.execute(text("SELECT 1"))
 
-    with pytest.raises(AWAY):
+    with pytest.raises(DATABASE_AWAY):
         wake_up_late()
     database.close()
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from server.access import audit
 from server.access.audit import Audit, audit_page, prune
-from server.access.throttle import Budget
+from server.access.throttle import RateLimit
 from server.access.tokens import Principal
 from server.database.connection import Database
 from server.database.models import AuditRow
@@ -136,7 +136,7 @@ def test_the_page_shows_the_log_without_markup(client: httpx.Client) -> None:
 
 
 def test_a_stranger_cannot_push_the_rest_out(app: FastAPI, client: httpx.Client) -> None:
-    app.state.audit._strangers = Budget(audit.PER_MINUTE, clock=lambda: 0.0)  # the hundred come in one moment
+    app.state.audit._strangers = RateLimit(audit.PER_MINUTE, clock=lambda: 0.0)  # the hundred come in one moment
     client.post("/api/runs", json=BODY)
     for _ in range(100):
         client.post("/api/runs", json=BODY, headers={"Authorization": ""})

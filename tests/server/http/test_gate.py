@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from server.access.scopes import check_bind, load_or_create_token
 from server.access.sessions import Sessions
-from server.access.throttle import REMEMBERED, Budget, Failures
+from server.access.throttle import REMEMBERED, FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.http.app import create_app
 from server.http.gate import COOKIE, HEADERS, allowed_hosts
@@ -292,7 +292,7 @@ def test_ten_wrong_tokens_a_minute_from_one_address_and_nobody_else_is_locked_ou
 
 def test_throttling_is_bounded_in_memory_and_forgives_after_a_minute() -> None:
     now = [0.0]
-    failures = Failures(10, clock=lambda: now[0])
+    failures = FailedTokens(10, clock=lambda: now[0])
     for _ in range(10):
         failures.failed("2001:db8::1")
     assert 59 < failures.wait("2001:db8::2", "") <= 60, "a whole /64 is one customer"
@@ -307,14 +307,14 @@ def test_throttling_is_bounded_in_memory_and_forgives_after_a_minute() -> None:
 
 def test_a_budget_allows_bursts_and_then_so_many_a_minute() -> None:
     now = [0.0]
-    budget = Budget(60, clock=lambda: now[0])
+    budget = RateLimit(60, clock=lambda: now[0])
     assert [budget.take("a") for _ in range(600)] == [0.0] * 600
     assert 0 < budget.take("a") <= 1.0
     assert budget.take("b") == 0
     now[0] = 1.1
     assert budget.take("a") == 0
     assert budget.take("a") > 0
-    assert all(Budget(0).take("a") == 0 for _ in range(1000))
+    assert all(RateLimit(0).take("a") == 0 for _ in range(1000))
 
 
 def test_submissions_are_limited_and_reading_is_not(sqlite_url: str, tmp_path: Path) -> None:
