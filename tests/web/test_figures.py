@@ -165,3 +165,8 @@ def test_text_and_lines_can_be_read(mode: int) -> None:
         assert contrast(c[text], c[surface]) >= 4.5, (text, surface)
     for line in (name for name in c if name.startswith(("map-", "line-"))):
         assert contrast(c[line], c["surface"]) >= 2.9, line
+
+
+def test_every_file_of_a_chart_is_registered_under_its_own_name() -> None:
+    files = {file.stem for file in (Path(figures.__file__).parent / "charts").glob("*.py")}
+    assert set(CHARTS) == files - {"__init__", "parts", "shapes"}

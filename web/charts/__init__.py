@@ -1,0 +1,1 @@
+"""One chart per file; `web.figures` registers them."""

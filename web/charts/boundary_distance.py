@@ -1,0 +1,15 @@
+"""Distance of the eigenvalues to the stability boundary."""
+
+from __future__ import annotations
+
+from web.charts.parts import Chart
+from web.charts.shapes import eigenvalues
+
+CHART = Chart(
+    name="boundary_distance",
+    title="Distance to the stability boundary",
+    meaning="1 - |eigenvalue|; what is at or below zero is unstable and drawn at the lower edge.",
+    scope="layer",
+    build=lambda: eigenvalues("boundary_distance", "1 - |eigenvalue|", y_type="log"),
+    alerts=("ssm/{layer}/boundary_distance",),
+)

@@ -1,0 +1,86 @@
+"""What charts are made of: the figure with its axes, lines, bands, and the marks of what no axis can show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from web.palette import COLORS
+
+go: Any = import_module("plotly.graph_objects")  # its lazy exports are hidden from type checkers
+Figure = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One chart: `scope` says what it is drawn for, `alerts` on which series an alert is shown here."""
+
+    name: str
+    title: str
+    meaning: str
+    scope: str  # run, layer, compare, theory
+    build: Callable[[], Figure]
+    alerts: tuple[str, ...] = ()
+
+
+def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: str = "linear", **layout: Any) -> Figure:
+    base: dict[str, Any] = {
+        "margin": {"l": 56, "r": 12, "t": 8, "b": 40},
+        "xaxis": {"title": {"text": x_title}, "zeroline": False},
+        "yaxis": {
+            "title": {"text": y_title, "standoff": 8},
+            "type": y_type,
+            "zeroline": False,
+            "exponentformat": "e",
+            "nticks": 6,
+        },
+        # the markers of what no axis can show live on an axis of their own: 0 is the lower edge, 1 the upper
+        "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        "hovermode": "closest",
+        "uirevision": "keep",
+    }
+    return go.Figure(traces, {**base, **layout})
+
+
+def line(series: str, name: str, color: str, *, field: str = "last", width: float = 1.6, dash: str = "solid", **more: Any) -> Any:
+    each = {"each": more.pop("each")} if "each" in more else {}
+    meta = {"series": series, "field": field, "color": color, **each}
+    look = {"color": COLORS.get(color), "width": width, "dash": dash}
+    return go.Scatter(meta=meta, name=name, mode="lines", line=look, connectgaps=False, **more)
+
+
+def band(series: str, name: str, color: str, *, showlegend: bool = False) -> list[Any]:
+    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "connectgaps": False}
+    rgb = ",".join(str(int(COLORS[color][i : i + 2], 16)) for i in (1, 3, 5))
+    low = go.Scatter(meta={"series": series, "field": "min", "color": color}, name=name, showlegend=False, **edge)
+    high = go.Scatter(
+        meta={"series": series, "field": "max", "color": color},
+        name=name,
+        fill="tonexty",
+        showlegend=showlegend,
+        fillcolor=f"rgba({rgb},0.16)",
+        **edge,
+    )
+    return [low, high]
+
+
+def markers(meta: dict[str, Any], name: str, color: str, symbol: str, **more: Any) -> Any:
+    # `cliponaxis` off: half of a marker at the edge would be cut
+    marker = {"symbol": symbol, "size": 9, "color": COLORS[color], **more}
+    where = {"yaxis": "y2", "cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
+    return go.Scatter(meta={**meta, "color": color}, name=name, mode="markers", marker=marker, **where)
+
+
+def notes(*series: str, log: bool = False) -> list[Any]:
+    """Markers of what must not be missed: non-finite values, values below a logarithmic axis, alerts."""
+    found = [markers({"series": s, "field": "nonfinite"}, "NaN / Inf", "danger", "x") for s in series]
+    if log:
+        found += [markers({"series": s, "field": "nonpositive"}, "0 or less", "warning", "triangle-down-open") for s in series]
+    for severity, color in (("critical", "danger"), ("warning", "warning")):
+        trace = markers({"field": "alerts", "severity": severity}, f"{severity} alert", color, "diamond")
+        trace.update(mode="lines+markers", line={"color": COLORS[color], "width": 1, "dash": "dot"}, connectgaps=False)
+        found.append(trace)
+    return found
