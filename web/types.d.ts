@@ -50,7 +50,6 @@ interface AlertAnswer {
 }
 
 interface RunConfig {
-  model: { reparameterization: { name: string } };
   optimizer: { lr: number };
 }
 
@@ -68,6 +67,7 @@ interface RunAnswer {
   url: string;
   result: { train_loss?: JsonNumber | null } | null;
   config: RunConfig;
+  forms: { map: string; time: string }[];
 }
 
 interface SweepAnswer {

@@ -109,7 +109,7 @@ def _add_run(
     rows[Run].append({
         "id": run_id, "name": f"run {run_id}", "tags": [f"tag{run_id % 7}"], "config": config, "status": status,
         "created_at": now, "started_at": now, "finished_at": now + 60, "attempt": 1, "seq": 3, "step": steps,
-        "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120,
+        "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120, "forms": [Form.of_map(map_, "discrete").data],
     })  # fmt: skip
     columns: dict[str, int] = {}
     form = Form.of_map(map_, "discrete")
@@ -118,7 +118,7 @@ def _add_run(
         offset = columns.get(item.group, 0)
         columns[item.group] = offset + item.width
         rows[SeriesRow].append({"run_id": run_id, "name": item.name, "group_name": item.group, "column_offset": offset,
-                                "width": item.width, "unit": item.unit, "derived": item.derived})  # fmt: skip
+                                "width": item.width, "unit": item.unit, "derived": item.derived, "form": item.form})  # fmt: skip
     loss, layer = payloads[run_id % len(payloads)]
     for group, count, payload in [(SCALARS, 1, loss), *((f"ssm/{i}", 2 * WIDTH, layer) for i in range(layers))]:
         block = Block(group, 0, 1, 1, np.empty((count, steps), np.float32))

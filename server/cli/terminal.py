@@ -79,7 +79,7 @@ def run_table(runs: Iterable[dict[str, Any]]) -> RenderableType:
             _status(run["status"]),
             f"{run['step']}/{run['steps']}",
             run["config"]["task"]["name"],
-            run["config"]["model"]["reparameterization"]["name"],
+            ", ".join(dict.fromkeys(form["map"] for form in run["forms"])),
             f"{run['config']['optimizer']['lr']:g}",
             number((run["result"] or {}).get("train_loss")),
             str(run["alerts"] or ""),

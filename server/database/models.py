@@ -16,6 +16,7 @@ STATUSES = ("queued", "running", "finished", "failed", "diverged", "cancelled")
 FINAL = ("finished", "failed", "diverged", "cancelled")
 
 Json = JSON().with_variant(JSONB(), "postgresql")
+OptionalJson = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")  # None is NULL, not JSON's null
 # SQLite hands out row ids for INTEGER primary keys only
 Id = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -78,6 +79,8 @@ class Run(Base):
     result: Mapped[dict[str, Any] | None] = mapped_column(Json)  # final numbers; non-finite as "NaN", "Infinity", "-Infinity"
     divergence: Mapped[dict[str, Any] | None] = mapped_column(Json)  # step, layer, eigenvalue, tensor, value
     compacted_at: Mapped[float | None] = mapped_column(Float(53))  # its blocks were merged; None again after a resume
+    # the distinct forms of its layers, from its series, for lists and filters; None: see server/series/forms.py
+    forms: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
     __table_args__ = (
         Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # the queue in its order, and counts by status
         Index(
@@ -106,6 +109,8 @@ class SeriesRow(Base):
     width: Mapped[int] = mapped_column(Integer)
     unit: Mapped[str] = mapped_column(String(20))
     derived: Mapped[bool] = mapped_column()
+    # how the layer's eigenvalues follow from its weights (stablessm_core.forms); None: see server/series/forms.py
+    form: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
 
 
 class BlockRow(Base):

@@ -88,7 +88,8 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
     with database.read() as session:
         shown = run_shown(session, run_id, settings.lease_seconds)
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
-    context["stable_maps"] = stable_maps(shown["config"]["model"]["reparameterization"]["time"])
+    if form := _form_in_question(shown, context["series"]["series"]):
+        context |= {"form": form, "guarded": MAPS[form["map"]].guarded, "stable_maps": stable_maps(form["time"])}
     title = shown["name"] or f"Run {run_id}"
     return _pages(request).render("run.html", title=title, json_url=f"/api/runs/{run_id}", run=shown, **context)
 
@@ -212,6 +213,14 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "on_first": cursor is None,
     }
     return _pages(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+
+
+def _form_in_question(run: dict[str, Any], series: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The form of the layer in which the run diverged, else that of its first layer; None where no layer is known yet."""
+    layer = (run["divergence"] or {}).get("layer")
+    of_layer = [one["form"] for one in series if one["name"].startswith(f"ssm/{layer}/")]
+    form = next((form for form in [*of_layer, *run["forms"]] if form is not None), None)
+    return form if form is not None and form["map"] in MAPS else None
 
 
 def _local(path: str) -> str:

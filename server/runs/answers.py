@@ -9,11 +9,12 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import BigInteger, ColumnElement, Row, Text, bindparam, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Row, Text, bindparam, case, cast, func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, Run, Sweep, Worker
 from server.runs.queues import QueueState, all_queues, misfit, queue_states, serves
+from server.series.forms import CONFIGURED, forms_json
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
 PLAIN_FIELDS = (
@@ -22,7 +23,7 @@ PLAIN_FIELDS = (
 )  # fmt: skip
 # These leave the database as the text that enters the answer: taking 50 configurations apart and putting them together again
 # would cost more than everything else in a page of the list.
-JSON_FIELDS = ("tags", "config", "environment", "result", "divergence")
+JSON_FIELDS = ("tags", "config", "environment", "result", "divergence", "forms")
 RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     *(_RUN[name] for name in PLAIN_FIELDS),
     _RUN.needs_gpu.label("gpu"),
@@ -30,6 +31,7 @@ RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     cast(_RUN.config["train", "steps"].as_string(), BigInteger).label("steps"),
     select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__table__).scalar_subquery().label("alerts"),
     *(cast(_RUN[name], Text).label(name) for name in JSON_FIELDS),
+    case((_RUN.forms.is_(None), cast(CONFIGURED, Text))).label("configured"),
     *(_RUN[name] for name in ("needs_cuda", "needs_data", "needs_gpu")),
 )
 _FACTS = (*PLAIN_FIELDS, "gpu", "worker", "steps", "alerts")
@@ -55,7 +57,7 @@ def run_rows(session: Session, *conditions: ColumnElement[bool]) -> Sequence[Row
 def run_answers(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[dict[str, Any]]:
     """RunAnswer of each row of RUN_COLUMNS."""
     return [
-        facts | {name: None if text is None else json.loads(text) for name, text in texts}
+        facts | {name: None if text is None else json.loads(text) for name, text in texts.items()}
         for facts, texts in _described(session, rows, lease_seconds)
     ]
 
@@ -64,7 +66,7 @@ def runs_json(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) 
     """The same as JSON text."""
     return [
         to_json(facts, inf_nan_mode="strings")[:-1]
-        + "".join([f',"{name}":{"null" if text is None else text}' for name, text in texts]).encode()
+        + "".join([f',"{name}":{"null" if text is None else text}' for name, text in texts.items()]).encode()
         + b"}"
         for facts, texts in _described(session, rows, lease_seconds)
     ]
@@ -72,7 +74,7 @@ def runs_json(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) 
 
 def _described(
     session: Session, rows: Sequence[Row[Any]], lease_seconds: float
-) -> Iterator[tuple[dict[str, Any], Iterator[tuple[str, str | None]]]]:
+) -> Iterator[tuple[dict[str, Any], dict[str, str | None]]]:
     """Of each row what is not JSON in the database yet, and what is."""
     queued = any(row.status == "queued" for row in rows)
     workers = alive_workers(session, lease_seconds) if queued else []
@@ -84,7 +86,9 @@ def _described(
         facts["progress"] = min(step / steps, 1.0)
         facts["eta_seconds"] = _eta(steps, step, rate) if facts["status"] == "running" else None
         facts["waits_for"] = waits_for(row, workers, queues)
-        yield facts, zip(JSON_FIELDS, row[len(_FACTS) :], strict=False)
+        texts = dict(zip(JSON_FIELDS, row[len(_FACTS) :], strict=False))
+        texts["forms"] = forms_json(texts["forms"], row.configured)
+        yield facts, texts
 
 
 def eta_seconds(run: Run, step: int) -> float | None:

@@ -14,6 +14,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from server.database.models import Run
+from server.series.forms import forms_of_run, map_names
 from server.series.reading import Layout, SeriesData, read_series
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
@@ -48,7 +49,7 @@ def compare(
     ranges = []
     for run in runs:
         curves[run.id], span = _curves(session, run, points)
-        ranges.append({"run_id": run.id, "reparameterization": run.config["model"]["reparameterization"]["name"]} | span)
+        ranges.append({"run_id": run.id, "reparameterization": map_names(forms_of_run(run))} | span)
     losses = [_final_loss(run, curves[run.id].get(TRAIN_LOSS)) for run in runs]
     keys = [tuple(_key(config.get(path)) for path in group_by) for config in flat] if group_by else []
     groups = [

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Float,
     Integer,
     String,
+    and_,
     case,
     cast,
     collate,
@@ -31,18 +32,20 @@ from sqlalchemy import (
     literal,
     not_,
     null,
+    or_,
     select,
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
 from server.database.models import Run
+from server.series.forms import CONFIGURED_NAME
 from stablessm_core.config import RunConfig
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
 
-Kind = Literal["number", "text", "flag", "tag"]
+Kind = Literal["number", "text", "flag", "tag", "map"]
 
+MAP = "reparam"  # the maps of the run's layers
 SHORT = {
-    "reparam": "model.reparameterization.name",
     "time": "model.reparameterization.time",
     "layers": "model.n_layers",
     "d_model": "model.d_model",
@@ -141,6 +144,8 @@ def parse_filter(text: str, dialect: str) -> list[ColumnElement[bool]]:
 
 def field(name: str, dialect: str) -> Field:
     """The field of this name. Raises FilterError listing the names there are."""
+    if name == MAP:
+        return Field(name, "map", _ordered(_first_map(), dialect), True)
     if name in COLUMNS:
         kind, attribute = COLUMNS[name]
         column: Any = _ordered(attribute, dialect) if kind == "text" else attribute
@@ -152,7 +157,9 @@ def field(name: str, dialect: str) -> Field:
         return Field(name, "number", _number(stored, dialect), True, stored.as_string())
     known = config_fields().get(path)
     if known is None:
-        raise FilterError(f"there is no field {name[:80]!r}", ", ".join([*COLUMNS, *SHORT, *config_fields(), "result.<name>"]))
+        raise FilterError(
+            f"there is no field {name[:80]!r}", ", ".join([*COLUMNS, MAP, *SHORT, *config_fields(), "result.<name>"])
+        )
     element: Any = Run.config[keys]
     if known == "number":
         return Field(name, known, _number(element, dialect), True)
@@ -186,6 +193,8 @@ def config_fields() -> dict[str, Kind]:
 def _condition(target: Field, operator: str, value: str, dialect: str) -> ColumnElement[bool]:
     if target.kind == "tag":
         return _tag(target, operator, value, dialect)
+    if target.kind == "map" and operator in ("=", "!=", "~") and value.lower() not in ("null", "none"):
+        return _map(operator, value, dialect)
     if operator == "~":
         if target.kind != "text":
             raise FilterError(f"~ needs a text, {target.name} is a {target.kind}", "= != < <= > >=")
@@ -197,7 +206,7 @@ def _condition(target: Field, operator: str, value: str, dialect: str) -> Column
         if value.lower() not in ("true", "false") or operator not in ("=", "!="):
             raise FilterError(f"{target.name} is true or false", "=true, =false, !=true, !=false")
         return typing.cast(ColumnElement[bool], OPERATORS[operator](target.column, value.lower() == "true"))
-    if target.kind == "text":
+    if target.kind in ("text", "map"):
         return typing.cast(ColumnElement[bool], OPERATORS[operator](target.column, value))
     return _compare_number(target, operator, value)
 
@@ -223,6 +232,33 @@ def _tag(target: Field, operator: str, value: str, dialect: str) -> ColumnElemen
     matching = _contains(tags.c.value, value) if operator == "~" else tags.c.value == value
     found = exists(select(literal(1)).select_from(tags).where(matching))
     return not_(found) if operator == "!=" else found
+
+
+def _map(operator: str, value: str, dialect: str) -> ColumnElement[bool]:
+    """Whether any layer of the run has the map; for several layers with several maps the first is not enough."""
+    if dialect == "postgresql":
+        forms = func.jsonb_array_elements(Run.forms).table_valued("value", joins_implicitly=True)
+        other: Any = forms.c.value.op("->>")("map")
+    else:
+        forms = func.json_each(Run.forms).table_valued("value", joins_implicitly=True)
+        other = func.json_extract(forms.c.value, "$.map")
+
+    def matching(name: Any) -> Any:
+        return _contains(name, value) if operator == "~" else name == value
+
+    several = and_(
+        func.coalesce(_number_of_forms(dialect), 0) > 1, exists(select(literal(1)).select_from(forms).where(matching(other)))
+    )
+    found = or_(matching(func.coalesce(_first_map(), "")), several)
+    return not_(found) if operator == "!=" else found
+
+
+def _first_map() -> Any:
+    return case((Run.forms.is_(None), CONFIGURED_NAME), else_=Run.forms[(0, "map")].as_string())
+
+
+def _number_of_forms(dialect: str) -> Any:
+    return (func.jsonb_array_length if dialect == "postgresql" else func.json_array_length)(Run.forms)
 
 
 def _contains(column: ColumnElement[Any], value: str) -> ColumnElement[bool]:

@@ -10,14 +10,14 @@ from sqlalchemy import Row, Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from server.database.models import Run, SeriesRow
+from server.series.forms import MISSING, form_data, readable_form
 from stablessm_core.forms import Form
 
 _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
     select(
-        _RUN.c.seq, _RUN.c.step, _RUN.c.config["model", "reparameterization"].label("map"), _SERIES.c.name,
-        _SERIES.c.group_name.label("group"), _SERIES.c.column_offset.label("offset"), _SERIES.c.width, _SERIES.c.unit,
-        _SERIES.c.derived,
+        _RUN.c.seq, _RUN.c.step, _SERIES.c.name, _SERIES.c.group_name.label("group"), _SERIES.c.column_offset.label("offset"),
+        _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived, _SERIES.c.form, MISSING.label("missing"),
     )
     .select_from(_RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id))
     .where(_RUN.c.id == bindparam("run"))
@@ -38,7 +38,7 @@ class Layout:
     """Where each series of one run lives in its group's blocks, and how the derived ones are computed.
 
     `seq` and `step` are those of the run when this was read. Holds nothing of the session: it may be kept while the catalogue
-    does not grow.
+    does not grow. A derived series whose form this version does not know is left out.
     """
 
     def __init__(self, session: Session, run_id: int) -> None:
@@ -46,8 +46,10 @@ class Layout:
         if not rows:
             raise LookupError(f"there is no run {run_id}")
         self.run_id, self.seq, self.step = run_id, int(rows[0].seq), int(rows[0].step)
-        self.map: dict[str, Any] = rows[0].map
-        self.series: dict[str, Row[Any]] = {row.name: row for row in rows if row.name is not None}
+        layers = {row.group: form_data(row.form, row.missing) for row in rows if row.derived}
+        self.forms: dict[str, Form] = {group: form for group, data in layers.items() if (form := readable_form(data))}
+        known = (row for row in rows if row.name is not None and (not row.derived or row.group in self.forms))
+        self.series: dict[str, Row[Any]] = {row.name: row for row in known}
 
     def find(self, name: str) -> Row[Any]:
         """Raises LookupError."""
@@ -66,11 +68,10 @@ class Layout:
             return block[row.offset - base : row.offset - base + row.width][eigenvalues]
         sources = {kind: self.series[f"{row.group}/{kind}"] for kind in self._inputs(row)}
         parts = {kind: self.raw(source, block, base, eigenvalues).astype(np.float64) for kind, source in sources.items()}
-        form = Form.of_map(self.map["name"], self.map["time"], a=self.map["a"], b=self.map["b"])
-        return form.derive(row.name.rpartition("/")[2], parts)
+        return self.forms[row.group].derive(row.name.rpartition("/")[2], parts)
 
-    def _inputs(self, row: Row[Any]) -> list[str]:
-        return [kind for kind in ("weight", "dt") if f"{row.group}/{kind}" in self.series]
+    def _inputs(self, row: Row[Any]) -> tuple[str, ...]:
+        return self.forms[row.group].inputs
 
     def points(self, group: str, first_step: int, stride: int, values: np.ndarray) -> list[Points]:
         """All series of a raw block (columns, count)."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.series.forms import MISSING, form_data, readable_form
 from server.series.layout import Layout as Layout
 from server.series.layout import Points as Points
 from server.series.zoom import Reader
@@ -34,6 +36,7 @@ class SeriesInfo:
     unit: str
     meaning: str
     derived: bool
+    form: dict[str, Any] | None  # of the layer it belongs to, as plain data (stablessm_core.forms)
     first_step: int | None
     last_step: int | None
     points: int
@@ -55,7 +58,7 @@ _SERIES_OF_RUN = _RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id)
 _CATALOGUE = (
     select(
         _RUN.c.seq, _SERIES.c.name, _SERIES.c.group_name, _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived,
-        _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
+        _SERIES.c.form, MISSING.label("missing"), _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
     )
     .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
     .where(_RUN.c.id == bindparam("run"))
@@ -108,9 +111,11 @@ def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
     if not rows:
         raise LookupError(f"there is no run {run_id}")
     return rows[0].seq, [
-        SeriesInfo(name, group, width, unit, meaning(name), derived, first, last, int(points or 0))
-        for _, name, group, width, unit, derived, first, last, points in rows
+        SeriesInfo(name, group, width, unit, meaning(name), derived, form, first, last, int(points or 0))
+        for _, name, group, width, unit, derived, stored, missing, first, last, points in rows
         if name is not None
+        for form in [form_data(stored, missing)]
+        if not derived or readable_form(form) is not None
     ]
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.series.alerts import insert_alerts
+from server.series.forms import distinct
 from stablessm_core.telemetry.blocks import BUCKET, STATS, Block, decode, encode
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged import cut, pack, pieces_of
@@ -59,7 +60,7 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
 
     Column offsets follow the order given, recorded series first, derived ones after them; a group is described in one call.
     """
-    hold(session, run_id, attempt)
+    run = hold(session, run_id, attempt)
     known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
     groups = {row.group_name for row in known.values()}
     columns: dict[str, int] = {}
@@ -74,6 +75,7 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
             width=item.width,
             unit=item.unit,
             derived=item.derived,
+            form=item.form,
         )
         old = known.get(item.name)
         if old is None and item.group in groups:
@@ -90,6 +92,12 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
                 f"series {item.name!r} is {row.group_name}[{row.column_offset}:+{row.width}]; run {run_id} has it as "
                 f"{old.group_name}[{old.column_offset}:+{old.width}]"
             )
+        elif old.form is None:  # an older program stored it
+            old.form = item.form
+        elif item.form not in (None, old.form):
+            raise ValueError(f"series {item.name!r} has the form {item.form}; run {run_id} has it with {old.form}")
+    if forms := distinct([*(run.forms or []), *(item.form for item in series)]):
+        run.forms = forms
     session.flush()
 
 

@@ -22,6 +22,7 @@ GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
+LAYER_GROUPS = "ssm/"  # what the groups of layers begin with
 
 WIDE = 4096  # eigenvalues; layers above this are recorded as quantiles and extremes unless the run asks for all
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -17,6 +17,7 @@ from tests.server.recording import WEIRD
 
 HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
 CONFIG = {"task": {"name": "digits"}, "train": {"steps": 10}, "x": [1e-300, 0.1 + 0.2, 2**53 + 1, None, True, "NaN", HOSTILE]}
+FORM = {"map": "best", "time": "discrete", "rule": "none", "scale": 1.0, "a": 1 / 3, "b": 0.5, "dt": None}
 PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(256)) * 5000]
 
 
@@ -36,7 +37,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "owner": "host:1:2" if full else None, "workers_lost": number, "cancel_requested": full, "seq": number, "step": 2**40,
             "steps_per_second": 1 / 3 if full else None, "environment": {"device": "cpu"} if full else None,
             "result": {"loss": "NaN"} if full else None, "divergence": {"value": "-Infinity"} if full else None,
-            "compacted_at": 1.5 if full else None,
+            "compacted_at": 1.5 if full else None, "forms": [FORM] if full else None,
         })  # fmt: skip
         for level, payload in enumerate(PAYLOADS):
             blocks.append({
@@ -53,7 +54,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         checkpoints.append({"run_id": run_id, "step": 4, "attempt": 1, "path": f"runs/{run_id}/checkpoints/step-4.safetensors",
                             "sha256": "0" * 64, "created_at": 2.5})  # fmt: skip
         series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
-                       "unit": "", "derived": full})  # fmt: skip
+                       "unit": "", "derived": full, "form": FORM if full else None})  # fmt: skip
     return {
         "sweeps": [{"id": 3, "base": CONFIG, "grid": {"train.seed": [1, 2]}, "created_at": 1.0}],
         "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from server.http.schemas.queues import Placement
 from stablessm_core.config import RunConfig
+from stablessm_core.forms import Form
 from stablessm_core.maps import MAPS
 from web import figures
 
@@ -92,6 +93,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
         "environment": {"device": EVIL},
         "result": None,
         "divergence": None,
+        "forms": [Form.of_map("best", "discrete").data],
         "waits_for": EVIL,
     }
     return run | changes
@@ -148,7 +150,14 @@ def page(name: str) -> Tags:
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
             "filters": {"q": EVIL, "status": None, "tag": None},
         },
-        "run.html": {"run": run, "series": SERIES, "alerts": {"alerts": [ALERT]}, "stable_maps": STABLE},
+        "run.html": {
+            "run": run,
+            "series": SERIES,
+            "alerts": {"alerts": [ALERT]},
+            "form": run["forms"][0],
+            "guarded": True,
+            "stable_maps": STABLE,
+        },
         "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
         "sweep.html": {"sweep": sweep},
         "new.html": {
@@ -226,9 +235,10 @@ def test_run_page_says_without_scripts_what_went_wrong_and_what_would_not() -> N
     assert "Diverged at step 58, layer 0, eigenvalue 31" in text
     assert "became NaN" in text
     assert "keeps every eigenvalue stable" in text  # the map is best: the step size is to blame
-    run = a_run(status="diverged", divergence=LOST)
-    run["config"]["model"]["reparameterization"]["name"] = "direct"
-    tags = render("run.html", run=run, series=SERIES, alerts={"alerts": []}, stable_maps=STABLE)
+    direct = Form.of_map("direct", "discrete").data
+    run = a_run(status="diverged", divergence=LOST, forms=[direct])
+    context = {"series": SERIES, "alerts": {"alerts": []}, "form": direct, "guarded": False, "stable_maps": STABLE}
+    tags = render("run.html", run=run, **context)
     assert "Stable instead: best G/|w| 2 exp G/|w| 21.6" in re.sub(r"\s+", " ", tags.text)
     assert "/new?clone=7&set=model.reparameterization.name=best" in [a["href"] for a in tags.all("href")]
 

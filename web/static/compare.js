@@ -46,7 +46,7 @@ if (root instanceof HTMLElement) {
   const labels = new Map(items.map((item) => [item.key, `${item.label} #${item.key}`]));
   const ranges = compare.ranges.map((range) => {
     const label = labels.get(String(range.run_id)) ?? range.reparameterization;
-    return { ...range, label, color: `map-${range.reparameterization}` };
+    return { ...range, label, color: `map-${range.reparameterization.split(", ")[0]}` };
   });
   drawKeys(items);
   for (const element of findAll("[data-chart]", HTMLElement)) {

@@ -1,7 +1,7 @@
 // A sweep as a table: which values run along the rows and columns, and what each cell says. Pure functions.
 
 import { getPath } from "./config_form.js";
-import { finalLoss } from "./run_items.js";
+import { finalLoss, mapOf } from "./run_items.js";
 
 const WORST = ["failed", "diverged", "running", "queued", "cancelled", "finished"];
 const ROWS_FIRST = "model.reparameterization.name";
@@ -55,13 +55,13 @@ export function cell(runs) {
  * @param {SweepAnswer} sweep
  */
 export function lossByRate(sweep) {
-  const maps = [...new Set(sweep.runs.map((run) => run.config.model.reparameterization.name))];
+  const maps = [...new Set(sweep.runs.map(mapOf))];
   const rates = [...new Set(sweep.runs.map((run) => run.config.optimizer.lr))].sort((a, b) => a - b);
   /** @type {SeriesByName} */
   const data = {};
   for (const map of maps) {
     const last = Float32Array.from(rates, (lr) => {
-      const here = sweep.runs.filter((run) => run.config.model.reparameterization.name === map && run.config.optimizer.lr === lr);
+      const here = sweep.runs.filter((run) => mapOf(run) === map && run.config.optimizer.lr === lr);
       const { loss, finite, done } = cell(here);
       return done > finite ? NaN : (loss ?? 0); // 0 has no place on the logarithmic axis: not there yet
     });

@@ -2,12 +2,18 @@
 
 import { DASHES } from "./pick.js";
 
+/**
+ * The map of the run's first layer: what its colour stands for; "" while none is known.
+ * @param {RunAnswer} run
+ */
+export const mapOf = (run) => run.forms[0]?.map ?? "";
+
 /** @param {RunAnswer[]} runs */
 export function runItems(runs) {
   /** @type {Record<string, number>} */
   const seen = {};
   return runs.map((run) => {
-    const map = run.config.model.reparameterization.name;
+    const map = mapOf(run);
     const place = (seen[map] = (seen[map] ?? -1) + 1);
     const label = run.name ?? `run ${run.id}`;
     return { key: String(run.id), label, color: `map-${map}`, dash: DASHES[place % DASHES.length] };

@@ -11,6 +11,7 @@ from server.errors import CODES
 from server.http.schemas.queues import Placement, Replacement
 from server.runs.submission import MAX_GRID_RUNS
 from stablessm_core.config import Name, RunConfig, Tag
+from stablessm_core.forms import Form
 from stablessm_core.section import Text
 from stablessm_core.telemetry.detectors import KINDS, Severity
 
@@ -22,6 +23,7 @@ SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.
 Status = Literal["queued", "running", "finished", "failed", "diverged", "cancelled"]
 
 EXAMPLE_CONFIG = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
+EXAMPLE_FORM = Form.of_map("best", "discrete").data
 EXAMPLE_RUN: dict[str, Any] = {
     "id": 1,
     "url": "/runs/1",
@@ -52,6 +54,7 @@ EXAMPLE_RUN: dict[str, Any] = {
     "environment": {"device": "cpu", "torch": "2.13.0", "scan_backend": "torch"},
     "result": None,
     "divergence": None,
+    "forms": [EXAMPLE_FORM],
     "alerts": 0,
     "waits_for": None,
 }
@@ -130,6 +133,9 @@ class RunAnswer(Answer):
     environment: dict[str, Any] | None = Field(description="Device, versions, scan backend, parameter groups, data.")
     result: dict[str, Any] | None = Field(description='Final numbers; non-finite ones are "NaN", "Infinity", "-Infinity".')
     divergence: dict[str, Any] | None = Field(description="Step, layer, eigenvalue and tensor that left the finite numbers.")
+    forms: list[dict[str, Any]] = Field(
+        description="How eigenvalues follow from weights: map, time and constants, each form of its layers once, in their order."
+    )
     alerts: int = Field(description="How many alerts it has raised.")
     waits_for: str | None = Field(description="Why a queued run does not start yet.")
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from server.http.schemas.runs import EXAMPLE_RUN, Answer, RunAnswer
+from server.http.schemas.runs import EXAMPLE_FORM, EXAMPLE_RUN, Answer, RunAnswer
 from stablessm_core.nonfinite import Spelling
 
 EXAMPLE_TYPED = {"dtype": "f8", "bdata": "AAAAAAAA8D8AAAAAAAAAQA=="}
@@ -24,6 +24,7 @@ class SeriesInfo(Answer):
                     "unit": "",
                     "meaning": "|dL/dw| / |w| of each eigenvalue's weight w.",
                     "derived": False,
+                    "form": EXAMPLE_FORM,
                     "first_step": 1,
                     "last_step": 412,
                     "points": 412,
@@ -36,6 +37,9 @@ class SeriesInfo(Answer):
     unit: str
     meaning: str
     derived: bool
+    form: dict[str, Any] | None = Field(
+        description="Of a layer's series: how its eigenvalues follow from its weights, by map, time and constants."
+    )
     first_step: int | None
     last_step: int | None
     points: int

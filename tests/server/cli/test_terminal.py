@@ -15,7 +15,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
     return {
         "id": 7, "status": "diverged", "status_reason": "loss is NaN", "step": 30, "steps": 1000, "attempt": 1, "alerts": 2,
         "name": None, "config": config, "result": {"train_loss": "NaN"}, "divergence": None, "environment": None,
-        "waits_for": None, "steps_per_second": None, "eta_seconds": None,
+        "waits_for": None, "forms": [{"map": "best", "time": "discrete"}], "steps_per_second": None, "eta_seconds": None,
     } | changes  # fmt: skip
 
 

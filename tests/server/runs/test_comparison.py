@@ -12,6 +12,7 @@ from server.database.models import Run
 from server.runs import comparison as comparison
 from server.runs import lifecycle
 from server.runs.comparison import Comparison
+from stablessm_core.forms import Form
 from tests.server.recording import Recording, claimed, submitted
 
 
@@ -125,6 +126,18 @@ def test_runs_that_recorded_nothing_are_compared_all_the_same(database: Database
     }  # fmt: skip
     assert found.curves == {run_id: {}}
     assert compared(database, []) == Comparison([], [], [], [], {})
+
+
+def test_ranges_name_the_maps_that_the_layers_stored(database: Database) -> None:
+    run_id = submitted(database)
+    with database.write() as session:
+        maps = [Form.of_map("exp", "discrete").data, Form.of_map("tanh", "discrete").data, Form.of_map("exp", "continuous").data]
+        session.get_one(Run, run_id).forms = maps
+    assert compared(database, [run_id]).ranges[0]["reparameterization"] == "exp, tanh"
+    with database.write() as session:
+        run = session.get_one(Run, run_id)
+        run.forms, run.config = None, {"task": {"name": "foreign"}}
+    assert compared(database, [run_id], group_by=[]).ranges[0]["reparameterization"] == ""
 
 
 def test_a_group_that_no_configuration_knows_is_refused(sqlite: Database) -> None:

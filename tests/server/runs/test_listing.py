@@ -16,6 +16,7 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.runs import lifecycle, listing
 from server.runs.filters import COLUMNS, SHORT, FilterError, config_fields, parse_filter
+from stablessm_core.forms import Form
 from tests.server.recording import config
 
 RUNS = [
@@ -94,6 +95,36 @@ def test_what_filters_mean(listed: Database) -> None:
     with listed.read() as session:
         assert {q: ids(session, q=q) for q in expected} == expected
         assert ids(session, status="diverged,queued", tag="a") == [4]
+
+
+def test_a_run_is_found_by_the_map_of_any_of_its_layers_and_by_what_they_stored_rather_than_the_configuration(
+    listed: Database,
+) -> None:
+    """Run 1 is configured with best, run 2 with direct; the others with best."""
+    stored = {2: ["exp", "direct", "tanh"], 3: ["softplus"], 5: ["best"]}
+    with listed.write() as session:
+        for run_id, maps in stored.items():
+            forms = [Form.of_map(map_, "discrete").data for map_ in maps]
+            session.execute(update(Run).where(Run.id == run_id).values(forms=forms))
+        session.execute(update(Run).where(Run.id == 4).values(config={"task": {"name": "foreign"}}))  # none of ours
+        session.execute(update(Run).where(Run.id == 5).values(config={}))
+    expected = {
+        "reparam=best": [5, 1],
+        "reparam!=best": [4, 3, 2],
+        "reparam=exp": [2],
+        "reparam=direct": [2],
+        "reparam!=direct": [5, 4, 3, 1],
+        "reparam~TAN": [2],
+        "reparam~e": [5, 2, 1],
+        "reparam=null": [4],
+        "reparam!=null": [5, 3, 2, 1],
+        "reparam<exp": [5, 1],
+        "reparam>=exp": [3, 2],
+        "reparam=exp reparam=tanh": [2],
+    }
+    with listed.read() as session:
+        assert {q: ids(session, q=q) for q in expected} == expected
+        assert ids(session, sort="reparam") == [1, 5, 2, 3, 4]  # by the first layer's, runs without one last
 
 
 @pytest.mark.parametrize(

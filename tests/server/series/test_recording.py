@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
-from server.runs import lifecycle
+from server.runs import answers, lifecycle
 from server.series import reading
 from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
 from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
-from stablessm_core.telemetry.series import layer_catalogue
+from stablessm_core.telemetry.series import layer_catalogue, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
 
 
@@ -270,6 +270,48 @@ def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Databas
     joining = [replace(layer[0], name="ssm/0/other")]
     with pytest.raises(ValueError, match="joins group 'ssm/0'"), database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, joining)
+
+
+def test_every_layer_stores_its_own_form_and_the_run_the_distinct_ones(database: Database) -> None:
+    own = claimed(database)  # its configuration says best
+    forms = [Form.of_map("exp", "continuous"), Form.of_map("exp", "continuous"), Form.of_map("best", "discrete", a=2.0)]
+    layers = [s for layer, form in enumerate(forms) for s in layer_catalogue(layer, 8, form)]
+    for _ in range(2):
+        with database.write() as session:
+            store_catalogue(session, own.run_id, own.attempt, [scalar("train/loss"), *layers])
+    with database.read() as session:
+        stored = {row.name: row.form for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == own.run_id))}
+        assert stored == {"train/loss": None} | {s.name: s.form for s in layers}
+        assert stored["ssm/1/dt"] == forms[1].data
+        assert answers.run_answers(session, answers.run_rows(session, Run.id == own.run_id), 25.0)[0]["forms"] == [
+            forms[0].data,
+            forms[2].data,
+        ]
+    other = [replace(s, form=forms[2].data) for s in layers[:5]]
+    with pytest.raises(ValueError, match="has the form"), database.write() as session:
+        store_catalogue(session, own.run_id, own.attempt, other)
+
+
+def test_what_an_older_worker_stored_without_a_form_has_that_of_its_configuration_until_a_newer_one_goes_on(
+    database: Database,
+) -> None:
+    own = claimed(database, model__reparameterization={"name": "exp", "time": "continuous"})
+    form = Form.of_map("exp", "continuous")
+    layer = layer_catalogue(0, 8, form)
+    with database.write() as session:
+        store_catalogue(session, own.run_id, own.attempt, [replace(s, form=None) for s in [scalar("train/loss"), *layer]])
+        assert session.scalars(select(SeriesRow.name).where(SeriesRow.form.is_not(None))).all() == []
+    for _ in range(2):
+        with database.read() as session:
+            assert {i.name: i.form for i in reading.catalogue(session, own.run_id)} == {s.name: s.form for s in layer} | {
+                "train/loss": None
+            }
+            assert reading.Layout(session, own.run_id).forms == {"ssm/0": form}
+            assert answers.run_answers(session, answers.run_rows(session, Run.id == own.run_id), 25.0)[0]["forms"] == [form.data]
+        with database.write() as session:
+            store_catalogue(session, own.run_id, own.attempt, [scalar("train/loss"), *layer])
+    with database.read() as session:
+        assert len(session.scalars(select(SeriesRow.name).where(SeriesRow.form.is_not(None))).all()) == len(layer)
 
 
 def test_deleting_a_run_leaves_nothing_and_its_number_is_not_given_again(database: Database) -> None:

@@ -65,6 +65,7 @@ test("the largest eigenvalues are drawn, the lost ones first, and keep their col
 const run = (id, name, lr, status, loss) => ({
   id, name: null, status, url: `/runs/${id}`, result: loss === undefined ? null : { train_loss: loss },
   config: { model: { reparameterization: { name } }, optimizer: { lr }, train: { seed: 0 } },
+  forms: [{ map: name, time: "discrete" }],
 });
 
 test("a cell of a sweep counts its lost runs and never averages them away", () => {
