@@ -77,4 +77,4 @@ audit: setup  ## are any of the pinned packages known to be vulnerable?
 	@$(BIN)/python .ci/audit.py
 
 clean:  ## remove the environment and caches (never the runs in .stablessm)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist

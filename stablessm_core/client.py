@@ -1,4 +1,4 @@
-"""REST from Python: submit runs, watch them live, get their numbers as numpy or Arrow and the page's own figures.
+"""A Python client of the REST API: submit runs, watch them live, read their numbers as numpy or Arrow, draw the page's charts.
 
 from stablessm_core.client import Client
 with Client() as client:                       # finds a server that `stablessm up` started here
@@ -42,7 +42,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Series:
-    """A series as numpy: raw `value`, or buckets `min`, `max`, `last`, `nonfinite`, which begin at `step`.
+    """A series as numpy arrays: raw `value`, or buckets `min`, `max`, `last`, `nonfinite`, each of which begins at its `step`.
 
     step is int64 (n,); the others are float32 (n,) for width 1, else (n, width).
     """
@@ -82,9 +82,9 @@ def find_server(data_dir: str | Path | None = None) -> tuple[str, str | None]:
 
 
 class Client:
-    """A connection to one server; methods answer with the API's own JSON, numbers with numpy.
+    """A connection to one server. Methods return the API's own JSON; series come as numpy arrays.
 
-    Raises ApiError for a refusal, httpx.TransportError when nobody answers.
+    Raises ApiError when the server refuses, httpx.TransportError when it does not answer.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Client:
         self, config: RunConfig | Mapping[str, Any], *, key: str | None = None, queue: str | None = None,
         priority: int | None = None, gpu: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Queue a run; the same `key` with the same configuration submits it once, however often it is tried."""
+        """Queue a run. Repeated calls with the same `key` and configuration submit it once."""
         body = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
         headers, place = {"Idempotency-Key": key} if key else {}, _given(queue=queue, priority=priority, gpu=gpu)
         return self._json("POST", "/api/runs", json=body, headers=headers, params=place)
@@ -247,7 +247,7 @@ class Client:
     def watch(
         self, run_id: int, *, after: str | int | None = None, series: Sequence[str] | None = None, patience: float = 60.0
     ) -> Iterator[LiveEvent]:
-        """Live events until the run ends. A broken connection is taken up where it broke, for up to `patience` seconds."""
+        """Live events until the run ends. After a broken connection it continues without a gap, trying for `patience` seconds."""
         if after is not None:
             run = self.run(run_id)
             if run["status"] in FINAL and run["seq"] <= int(str(after).partition(".")[0]):

@@ -170,7 +170,7 @@ def _median(values: Floats) -> Floats:
     return middle
 
 
-def kinds(s: dict[str, Floats]) -> NDArray[np.int8]:
+def nonfinite_kinds(s: dict[str, Floats]) -> NDArray[np.int8]:
     """(n, width): -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf, as in NONFINITE."""
     kind = np.where(s["nonfinite"] > 0, 0, -1)
     kind[np.isposinf(s["last"])] = 1
@@ -184,7 +184,7 @@ def _marks(s: dict[str, Floats], field: str) -> dict[str, Any]:
         rows = _thin(hit.any(axis=1))
         text = [f"step {s['step'][r]:.0f}: {_which(hit[r])} at {np.nanmin(s['min'][r]):.6g}" for r in rows]
         return {"x": encode(s["step"][rows]), "y": [0.03] * len(rows), "text": text, "visible": len(rows) > 0}
-    kind = kinds(s)
+    kind = nonfinite_kinds(s)
     rows = _thin((kind >= 0).any(axis=1))
     names = [NONFINITE[int(kind[r][kind[r] >= 0].max())] for r in rows]
     text = [f"step {s['step'][r]:.0f}: {n}{_which(kind[r] >= 0, ' in ')}" for r, n in zip(rows, names, strict=True)]
@@ -219,7 +219,7 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
         reduced: NDArray[Any] = np.fmax.reduceat(np.fmax.reduceat(a, columns, axis=0), rows, axis=1).T
         return reduced
 
-    kind = largest(kinds(s))
+    kind = largest(nonfinite_kinds(s))
     if meta["field"] == "heat_is":
         cells = kind == NONFINITE.index(meta["kind"])
         if not cells.any():

@@ -139,7 +139,7 @@ class AlertRow(Base):
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"))
     seq: Mapped[int] = mapped_column(BigInteger)
     attempt: Mapped[int] = mapped_column(Integer)
-    kind: Mapped[str] = mapped_column(String(40))  # nonfinite_loss, nonfinite_gradient, ..., see telemetry/detectors.py
+    kind: Mapped[str] = mapped_column(String(40))  # nonfinite_loss, nonfinite_gradient, ..., see telemetry/detectors/registry.py
     severity: Mapped[str] = mapped_column(String(10))  # warning, critical
     step: Mapped[int] = mapped_column(BigInteger)
     series: Mapped[str] = mapped_column(String(120), server_default="")
