@@ -75,9 +75,11 @@ def main(
     start_logging()
     if parent_pid is not None:
         die_with_parent(parent_pid)
-    settings = Settings.from_environment(
-        database_url=database_url, broker_url=broker_url, data_dir=data_dir, data_root=data_root, lease_seconds=lease_seconds
-    )
+    given = {"database_url": database_url, "broker_url": broker_url, "data_dir": data_dir, "data_root": data_root}
+    try:
+        settings = Settings.from_environment(**given, lease_seconds=lease_seconds)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
 
