@@ -12,13 +12,13 @@ from typing import Any
 
 from stablessm_core.telemetry.blocks import Block, decode, encode
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sinks import Flush
 
 
 @dataclass(frozen=True)
 class CatalogueRecord:
-    series: list[Series]
+    series: list[SeriesSpec]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def from_bytes(data: bytes) -> Record:
     fields = json.loads(data[4 : 4 + length])
     kind = _KINDS[fields.pop("kind")]
     if kind is CatalogueRecord:
-        return CatalogueRecord([Series(**one) for one in fields["series"]])
+        return CatalogueRecord([SeriesSpec(**one) for one in fields["series"]])
     if kind is not Flush:
         record: Record = kind(**fields)
         return record

@@ -25,7 +25,7 @@ from server.runs import lifecycle
 from server.series import recording
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sinks import Flush
 from worker.notify import Publish
 from worker.records import (
@@ -83,7 +83,7 @@ class Writer:
 
     # Sink
 
-    def open(self, series: list[Series]) -> None:
+    def open(self, series: list[SeriesSpec]) -> None:
         self._put(CatalogueRecord(series))
 
     def write(self, flush: Flush) -> None:

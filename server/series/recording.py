@@ -20,7 +20,7 @@ from server.series.forms import distinct
 from stablessm_core.telemetry.blocks import BUCKET, STATS, Block, decode, encode
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged import cut, pack, pieces_of
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 
 
 def store_flush(
@@ -55,7 +55,7 @@ def store_flush(
     return seq
 
 
-def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequence[Series]) -> None:
+def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequence[SeriesSpec]) -> None:
     """Store the catalogue, or additions to it. Raises LeaseLost, ValueError if a known series is described differently.
 
     Column offsets follow the order given, recorded series first, derived ones after them; a group is described in one call.

@@ -71,7 +71,7 @@ class Probe:
         self.layout = self._layout()
         self.catalogue = self._catalogue()
 
-    def _catalogue(self) -> list[names.Series]:
+    def _catalogue(self) -> list[names.SeriesSpec]:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
         for layer in self.layers:
             form = layer.watched.form

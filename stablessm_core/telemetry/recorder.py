@@ -26,7 +26,7 @@ from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import KINDS, Alert, Detectors
 from stablessm_core.telemetry.monitor import Monitor
 from stablessm_core.telemetry.ring import Ring, RowCopy
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sinks import Flush as Flush
 from stablessm_core.telemetry.sinks import MemorySink as MemorySink
 from stablessm_core.telemetry.sinks import Sink as Sink
@@ -64,7 +64,7 @@ class Recorder:
 
     def __init__(
         self,
-        catalogue: Sequence[Series],
+        catalogue: Sequence[SeriesSpec],
         sink: Sink,
         *,
         layout: Sequence[tuple[str, int]],
@@ -216,8 +216,8 @@ class Recorder:
             self._thread.join(timeout)
         return done
 
-    def _recorded_groups(self, catalogue: Sequence[Series]) -> dict[str, list[Series]]:
-        groups: dict[str, list[Series]] = {}
+    def _recorded_groups(self, catalogue: Sequence[SeriesSpec]) -> dict[str, list[SeriesSpec]]:
+        groups: dict[str, list[SeriesSpec]] = {}
         for series in catalogue:
             known = self._columns.get(series.name)
             if series.derived:

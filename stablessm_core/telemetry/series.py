@@ -30,7 +30,7 @@ EXTREMES = 16
 
 
 @dataclass(frozen=True)
-class Series:
+class SeriesSpec:
     """One recorded series: `width` numbers per step, the next `width` columns of its group's blocks in catalogue order.
 
     A derived series is not in the raw blocks: it is computed from its layer's weight when read, and only its coarse levels are
@@ -81,23 +81,23 @@ def layer_series(layer: int, kind: str) -> str:
     return f"ssm/{layer}/{kind}"
 
 
-def scalar(name: str, group: str = SCALARS) -> Series:
+def scalar(name: str, group: str = SCALARS) -> SeriesSpec:
     unit, meaning = MEANINGS[name]
-    return Series(name, group, 1, unit, meaning)
+    return SeriesSpec(name, group, 1, unit, meaning)
 
 
-def layer_catalogue(layer: int, width: int, form: Form) -> list[Series]:
+def layer_catalogue(layer: int, width: int, form: Form) -> list[SeriesSpec]:
     """Series of one layer, recorded ones first, in the column order of its blocks."""
     kinds = ["grad_over_weight", *form.inputs, *DERIVED]
     return [
-        Series(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=k in DERIVED, form=form.data)
+        SeriesSpec(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=k in DERIVED, form=form.data)
         for k in kinds
     ]
 
 
-def wide_layer_catalogue(layer: int, form: Form) -> list[Series]:
+def wide_layer_catalogue(layer: int, form: Form) -> list[SeriesSpec]:
     """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues."""
     widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
     for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
-    return [Series(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]
+    return [SeriesSpec(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]

@@ -11,7 +11,7 @@ import numpy as np
 
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Sink(Protocol):
     """Where telemetry goes. Every call comes in order from the recorder's own thread; an exception costs that call's content
     (warned once, counted), never the training run."""
 
-    def open(self, series: list[Series]) -> None:
+    def open(self, series: list[SeriesSpec]) -> None:
         """The catalogue; may be called again with additions."""
 
     def write(self, flush: Flush) -> None: ...
@@ -47,7 +47,7 @@ class Sink(Protocol):
 class MemorySink:
     """Keeps a run's telemetry in memory, for training from Python without a service. `checkpoints`: (step, path, sha-256)."""
 
-    catalogue: dict[str, Series] = field(default_factory=dict)
+    catalogue: dict[str, SeriesSpec] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     checkpoints: list[tuple[int, Path, str]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class MemorySink:
     step: int = 0
     steps_per_second: float | None = None
 
-    def open(self, series: list[Series]) -> None:
+    def open(self, series: list[SeriesSpec]) -> None:
         self.catalogue |= {s.name: s for s in series}
 
     def write(self, flush: Flush) -> None:

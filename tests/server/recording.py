@@ -16,7 +16,7 @@ from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.forms import DERIVED, Form
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, Series, layer_catalogue, layer_group, scalar
+from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, layer_group, scalar
 
 CPU = {"devices": ["cpu"], "data": {"digits": "ok"}}
 WEIRD = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000], np.uint32).view(np.float32)  # NaNs, infs, -0.0
@@ -95,7 +95,7 @@ class Recording:
             store_catalogue(session, self.claim.run_id, self.claim.attempt, self.catalogue)
 
     @property
-    def catalogue(self) -> list[Series]:
+    def catalogue(self) -> list[SeriesSpec]:
         layers = [s for layer in range(self.layers) for s in layer_catalogue(layer, self.width, self.form)]
         return [scalar(TRAIN_LOSS), *layers]
 

@@ -25,10 +25,10 @@ from stablessm_core.telemetry.detectors.raised_elsewhere import ROLLED_BACK
 from stablessm_core.telemetry.monitor import LayerForm, Monitor
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Flush, MemorySink, Recorder
-from stablessm_core.telemetry.series import Series
+from stablessm_core.telemetry.series import SeriesSpec
 
 SCALARS = [names.scalar(names.TRAIN_LOSS), names.scalar(names.LR)]
-VECTOR = Series("probe/vector", "probe", 3, "", "")
+VECTOR = SeriesSpec("probe/vector", "probe", 3, "", "")
 LAYOUT = [(names.LR, 1), (VECTOR.name, 3), (names.TRAIN_LOSS, 1)]  # not in catalogue order: columns are found by name
 
 # a watched layer of two eigenvalues with the direct map
