@@ -11,10 +11,12 @@ import pytest
 Pair = tuple[tuple[int, Any], tuple[int, Any]]
 
 
-def pairwise(**options: Sequence[Any]) -> pytest.MarkDecorator:
-    """As `parametrize` with each name and its options in turn, whose tests would be all combinations."""
+def pairwise(*, indirect: Sequence[str] = (), **options: Sequence[Any]) -> pytest.MarkDecorator:
+    """Instead of `parametrize` with each name and its options in turn, which would test all combinations."""
     rows = covering(list(options.values()))
-    return pytest.mark.parametrize(list(options), rows, ids=["-".join(map(_label, options, row)) for row in rows])
+    return pytest.mark.parametrize(
+        list(options), rows, indirect=indirect, ids=["-".join(map(_label, options, row)) for row in rows]
+    )
 
 
 def covering(options: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.core.scan.pairwise import covering, pairs
 
 
-@given(st.lists(st.integers(1, 5).map(range), min_size=2, max_size=5))
+@given(st.lists(st.integers(1, 4).map(range), min_size=2, max_size=4))
 def test_every_two_options_meet(options: list[range]) -> None:
     chosen, every = covering(options), list(product(*options))
     assert set(chosen) <= set(every)

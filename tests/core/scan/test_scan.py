@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import math
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from stablessm_core.scan import linear_scan, parallel, resolve_backend
-from tests.core.scan.cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, problem
+from tests.core.scan.cases import (
+    PoisoningTorch,
+    Problem,
+    assert_matches_the_float64_loop,
+    assert_matches_up_to_cancellation,
+    problem,
+)
+from tests.core.scan.pairwise import pairwise
 
 BACKENDS = ("reference", "torch")
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.complex64)
 SHAPES = ((2, 1, 3), (1, 2, 1), (3, 17, 2), (1, 33, 4), (2, 63, 3), (2, 545, 2))
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
-with_h0 = pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])
-direction = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+BOTH = (True, False)
+both_ways = pytest.mark.parametrize("doubling", BOTH, ids=["doubling", "chunks"], indirect=True)
 
 
-@pytest.fixture(autouse=True, params=[0, parallel.FEW_ELEMENTS], ids=["chunks", "doubling"])
-def _poisoned_memory(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+@pytest.fixture(autouse=True)
+def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "torch", PoisoningTorch())
-    monkeypatch.setattr(parallel, "FEW_ELEMENTS", request.param)
+
+
+@pytest.fixture(autouse=True)
+def doubling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """True: few elements go by doubling, as ever. False: they go in chunks, as many do."""
+    if not getattr(request, "param", True):
+        monkeypatch.setattr(parallel, "FEW_ELEMENTS", 0)
 
 
 def test_reference_is_the_recurrence() -> None:
@@ -36,30 +49,36 @@ def test_reference_is_the_recurrence() -> None:
     assert without.tolist() == [[[1.0, 1.0], [2.5, -1.0], [1.25, 5.0]]]
 
 
-@dtypes
-@lti_or_ltv
-@with_h0
-@direction
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pairwise(indirect=["doubling"], doubling=BOTH, shape=SHAPES, dtype=DTYPES, lti=BOTH, h0=BOTH, reverse=BOTH)
 def test_torch_backend_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
     assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "torch")
 
 
-@pytest.mark.parametrize("shape", [(1, 784, 3), (2, 1000, 1), (1, 20, 2048)], ids=str)
-@lti_or_ltv
+@hypothesis.given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 300), st.integers(1, 4)),
+    dtype=st.sampled_from(DTYPES),
+    few_elements=st.sampled_from([0, parallel.FEW_ELEMENTS]),
+    lti=st.booleans(),
+    h0=st.booleans(),
+    reverse=st.booleans(),
+)
+def test_torch_backend_matches_the_float64_loop_at_any_shape(shape, dtype, few_elements, lti, h0, reverse) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel, "FEW_ELEMENTS", few_elements)
+        assert_matches_up_to_cancellation(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "torch")
+
+
+@pairwise(indirect=["doubling"], doubling=BOTH, shape=[(1, 784, 3), (2, 1000, 1), (1, 20, 2048)], lti=BOTH)
 def test_common_sizes_match_the_float64_loop(shape, lti) -> None:
     assert_matches_the_float64_loop(problem(shape, torch.float32, lti=lti, h0=True), "torch")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
-@lti_or_ltv
+@pairwise(indirect=["doubling"], doubling=BOTH, dtype=[torch.bfloat16, torch.float16], backend=BACKENDS, lti=BOTH)
 def test_half_precision_inputs_are_accumulated_in_float32(dtype, backend, lti) -> None:
     assert_matches_the_float64_loop(problem((2, 200, 3), dtype, lti=lti, h0=True), backend)
 
 
-@dtypes
-@lti_or_ltv
+@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH)
 def test_strides_do_not_matter(dtype, lti) -> None:
     given = problem((3, 50, 4), dtype, lti=lti, h0=True)
     transposed = Problem(
@@ -74,20 +93,21 @@ def test_strides_do_not_matter(dtype, lti) -> None:
     assert_matches_the_float64_loop(expanded, "torch")
 
 
+@both_ways
 def test_lazily_conjugated_inputs_are_read_as_their_values() -> None:
     given = problem((2, 40, 3), torch.complex128, lti=False, h0=True)
     lazy = Problem(given.a.conj(), given.b.conj(), given.h0.conj(), given.weight.conj(), reverse=False)
     assert_matches_the_float64_loop(lazy, "torch")
 
 
-@dtypes
-@lti_or_ltv
+@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH)
 def test_two_runs_give_the_same_bits(dtype, lti) -> None:
     given = problem((4, 300, 5), dtype, lti=lti, h0=True)
     first, second = given.solve("torch"), given.solve("torch")
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@both_ways
 def test_only_what_asks_for_a_gradient_gets_one() -> None:
     given = problem((2, 40, 3), torch.float64, lti=True, h0=True)
     b = given.b.clone().requires_grad_()
@@ -132,6 +152,7 @@ def test_auto_takes_torch_on_the_cpu() -> None:
     assert resolve_backend("reference", torch.device("cpu")) == "reference"
 
 
+@both_ways
 def test_geometric_series() -> None:
     """Constant input has the closed form (1 - a^t) / (1 - a)."""
     a = torch.tensor([0.9, -0.5, 0.0], dtype=torch.float64)

@@ -8,13 +8,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stablessm_core.scan import linear_scan, parallel
 from tests.core.scan.cases import loop64, relative_error
+from tests.core.scan.pairwise import pairwise
 
+BOTH = (True, False)
 BOUNDARY = (1 - 1e-4, -(1 - 1e-4), 1 - 1e-3, 0.0, 1.0, 1 - 1e-7)
 
 
-@pytest.mark.parametrize("length", [65_536, 131_072])
-@pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
-@pytest.mark.parametrize("data", ["noise", "constant"])
+@pairwise(length=[65_536, 131_072], ltv=BOTH, data=["noise", "constant"])
 def test_float32_holds_over_long_sequences_near_the_boundary(length, ltv, data) -> None:
     a = torch.tensor(BOUNDARY)
     b = torch.randn(1, length, a.numel(), generator=torch.Generator().manual_seed(0))
@@ -59,9 +59,7 @@ def test_an_unstable_run_overflows_exactly_where_the_loop_does(ltv, silent) -> N
     torch.testing.assert_close(h[finite], expected[finite], rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("few_elements", [0, parallel.FEW_ELEMENTS], ids=["chunks", "doubling"])
-@pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pairwise(few_elements=[0, parallel.FEW_ELEMENTS], ltv=BOTH, reverse=BOTH)
 def test_what_overflowed_never_comes_back(few_elements, ltv, reverse, monkeypatch) -> None:
     """Joined in float64, the steps after the overflow would bring the chain back to a finite state; the recurrence never does."""
     monkeypatch.setattr(parallel, "FEW_ELEMENTS", few_elements)
@@ -89,9 +87,7 @@ def test_on_a_device_what_overflowed_is_kept_spoiled_without_asking() -> None:
     assert forward[0, 1, 0] == float("inf")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pairwise(value=[float("nan"), float("inf"), float("-inf")], ltv=BOTH, reverse=BOTH)
 def test_non_finite_input_stays_in_its_chain_and_in_its_future(value, ltv, reverse) -> None:
     b = torch.randn(3, 1000, 4, generator=torch.Generator().manual_seed(0))
     a = torch.full(b.shape if ltv else (4,), 0.9)

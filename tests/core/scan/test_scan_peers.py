@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.core.scan.cases import Problem
+from tests.core.scan.pairwise import pairwise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {torch.float32: (1e-7, 1.3e-6), torch.bfloat16: (1e-1, 1.6e-2), torch.float16: (12e-3, 1e-3)}
@@ -30,9 +31,7 @@ def test_accelerated_scans_tolerances_hold(length, dtype) -> None:
         torch.testing.assert_close(value, truth[name].to(dtype), atol=absolute, rtol=relative)
 
 
-@pytest.mark.parametrize("length", [1, 15, 63, 300])
-@pytest.mark.parametrize("d_state", [500, 1024])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pairwise(length=[1, 15, 63, 300], d_state=[500, 1024], dtype=[torch.float32, torch.bfloat16])
 def test_flash_linear_attentions_tolerances_hold(length, d_state, dtype) -> None:
     random = torch.Generator().manual_seed(42)
     x, g, weight = (torch.randn(2, length, d_state, generator=random).to(dtype) for _ in range(3))

@@ -13,18 +13,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from stablessm_core.scan import autograd, linear_scan, parallel
 from stablessm_core.scan.autograd import scan_adjoints, scan_states
 from tests.core.scan.cases import problem
+from tests.core.scan.pairwise import pairwise
 
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
-with_h0 = pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])
-direction = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-wide = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+BOTH = (True, False)
+WIDE = (torch.float64, torch.complex128)
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch"])
-@wide
-@lti_or_ltv
-@with_h0
-@direction
+@pairwise(backend=["reference", "torch"], dtype=WIDE, lti=BOTH, h0=BOTH, reverse=BOTH)
 def test_gradcheck_of_first_and_second_derivatives(backend, dtype, lti, h0, reverse) -> None:
     given = problem((2, 5, 2), dtype, lti=lti, h0=h0, reverse=reverse)
     inputs = [x.requires_grad_() for x in given.inputs().values()]
@@ -67,9 +63,7 @@ def loss(backend: str, a, b, h0, weight) -> torch.Tensor:
     return (linear_scan(a, b, h0, backend=backend).abs().square() * weight.abs()).sum()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
-@lti_or_ltv
-@pytest.mark.parametrize("which", [(0, 0, 0), (0, None, 0), (None, 0, None), (0, 0, None)], ids=str)
+@pairwise(which=[(0, 0, 0), (0, None, 0), (None, 0, None), (0, 0, None)], dtype=WIDE, lti=BOTH)
 def test_vmap_over_replicas_is_one_replica_after_the_other(dtype, lti, which) -> None:
     given = stacked(lti, dtype)
     inputs = [x if dim == 0 else x[0] for x, dim in zip(given[:3], which, strict=True)]
@@ -109,9 +103,7 @@ def test_vmaps_nest() -> None:
             torch.testing.assert_close(grid[i, j], linear_scan(a[j], b[i]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
-@lti_or_ltv
-@with_h0
+@pairwise(dtype=[torch.float32, torch.complex64], lti=BOTH, h0=BOTH)
 def test_operators_keep_their_promises(dtype, lti, h0) -> None:
     given = problem((2, 40, 3), dtype, lti=lti, h0=h0)
     torch.library.opcheck(scan_states, (given.a, given.b, given.h0, False, "torch"))

@@ -6,12 +6,22 @@ import mmap
 import os
 from functools import partial
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from stablessm_core.scan import configurations, linear_scan
 from stablessm_core.scan.configurations import Tile
-from tests.core.scan.cases import PoisoningTorch, Problem, assert_matches_the_float64_loop, patch_the_language_once, problem
+from tests.core.scan.cases import (
+    PoisoningTorch,
+    Problem,
+    assert_matches_the_float64_loop,
+    assert_matches_up_to_cancellation,
+    patch_the_language_once,
+    problem,
+)
+from tests.core.scan.pairwise import pairwise
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -21,8 +31,10 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="no CUDA device"),
 ]
+BOTH = (True, False)
+REAL_OR_COMPLEX = (torch.float32, torch.complex64)
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
-real_or_complex = pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
+real_or_complex = pytest.mark.parametrize("dtype", REAL_OR_COMPLEX, ids=["real", "complex"])
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +57,21 @@ def _look_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configurations, "MANY_TILES", 2)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@real_or_complex
-@lti_or_ltv
-@pytest.mark.parametrize("h0", [True, False], ids=["h0", "zero"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pairwise(shape=SHAPES, dtype=REAL_OR_COMPLEX, lti=BOTH, h0=BOTH, reverse=BOTH)
 def test_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
     assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
+
+
+@hypothesis.settings(max_examples=10 if INTERPRETED else 100)
+@hypothesis.given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 13 if INTERPRETED else 3000), st.integers(1, 5 if INTERPRETED else 70)),
+    dtype=st.sampled_from(REAL_OR_COMPLEX),
+    lti=st.booleans(),
+    h0=st.booleans(),
+    reverse=st.booleans(),
+)
+def test_matches_the_float64_loop_at_any_shape(shape, dtype, lti, h0, reverse) -> None:
+    assert_matches_up_to_cancellation(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
 
 
 LONG = (1, 71, 2) if INTERPRETED else (2, 20_000, 40)  # more tiles than a group has
