@@ -32,10 +32,10 @@ LONGEST_PAUSE = (
 PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict can be read
 # file: path, colour scheme, size of the window
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
-    "diverged-run-page.png": ("/runs/1", "light", (1280, 1760)),
-    "run-page-dark.png": ("/runs/3", "dark", (1280, 1560)),
-    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1500)),
-    "theory-page.png": ("/theory", "light", (1280, 1200)),
+    "diverged-run-page.png": ("/runs/1", "light", (1280, 1900)),
+    "run-page-dark.png": ("/runs/3", "dark", (1280, 1800)),
+    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1540)),
+    "theory-page.png": ("/theory", "light", (1280, 1080)),
 }
 
 
