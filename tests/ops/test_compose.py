@@ -77,26 +77,18 @@ def test_services_wait_for_a_migrated_database(compose: dict[str, Any]) -> None:
 
 
 def test_ports_are_published_on_loopback_only(compose: dict[str, Any]) -> None:
-    ports = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
-    assert ports == {"server": ["127.0.0.1:8000:8000"]}
-    assert compose["networks"]["data"]["internal"] is True
-    for name in ("postgres", "redis", "migrate", "roles"):
-        assert compose["services"][name]["networks"] == ["data"]
+    published = [port for service in compose["services"].values() for port in service.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published), published
+    for name in ("postgres", "redis"):
+        networks = [compose["networks"][network] for network in compose["services"][name]["networks"]]
+        assert all(network.get("internal") for network in networks), f"{name} can be reached from outside"
 
 
-def test_durations_can_be_read(compose: dict[str, Any]) -> None:
-    keys = {"interval", "timeout", "start_period"}
-    for name, service in compose["services"].items():
-        durations = {k: v for k, v in service.get("healthcheck", {}).items() if k in keys}
-        durations["stop_grace_period"] = service.get("stop_grace_period", "10s")
-        assert all(re.fullmatch(r"\d+(ms|s|m|h)", value) for value in durations.values()), (name, durations)
-
-
-def test_the_worker_reserves_the_gpu_and_has_time_to_stop(compose: dict[str, Any]) -> None:
+def test_the_worker_gets_the_gpu_and_its_training_processes_are_reaped(compose: dict[str, Any]) -> None:
     worker = compose["services"]["worker"]
-    (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
-    assert worker["stop_grace_period"] == "120s"
+    devices = worker["deploy"]["resources"]["reservations"]["devices"]
+    assert any("gpu" in device["capabilities"] for device in devices)
     assert worker["init"] is True
 
 
@@ -112,22 +104,21 @@ def test_secrets_come_from_the_environment_only(text: str, compose: dict[str, An
         for variable, value in service.get("environment", {}).items():
             if re.search("PASSWORD|TOKEN|AUTH|_URL", variable):
                 assert VARIABLE.search(value), f"{name}: {variable} is written out"
+    secrets = {name for name, _, _ in VARIABLE.findall(text) if re.search("PASSWORD|TOKEN", name)}
+    assert len(secrets) > 1
     required = {name for name, kind, _ in VARIABLE.findall(text) if kind == "?"}
-    assert required == {
-        "POSTGRES_PASSWORD", "POSTGRES_SERVER_PASSWORD", "POSTGRES_WORKER_PASSWORD", "REDIS_PASSWORD", "STABLESSM_TOKEN",
-    }  # fmt: skip
+    assert secrets <= required, "without it compose would start with an empty one"
 
 
 def test_only_the_migration_has_the_owner_s_password(compose: dict[str, Any]) -> None:
-    users = {
-        name: re.findall(r"//(\w+):\$\{(\w+)", service.get("environment", {}).get("STABLESSM_DATABASE_URL", ""))
-        for name, service in compose["services"].items()
+    owner = re.search(r"\$\{(\w+)", compose["services"]["postgres"]["environment"]["POSTGRES_PASSWORD"])
+    assert owner is not None
+    addresses = {
+        name: service.get("environment", {}).get("STABLESSM_DATABASE_URL", "") for name, service in compose["services"].items()
     }
-    assert {name: found for name, found in users.items() if found} == {
-        "migrate": [("stablessm", "POSTGRES_PASSWORD")],
-        "server": [("stablessm_server", "POSTGRES_SERVER_PASSWORD")],
-        "worker": [("stablessm_worker", "POSTGRES_WORKER_PASSWORD")],
-    }
+    assert [name for name, address in addresses.items() if owner[1] in address] == ["migrate"]
+    assert "@postgres" in addresses["server"]
+    assert "@postgres" in addresses["worker"]
 
 
 def test_the_example_environment_names_every_variable_and_no_secret(text: str) -> None:
@@ -139,10 +130,11 @@ def test_the_example_environment_names_every_variable_and_no_secret(text: str) -
     assert ignored.returncode == 0, "a filled-in .env must never be committed"
 
 
-def test_the_processor_override_takes_only_the_reservation_away() -> None:
+def test_the_processor_override_changes_only_services_that_exist(compose: dict[str, Any]) -> None:
     class Loader(yaml.SafeLoader):
         pass
 
     Loader.add_constructor("!reset", lambda loader, node: "reset")
     override = yaml.load((ROOT / "docker-compose.cpu.yml").read_text(), Loader=Loader)
-    assert override == {"services": {"worker": {"deploy": "reset"}}}
+    assert set(override["services"]) <= set(compose["services"])
+    assert override["services"]["worker"]["deploy"] == "reset", "no GPU is reserved"
