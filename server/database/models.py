@@ -83,9 +83,8 @@ class Run(Base):
     forms: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
     __table_args__ = (
         Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # the queue in its order, and counts by status
-        Index(
-            "ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"
-        ),  # running runs by submitter: limits and fairness
+        # running runs by submitter: limits and fairness
+        Index("ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"),
         Index(  # queued runs, those alike together: the first of each kind is found without reading the others
             "ix_runs_next",
             *(text("coalesce(submitted_by, 0)"), "priority", "queue", "needs_cuda", "needs_data", "needs_gpu", "id"),

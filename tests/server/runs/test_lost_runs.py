@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from server.database.connection import Database
-from server.database.models import AlertRow, Transition
+from server.database.models import AlertRow, Transition, Worker
 from server.runs import lifecycle
+from server.runs.answers import alive_workers, worker_answers
 from server.runs.lost_runs import TICK_SECONDS, LostRun, LostRunReaper
 from server.settings import Settings
-from tests.server.recording import claim, claimed, run_of
+from tests.server.recording import CPU, claim, claimed, run_of
 
 
 class Clock:
@@ -91,3 +94,14 @@ def test_a_reaper_that_was_blind_reaps_nobody_at_once(database: Database, clock:
 
 def test_a_lost_worker_is_noticed_within_thirty_seconds() -> None:
     assert Settings().lease_seconds + 2 * TICK_SECONDS <= 30
+
+
+def test_a_worker_counts_as_alive_for_one_lease(database: Database) -> None:
+    with database.write() as session:
+        lifecycle.register_worker(session, "w", "host", 1, CPU)
+        session.execute(update(Worker).values(seen_at=time.time() - 15.0))
+    with database.read() as session:
+        assert [worker.id for worker in alive_workers(session, 25.0)] == ["w"]
+        assert [answer["alive"] for answer in worker_answers(session, 25.0)] == [True]
+        assert alive_workers(session, 6.0) == []
+        assert [answer["alive"] for answer in worker_answers(session, 6.0)] == [False]
