@@ -6,7 +6,6 @@ length.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stablessm_core.client import Client, LiveEvent
+from stablessm_core.nonfinite import spelling
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 COLORS = {"finished": "green", "running": "blue", "diverged": "red", "failed": "red", "cancelled": "yellow", "queued": "cyan"}
@@ -202,7 +202,7 @@ def number(value: float | str | None) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return f"{value:.4g}" if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return spelling(value) or f"{value:.4g}"
 
 
 def printable(text: str) -> str:
