@@ -1,7 +1,7 @@
 """Takes every picture of the pages in docs/ from a real installation: `python docs/pictures.py [NAME ...]`.
 
 It starts `stablessm up --demo` on an empty data directory, opens Chromium, records the first run as it diverges (make-run.webp)
-and, when all runs have ended, photographs the pages.
+and photographs pages of runs that have ended.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict ca
 # file: path, colour scheme, size of the window
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "diverged-run-page.png": ("/runs/1", "light", (1280, 1900)),
-    "run-page-dark.png": ("/runs/3", "dark", (1280, 1800)),
-    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1540)),
+    "run-page-dark.png": ("/runs/3", "dark", (1280, 1740)),
+    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
 }
 
@@ -90,7 +90,11 @@ def record(page: Page, url: str, target: Path) -> None:
 
 def photograph(page: Page, address: str, target: Path) -> None:
     page.goto(address, wait_until="networkidle")
-    page.wait_for_timeout(1500)
+    drawn, still = 0, 0
+    while still < 4:  # for two seconds no further chart was drawn
+        page.wait_for_timeout(500)
+        before, drawn = drawn, page.locator(".main-svg").count()
+        still = still + 1 if 0 < before == drawn else 0
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     picture.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
 
@@ -107,9 +111,14 @@ def status(page: Page) -> str:
     return str(page.evaluate("() => document.querySelector('[data-verdict]')?.dataset.verdict ?? ''"))
 
 
-def all_ended(page: Page, url: str) -> bool:
-    runs: list[dict[str, Any]] = page.request.get(f"{url}/api/runs").json()["runs"]
-    return all(run["status"] not in ("queued", "running") for run in runs)
+def wait_for_runs(page: Page, url: str, path: str) -> None:
+    """Until the runs whose numbers are in `path` have ended."""
+    numbers = {int(number) for number in re.findall(r"\d+", path)}
+    while True:
+        runs: list[dict[str, Any]] = page.request.get(f"{url}/api/runs").json()["runs"]
+        if not any(run["id"] in numbers and run["status"] in ("queued", "running") for run in runs):
+            return
+        time.sleep(1)
 
 
 def main(names: list[str]) -> None:
@@ -130,11 +139,10 @@ def main(names: list[str]) -> None:
             page.goto(address)
             if RECORDING in names:
                 record(page, url, DOCS / RECORDING)
-            while any(name in PAGES for name in names) and not all_ended(page, url):
-                time.sleep(1)
             for name in names:
                 if name in PAGES:
                     path, scheme, (width, height) = PAGES[name]
+                    wait_for_runs(page, url, path)
                     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                     page.set_viewport_size({"width": width, "height": height})
                     photograph(page, url + path, DOCS / name)
