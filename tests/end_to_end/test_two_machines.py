@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from machines import Unavailable, network, postgres, redis_server
 from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import SeriesRow, Transition
 from server.series.reading import read_series
+from tests.end_to_end.machines import Unavailable, network, postgres, redis_server
 from tests.installation import FINAL, Installation
 
 STEPS = 400
