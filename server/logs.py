@@ -24,8 +24,8 @@ _SECRETS = (
 )
 
 
-class Lines(logging.Formatter):
-    """time, level, logger, what is `always` said, what the event carries (run, attempt, ...), msg, and a traceback last."""
+class LineFormatter(logging.Formatter):
+    """A line is: time, level, logger, the fields of `always`, those of the event (run, attempt, ...), msg, and a traceback."""
 
     def __init__(self, always: dict[str, object] | None = None, form: str | None = None) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Lines(logging.Formatter):
 def start_logging(**always: object) -> None:
     """Log to standard error; `always` is added to every line of this process."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines(always))
+    handler.setFormatter(LineFormatter(always))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
 

@@ -33,30 +33,30 @@ class UpError(Exception):
 
 
 def up(settings: Settings, *, demo: bool, say: Say) -> int:
-    """Runs until a signal, a second one included; gives the exit status. Raises UpError."""
+    """Run until SIGINT or SIGTERM and return the exit status; further signals change nothing. Raises UpError."""
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _lock(settings.data_dir) as state:
         crashed = bool(state.read().strip())  # a clean end empties the file
-        listener = _listen(settings.host, settings.port, patient=crashed)
+        listener = _listen(settings.host, settings.port, wait=crashed)
         settings = settings.model_copy(update={"port": listener.getsockname()[1]})
         url = f"http://{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else settings.host}:{settings.port}"  # noqa: S104
-        _note(state, {"pid": os.getpid(), "url": url})
+        _write_state(state, {"pid": os.getpid(), "url": url})
         token = (settings.token or load_or_create_token(settings.data_dir / "token")) if settings.auth else None
-        family = _Family(settings, listener, say)
+        children = _Children(settings, listener, say)
         try:
             # the worker's imports take longest and one core; database and server share the other
-            family.start("worker")
+            children.start("worker")
             _prepare(settings, demo=demo, say=say)
-            family.start("server")
-            family.wait_until_healthy(url)
+            children.start("server")
+            children.wait_until_healthy(url)
             say(f"StableSSM is at {url}/" + (f"?token={token}" if token else ""))
             say("Ctrl-C stops it.")
-            return family.watch()
+            return children.watch()
         finally:
             listener.close()
-            family.stop()
-            _note(state, None)
+            children.stop()
+            _write_state(state, None)
 
 
 def _prepare(settings: Settings, *, demo: bool, say: Say) -> None:
@@ -73,19 +73,19 @@ def _prepare(settings: Settings, *, demo: bool, say: Say) -> None:
         database.close()
 
 
-class _Family:
+class _Children:
     """Server and worker, each in a session of its own, so that Ctrl-C reaches them through us only."""
 
     def __init__(self, settings: Settings, listener: socket.socket, say: Say) -> None:
         self.settings, self.listener, self.say = settings, listener, say
-        self.children: dict[str, subprocess.Popen[bytes]] = {}
-        self.asked = threading.Event()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.stop_asked = threading.Event()
         self.restarts: list[float] = []
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked.set()
+        self.stop_asked.set()
 
     def start(self, name: str) -> None:
         settings = self.settings
@@ -104,15 +104,15 @@ class _Family:
             "STABLESSM_DATA": str(settings.data_root),
             "STABLESSM_BROKER_URL": settings.broker_url or "",
         }
-        self.children[name] = subprocess.Popen(
+        self.processes[name] = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, env=environment, pass_fds=inherited, start_new_session=True
         )
 
     def wait_until_healthy(self, url: str) -> None:
         host = f"127.0.0.1:{self.settings.port}"
         deadline = time.monotonic() + START_SECONDS
-        while not self.asked.is_set():
-            if self.children["server"].poll() is not None:
+        while not self.stop_asked.is_set():
+            if self.processes["server"].poll() is not None:
                 raise UpError("the server ended while it started; its last words are above")
             try:
                 with urlopen(Request(f"{url}/healthz", headers={"Host": host}), timeout=5):  # noqa: S310
@@ -124,11 +124,11 @@ class _Family:
 
     def watch(self) -> int:
         """Keeps the worker running; 0 after a signal, 1 when the server ends by itself."""
-        while not self.asked.wait(0.2):
-            if (status := self.children["server"].poll()) is not None:
+        while not self.stop_asked.wait(0.2):
+            if (status := self.processes["server"].poll()) is not None:
                 self.say(f"The server ended by itself ({_ending(status)}); stopping.")
                 return 1
-            if (status := self.children["worker"].poll()) is not None:
+            if (status := self.processes["worker"].poll()) is not None:
                 now = time.monotonic()
                 self.restarts = [t for t in self.restarts if now - t < 60] + [now]
                 if len(self.restarts) > RESTARTS_PER_MINUTE:
@@ -140,11 +140,11 @@ class _Family:
         return 0
 
     def stop(self) -> None:
-        for child in self.children.values():
+        for child in self.processes.values():
             if child.poll() is None:
                 child.terminate()
         deadline = time.monotonic() + STOP_SECONDS
-        for name, child in self.children.items():
+        for name, child in self.processes.items():
             try:
                 child.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -182,7 +182,7 @@ def _lock(data_dir: Path) -> IO[str]:
     return file
 
 
-def _note(state: IO[str], text: dict[str, object] | None) -> None:
+def _write_state(state: IO[str], text: dict[str, object] | None) -> None:
     state.seek(0)
     state.truncate()
     if text is not None:
@@ -190,10 +190,10 @@ def _note(state: IO[str], text: dict[str, object] | None) -> None:
     state.flush()
 
 
-def _listen(host: str, port: int, *, patient: bool) -> socket.socket:
+def _listen(host: str, port: int, *, wait: bool) -> socket.socket:
     # bound here, before anything is started: a taken port is an error of one line, and the address answers at once
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    deadline = time.monotonic() + (PORT_SECONDS if patient else 0.0)
+    deadline = time.monotonic() + (PORT_SECONDS if wait else 0.0)
     while True:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

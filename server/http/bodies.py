@@ -1,4 +1,4 @@
-"""What a request may carry: how large its body is, of which type, how soon it must be here."""
+"""Limits on the body of a request: its size, its type, and how long it may take to arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY_SECONDS = 15.0
 
 
 def body_refusal(request: Request) -> Response | None:
-    """The refusal of a body that announces itself as too large or of a wrong type."""
+    """The refusal of a body whose headers say that it is too large or of a wrong type; None if there is nothing to refuse."""
     length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
     if not length.isascii() or not length.isdigit():
         return render_error(request, 400, "Content-Length is not a number", field="Content-Length")

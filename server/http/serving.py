@@ -25,7 +25,7 @@ FILES = MAX_CONNECTIONS + 512  # a connection each, and what the database, the a
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "server.logs.Lines"}},
+    "formatters": {"line": {"()": "server.logs.LineFormatter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {"stablessm": {"level": "INFO"}, "uvicorn.error": {"level": "WARNING"}},

@@ -13,7 +13,7 @@ import pytest
 
 from server.database.connection import Database
 from server.database.models import Worker
-from server.logs import Lines, without_secrets
+from server.logs import LineFormatter, without_secrets
 from stablessm_core.telemetry.sinks import Flush
 from tests.worker.station import SMALL, Station
 from worker.records import TruncateRecord
@@ -73,7 +73,7 @@ def test_a_run_is_found_by_number_and_attempt_in_every_process_and_its_writes_ar
 def test_no_secret_reaches_a_line(leak: str, form: str) -> None:
     out = io.StringIO()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(Lines({"run": 1}, form))
+    handler.setFormatter(LineFormatter({"run": 1}, form))
     log = logging.Logger("x")
     log.addHandler(handler)
     log.warning("it says %s", leak, extra={"address": leak})

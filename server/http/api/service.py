@@ -1,4 +1,4 @@
-"""The service seen from outside: workers, health, readiness, metrics."""
+"""The state of the service: workers, health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def metrics(request: Request) -> PlainTextResponse:
 
 
 class Readiness:
-    """Asks the database in a thread of its own: one that hangs is waited for once, however often somebody asks."""
+    """Asks the database in a thread of its own. While one question waits for its answer, further requests wait for it too."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "readiness")
