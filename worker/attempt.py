@@ -15,7 +15,7 @@ from server.database.connection import Database
 from server.database.watchdog import guard
 from server.runs import lifecycle
 from server.settings import run_folder
-from stablessm_core.config import RunConfig
+from stablessm_core.config import parse_config
 from stablessm_core.telemetry.detectors import Alert, no_progress
 from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
@@ -31,11 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), folders and addresses."""
+    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), folders and addresses.
+
+    Raises ConfigError for a configuration that this worker does not know, such as the task of a plug-in it lacks.
+    """
 
     def __init__(self, order: Message) -> None:
         self.run_id, self.number = int(order["run_id"]), int(order["attempt"])
-        self.config = RunConfig.model_validate(order["config"])
+        self.config = parse_config(order["config"])
         self._order = order
         self._data_dir = Path(order["data_dir"])
         self._folder = run_folder(self._data_dir, self.run_id)

@@ -1,4 +1,4 @@
-"""What this machine can train with: devices, scan backends, versions. Imports torch and the trainer."""
+"""What this machine can train with: devices, scan backends, tasks, versions. Imports torch and the trainer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import torch
 
 import stablessm_core
 import stablessm_core.training.train
+from stablessm_core.tasks.loading import trainable_tasks
 
 
 def report() -> dict[str, Any]:
-    """{"devices", "backends", "versions", "threads"}; creates no CUDA context."""
+    """{"devices", "backends", "tasks", "versions", "threads"}; creates no CUDA context."""
     cuda = torch.cuda.is_available()
     triton = importlib.util.find_spec("triton") is not None
     return {
         "devices": ["cpu", "cuda"] if cuda else ["cpu"],
         "backends": ["reference", "torch", *(["triton"] if cuda and triton else [])],
+        "tasks": trainable_tasks(),
         "versions": {
             "stablessm": stablessm_core.__version__,
             "python": platform.python_version(),

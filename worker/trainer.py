@@ -39,6 +39,7 @@ def main() -> int:
     faulthandler.enable()
     start_logging()
     pipe = Pipe(socket.socket(fileno=end))
+    from stablessm_core.config import ConfigError
     from stablessm_core.training.environment import keep_freed_memory  # torch and the trainer: this takes seconds
     from worker.attempt import Attempt
     from worker.capabilities import report, warm_up
@@ -57,7 +58,12 @@ def main() -> int:
         pipe.send({"event": "failed", "reason": of_exception(error)})
         return FAILED
     start_logging(run=order["run_id"], attempt=order["attempt"])
-    attempt = Attempt(order)
+    try:
+        attempt = Attempt(order)
+    except ConfigError as error:
+        log.error("run failed: %s", error)
+        pipe.send({"event": "failed", "reason": f"this worker cannot train the run: {error}"})
+        return FAILED
     threading.Thread(target=_listen, args=(pipe, attempt), name="worker-pipe", daemon=True).start()
     threading.Thread(target=_keep_reporting, args=(pipe, attempt), name="write-reports", daemon=True).start()
     try:

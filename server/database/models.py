@@ -59,6 +59,7 @@ class Run(Base):
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     needs_cuda: Mapped[bool] = mapped_column(server_default=text("false"))
     needs_data: Mapped[str] = mapped_column(String(300), server_default="")  # data set or file a worker must have; "" for none
+    needs_task: Mapped[str] = mapped_column(String(60), server_default="")  # task a worker must have; "" for any
     queue: Mapped[str] = mapped_column(String(60), server_default="default")
     needs_gpu: Mapped[str] = mapped_column(String(60), server_default="")  # part of a GPU's name, "H200"; "" for any
     submitted_by: Mapped[int | None] = mapped_column(Id)  # token; None for the token of the settings
@@ -87,7 +88,8 @@ class Run(Base):
         Index("ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"),
         Index(  # queued runs, those alike together: the first of each kind is found without reading the others
             "ix_runs_next",
-            *(text("coalesce(submitted_by, 0)"), "priority", "queue", "needs_cuda", "needs_data", "needs_gpu", "id"),
+            *(text("coalesce(submitted_by, 0)"), "priority", "queue"),
+            *("needs_cuda", "needs_data", "needs_gpu", "needs_task", "id"),
             sqlite_where=text("status = 'queued'"),
             postgresql_where=text("status = 'queued'"),
         ),

@@ -32,7 +32,7 @@ RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__table__).scalar_subquery().label("alerts"),
     *(cast(_RUN[name], Text).label(name) for name in JSON_FIELDS),
     case((_RUN.forms.is_(None), cast(CONFIGURED, Text))).label("configured"),
-    *(_RUN[name] for name in ("needs_cuda", "needs_data", "needs_gpu")),
+    *(_RUN[name] for name in ("needs_cuda", "needs_data", "needs_gpu", "needs_task")),
 )
 _FACTS = (*PLAIN_FIELDS, "gpu", "worker", "steps", "alerts")
 _RUNS = select(*RUN_COLUMNS)
@@ -183,5 +183,6 @@ def has_reported(worker: Worker) -> bool:
 def unsuitable(run: Run | Row[Any], worker: Worker) -> str | None:
     """Why this worker cannot train the run, None if it can."""
     return misfit(
-        worker.capabilities, needs_cuda=run.needs_cuda, needs_data=run.needs_data, queue=run.queue, needs_gpu=run.needs_gpu
-    )
+        worker.capabilities, needs_cuda=run.needs_cuda, needs_data=run.needs_data, queue=run.queue, needs_gpu=run.needs_gpu,
+        needs_task=run.needs_task,
+    )  # fmt: skip

@@ -80,6 +80,7 @@ def submit(
         "needs_gpu": needs_gpu,
         "needs_cuda": config.train.device == "cuda",
         "needs_data": config.task.data_needed(),
+        "needs_task": config.task.name,
         "created_at": time.time(),
     }
     statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["idempotency_key"])

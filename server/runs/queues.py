@@ -29,7 +29,7 @@ PATIENT_SHARE = 1 / 8
 _QUEUED = Run.status == literal_column("'queued'")
 _SUBMITTER = func.coalesce(Run.submitted_by, literal_column("0"))
 # numbers first: comparing texts by the rules of a language is what costs time in an index
-_ALIKE = "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu"
+_ALIKE = "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu, {0}needs_task"
 _COLUMNS = f"r.id, {_ALIKE.format('r.')}, r.created_at"
 # PostgreSQL: from the first of one kind straight to the first of the next, one probe of the index each. SQLite would use only two
 # columns of that comparison and read the same rows again and again; one pass over the index is faster there.
@@ -54,7 +54,7 @@ _RUNNING_AND_SETTINGS = text("""
     FROM runs WHERE status = 'running' GROUP BY 1, 2
     UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues""")
 _LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
-_KIND = (_SUBMITTER, Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu)
+_KIND = (_SUBMITTER, Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu, Run.needs_task)
 _THIS_KIND = tuple_(bindparam("submitter", type_=BigInteger), *(bindparam(column.key, type_=column.type) for column in _KIND[1:]))
 _LOCKED = select(Run).limit(1).with_for_update(skip_locked=True).execution_options(populate_existing=True)
 _ROW = _LOCKED.where(Run.id == bindparam("id"))
@@ -73,6 +73,7 @@ class Head(NamedTuple):
     needs_cuda: bool
     needs_data: str
     needs_gpu: str
+    needs_task: str
     created_at: float
 
 
@@ -104,12 +105,18 @@ def serves(capabilities: Mapping[str, Any], queue: str) -> bool:
 
 
 def misfit(
-    capabilities: Mapping[str, Any], *, needs_cuda: bool, needs_data: str, queue: str = DEFAULT_QUEUE, needs_gpu: str = ""
+    capabilities: Mapping[str, Any],
+    *,
+    needs_cuda: bool,
+    needs_data: str,
+    queue: str = DEFAULT_QUEUE,
+    needs_gpu: str = "",
+    needs_task: str = "",
 ) -> str | None:
     """Why a worker with these capabilities cannot train such a run, None if it can.
 
     capabilities: {"devices": ["cpu", "cuda", ...], "data": {task or file: "ok" or what is wrong}, "gpus": [name, ...],
-    "queues": [name, ...] or None for all}. A file that is not reported at all counts as absent.
+    "queues": [name, ...] or None for all, "tasks": [name, ...] or absent for all}. A file that is not reported counts as absent.
     """
     if not serves(capabilities, queue):
         return f"it does not serve queue {queue!r}"
@@ -117,6 +124,9 @@ def misfit(
         return "it has no CUDA device"
     if needs_gpu and not any(needs_gpu.casefold() in str(name).casefold() for name in capabilities.get("gpus", ())):
         return f"it has no GPU named {needs_gpu!r}"
+    tasks = capabilities.get("tasks")
+    if needs_task and tasks is not None and needs_task not in tasks:
+        return f"it does not have the task {needs_task!r}"
     state = capabilities.get("data", {}).get(needs_data, "the worker does not have it")
     return f"data for {needs_data!r}: {state}" if needs_data and state != "ok" else None
 
@@ -184,14 +194,15 @@ def waiting(session: Session) -> dict[str, tuple[int, float]]:
     return {queue: (number, at) for queue, number, at in rows}
 
 
-def _kind(run: Run) -> tuple[int, int, str, bool, str, str]:
-    return (run.submitted_by or 0, run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu)
+def _kind(run: Run) -> tuple[int, int, str, bool, str, str, str]:
+    return (run.submitted_by or 0, run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu, run.needs_task)
 
 
 def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
     return (
         misfit(
-            capabilities, needs_cuda=head.needs_cuda, needs_data=head.needs_data, queue=head.queue, needs_gpu=head.needs_gpu
+            capabilities, needs_cuda=head.needs_cuda, needs_data=head.needs_data, queue=head.queue, needs_gpu=head.needs_gpu,
+            needs_task=head.needs_task,
         )
         is None
     )  # fmt: skip

@@ -18,6 +18,7 @@ from server.runs.queues import DEFAULT_QUEUE, misfit, serves
 from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
 from stablessm_core.config import ConfigError, RunConfig, parse_config, with_settings
+from stablessm_core.tasks.registry import TASKS
 
 MAX_GRID_RUNS = 500
 
@@ -110,8 +111,13 @@ def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Data
             problem = problem.replace(str(settings.data_root), "STABLESSM_DATA")  # where that is concerns nobody outside
             raise Invalid(problem, field=field, allowed="data that is there and whole (STABLESSM_DATA says where it lies)")
     workers = [worker for worker in workers if has_reported(worker)]
-    needs_data, needs_cuda = config.task.data_needed(), config.train.device == "cuda"
-    lacking = [misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data) for worker in workers]
+    needs_task, needs_data, needs_cuda = config.task.name, config.task.data_needed(), config.train.device == "cuda"
+    tasks = sorted({str(t) for worker in workers for t in worker.capabilities.get("tasks", TASKS)})
+    if workers and needs_task not in tasks:
+        raise Invalid(f"no worker has the task {needs_task!r}", field="task.name", allowed=", ".join(tasks))
+    lacking = [
+        misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data, needs_task=needs_task) for worker in workers
+    ]
     if lacking and None not in lacking:
         devices = sorted({str(d) for worker in workers for d in worker.capabilities.get("devices", ())})
         if needs_cuda and not any(d.startswith("cuda") for d in devices):

@@ -86,12 +86,27 @@ def test_a_run_goes_only_to_workers_of_its_queue_with_its_gpu(database: Database
     assert take(database, CPU) == far  # a worker that names no queues serves all
 
 
+def test_a_run_goes_only_to_workers_that_have_its_task_and_holds_nobody_else_up(database: Database) -> None:
+    (first,), (second,) = put(database), put(database)
+    with database.write() as session:
+        session.get_one(Run, first).needs_task = "echo"
+    assert take(database, CPU | {"tasks": ["polynomial_memory"]}) == second
+    assert take(database, CPU | {"tasks": ["polynomial_memory"]}) is None
+    assert take(database, CPU | {"tasks": ["polynomial_memory", "echo"]}) == first
+
+
 @pytest.mark.parametrize(
     ("place", "reason"),
-    [({"queue": "far"}, "it does not serve queue 'far'"), ({"needs_gpu": "H200"}, "it has no GPU named 'H200'"), ({}, None)],
+    [
+        ({"queue": "far"}, "it does not serve queue 'far'"),
+        ({"needs_gpu": "H200"}, "it has no GPU named 'H200'"),
+        ({"needs_task": "echo"}, "it does not have the task 'echo'"),
+        ({"needs_task": "digits"}, None),
+        ({}, None),
+    ],
 )
-def test_a_misfit_of_queue_or_gpu_says_why(place: dict[str, Any], reason: str | None) -> None:
-    known = CPU | {"queues": ["default"], "gpus": ["NVIDIA A100"]}
+def test_a_misfit_of_queue_gpu_or_task_says_why(place: dict[str, Any], reason: str | None) -> None:
+    known = CPU | {"queues": ["default"], "gpus": ["NVIDIA A100"], "tasks": ["digits"]}
     assert queues.misfit(known, needs_cuda=False, needs_data="", **place) == reason
 
 
