@@ -41,7 +41,7 @@ from stablessm_core.training.checkpoint import (
 )
 from stablessm_core.training.environment import describe, pick_device
 from stablessm_core.training.execution import prepare
-from stablessm_core.training.optimizer import build_optimizer, lr_factor
+from stablessm_core.training.optimizer import AdamW, build_optimizer, lr_factor
 from stablessm_core.training.step import TrainingStep, autocast
 
 Status = Literal["finished", "diverged", "cancelled", "drained"]
@@ -95,84 +95,109 @@ def train(
     """
     device = pick_device(config.train.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        return _train(config, device, sink, data_root, checkpoint_dir, resume, should_stop, on_ready)
+        checkpoint = _load(resume, config) if resume is not None else None
+        run = _build(config, device, sink, data_root, checkpoint_dir)
+        try:
+            if checkpoint is not None:
+                _resume(run, checkpoint, resume)
+            batches = Feed(run.task, config.train.batch_size, config.train.seed, device)
+            step = _prepare_step(run, batches, on_ready)
+            if config.train.on_nonfinite == "rollback" and run.progress.last is None:
+                _save(run)
+            _train_steps(run, step, batches, should_stop)
+        finally:
+            complete = run.recorder.close()
+        return _outcome(run, complete=complete)
 
 
-def _train(
-    config: RunConfig,
-    device: torch.device,
-    sink: Sink,
-    data_root: Path,
-    checkpoint_dir: Path,
-    resume: Path | None,
-    should_stop: Callable[[], str | None],
-    on_ready: Callable[[dict[str, Any]], None] | None,
-) -> Outcome:
+@dataclass
+class _Run:
+    """What one run is trained with, and how far it has come. `fatal` and `stopped` say why it ended early."""
+
+    config: RunConfig
+    device: torch.device
+    task: Task
+    model: nn.Module
+    optimizer: AdamW
+    probe: Probe
+    recorder: Recorder
+    checkpoint_dir: Path
+    progress: _Progress = field(default_factory=_Progress)
+    results: dict[str, float | None] = field(default_factory=dict)  # of the last evaluation
+    fatal: Alert | None = None
+    stopped: str | None = None  # what `should_stop` said: "cancel" or "drain"
+
+
+def _build(config: RunConfig, device: torch.device, sink: Sink, data_root: Path, checkpoint_dir: Path) -> _Run:
     task = get_task(config.task, data_root)
     model = build_model(config, task).to(device)
     optimizer = build_optimizer(model, config.optimizer)
     torch.manual_seed(config.train.seed)  # dropout
     probe = Probe(model, all_eigenvalues=config.telemetry.all_eigenvalues)
-    progress = _Progress()
-    earlier = _load(resume, config) if resume is not None else None
     recorder = make_recorder(config, task, probe, sink, device)
-    try:
-        if earlier is not None:
-            recorder.restore_levels(restore_training(earlier, model, optimizer))
-            progress = _Progress(earlier.step, **earlier.state["progress"], last=resume)
-        feed = Feed(task, config.train.batch_size, config.train.seed, device)
-        training = TrainingStep(
-            model,
-            task,
-            optimizer,
-            probe,
-            recorder.ring,
-            batch=feed(progress.step + 1),
-            precision=config.train.precision,
-            grad_clip=config.optimizer.grad_clip,
-        )
-        ahead, loop = config.train.steps - progress.step, config.train.scan_backend == "reference"
-        execution = prepare(training, config.train.execution, steps=ahead, loop=loop)
-        if on_ready is not None:
-            on_ready(describe(config, task, model, optimizer, device, execution))
+    return _Run(config, device, task, model, optimizer, probe, recorder, checkpoint_dir)
 
-        steps, fatal, asked = config.train.steps, None, None
-        results: dict[str, float | None] = {}
-        if config.train.on_nonfinite == "rollback" and progress.last is None:
-            _save(config, progress, model, optimizer, recorder, checkpoint_dir)
-        if progress.step == steps:
-            results = evaluate(model, task, config, device)
 
-        while progress.step < steps and not asked:
-            progress.step += 1
-            step = progress.step
-            training.feed(*feed(step), progress.lr_scale * lr_factor(config.optimizer, step, steps))
-            training.run()
-            recorder.recorded(step)
+def _resume(run: _Run, checkpoint: Checkpoint, path: Path | None) -> None:
+    run.recorder.restore_levels(restore_training(checkpoint, run.model, run.optimizer))
+    run.progress = _Progress(checkpoint.step, **checkpoint.state["progress"], last=path)
 
-            asked = should_stop()
-            evaluating = step == steps or (config.train.eval_every > 0 and step % config.train.eval_every == 0)
-            every = config.train.checkpoint_every
-            saving = step == steps or (every > 0 and step % every == 0) or asked is not None
-            if (evaluating or saving) and not recorder.drain():  # waits: a fatal step is known from here on
-                log.warning("the telemetry sink did not take the steps up to %d in time", step)
-            if recorder.fatal is not None:
-                if config.train.on_nonfinite == "rollback" and progress.rollbacks < config.train.max_rollbacks:
-                    _roll_back(config, progress, recorder.fatal, model, optimizer, recorder, checkpoint_dir)
-                    continue
-                fatal = recorder.fatal
-                break
-            if evaluating:
-                with recorder.pause():
-                    results = evaluate(model, task, config, device)
-                recorder.log(step, names.EVAL, {name: value for name, value in results.items() if value is not None})
-            if saving:
-                _save(config, progress, model, optimizer, recorder, checkpoint_dir)
-    finally:
-        complete = recorder.close()
-    ended: dict[str | None, Status] = {"cancel": "cancelled", "drain": "drained"}
-    status: Status = "diverged" if fatal else "finished" if progress.step == steps else ended[asked]
-    return _outcome(status, progress, recorder, results, fatal, complete=complete)
+
+def _prepare_step(run: _Run, batches: Feed, on_ready: Callable[[dict[str, Any]], None] | None) -> TrainingStep:
+    """The training step, launched in the fastest way that works here. Tells `on_ready` the environment of the run."""
+    config = run.config
+    step = TrainingStep(
+        run.model,
+        run.task,
+        run.optimizer,
+        run.probe,
+        run.recorder.ring,
+        batch=batches(run.progress.step + 1),
+        precision=config.train.precision,
+        grad_clip=config.optimizer.grad_clip,
+    )
+    ahead, loop = config.train.steps - run.progress.step, config.train.scan_backend == "reference"
+    execution = prepare(step, config.train.execution, steps=ahead, loop=loop)
+    if on_ready is not None:
+        on_ready(describe(config, run.task, run.model, run.optimizer, run.device, execution))
+    return step
+
+
+def _train_steps(run: _Run, training: TrainingStep, batches: Feed, should_stop: Callable[[], str | None]) -> None:
+    """The loop: train, then evaluate, save and roll back where it is time to. Ends with the last step, `fatal` or `stopped`."""
+    settings, progress, recorder = run.config.train, run.progress, run.recorder
+    steps = settings.steps
+    if progress.step == steps:  # resumed after its last step
+        run.results = evaluate(run.model, run.task, run.config, run.device)
+
+    while progress.step < steps and run.stopped is None:
+        progress.step += 1
+        step = progress.step
+        training.feed(*batches(step), progress.lr_scale * lr_factor(run.config.optimizer, step, steps))
+        training.run()
+        recorder.recorded(step)
+
+        run.stopped = should_stop()
+        evaluating = step == steps or _is_due(step, settings.eval_every)
+        saving = step == steps or _is_due(step, settings.checkpoint_every) or run.stopped is not None
+        if (evaluating or saving) and not recorder.drain():  # waits: a fatal step is known from here on
+            log.warning("the telemetry sink did not take the steps up to %d in time", step)
+        if recorder.fatal is not None:
+            if settings.on_nonfinite == "rollback" and progress.rollbacks < settings.max_rollbacks:
+                _roll_back(run, recorder.fatal)
+                continue
+            run.fatal = recorder.fatal
+            break
+        if evaluating:
+            with recorder.pause():
+                run.results = evaluate(run.model, run.task, run.config, run.device)
+            recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
+        if saving:
+            _save(run)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 @torch.no_grad()
@@ -224,22 +249,16 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
     )
 
 
-def _save(
-    config: RunConfig,
-    progress: _Progress,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    recorder: Recorder,
-    directory: Path,
-) -> None:
+def _save(run: _Run) -> None:
+    progress, recorder = run.progress, run.recorder
     with recorder.pause():
         state = {
-            "config": config.model_dump(mode="json"),
+            "config": run.config.model_dump(mode="json"),
             "progress": {"lr_scale": progress.lr_scale, "rollbacks": progress.rollbacks, "seconds": progress.elapsed()},
             "torch": torch.__version__,
         }
-        tensors = training_tensors(model, optimizer, recorder.levels())
-        progress.last, sha256 = save_checkpoint(directory, progress.step, tensors, state, needed=recorder.checkpoints_needed())
+        tensors, needed = training_tensors(run.model, run.optimizer, recorder.levels()), recorder.checkpoints_needed()
+        progress.last, sha256 = save_checkpoint(run.checkpoint_dir, progress.step, tensors, state, needed=needed)
     recorder.checkpoint(progress.step, progress.last, sha256)
 
 
@@ -258,41 +277,26 @@ def _load(path: Path, config: RunConfig) -> Checkpoint:
     return checkpoint
 
 
-def _roll_back(
-    config: RunConfig,
-    progress: _Progress,
-    fatal: Alert,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    recorder: Recorder,
-    directory: Path,
-) -> None:
+def _roll_back(run: _Run, fatal: Alert) -> None:
+    """Go on from the newest checkpoint with a lower learning rate; what was recorded after it is deleted."""
+    progress = run.progress
     assert progress.last is not None
     checkpoint = load_checkpoint(progress.last)
-    levels = restore_training(checkpoint, model, optimizer)
+    levels = restore_training(checkpoint, run.model, run.optimizer)
     progress.step = checkpoint.step
     progress.rollbacks += 1
-    progress.lr_scale *= config.train.rollback_lr_factor
+    progress.lr_scale *= run.config.train.rollback_lr_factor
     reason = (
         f"step {fatal.step}: {fatal.message}; back to step {checkpoint.step} with learning rates x {progress.lr_scale:g} "
-        f"(rollback {progress.rollbacks} of {config.train.max_rollbacks})"
+        f"(rollback {progress.rollbacks} of {run.config.train.max_rollbacks})"
     )
-    recorder.truncate(checkpoint.step, reason, levels)
-    # the same step again, now with the lower rate: a run resumed from here does not repeat the divergence
-    _save(config, progress, model, optimizer, recorder, directory)
-    alert = ROLLED_BACK.alert(step=fatal.step, message=reason, series=names.TRAIN_LOSS)
-    recorder.alert(checkpoint.step, alert)
+    run.recorder.truncate(checkpoint.step, reason, levels)
+    _save(run)  # the same step again, now with the lower rate: a run resumed from here does not repeat the divergence
+    run.recorder.alert(checkpoint.step, ROLLED_BACK.alert(step=fatal.step, message=reason, series=names.TRAIN_LOSS))
 
 
-def _outcome(
-    status: Status,
-    progress: _Progress,
-    recorder: Recorder,
-    results: dict[str, float | None],
-    fatal: Alert | None,
-    *,
-    complete: bool,
-) -> Outcome:
+def _outcome(run: _Run, *, complete: bool) -> Outcome:
+    progress, recorder, results, fatal = run.progress, run.recorder, run.results, run.fatal
     result = {
         "train_loss": recorder.latest.get(names.TRAIN_LOSS),
         "eval_loss": results.get(names.EVAL_LOSS),
@@ -304,6 +308,12 @@ def _outcome(
         "telemetry_errors": recorder.errors + (0 if complete else 1),
     }
     if fatal is None:
-        return Outcome(status, progress.step, result)
+        return Outcome(_status(run), progress.step, result)
     where = {"step": fatal.step, "layer": fatal.layer, "eigenvalue": fatal.eigenvalue, "tensor": fatal.tensor}
-    return Outcome(status, fatal.step, result, where | {"value": None if fatal.value is None else as_text(fatal.value)})
+    return Outcome("diverged", fatal.step, result, where | {"value": None if fatal.value is None else as_text(fatal.value)})
+
+
+def _status(run: _Run) -> Status:
+    if run.progress.step == run.config.train.steps:
+        return "finished"  # also when it was asked to stop during its last step
+    return "cancelled" if run.stopped == "cancel" else "drained"
