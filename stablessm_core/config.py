@@ -21,6 +21,7 @@ from stablessm_core.telemetry.detectors.registry import SETTINGS
 
 MAX_STATES = 2**20  # n_layers * d_state: eigenvalues one run may own
 MAX_PARAMETERS = 2**31
+ActivationName = Literal["tanh", "gelu", "silu", "relu", "identity"]
 MAX_ACTIVATIONS = 2**33  # batch_size * length * max(d_model, d_state) * n_layers, numbers kept for backward
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Model(Section, defer_build=True):
         description="Initial eigenvalues run over this interval, spaced so that log(distance to the boundary) is even; the "
         "same for every map. Default (0.5, 0.99) in discrete time, (-0.99, -0.2) in continuous time.",
     )
-    activation: Literal["tanh", "gelu", "silu", "relu", "identity"] = Field("tanh", description="act, applied to the states.")
+    activation: ActivationName = Field("tanh", description="act, applied to the states.")
     mlp_expansion: int = Field(2, ge=0, le=16, description="Hidden width of the gated MLP over d_model; 0 leaves it out.")
     dropout: float = Field(0.0, ge=0, lt=1, description="After each layer and each MLP.")
 

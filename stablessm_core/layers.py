@@ -6,12 +6,12 @@ StableSSM (arXiv 2311.14495), equations 1 and 2: dh/dt = Lambda h + B x, y = C a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stablessm_core.activations import ACTIVATIONS
 from stablessm_core.discretization import input_gain
 from stablessm_core.fused.choice import MODES, Choice, choose
 from stablessm_core.fused.operator import fused_layer
@@ -20,19 +20,6 @@ from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.reparameterization import Reparameterization, initial_eigenvalues
 from stablessm_core.scan import linear_scan
 from stablessm_core.telemetry.watch import Watched
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "relu": torch.relu,
-    "identity": _identity,
-}
 
 
 class StableSSM(nn.Module):
@@ -112,7 +99,7 @@ class StableSSM(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             h = linear_scan(lambda_bar, driven.to(lambda_bar.dtype), backend=self.scan_backend)
         self.last_state = h[:, -1].detach().clone()  # a view would keep all of h alive
-        return functional.linear(ACTIVATIONS[self.activation](h), self.C) + self.D * x
+        return functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x
 
     def choice(self, device: torch.device, steps: int) -> Choice:
         """Fused or not on this device for inputs of `steps` = batch x length."""
@@ -138,7 +125,7 @@ class StableSSM(nn.Module):
         lambda_bar, gain = self._transition()
         driven = functional.linear(x_t, gain[:, None] * self.B)
         h = lambda_bar * state + driven.to(lambda_bar.dtype)
-        return functional.linear(ACTIVATIONS[self.activation](h), self.C) + self.D * x_t, h
+        return functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x_t, h
 
     def initial_state(self, batch: int) -> Tensor:
         """h_0 = 0, (batch, d_state)."""

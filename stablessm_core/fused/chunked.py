@@ -5,34 +5,16 @@ The backward pass makes the states of each piece again from the one that was kep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stablessm_core.activations import ACTIVATIONS
 from stablessm_core.scan import linear_scan
 
 PIECE = 128
-
-aten = torch.ops.aten
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh": torch.tanh,
-    "gelu": functional.gelu,
-    "silu": functional.silu,
-    "relu": torch.relu,
-    "identity": lambda h: h,
-}
-
-# (gradient of z = act(h), h, z) -> gradient of h
-DERIVATIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "tanh": lambda grad, _h, z: aten.tanh_backward(grad, z),
-    "gelu": lambda grad, h, _z: aten.gelu_backward(grad, h),
-    "silu": lambda grad, h, _z: aten.silu_backward(grad, h),
-    "relu": lambda grad, _h, z: aten.threshold_backward(grad, z, 0),
-    "identity": lambda grad, _h, _z: grad,
-}
 
 
 def piece(_d_model: int) -> int:
@@ -52,7 +34,7 @@ def forward(
     for i, piece in enumerate(_pieces(length)):
         before[:, i] = state
         h = _states(a, B, x[:, piece], state)
-        torch.addcmul(_product(ACTIVATIONS[activation](h), C), D, x[:, piece], out=y[:, piece])
+        torch.addcmul(_product(ACTIVATIONS[activation].act(h), C), D, x[:, piece], out=y[:, piece])
         state = h[:, -1]
     return y, state.clone(), before
 
@@ -68,8 +50,8 @@ def backward(
     for i, piece in reversed(list(enumerate(_pieces(x.shape[1])))):
         x_i, grad_i = x[:, piece], grad[:, piece]
         h = _states(a, B, x_i, before[:, i])
-        z = ACTIVATIONS[activation](h)
-        g = DERIVATIVES[activation](_product(grad_i, C.t()).to(h.dtype), h, z)
+        z = ACTIVATIONS[activation].act(h)
+        g = ACTIVATIONS[activation].gradient(_product(grad_i, C.t()).to(h.dtype), h, z)
         g[:, -1] += after
         g = linear_scan(a, g, reverse=True)
         torch.add(_product(g, B.t()), D * grad_i, out=dx[:, piece])

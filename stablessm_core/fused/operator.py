@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from stablessm_core import scan
+from stablessm_core.activations import ACTIVATIONS
 
 MODULES = {"torch": "stablessm_core.fused.chunked", "triton": "stablessm_core.fused.triton_layer"}
-ACTIVATIONS = ("tanh", "gelu", "silu", "relu", "identity")
 
 
 def fused_layer(

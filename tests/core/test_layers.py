@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from stablessm_core import layers
-from stablessm_core.layers import ACTIVATIONS, StableSSM
+from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.layers import StableSSM
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.telemetry.watch import Watchable
@@ -51,7 +52,7 @@ def test_the_layer_is_the_papers_recurrence(time: str, activation: str) -> None:
     h, outputs = torch.zeros(2, 10, dtype=torch.float64), []
     for t in range(20):
         h = lambda_bar * h + x[:, t] @ B_bar.T
-        outputs.append(ACTIVATIONS[activation](h) @ layer.C.T + layer.D * x[:, t])
+        outputs.append(ACTIVATIONS[activation].act(h) @ layer.C.T + layer.D * x[:, t])
     torch.testing.assert_close(layer(x), torch.stack(outputs, 1), rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(layer.eigenvalues(), lambda_bar.detach())
 

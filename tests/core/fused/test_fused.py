@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stablessm_core.config import RunConfig
+from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.config import ActivationName, RunConfig
 from stablessm_core.fused import choice
-from stablessm_core.fused.operator import ACTIVATIONS, fused_layer, layer_outputs
-from stablessm_core.layers import ACTIVATIONS as LAYER_ACTIVATIONS
+from stablessm_core.fused.operator import fused_layer, layer_outputs
 from stablessm_core.layers import StableSSM
 from stablessm_core.model import build_model
 from stablessm_core.reparameterization import get_reparameterization
@@ -247,5 +248,5 @@ def test_what_does_not_fit_is_refused(changed: dict[str, object], error: type[Ex
         fused_layer(**(given | changed))
 
 
-def test_the_layer_and_the_operator_know_the_same_activations() -> None:
-    assert set(ACTIVATIONS) == set(LAYER_ACTIVATIONS)
+def test_every_activation_of_the_configuration_has_its_functions() -> None:
+    assert set(ACTIVATIONS) == set(get_args(ActivationName))
