@@ -52,7 +52,7 @@ CONFIG: dict[str, Any] = {
     "toImageButtonOptions": {"format": "svg"},
 }
 
-# in the order of GET /api/figures
+# in the order of GET /api/figures and of the run page
 CHARTS: dict[str, Chart] = {
     chart.name: chart
     for chart in (
@@ -61,11 +61,11 @@ CHARTS: dict[str, Chart] = {
         grad_over_weight_heatmap.CHART,
         eigenvalue.CHART,
         boundary_distance.CHART,
-        weight.CHART,
         accuracy.CHART,
         grad_norm.CHART,
         lr.CHART,
         throughput.CHART,
+        weight.CHART,
         compare_loss.CHART,
         compare_max_ratio.CHART,
         compare_ranges.CHART,
@@ -92,6 +92,16 @@ def _spec(chart: str) -> dict[str, Any]:
     return figure
 
 
+def small_charts() -> list[Chart]:
+    """Those of a run page that no template places."""
+    return [chart for chart in CHARTS.values() if chart.scope in ("run", "layer") and not chart.placed]
+
+
+def series_of(chart: str) -> list[str]:
+    """Names of the series that the chart shows."""
+    return sorted({trace["meta"]["series"] for trace in spec(chart)["data"] if trace["meta"].get("series")})
+
+
 def catalogue() -> dict[str, dict[str, Any]]:
     """All charts for GET /api/figures, JSON-ready: title, meaning, scope, the series it needs, the figure without data."""
     return {
@@ -99,7 +109,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
             "title": chart.title,
             "meaning": chart.meaning,
             "scope": chart.scope,
-            "series": sorted({t["meta"]["series"] for t in spec(name)["data"] if t["meta"].get("series")}),
+            "series": series_of(name),
             "figure": spec(name),
             "config": CONFIG,
         }

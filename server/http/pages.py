@@ -30,6 +30,7 @@ from server.runs import answers
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
 from stablessm_core.maps import MAPS
+from web.figures import series_of, small_charts
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -88,6 +89,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
     with database.read() as session:
         shown = run_shown(session, run_id, settings.lease_seconds)
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
+    context |= {"small_charts": small_charts(), "series_of": series_of}
     if form := _form_in_question(shown, context["series"]["series"]):
         context |= {"form": form, "guarded": MAPS[form["map"]].guarded, "stable_maps": stable_maps(form["time"])}
     title = shown["name"] or f"Run {run_id}"

@@ -124,6 +124,7 @@ RANGE = {
     "finite": 9,
     "total": 10,
 }
+CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of}
 GROUP = {
     "key": {"optimizer.lr": 0.1},
     "runs": [7],
@@ -157,6 +158,7 @@ def page(name: str) -> Tags:
             "form": run["forms"][0],
             "guarded": True,
             "stable_maps": STABLE,
+            **CHARTS,
         },
         "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
         "sweep.html": {"sweep": sweep},
@@ -238,7 +240,7 @@ def test_run_page_says_without_scripts_what_went_wrong_and_what_would_not() -> N
     direct = Form.of_map("direct", "discrete").data
     run = a_run(status="diverged", divergence=LOST, forms=[direct])
     context = {"series": SERIES, "alerts": {"alerts": []}, "form": direct, "guarded": False, "stable_maps": STABLE}
-    tags = render("run.html", run=run, **context)
+    tags = render("run.html", run=run, **context, **CHARTS)
     assert "Stable instead: best G/|w| 2 exp G/|w| 21.6" in re.sub(r"\s+", " ", tags.text)
     assert "/new?clone=7&set=model.reparameterization.name=best" in [a["href"] for a in tags.all("href")]
 
@@ -254,6 +256,21 @@ def test_every_chart_on_a_page_is_defined() -> None:
     named = {attrs["data-chart"] for name in PAGES for attrs in page(name).all("data-chart")}
     assert named <= set(figures.CHARTS)
     assert {"loss", "grad_over_weight", "grad_over_weight_heatmap", "eigenvalue", "boundary_distance"} <= named
+
+
+def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
+    def shown(series: list[str]) -> dict[str, bool]:
+        catalogue = {"series": [SERIES["series"][0] | {"name": name} for name in series]}
+        tags = render("run.html", run=a_run(), series=catalogue, alerts={"alerts": []}, **CHARTS).tags
+        frames = [attrs for tag, attrs in tags if tag == "figure"]
+        charts = [str(attrs["data-chart"]) for _, attrs in tags if "data-chart" in attrs]
+        return {name: "hidden" not in frame for name, frame in zip(charts, frames, strict=True)}
+
+    small = [chart.name for chart in figures.small_charts()]
+    without, with_accuracy = shown(["train/loss", "eval/loss"]), shown(["train/loss", "eval/loss", "eval/accuracy"])
+    assert [name for name in without if name in small] == small
+    assert [name for name, is_shown in without.items() if not is_shown] == ["accuracy"]
+    assert all(with_accuracy.values())
 
 
 def test_empty_list_says_what_to_do_next() -> None:

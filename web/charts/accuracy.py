@@ -11,4 +11,5 @@ CHART = Chart(
     meaning="Share of right answers on the evaluation split.",
     scope="run",
     build=lambda: scalar("eval/accuracy", "accuracy", y_range=[0, 1.02]),
+    optional=True,
 )

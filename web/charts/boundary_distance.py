@@ -12,4 +12,5 @@ CHART = Chart(
     scope="layer",
     build=lambda: eigenvalues("boundary_distance", "1 - |eigenvalue|", y_type="log"),
     alerts=("ssm/{layer}/boundary_distance",),
+    placed=True,
 )

@@ -12,4 +12,5 @@ CHART = Chart(
     scope="layer",
     build=lambda: eigenvalues("eigenvalue", "eigenvalue", boundary=1.0),
     alerts=("ssm/{layer}/eigenvalue", "ssm/{layer}/weight"),
+    placed=True,
 )

@@ -12,4 +12,5 @@ CHART = Chart(
     scope="run",
     build=lambda: scalar("optim/grad_norm", "gradient norm", y_type="log"),
     alerts=("optim/grad_norm",),
+    caption="before clipping",
 )

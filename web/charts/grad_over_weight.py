@@ -12,4 +12,5 @@ CHART = Chart(
     scope="layer",
     build=lambda: eigenvalues("grad_over_weight", "|grad| / |w|", y_type="log", legend=True),
     alerts=("ssm/{layer}/grad_over_weight",),
+    placed=True,
 )

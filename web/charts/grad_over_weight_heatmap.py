@@ -39,4 +39,5 @@ CHART = Chart(
     scope="layer",
     build=build,
     alerts=("ssm/{layer}/grad_over_weight",),
+    placed=True,
 )

@@ -20,4 +20,5 @@ CHART = Chart(
     scope="run",
     build=build,
     alerts=("train/loss", "eval/loss", ""),  # "": alerts about the run as a whole
+    placed=True,
 )

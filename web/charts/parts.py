@@ -15,7 +15,10 @@ Figure = Any
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One chart: `scope` says what it is drawn for, `alerts` on which series an alert is shown here."""
+    """One chart: `scope` says what it is drawn for, `alerts` on which series an alert is shown here.
+
+    A chart of a run or a layer stands in the row of small charts of a run page, with `caption` beside its title, unless `placed`.
+    """
 
     name: str
     title: str
@@ -23,6 +26,9 @@ class Chart:
     scope: str  # run, layer, compare, theory
     build: Callable[[], Figure]
     alerts: tuple[str, ...] = ()
+    caption: str = ""
+    placed: bool = False  # a template names it, where it has a place of its own
+    optional: bool = False  # some runs never record its series: their pages do not show it
 
 
 def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: str = "linear", **layout: Any) -> Figure:

@@ -11,4 +11,5 @@ CHART = Chart(
     meaning="Sequence steps trained per second.",
     scope="run",
     build=lambda: scalar("train/tokens_per_second", "tokens / s", from_zero=True),
+    caption="tokens per second",
 )

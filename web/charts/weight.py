@@ -7,9 +7,10 @@ from web.charts.shapes import eigenvalues
 
 CHART = Chart(
     name="weight",
-    title="Weights",
+    title="Weights w",
     meaning="Trainable weight w behind each eigenvalue.",
     scope="layer",
     build=lambda: eigenvalues("weight", "w"),
     alerts=("ssm/{layer}/weight",),
+    caption="of the chosen layer",
 )

@@ -49,8 +49,18 @@ export class RunCharts {
     if (names === null || names.some((name) => name.startsWith("ssm/"))) this.pick();
     for (const chart of this.charts) {
       const shows = names === null || this.series(chart).some((name) => names.includes(name));
+      if (shows) this.reveal(chart);
       if (shows && !(names && this.zoomed.has(chart))) chart.refresh(drawn);
     }
+  }
+
+  /**
+   * Shows a chart that the page left out because the run had not recorded its series when the page was made.
+   * @param {Chart} chart
+   */
+  reveal(chart) {
+    const figure = chart.element.closest("figure");
+    if (figure?.hidden && this.series(chart).some((name) => this.model.stores.has(name))) figure.hidden = false;
   }
 
   reset() {
