@@ -101,7 +101,7 @@ def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[
             trace[field] = trace.get(field, "").replace("{" + word + "}", text)
     if item.get("color"):
         trace["meta"]["color"] = item["color"]
-    color = colors.get(trace["meta"].get("color", ""))
+    color = colors.get(trace["meta"].get("color", "")) or (item.get("color") and colors.get("muted"))  # a map may have no colour
     for part in ("line", "marker"):
         if color and "color" in trace.get(part, {}):
             trace[part]["color"] = color

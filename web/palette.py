@@ -1,7 +1,8 @@
 """Colours that mean something, once: a map or a role has the same colour in every chart and on every page.
 
 Light-mode values; static/colors.css holds the same names for both modes (a test compares). After Wong's and Tol's
-colour-blind-safe sets; the dash pattern repeats the distinction for those who see no colours at all.
+colour-blind-safe sets; the dash pattern repeats the distinction for those who see no colours at all. A map that has no colour
+here is drawn in `muted`.
 """
 
 COLORS = {

@@ -160,7 +160,7 @@ def workers(request: Request, database: DatabaseDep, settings: SettingsDep) -> R
 
 @router.get("/theory")
 def theory(request: Request) -> Response:
-    return _pages(request).render("theory.html", title="Theory", figures=theory_figures())
+    return _pages(request).render("theory.html", title="Theory", figures=theory_figures(), maps=MAPS.values())
 
 
 @router.get("/docs")

@@ -75,4 +75,9 @@ class BestDiscrete(_Best, Discrete):
         return self._weight(1 - lambda_)
 
 
-MAP = Map("best", in_times(BestContinuous, BestDiscrete), guarded=True)
+MAP = Map(
+    "best",
+    in_times(BestContinuous, BestDiscrete),
+    guarded=True,
+    stable_by="the map, with G_f/|w| = 2a everywhere (discrete: where λ ≥ 0)",
+)

@@ -62,4 +62,4 @@ class ClipDiscrete(Discrete):
         return lambda_
 
 
-MAP = Map("clip", in_times(ClipContinuous, ClipDiscrete), guarded=False)
+MAP = Map("clip", in_times(ClipContinuous, ClipDiscrete), guarded=False, stable_by="the clip; no gradient beyond it")

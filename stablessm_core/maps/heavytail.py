@@ -34,4 +34,9 @@ class HeavytailDiscrete(DiscreteFromRate):
         return self.xp.abs(self.derivative(w)) / self.xp.expm1(-r) / self.xp.expm1(-r)
 
 
-MAP = Map("heavytail", in_times(HeavytailContinuous, HeavytailDiscrete), guarded=True)
+MAP = Map(
+    "heavytail",
+    in_times(HeavytailContinuous, HeavytailDiscrete),
+    guarded=True,
+    stable_by="the map, with a slow approach to the boundary",
+)

@@ -162,11 +162,13 @@ class Map:
     """One map. `forms`: its formulas by kind of time, where it has them.
 
     guarded: f nears the stability boundary ever more slowly and no weight reaches it; a cut such as relu's or clip's is no guard.
+    stable_by: what keeps it stable, for people; "the map" or "nothing" without.
     """
 
     name: str
     forms: Mapping[str, type[Formulas]]
     guarded: bool
+    stable_by: str = ""
 
 
 def in_times(*forms: type[Formulas]) -> dict[str, type[Formulas]]:

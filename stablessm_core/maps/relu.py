@@ -45,4 +45,4 @@ class ReluDiscrete(DiscreteFromRate):
         return xp.where(w > 0, xp.exp(-v) / xp.expm1(-v) / xp.expm1(-v), zero)
 
 
-MAP = Map("relu", in_times(ReluContinuous, ReluDiscrete), guarded=False)
+MAP = Map("relu", in_times(ReluContinuous, ReluDiscrete), guarded=False, stable_by="may sit on the boundary; no gradient there")

@@ -114,6 +114,12 @@ def test_names_with_markup_stay_text() -> None:
     assert trace["line"] == {"color": "#123456", "dash": "dot", "width": 1.5}
 
 
+def test_a_map_without_a_colour_of_its_own_is_grey() -> None:
+    items = [{"key": "7", "label": "mine", "color": "map-mine", "dash": "dot"}]
+    data = {"7:train/loss": {"step": np.arange(2.0), "value": np.ones(2, np.float32)}}
+    assert bind(spec("compare_loss"), data, items=items, colors=COLORS)["data"][0]["line"]["color"] == COLORS["muted"]
+
+
 def test_median_of_a_step_ignores_what_is_not_finite() -> None:
     value = np.array([[1, np.nan, 5, 3], [np.inf, 2, 4, np.nan], [np.nan] * 4], np.float32)
     traces = bind(spec("weight"), {"ssm/0/weight": {"step": np.arange(3.0), "value": value}})["data"]

@@ -188,7 +188,7 @@ def page(name: str) -> Tags:
             ],
         },
         "alerts.html": {"alerts": {"alerts": [ALERT]}},
-        "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}},
+        "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}, "maps": MAPS.values()},
         "login.html": {"error": EVIL, "next": EVIL},
         "error.html": {"error": {"code": "not_found", "message": EVIL, "field": EVIL, "allowed": EVIL}},
     }
@@ -271,6 +271,12 @@ def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
     assert [name for name in without if name in small] == small
     assert [name for name, is_shown in without.items() if not is_shown] == ["accuracy"]
     assert all(with_accuracy.values())
+
+
+def test_theory_page_has_a_row_for_every_map() -> None:
+    tags = page("theory.html")
+    assert [attrs["data-map"] for attrs in tags.all("data-map")] == list(MAPS)
+    assert "-1/(a w^2 + b)1 - 1/(a w^2 + b)" in re.sub(r"\s*\n\s*", "", tags.text)
 
 
 def test_empty_list_says_what_to_do_next() -> None:

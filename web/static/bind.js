@@ -68,7 +68,7 @@ function copy(template, item, colors) {
     }
   }
   if (item?.color) trace.meta.color = item.color;
-  const color = colors[trace.meta.color ?? ""];
+  const color = colors[trace.meta.color ?? ""] ?? (item?.color && colors.muted); // a map need not have a colour of its own
   for (const part of [trace.line, trace.marker]) {
     if (color && part?.color) part.color = color;
   }

@@ -32,7 +32,7 @@ function curves(compare) {
 function drawKeys(items) {
   for (const { key, color, dash } of items) {
     const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-    const look = { x1: 0, y1: 4, x2: 28, y2: 4, stroke: `var(--${color})`, "stroke-width": 2.5, "stroke-dasharray": DASHES[dash] };
+    const look = { x1: 0, y1: 4, x2: 28, y2: 4, stroke: `var(--${color}, var(--muted))`, "stroke-width": 2.5, "stroke-dasharray": DASHES[dash] };
     for (const [name, value] of Object.entries(look)) line.setAttribute(name, String(value));
     document.querySelector(`[data-key="${key}"]`)?.replaceChildren(line);
   }

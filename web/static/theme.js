@@ -1,14 +1,21 @@
 // Colours and layout of the charts, read from the CSS variables, so that charts follow the page into dark mode.
 
-const NAMES = ["accent", "ink", "muted", "danger", "warning", "grid", "surface", "border"];
-const MAPS = ["direct", "relu", "clip", "exp", "softplus", "tanh", "best", "heavytail", "sigmoid"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** @returns {Colors} */
 export function colors() {
   const style = getComputedStyle(document.documentElement);
-  const names = [...NAMES, ...MAPS.map((m) => `map-${m}`), ...[...Array(8).keys()].map((i) => `line-${i}`)];
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  const roots = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).filter(isRoot);
+  const names = roots.flatMap((rule) => [...rule.style]).filter((name) => name.startsWith("--"));
+  return Object.fromEntries(names.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
+}
+
+/**
+ * @param {CSSRule} rule
+ * @returns {rule is CSSStyleRule}
+ */
+function isRoot(rule) {
+  return rule instanceof CSSStyleRule && rule.selectorText === ":root";
 }
 
 /** @param {Layout} layout */

@@ -18,5 +18,5 @@ for (const element of findAll("[data-chart]", HTMLElement)) {
 /** @param {Trace} trace */
 function recolored(trace) {
   const [x, y] = [trace.x, trace.y].map((values) => (values?.bdata === undefined ? values : decode(values)));
-  return { ...trace, x, y, line: { ...trace.line, color: colors()[trace.meta.color ?? ""] ?? trace.line?.color } };
+  return { ...trace, x, y, line: { ...trace.line, color: colors()[trace.meta.color ?? ""] ?? colors().muted } };
 }
