@@ -236,7 +236,7 @@ def test_the_service_tells_how_it_is(client: httpx.Client, recording: Recording)
     worker = client.get("/api/workers").json()["workers"][0]
     assert (worker["id"], worker["alive"], worker["slots"], worker["runs"]) == ("tester", True, 2, [1])
     text = client.get("/metrics").text
-    assert 'stablessm_runs{status="running"} 1\n' in text
-    assert "stablessm_workers_alive 1\n" in text
+    assert 'stablessm_runs{status="running"} 1.0\n' in text
+    assert "stablessm_workers_alive 1.0\n" in text
     assert all(line.startswith(("#", "stablessm_")) for line in text.splitlines())
     assert client.get("/readyz").json()["checks"]["database"] == "ok"
