@@ -36,7 +36,7 @@ def install_plug_in(site: Path) -> None:
 
 def extend_a_copy(target: Path) -> None:
     """Copies of our packages in `target`, with everything that the page adds to this repository."""
-    for package in ("stablessm_core", "web"):
+    for package in ("stablessm_core", "server", "web"):
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
     for name, code in blocks("python").items():
         if name.startswith("stablessm_echo/"):  # the page says what is different about it here
@@ -44,12 +44,14 @@ def extend_a_copy(target: Path) -> None:
                           ((name, "stablessm_core/tasks/echo"), (code, "stablessm_core.tasks.echo")))  # fmt: skip
             _write(target / "stablessm_core/tasks/echo/__init__.py", '"""Repeat the input."""\n')
         _write(target / name, code)
-    for name, change in blocks("diff").items():
-        lines = change.splitlines()
-        (before,) = [line[1:] for line in lines if line.startswith("-")]
+    for name, changes in blocks("diff").items():
         text = (target / name).read_text()
-        assert text.count(before + "\n") == 1, f"{PAGE.name} replaces {before!r}, which is not in {name}"
-        (target / name).write_text(text.replace(before, "\n".join(line[1:] for line in lines if line.startswith("+"))))
+        for change in changes.strip("\n").split("\n\n"):
+            lines = change.splitlines()
+            before, after = ("".join(f"{line[1:]}\n" for line in lines if line[0] in f" {sign}") for sign in "-+")
+            assert f"\n{text}".count(f"\n{before}") == 1, f"{PAGE.name} replaces {before!r}, which is not in {name} once"
+            text = f"\n{text}".replace(f"\n{before}", f"\n{after}")[1:]
+        (target / name).write_text(text)
 
 
 def _write(file: Path, text: str) -> None:
