@@ -65,8 +65,8 @@ def _stop_trainer(site: Site, chance: random.Random) -> tuple[float, Undo]:
 
 def _stop_worker(site: Site, chance: random.Random) -> tuple[float, Undo]:
     worker, trainers = _training(site, chance)
-    assert worker.training_process is not None
-    everything = [psutil.Process(worker.training_process.pid), *trainers]
+    assert worker.process is not None
+    everything = [psutil.Process(worker.process.pid), *trainers]
     site.signal(everything, signal.SIGSTOP)
     return site.lease + chance.uniform(1, 4), lambda: site.signal(everything, signal.SIGCONT)
 

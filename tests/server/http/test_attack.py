@@ -112,7 +112,7 @@ def test_ten_thousand_characters_are_refused_or_bounded_everywhere(sqlite_url: s
         asked = {
             "name": client.post("/api/runs", json=BODY | {"name": long}),
             "tags.0": client.post("/api/runs", json=BODY | {"tags": [long]}),
-            "task": client.post("/api/runs", json={"task": {"name": long}}),
+            "task.name": client.post("/api/runs", json={"task": {"name": long}}),
             "idempotency-key": client.post("/api/runs", json=BODY, headers={"Idempotency-Key": long}),
             "q": client.get("/api/runs", params={"q": long}),
             "sort": client.get("/api/runs", params={"sort": long}),
