@@ -51,8 +51,10 @@ CHROMIUM_ARGUMENTS = [
 # Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
 SLOW_FOLDERS = {"chaos", "end_to_end", "browser", "live", "backup"}
 SLOW_FILES = {
-    *("test_attack", "test_compaction", "test_delivery", "test_dependency_audit", "test_hardening", "test_migrations"),
-    *("test_parent_death", "test_secrets", "test_serving", "test_sessions", "test_two_versions"),
+    *("test_attack", "test_cli", "test_compaction", "test_delivery", "test_demo", "test_dependency_audit", "test_errors"),
+    *("test_hardening", "test_imports", "test_javascript", "test_metrics", "test_migrations", "test_openapi"),
+    *("test_parent_death", "test_plug_in_tasks", "test_secrets", "test_serving", "test_sessions", "test_tokens", "test_train"),
+    *("test_two_versions", "test_wakeups", "test_webhooks"),
 }
 MARKER_OF_FIXTURE = {
     "_postgres": "postgres",

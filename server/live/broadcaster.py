@@ -275,7 +275,8 @@ class Broadcaster:
                 if of_run[1] - channel.seq >= READ_EVENTS:
                     self._woken.set()
                 channel.append(*of_run, loop.time())
-            await asyncio.sleep(begun + ROUND_SECONDS - loop.time())
+            if not self._stopping:
+                await asyncio.sleep(begun + ROUND_SECONDS - loop.time())
 
     def _new_events(self, known: dict[int, int]) -> dict[int, tuple[list[EncodedEvent], int] | None]:
         """New events of each run that has some, and the number up to which they go; None for a run that was deleted."""
