@@ -1,0 +1,16 @@
+"""Names of sweeps."""
+
+from __future__ import annotations
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    pass
+
+
+def downgrade() -> None:
+    pass
