@@ -161,12 +161,12 @@ def waits_for(run: Run | Row[Any], workers: Sequence[Worker], queues: Mapping[st
         return None
     if not workers:
         return "a worker: none is known yet"
+    workers = [worker for worker in workers if serves(worker.capabilities, run.queue)]
+    if not workers:
+        return f"a worker: none serves queue {run.queue!r}"
     workers = [worker for worker in workers if has_reported(worker)]
     if not workers:
         return "a worker that is still starting"
-    if not any(serves(worker.capabilities, run.queue) for worker in workers):
-        return f"a worker: none serves queue {run.queue!r}"
-    workers = [worker for worker in workers if serves(worker.capabilities, run.queue)]
     reasons = [unsuitable(run, worker) for worker in workers]
     if None not in reasons:
         return f"a worker that can train it; {workers[0].host}: {reasons[0]}"

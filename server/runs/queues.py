@@ -109,7 +109,7 @@ def misfit(
     *,
     needs_cuda: bool,
     needs_data: str,
-    queue: str = DEFAULT_QUEUE,
+    queue: str,
     needs_gpu: str = "",
     needs_task: str = "",
 ) -> str | None:

@@ -33,7 +33,8 @@ def submit_run(
     """
     with database.read() as session:
         check_room(session, settings, 1)
-        check_trainable(config, _serving(alive_workers(session, settings.lease_seconds), place), database, settings)
+        workers = alive_workers(session, settings.lease_seconds)
+    check_trainable(config, workers, database, settings, queue=_queue(place))
     try:
         with database.write() as session:
             known = key is not None and session.scalar(select(Run.id).where(Run.idempotency_key == key)) is not None
@@ -53,9 +54,9 @@ def submit_sweep(
     configs = [_named(config, setting) for setting, config in expand(base, grid)]
     with database.read() as session:
         check_room(session, settings, len(configs))
-        workers = _serving(alive_workers(session, settings.lease_seconds), place)
+        workers = alive_workers(session, settings.lease_seconds)
     for config in configs:
-        check_trainable(config, workers, database, settings)
+        check_trainable(config, workers, database, settings, queue=_queue(place))
     with database.write() as session:
         sweep: Sweep = new_sweep(session, base, grid)
         for config in configs:
@@ -97,9 +98,12 @@ def check_room(session: Session, settings: Settings, count: int) -> None:
         )  # fmt: skip
 
 
-def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Database, settings: Settings) -> None:
-    """Raises Invalid when every known worker lacks what the run needs, or its data is missing or damaged on this machine.
+def check_trainable(
+    config: RunConfig, workers: Sequence[Worker], database: Database, settings: Settings, *, queue: str
+) -> None:  # fmt: skip
+    """Raises Invalid when every worker of this queue lacks what the run needs, or its data is missing or damaged on this machine.
 
+    A run may be queued before any worker of its queue is started: nobody is asked then, and its page says what it waits for.
     A SQLite database is only reached from this machine, so its workers read the very files the server can look at.
     """
     if database.path is not None:
@@ -110,13 +114,14 @@ def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Data
             field = f"task.{config.task.data_field}"
             problem = problem.replace(str(settings.data_root), "STABLESSM_DATA")  # where that is concerns nobody outside
             raise Invalid(problem, field=field, allowed="data that is there and whole (STABLESSM_DATA says where it lies)")
-    workers = [worker for worker in workers if has_reported(worker)]
+    workers = [worker for worker in workers if has_reported(worker) and serves(worker.capabilities, queue)]
     needs_task, needs_data, needs_cuda = config.task.name, config.task.data_needed(), config.train.device == "cuda"
     tasks = sorted({str(t) for worker in workers for t in worker.capabilities.get("tasks", TASKS)})
     if workers and needs_task not in tasks:
         raise Invalid(f"no worker has the task {needs_task!r}", field="task.name", allowed=", ".join(tasks))
     lacking = [
-        misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data, needs_task=needs_task) for worker in workers
+        misfit(worker.capabilities, needs_cuda=needs_cuda, needs_data=needs_data, queue=queue, needs_task=needs_task)
+        for worker in workers
     ]
     if lacking and None not in lacking:
         devices = sorted({str(d) for worker in workers for d in worker.capabilities.get("devices", ())})
@@ -132,10 +137,8 @@ def check_trainable(config: RunConfig, workers: Sequence[Worker], database: Data
         )
 
 
-def _serving(workers: Sequence[Worker], place: Mapping[str, Any] | None) -> list[Worker]:
-    # a run may be queued before any worker of its queue is started: nobody is asked then, and its page says what it waits for
-    queue = (place or {}).get("queue", DEFAULT_QUEUE)
-    return [worker for worker in workers if serves(worker.capabilities, queue)]
+def _queue(place: Mapping[str, Any] | None) -> str:
+    return str((place or {}).get("queue", DEFAULT_QUEUE))
 
 
 def _named(config: RunConfig, setting: dict[str, Any]) -> RunConfig:

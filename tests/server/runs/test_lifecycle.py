@@ -69,7 +69,7 @@ def test_claims_go_by_priority_then_age_and_only_to_who_can_train_it(database: D
     ],
 )
 def test_a_misfit_says_why(capabilities: dict, needs: dict, reason: str | None) -> None:
-    given = queues.misfit(capabilities, **needs)
+    given = queues.misfit(capabilities, queue="default", **needs)
     assert given is None if reason is None else reason in str(given)
 
 

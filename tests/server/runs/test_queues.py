@@ -107,7 +107,7 @@ def test_a_run_goes_only_to_workers_that_have_its_task_and_holds_nobody_else_up(
 )
 def test_a_misfit_of_queue_gpu_or_task_says_why(place: dict[str, Any], reason: str | None) -> None:
     known = CPU | {"queues": ["default"], "gpus": ["NVIDIA A100"], "tasks": ["digits"]}
-    assert queues.misfit(known, needs_cuda=False, needs_data="", **place) == reason
+    assert queues.misfit(known, **{"needs_cuda": False, "needs_data": "", "queue": "default"} | place) == reason
 
 
 def test_a_paused_queue_starts_nothing_and_others_go_on(database: Database) -> None:
@@ -222,6 +222,29 @@ def test_a_place_is_given_shown_kept_changed_and_filtered(database_url: str, tmp
 def test_a_bad_place_is_refused_by_name(sqlite_url: str, tmp_path: Path, params: dict[str, Any], field: str) -> None:
     with client_of(application(sqlite_url, tmp_path)) as client:
         assert error_of(client.post("/api/runs", json=BODY, params=params), 422)["field"] == field
+
+
+def test_a_queue_whose_only_worker_serves_no_other_takes_runs_sweeps_and_clones(database_url: str, tmp_path: Path) -> None:
+    database = Database(database_url)
+    only = CPU | {"queues": ["night"], "tasks": ["polynomial_memory"]}
+    with database.write() as session:
+        lifecycle.register_worker(session, "w", "host", 1, only)
+        lifecycle.register_worker(session, "s", "other", 1, {"queues": ["soon"]})
+    with client_of(application(database_url, tmp_path)) as client:
+        answer = client.post("/api/runs", json=BODY, params={"queue": "night"})
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["waits_for"] == "a free worker"
+        sweep = client.post("/api/sweeps", json={"base": BODY, "grid": {"train.seed": [0, 1]}, "queue": "night"})
+        assert sweep.status_code == 201, sweep.text
+        assert {run["waits_for"] for run in sweep.json()["runs"]} == {"a free worker"}
+        clone = client.post("/api/runs/1/clone", json={"set": {"train.seed": 2}})
+        assert (clone.status_code, clone.json().get("queue")) == (201, "night"), clone.text
+        refused = error_of(client.post("/api/runs", json={"task": {"name": "digits"}}, params={"queue": "night"}), 422)
+        assert (refused["field"], refused["allowed"]) == ("task.name", "polynomial_memory")
+        soon = client.post("/api/runs", json=BODY, params={"queue": "soon"}).json()
+        assert soon["waits_for"] == "a worker that is still starting"
+    assert {take(database, only) for _ in range(4)} == {1, 2, 3, clone.json()["id"]}
+    database.close()
 
 
 def test_a_queue_is_limited_paused_and_listed_and_runs_say_what_they_wait_for(database_url: str, tmp_path: Path) -> None:
