@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from stablessm_core.maps import MAPS, default_eigenvalue_range, formulas, possible_pairs
 from stablessm_core.section import Section, Text, not_allowed
@@ -215,8 +216,8 @@ def describe_errors(error: ValidationError) -> list[tuple[str, str, str | None]]
     return describe_items(error.errors(include_url=False))
 
 
-def describe_items(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str | None]]:
-    """describe_errors for pydantic's list of error items."""
+def describe_items(items: Sequence[Mapping[str, Any]], model: Any = RunConfig) -> list[tuple[str, str, str | None]]:
+    """describe_errors for pydantic's list of error items; `model`: what was to be read, for the names of its fields."""
     problems: list[tuple[str, str, str | None]] = []
     for item in items:
         if tuple(item["loc"]) == ("task",) and str(item["type"]).startswith("union_tag"):
@@ -230,7 +231,7 @@ def describe_items(items: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, s
             path.append(str(ctx["field"]))
         allowed = ctx.get("allowed") or ctx.get("expected") or ctx.get("expected_tags")
         if item["type"] == "extra_forbidden":
-            allowed = _fields_beside(item["loc"])
+            allowed = _fields_beside(item["loc"], model)
         if allowed is None:
             signs = {
                 "ge": ">=",
@@ -260,16 +261,29 @@ def _no_such_task(name: str | None) -> tuple[str, str, str]:
     return "task.name", f"is {name[:100]!r}, which is not installed here{why}; allowed: {allowed}", allowed
 
 
-def _fields_beside(loc: Sequence[int | str]) -> str | None:
-    """Names of the section in which RunConfig has no field `loc[-1]`; None where the path is not one of RunConfig."""
-    section: Any = RunConfig
-    path = [str(key) for key in loc[:-1]]
-    if path[:1] == ["task"] and len(path) > 1:  # pydantic names the union's branch there
-        section, path = TASKS.get(path[1]), path[2:]
-    for key in path:
-        fields = getattr(section, "model_fields", {})
-        section = fields[key].annotation if key in fields else None
-    return ", ".join(section.model_fields) if hasattr(section, "model_fields") else None
+def _fields_beside(loc: Sequence[int | str], model: Any) -> str | None:
+    """Names of the section of the model that has no field `loc[-1]`; None where the path is not one of the model."""
+    sections = _sections(model)
+    for key in map(str, loc[:-1]):
+        inside = [part for section in sections if key in section.model_fields for part in _sections(_type(section, key))]
+        # of the tasks pydantic names the one that was chosen, the user's JSON does not
+        sections = inside or [section for section in sections if section is TASKS.get(key)]
+    return ", ".join(dict.fromkeys(name for section in sections for name in section.model_fields)) or None
+
+
+def _type(section: type[BaseModel], field: str) -> Any:
+    return section.model_fields[field].annotation
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    """The models that an annotation allows: itself, or the parts of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Annotated:
+        return _sections(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [section for part in get_args(annotation) for section in _sections(part)]
+    return []
 
 
 def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def install_handlers(app: FastAPI) -> None:
 
     async def validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return await service(request, problems_error(describe_items(_inside(error.errors()))))
+        return await service(request, problems_error(describe_items(_inside(error.errors()), _body_model(request))))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -97,6 +97,11 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, http)
     for kind in (OperationalError, InterfaceError, TimeoutError):
         app.add_exception_handler(kind, database)
+
+
+def _body_model(request: Request) -> Any:
+    body = getattr(request.scope.get("route"), "body_field", None)
+    return body.field_info.annotation if body is not None else None
 
 
 def _inside(items: Sequence[Any]) -> list[dict[str, Any]]:

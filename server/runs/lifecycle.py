@@ -89,7 +89,7 @@ def submit(
     if new is not None:
         add_transition(session, run, "submitted")
     elif run.config != values["config"]:
-        raise NotAllowed(f"idempotency key {idempotency_key!r} belongs to run {run.id}, which is configured differently")
+        raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is configured differently")
     return run
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
@@ -37,13 +39,28 @@ def submit_run(
     check_trainable(config, workers, database, settings, queue=_queue(place))
     try:
         with database.write() as session:
-            known = key is not None and session.scalar(select(Run.id).where(Run.idempotency_key == key)) is not None
-            run = submit(session, config, idempotency_key=key, cloned_from=cloned_from, submitted_by=submitted_by, **place or {})
+            known = key and _known_key(session, key, submitted_by, _queue(place))
+            stored = known or (key and _stored_key(key, submitted_by, _queue(place)))
+            run = submit(
+                session, config, idempotency_key=stored, cloned_from=cloned_from, submitted_by=submitted_by, **place or {}
+            )
     except NotAllowed as error:
-        raise Conflict(str(error), field="Idempotency-Key", allowed="the same body, or a new key") from None
+        raise Conflict(f"{key!r}: {error}", field="Idempotency-Key", allowed="the same body, or a new key") from None
     if not known:
         wake_workers(settings.broker_url)
     return run, not known
+
+
+def _stored_key(key: str, submitted_by: int | None, queue: str) -> str:
+    """What the row keeps of an idempotency key: with another token, or for another queue, the same key is another."""
+    return "sha256:" + hashlib.sha256(json.dumps([submitted_by, queue, key]).encode()).hexdigest()
+
+
+def _known_key(session: Session, key: str, submitted_by: int | None, queue: str) -> str | None:
+    """The key as the row of an earlier submission has it; None if this is the first. Older servers stored it as it came."""
+    as_it_came = and_(Run.idempotency_key == key, Run.submitted_by.is_not_distinct_from(submitted_by), Run.queue == queue)
+    same = or_(Run.idempotency_key == _stored_key(key, submitted_by, queue), as_it_came)
+    return session.scalar(select(Run.idempotency_key).where(same).limit(1))
 
 
 def submit_sweep(

@@ -93,6 +93,38 @@ def test_an_idempotency_key_submits_once(client: httpx.Client) -> None:
     assert len(client.get("/api/runs").json()["runs"]) == 1
 
 
+def test_an_idempotency_key_of_another_token_or_for_another_queue_is_another_submission(client: httpx.Client) -> None:
+    def submitted(token: str | None = None, **params: str) -> tuple[int, int]:
+        headers = {"Idempotency-Key": "nightly"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        answer = client.post("/api/runs", json=BODY, params=params, headers=headers)
+        return answer.status_code, answer.json()["id"]
+
+    secrets = [client.post("/api/tokens", json={"name": n, "scope": "submit"}).json()["secret"] for n in "ab"]
+    first = {
+        "owner": submitted(),
+        "a": submitted(secrets[0]),
+        "b by night": submitted(secrets[1], queue="night"),
+        "b": submitted(secrets[1]),
+    }
+    assert {status for status, _ in first.values()} == {201}
+    again = [submitted(), submitted(secrets[0]), submitted(secrets[1], queue="night"), submitted(secrets[1])]
+    assert again == [(200, run_id) for _, run_id in first.values()]
+    assert len({run_id for _, run_id in again}) == 4
+
+
+def test_an_idempotency_key_that_an_older_server_stored_as_it_came_is_known_to_its_token_and_queue(
+    client: httpx.Client, database: Database
+) -> None:
+    with database.write() as session:
+        lifecycle.submit(session, RunConfig.model_validate(BODY), idempotency_key="k")
+    token = client.post("/api/tokens", json={"name": "a", "scope": "submit"}).json()["secret"]
+    key, other = {"Idempotency-Key": "k"}, {"Idempotency-Key": "k", "Authorization": f"Bearer {token}"}
+    assert client.post("/api/runs", json=BODY, headers=key).json()["id"] == 1
+    assert error_of(client.post("/api/runs", json=BODY | {"train": {"steps": 7}}, headers=key), 409)["message"].startswith("'k'")
+    assert client.post("/api/runs", json=BODY, headers=other).status_code == 201
+    assert client.post("/api/runs", json=BODY, headers=key, params={"queue": "night"}).status_code == 201
+
+
 def test_runs_are_filtered_sorted_and_read_page_by_page(client: httpx.Client) -> None:
     for lr in (0.001, 0.01, 0.1):
         for name in ("best", "direct"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from server.errors import CODES
 from server.http.refusals import MAX_BODY_BYTES
+from stablessm_core.config import RunConfig
 from tests.server.http_service import BODY, application, client_of, error_of
 
 JSON = {"Content-Type": "application/json"}
@@ -67,6 +70,32 @@ def test_a_bad_configuration_names_the_field_and_what_is_allowed(
     error = error_of(client.post("/api/runs", content=body, headers=JSON), 422)
     assert error["field"] == field, error
     assert allowed is None or allowed in error["allowed"]
+
+
+def test_an_unknown_field_of_any_body_is_answered_with_the_fields_that_body_has(app: FastAPI, client: httpx.Client) -> None:
+    bodies = [route for route in app.state.routes if getattr(route, "body_field", None) is not None]
+    assert {"/api/runs", "/api/runs/{run_id}", "/api/sweeps", "/api/queues/{name}"} <= {route.path for route in bodies}
+    for route in bodies:
+        annotation = route.body_field.field_info.annotation
+        model = next(part for part in (*get_args(annotation), annotation) if hasattr(part, "model_fields"))
+        body = model.model_config["json_schema_extra"]["examples"][0] | {"colour": "red"}
+        path = re.sub(r"{\w+}", "1", route.path)
+        error = error_of(client.request(min(route.methods), path, json=body), 422)
+        assert (error["field"], error["allowed"]) == ("colour", ", ".join(model.model_fields)), route.path
+
+
+@pytest.mark.parametrize("section", ["model.reparameterization", "optimizer", "train", "telemetry", "alerts", "task"])
+def test_an_unknown_field_of_a_section_is_answered_with_the_fields_of_the_section(client: httpx.Client, section: str) -> None:
+    body: dict[str, Any] = {"task": {"name": "digits"}}
+    place, model = body, RunConfig.model_validate(body)
+    for name in section.split("."):
+        place, model = place.setdefault(name, {}), getattr(model, name)
+    place["colour"] = 1
+    for error in (
+        error_of(client.post("/api/runs", json=body), 422),
+        error_of(client.post("/api/sweeps", json={"base": body, "grid": {"train.seed": [0]}}), 422),
+    ):
+        assert (error["field"], error["allowed"]) == (f"{section}.colour", ", ".join(type(model).model_fields))
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", "1.5", str(2**63), "9" * 30, "9" * 5000, "%00"])
