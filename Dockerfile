@@ -39,6 +39,8 @@ FROM base AS worker
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=build-worker /opt/venv /opt/venv
 ENV TRITON_CACHE_DIR=/tmp/triton
+# a volume that is mounted here is writable for the worker
+RUN install -d -o stablessm -g stablessm -m 1777 /run/stablessm-gpus
 USER stablessm
 WORKDIR /home/stablessm
 VOLUME /var/lib/stablessm

@@ -21,10 +21,12 @@ DEFAULTS = {  # of settings, where the default is no plain value
     "database_url": "SQLite in the data directory",
     "data_root": "`data` in the data directory",
     "token": "made on first start",
+    "gpu_locks": "`/run/lock/stablessm-gpus`, else in `/tmp`",
 }
 OTHER_VARIABLES = [  # read by one part alone: the log, a worker's options, the client
     ("STABLESSM_LOG", "`auto`", "How log lines look: `json`, `text`, or `auto` (text on a terminal, else JSON)."),
     ("STABLESSM_QUEUES", "every queue", "Queues that a worker serves, separated by commas."),
+    ("STABLESSM_SLOTS", "one per free GPU, else 1", "Runs that a worker trains at a time."),
     ("STABLESSM_URL", "`http://127.0.0.1:8000`", "Where the command line and `stablessm_core.client` find the server."),
 ]
 SIGNS = {

@@ -78,6 +78,10 @@ class Settings(BaseSettings):
         25.0, ge=LEASES[0], le=LEASES[1], description="A run without a sign of life for so long has lost its worker and goes "
         "back to the queue; 6 to 600, the same on every worker and server.",
     )  # fmt: skip
+    gpu_locks: Folder | None = Field(
+        None, description="Folder with a lock per GPU, the same for all workers of a machine, those in containers too, so that "
+        "no two of them train on one GPU. Only workers use it.",
+    )  # fmt: skip
     max_queued: int = Field(20_000, ge=1, le=MOST, description="Runs that may wait at the same time.")
     streams_per_token: int = Field(200, ge=1, le=MOST, description="Live streams that one created token may have open.")
     audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")

@@ -3,7 +3,8 @@
 The files in the order of a run's life:
 
     main, celery_app        start, and be woken when a run is queued
-    registration            the worker's row: what it can do (gpus, capabilities), its heartbeat
+    registration            the worker's row: what it can do (capabilities), its heartbeat
+    gpus                    which GPUs there are, and the booking of those that are this worker's
     lanes                   claim the next run, one per lane
     process_pool            keep one warm training process per lane (training_process: one of them, as the worker sees it)
     supervision             follow a claimed run to its end, over a pipe; exit_causes names why a process died

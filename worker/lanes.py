@@ -18,7 +18,7 @@ from server.runs import lifecycle
 from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from worker.compactor import Compactor
-from worker.gpus import visible_gpus
+from worker.gpus import Booking, default_folder, visible_gpus
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.process_pool import Lane, ProcessPool
@@ -37,14 +37,13 @@ class Lanes:
     """The lanes of one worker process and what they share. `work` is called by a poller or by Celery."""
 
     def __init__(self, settings: Settings, *, slots: int | None, spool_bytes: int, queues: list[str] | None = None) -> None:
-        gpus = visible_gpus()
-        count = slots or max(1, len(gpus))
+        self._booking = Booking(visible_gpus(), settings.gpu_locks or default_folder())
+        count = slots or max(1, self._booking.take_all())
         host = socket.gethostname()
         self.settings = settings
         self.id = f"{host}:{os.getpid()}:{int(time.time())}"
         self.stop = threading.Event()
-        self._lanes = [Lane(number, gpus[number % len(gpus)].device if gpus else None) for number in range(count)]
-        self._gpu_names = [gpu.name for gpu in gpus]
+        self._lanes = [Lane(number) for number in range(count)]
         self._spool_bytes = spool_bytes
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self._lanes:
@@ -57,12 +56,12 @@ class Lanes:
             self._database,
             settings,
             {"worker_id": self.id, "host": host, "slots": count},
-            {"gpus": self._gpu_names, "queues": queues},
+            {"queues": queues},
             stop=self.stop,
             statistics=self._totals.total,
             on_schema=self._start_chores,
         )
-        self._processes = ProcessPool(self._lanes, threads=_threads_each(count), on_capabilities=self._registration.set_machine)
+        self._processes = ProcessPool(self._lanes, self._booking, threads=_threads_each(count), on_capabilities=self._set_machine)
         self._reaper = LostRunReaper(
             self._database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=self._publish
         )
@@ -117,7 +116,8 @@ class Lanes:
         self._registration.wait_data_known(WARM_SECONDS)
         if (known := self._registration.capabilities()) is None:
             return False
-        claim = self._claim(known | {"gpus": self._gpus_of(lane)})
+        # on a machine with several kinds a run must get the one it asked for
+        claim = self._claim(known | {"gpus": [lane.gpu.name] if lane.gpu else []})
         if claim is None:
             return False
         try:
@@ -174,9 +174,8 @@ class Lanes:
         log.error("something hangs, leaving it behind")
         os._exit(1)  # the training processes end with us
 
-    def _gpus_of(self, lane: Lane) -> list[str]:
-        # on a machine with several kinds a run must get the one it asked for
-        return [self._gpu_names[lane.number % len(self._gpu_names)]] if self._gpu_names else []
+    def _set_machine(self, machine: Message) -> None:
+        self._registration.set_machine(machine | {"gpus": self._booking.names})
 
 
 def _threads_each(lanes: int) -> int:

@@ -19,6 +19,7 @@ from server.logs import start_logging
 from server.parent_death import die_with_parent
 from server.runs.queues import MAX_NAME, QUEUE_PATTERN
 from server.settings import LEASES, Settings
+from worker.gpus import GpuError
 from worker.lanes import Lanes
 
 POLL_SECONDS = 0.25
@@ -44,7 +45,12 @@ def _queue_names(_context: click.Context, _parameter: click.Parameter, given: st
 @click.option("--broker-url", help="Redis to be woken by. Default: STABLESSM_BROKER_URL, else the database is polled.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="State: checkpoints, logs, spool. Default: STABLESSM_DATA_DIR.")
 @click.option("--data-root", type=click.Path(path_type=Path), help="Data sets. Default: STABLESSM_DATA.")
-@click.option("--slots", type=click.IntRange(1, 64), help="Runs trained at a time. Default: one per GPU, else 1.")
+@click.option(
+    "--slots",
+    envvar="STABLESSM_SLOTS",
+    type=click.IntRange(1, 64),
+    help="Runs trained at a time. Default: STABLESSM_SLOTS, else one per GPU that is free at the start, else 1.",
+)
 @click.option(
     "--queues",
     envvar="STABLESSM_QUEUES",
@@ -81,7 +87,10 @@ def main(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
+    try:
+        lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
+    except GpuError as error:
+        raise click.ClickException(str(error)) from None
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         lanes.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent

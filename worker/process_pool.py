@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.exit_causes import one_line
+from worker.gpus import ON_THE_CPU, Booking, Gpu
 from worker.pipe import Message
-from worker.training_process import TrainingProcess
+from worker.training_process import Place, TrainingProcess
 
 LATER_SECONDS = 2.0  # a run's first seconds are not shared with the import of the next process
 RETRY_SECONDS = (1.0, 5.0, 30.0)
+GPU_SECONDS = 2.0  # between two looks for a GPU that another worker has given back
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +29,11 @@ class Lane:
     """A place where one run trains at a time: a GPU, or the CPU."""
 
     number: int
-    gpu: str | None
+    gpu: Gpu | None = None
     process: TrainingProcess | None = None
     spawn_at: float = 0.0
     failures: int = 0
+    waits_for_gpu: bool = False
 
     def is_warm(self) -> bool:
         return self.process is not None and self.process.capabilities is not None and self.process.alive()
@@ -39,9 +42,9 @@ class Lane:
 class ProcessPool(threading.Thread):
     """Keeps the lanes' warm processes. `on_capabilities` is told what the first one reports."""
 
-    def __init__(self, lanes: list[Lane], *, threads: int, on_capabilities: Callable[[Message], None]) -> None:
+    def __init__(self, lanes: list[Lane], booking: Booking, *, threads: int, on_capabilities: Callable[[Message], None]) -> None:
         super().__init__(name="process-pool", daemon=True)
-        self.lanes = lanes
+        self.lanes, self._booking = lanes, booking
         self._threads, self._on_capabilities = threads, on_capabilities
         self._changed = threading.Condition()
         self._closed = False
@@ -104,10 +107,39 @@ class ProcessPool(threading.Thread):
             self._failed(lane, lane.process)
 
     def _spawn(self, lane: Lane) -> None:
+        if (place := self._place(lane)) is None:
+            lane.spawn_at = time.monotonic() + GPU_SECONDS
+            return
         try:
-            lane.process = TrainingProcess(gpu=lane.gpu, threads=self._threads)
+            lane.process = TrainingProcess(place, threads=self._threads)
         except OSError as error:  # no memory, no process number: this thread must live, the runs in progress hang on it
             self._retry(lane, f"training process cannot be started: {error}")
+
+    def _place(self, lane: Lane) -> Place | None:
+        """Where the lane trains: on the GPU that is booked for it; None while other workers have them all."""
+        gpus = self._booking.gpus
+        if not gpus:
+            return Place()
+        number = lane.number % len(gpus)
+        if lane.gpu is None:
+            if (gpu := self._booking.take(number)) is None:
+                self._say_taken(lane)
+                return None
+            lane.gpu = gpu
+            log.info("GPU %s (%s) is booked", gpu.uuid, gpu.name, extra={"lane": lane.number})
+        # an index would be another GPU in another order; what asks by index nevertheless gets nvidia-smi's order
+        environment = {"CUDA_VISIBLE_DEVICES": lane.gpu.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        return Place(environment, (self._booking.lock_of(number),))
+
+    def _say_taken(self, lane: Lane) -> None:
+        if not lane.waits_for_gpu:
+            lane.waits_for_gpu = True
+            log.error(
+                "no GPU is free, this lane trains nothing until one is: %s; %s", self._booking.taken(), ON_THE_CPU,
+                extra={"lane": lane.number},
+            )  # fmt: skip
+            if not self._booking.names:
+                self._on_capabilities({"problem": f"no free GPU: {self._booking.taken()}"})
 
     def _failed(self, lane: Lane, process: TrainingProcess) -> None:
         code = process.end(1)

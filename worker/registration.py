@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class Registration(threading.Thread):
     """Registers the worker and moves its heartbeat until `stop` is set; the worker itself signs off.
 
-    `fixed`: capabilities that do not change ("gpus", "queues"). `on_schema` is called once, when the database has the schema
+    `fixed`: capabilities that do not change ("queues"). `on_schema` is called once, when the database has the schema
     that this program needs. `statistics` gives the sums of what was written here, shown in the row for /metrics.
     """
 
@@ -56,7 +56,7 @@ class Registration(threading.Thread):
         self._registered: Message | None = None
 
     def set_machine(self, machine: Message) -> None:
-        """What a training process reports of this machine; a change is stored at once."""
+        """What a training process reports of this machine, or {"problem"} if none can start; a change is stored at once."""
         if machine != self._machine:
             self._machine = machine
             self._changed.set()
@@ -72,6 +72,11 @@ class Registration(threading.Thread):
 
     def capabilities(self) -> Message | None:
         """What this worker can do, which decides the runs it claims; None until all of it is known."""
+        if not self._shown() or "problem" in self._machine:
+            return None
+        return self._shown()
+
+    def _shown(self) -> Message | None:
         if self._data is None or not self._machine:
             return None
         return self._machine | self._fixed | {"data": self._data}
@@ -98,7 +103,7 @@ class Registration(threading.Thread):
         if time.monotonic() - self._data_at > DATA_SECONDS:
             self._data, self._data_at = available_data(self._data_root), time.monotonic()
             self._data_known.set()
-        known = self.capabilities()
+        known = self._shown()
         if known is None:
             return
         with self._database.write() as session:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from worker.pipe import Message, Pipe
@@ -16,10 +17,18 @@ from worker.pipe import Message, Pipe
 LAST_OUTPUT_BYTES = 4000
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a process trains: variables that say so, and descriptors that it keeps open to its end, such as its GPU's lock."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    keep: tuple[int, ...] = ()
+
+
 class TrainingProcess:
     """A process that has imported torch and waits for its run. It leads a process group, so what it starts ends with it."""
 
-    def __init__(self, *, gpu: str | None, threads: int) -> None:
+    def __init__(self, place: Place, *, threads: int) -> None:
         ours, theirs = socket.socketpair()
         self.pipe = Pipe(ours)
         self.capabilities: Message | None = None  # reported once it is warm
@@ -28,16 +37,14 @@ class TrainingProcess:
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
             environment.setdefault(name, str(threads))
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "worker.trainer", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *place.keep],
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env=environment,
+                env=environment | place.environment,
                 start_new_session=True,
             )
         self.pid = self._process.pid

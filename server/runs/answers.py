@@ -164,9 +164,10 @@ def waits_for(run: Run | Row[Any], workers: Sequence[Worker], queues: Mapping[st
     workers = [worker for worker in workers if serves(worker.capabilities, run.queue)]
     if not workers:
         return f"a worker: none serves queue {run.queue!r}"
+    problems = [f"{worker.host} has {worker.capabilities['problem']}" for worker in workers if "problem" in worker.capabilities]
     workers = [worker for worker in workers if has_reported(worker)]
     if not workers:
-        return "a worker that is still starting"
+        return f"a worker that can start: {problems[0]}" if problems else "a worker that is still starting"
     reasons = [unsuitable(run, worker) for worker in workers]
     if None not in reasons:
         return f"a worker that can train it; {workers[0].host}: {reasons[0]}"

@@ -92,6 +92,14 @@ def test_the_worker_gets_the_gpu_and_its_training_processes_are_reaped(compose: 
     assert worker["init"] is True
 
 
+def test_workers_of_one_machine_share_the_locks_of_their_gpus_and_take_one_each(compose: dict[str, Any]) -> None:
+    worker = compose["services"]["worker"]
+    folder = worker["environment"]["STABLESSM_GPU_LOCKS"]
+    assert f"gpu-locks:{folder}" in worker["volumes"]
+    assert f"-o stablessm -g stablessm -m 1777 {folder}\n" in (ROOT / "Dockerfile").read_text()  # which the new volume inherits
+    assert worker["environment"]["STABLESSM_SLOTS"] == "${STABLESSM_SLOTS:-1}"
+
+
 def test_redis_never_evicts_or_forgets_the_queue(compose: dict[str, Any]) -> None:
     command = " ".join(compose["services"]["redis"]["command"])
     assert "--appendonly yes" in command
