@@ -40,6 +40,8 @@ class Sweep(Base):
     base: Mapped[dict[str, Any]] = mapped_column(Json)
     grid: Mapped[dict[str, Any]] = mapped_column(Json)
     created_at: Mapped[float] = mapped_column(Float(53))
+    name: Mapped[str | None] = mapped_column(String(200))  # None: that of the base configuration
+    submitted_by: Mapped[int | None] = mapped_column(Id)  # token; None for the token of the settings
 
 
 class Run(Base):

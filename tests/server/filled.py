@@ -56,7 +56,9 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
                        "unit": "", "derived": full, "form": FORM if full else None})  # fmt: skip
     return {
-        "sweeps": [{"id": 3, "base": CONFIG, "grid": {"train.seed": [1, 2]}, "created_at": 1.0}],
+        "sweeps": [{"id": 3, "base": CONFIG, "grid": {"train.seed": [1, 2]}, "created_at": 1.0, "name": HOSTILE,
+                    "submitted_by": 7},
+                   {"id": 4, "base": CONFIG, "grid": {"train.seed": [3]}, "created_at": 2.0, "name": None, "submitted_by": None}],
         "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,
                      "started_at": 1.0, "seen_at": 2.0}],
         "runs": runs, "blocks": blocks, "alerts": alerts, "transitions": transitions, "checkpoints": checkpoints,
