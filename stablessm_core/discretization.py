@@ -6,11 +6,10 @@ B_bar = (e^{dt lambda} - 1)/lambda B. The eigenvalue's half of it is `Reparamete
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from stablessm_core.differentiation import elementwise
 from stablessm_core.maps.elementary import saturated_exp
 
 # phi'(z) = sum_k (k + 1)/(k + 2)! z^k; ten terms are float64-exact below the switch at |z| = 0.1
@@ -21,30 +20,24 @@ _SWITCH = 0.1
 def input_gain(lambda_: Tensor, dt: Tensor) -> Tensor:
     """B_bar / B = (e^{dt lambda} - 1)/lambda, dt in the limit lambda -> 0; never overflows for |dt lambda| below 1e38.
 
-    lambda_: continuous eigenvalue, (d_state,) float32 or float64; dt: step size > 0, same shape and dtype. Differentiable once
-    in both, accurate to a few ulp through lambda = 0.
+    lambda_: continuous eigenvalue, (d_state,) float32 or float64; dt: step size > 0, same shape and dtype. Differentiable any
+    number of times in both, accurate to a few ulp through lambda = 0.
     """
-    phi: Tensor = _Phi.apply(lambda_ * dt)  # type: ignore[no-untyped-call]
-    return dt * phi
+    return dt * elementwise(lambda_ * dt, _phi, _phi_slope)
 
 
-class _Phi(torch.autograd.Function):
-    """phi(z) = (e^z - 1)/z. Its own backward, because phi' = (e^z - phi)/z cancels where |z| is small: just where dt puts it."""
+def _phi(z: Tensor) -> Tensor:
+    """(e^z - 1)/z."""
+    saturated = z.clamp(max=88.0 if z.dtype == torch.float32 else 709.0)
+    return torch.where(z == 0, 1.0, torch.expm1(saturated) / torch.where(z == 0, 1.0, z))
 
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        saturated = z.clamp(max=88.0 if z.dtype == torch.float32 else 709.0)
-        phi = torch.where(z == 0, 1.0, torch.expm1(saturated) / torch.where(z == 0, 1.0, z))
-        ctx.save_for_backward(z, phi)
-        return phi
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        z, phi = ctx.saved_tensors
-        small = z.abs() < _SWITCH
-        near = torch.where(small, z, 0.0)
-        series = torch.full_like(z, _SERIES[-1])
-        for coefficient in reversed(_SERIES[:-1]):
-            series = series * near + coefficient
-        far: Tensor = (saturated_exp(z, torch) - phi) / torch.where(small, 1.0, z)
-        return grad * torch.where(small, series, far)
+def _phi_slope(z: Tensor, phi: Tensor) -> Tensor:
+    """phi' = (e^z - phi)/z, which cancels where |z| is small, just where dt puts it: there by its series."""
+    small = z.abs() < _SWITCH
+    near = torch.where(small, z, 0.0)
+    series = torch.full_like(z, _SERIES[-1])
+    for coefficient in reversed(_SERIES[:-1]):
+        series = series * near + coefficient
+    far = (saturated_exp(z, torch) - phi) / torch.where(small, 1.0, z)
+    return torch.where(small, series, far)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.differentiation import transformed
 from stablessm_core.discretization import input_gain
 from stablessm_core.fused.choice import MODES, Choice, choose
 from stablessm_core.fused.operator import fused_layer
@@ -44,7 +45,7 @@ class StableSSM(nn.Module):
     instead of keeping them (`fused.operator`), "off" keeps them, "auto" asks the measured table of `fused.choice`.
     """
 
-    last_state: Tensor | None  # (batch, d_state), detached: the final state of the last forward
+    last_state: Tensor | None  # (batch, d_state), detached: the final state of the last forward, unless torch.func saw it
 
     def __init__(
         self,
@@ -90,15 +91,16 @@ class StableSSM(nn.Module):
         self.D = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        # int: a number the compiler may not keep open
-        backend = self.choice(x.device, int(math.prod(x.shape[:-1]))).backend
+        seen = transformed()
+        # int: a number the compiler may not keep open; the fused operator is differentiable once, and backward only
+        backend = None if seen else self.choice(x.device, int(math.prod(x.shape[:-1]))).backend
         if backend is not None:
             return self._fused(x, backend)
         lambda_bar, gain = self._transition()
         driven = functional.linear(x, gain[:, None] * self.B)  # scaled on the weight, which is smaller than the activations
         with torch.autocast(x.device.type, enabled=False):
             h = linear_scan(lambda_bar, driven.to(lambda_bar.dtype), backend=self.scan_backend)
-        self.last_state = h[:, -1].detach().clone()  # a view would keep all of h alive
+        self.last_state = None if seen else h[:, -1].detach().clone()  # a view would keep all of h alive
         return functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x
 
     def choice(self, device: torch.device, steps: int) -> Choice:

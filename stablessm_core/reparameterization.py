@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm_core.differentiation import elementwise
 from stablessm_core.forms import Form
 from stablessm_core.maps import Formulas, Interval, formulas
 from stablessm_core.maps.elementary import saturated_exp
@@ -47,7 +48,8 @@ def initial_eigenvalues(low: float, high: float, d_state: int, time: str) -> Ten
 
 @dataclass(frozen=True)
 class Reparameterization:
-    """lambda = f(w). Called on w of any shape, float32 or float64, it is differentiable once with the exact f'(w).
+    """lambda = f(w). Called on w of any shape, float32 or float64, it is differentiable any number of times, with the exact
+    f'(w), and under torch.func (vmap, grad, jvp, hessian).
 
     No value or derivative overflows or is NaN for |w| <= 1e4; exponentials saturate below the dtype's largest number.
     """
@@ -68,8 +70,11 @@ class Reparameterization:
     def __call__(self, w: Tensor) -> Tensor:
         """f(w), same shape and dtype as w."""
         _check_dtype("w", w)
-        out: Tensor = _Map.apply(w, self.formulas)  # type: ignore[no-untyped-call]
-        return out
+        return elementwise(w, self.formulas.f, self._slope)
+
+    def _slope(self, w: Tensor, _lambda: Tensor) -> Tensor:
+        slope: Tensor = self.formulas.derivative(w)
+        return slope
 
     @property
     def form(self) -> Form:
@@ -115,20 +120,6 @@ class Reparameterization:
         """1 - |lambda_bar| without cancellation near the boundary; negative is unstable. Carries no gradient."""
         _check_dtype("w", w)
         return self.formulas.boundary_distance(w, dt)  # type: ignore[no-any-return]
-
-
-class _Map(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, w: Tensor, map_: Formulas) -> Tensor:
-        ctx.save_for_backward(w)
-        ctx.map = map_
-        out: Tensor = map_.f(w)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (w,) = ctx.saved_tensors
-        return grad * ctx.map.derivative(w), None
 
 
 def _check_dtype(name: str, x: Tensor) -> None:

@@ -16,17 +16,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from stablessm_core.differentiation import transformed
 
 MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.scan.triton_scan"}
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    """All states, differentiable any number of times. PyTorch makes functions that `torch.func` can transform slow to call."""
-    transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-    if not (transformed or torch.is_grad_enabled() or forward_ad._current_level >= 0):
+    """All states, differentiable any number of times, backward and forward."""
+    seen = transformed()
+    if not (seen or torch.is_grad_enabled()):
         return _states(a, b, h0, reverse, backend)
-    function = TransformedScan if transformed else LinearScan
+    function = TransformedScan if seen else LinearScan
     h: Tensor = function.apply(a, b, h0, reverse, backend)  # type: ignore[no-untyped-call]
     return h
 
@@ -47,7 +48,8 @@ def _unseen(*tensors: Tensor | None) -> bool:
     """Does nobody trace, transform or watch operators? Then a call need not be one, which is most of what a small one costs."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
-    return all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in tensors)
+    replicated = torch._C._functorch.is_legacy_batchedtensor  # a gradient of `autograd.grad(..., is_grads_batched=True)`
+    return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not replicated(x)) for x in tensors)
 
 
 class LinearScan(torch.autograd.Function):
@@ -68,7 +70,7 @@ class LinearScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, h, h0 = ctx.saved_tensors
         need_da, _, need_dh0, *_ = ctx.needs_input_grad
-        again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        again = transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling())
         function: Any = Adjoints.apply if again else _adjoints
         g, da, dh0 = function(a, h, grad, h0, ctx.reverse, need_da, need_dh0, ctx.backend)
         return da if need_da else None, g, dh0 if need_dh0 else None, None, None
@@ -88,8 +90,18 @@ class TransformedScan(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         a, _, h0, ctx.reverse, ctx.backend = inputs
         ctx.save_for_backward(a, output, h0)
+        ctx.save_for_forward(a, output, h0)
 
     backward = LinearScan.backward
+
+    @staticmethod
+    def jvp(ctx: Any, ta: Tensor | None, tb: Tensor | None, th0: Tensor | None, *_: Any) -> Tensor:
+        """The tangent of h_t = a_t h_{t-1} + b_t is the same recurrence, driven by tb_t + ta_t h_{t-1}."""
+        a, h, h0 = ctx.saved_tensors
+        driven = torch.zeros_like(h) if tb is None else tb
+        if ta is not None:
+            driven = driven + ta * previous(h, h0, ctx.reverse)
+        return scan(a, driven, th0, ctx.reverse, ctx.backend)
 
 
 class Adjoints(torch.autograd.Function):
@@ -111,6 +123,7 @@ class Adjoints(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         a, h, _, h0, ctx.reverse, ctx.need_da, ctx.need_dh0, ctx.backend = inputs
         ctx.save_for_backward(a, h, output[0], h0)
+        ctx.save_for_forward(a, h, output[0], h0)
 
     @staticmethod
     def backward(ctx: Any, grad_g: Tensor, grad_da: Tensor, grad_dh0: Tensor) -> tuple[Tensor | None, ...]:
@@ -138,6 +151,26 @@ class Adjoints(torch.autograd.Function):
         product = g * previous(v, None, ctx.reverse).conj()
         da = da + (product.sum((0, 1)) if lti else product)
         return da, dh, v, dh0, None, None, None, None
+
+    @staticmethod
+    def jvp(
+        ctx: Any, ta: Tensor | None, th: Tensor | None, tgrad: Tensor | None, th0: Tensor | None, *_: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Product rule: the tangent of g is its own recurrence, driven by tgrad_t + conj(ta_{t+1}) g_{t+1}."""
+        a, h, g, h0 = ctx.saved_tensors
+        ta, th, tgrad = (torch.zeros_like(x) if t is None else t for x, t in ((a, ta), (h, th), (g, tgrad)))
+        th0 = torch.zeros_like(h0) if th0 is None and h0 is not None else th0
+        first = h.shape[1] - 1 if ctx.reverse else 0
+        driven = tgrad + following(ta.conj() * g, ctx.reverse)
+        tg, _, _ = Adjoints.apply(a, h, driven, h0, ctx.reverse, False, False, ctx.backend)  # type: ignore[no-untyped-call]
+        tda, tdh0 = h.new_zeros(0), h.new_zeros(0)
+        if ctx.need_da:
+            tda = previous(th, th0, ctx.reverse).conj() * g + previous(h, h0, ctx.reverse).conj() * tg
+            tda = tda.sum((0, 1)) if a.dim() == 1 else tda
+        if ctx.need_dh0:
+            a_first, ta_first = (x if x.dim() == 1 else x[:, first] for x in (a, ta))
+            tdh0 = ta_first.conj() * g[:, first] + a_first.conj() * tg[:, first]
+        return tg, tda, tdh0
 
 
 def previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:

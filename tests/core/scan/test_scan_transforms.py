@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.func import grad, vmap
+from torch.func import grad, hessian, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from stablessm_core.scan import autograd, linear_scan, parallel
@@ -130,10 +130,39 @@ def test_compiles_as_one_graph_with_the_same_bits(few_elements, monkeypatch) -> 
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # PyTorch's own, when it first meets forward mode
-def test_forward_mode_derivatives_are_refused_not_forgotten() -> None:
-    given = problem((1, 5, 2), torch.float64, lti=True, h0=False)
-    with torch.no_grad(), forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
-        linear_scan(forward_ad.make_dual(given.a, torch.ones_like(given.a)), given.b)
+@pairwise(dtype=WIDE, lti=BOTH, h0=BOTH, reverse=BOTH)
+def test_forward_mode_tangents_are_those_of_finite_differences(dtype, lti, h0, reverse) -> None:
+    given = problem((2, 5, 2), dtype, lti=lti, h0=h0, reverse=reverse)
+    inputs = [x.requires_grad_() for x in given.inputs().values()]
+    scan = partial(linear_scan, reverse=reverse, backend="torch")
+    assert torch.autograd.gradcheck(scan, inputs, check_forward_ad=True, check_backward_ad=False)
+    with torch.no_grad(), forward_ad.dual_level():  # of one input alone, and where no gradient is asked for
+        duals = [forward_ad.make_dual(given.a.detach(), torch.ones_like(given.a)), given.b.detach()]
+        tangent = forward_ad.unpack_dual(scan(*duals)).tangent
+    _, wanted = jvp(lambda a: scan(a, given.b.detach()), (given.a.detach(),), (torch.ones_like(given.a),))
+    torch.testing.assert_close(tangent, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+@pairwise(which=["a", "b", "h0"], lti=BOTH, reverse=BOTH)
+def test_forward_over_reverse_is_reverse_over_reverse(which, lti, reverse) -> None:
+    given = problem((1, 5, 2), torch.float64, lti=lti, h0=True, reverse=reverse)
+
+    def value(x: torch.Tensor) -> torch.Tensor:
+        inputs = given.inputs() | {which: x}
+        return (linear_scan(**inputs, reverse=reverse, backend="torch").sin() * given.weight).sum()
+
+    at = given.inputs()[which]
+    torch.testing.assert_close(hessian(value)(at), torch.autograd.functional.hessian(value, at))
+
+
+def test_gradients_of_many_losses_at_once_are_those_of_each() -> None:
+    given = problem((1, 40, 2), torch.float64, lti=True, h0=False)
+    a = given.a.clone().requires_grad_()
+    last = linear_scan(a, given.b, backend="torch")[0, -1]
+    together = torch.autograd.grad(last, a, torch.eye(2, dtype=torch.float64), is_grads_batched=True, retain_graph=True)[0]
+    for one, e in zip(together, torch.eye(2, dtype=torch.float64), strict=True):
+        torch.testing.assert_close(one, torch.autograd.grad(last, a, e, retain_graph=True)[0])
 
 
 @lti_or_ltv
