@@ -27,6 +27,7 @@ GRANT SELECT ON alembic_version TO :"server", :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, runs, series, sweeps, transitions, workers TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, webhooks TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
+GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
 GRANT SELECT ON sweeps TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";

@@ -38,6 +38,7 @@ def add_transition(session: Session, run: Run, reason: str, *, truncated_from: i
             step=run.step,
             truncated_from=truncated_from,
             at=time.time(),
+            worker=run.owner,
         )
     )
     session.flush()

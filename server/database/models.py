@@ -170,6 +170,28 @@ class Transition(Base):
     step: Mapped[int] = mapped_column(BigInteger)
     truncated_from: Mapped[int | None] = mapped_column(BigInteger)  # steps from here on were truncated (resume, rollback)
     at: Mapped[float] = mapped_column(Float(53))
+    worker: Mapped[str | None] = mapped_column(String(200))  # who had the run then; None: nobody, or a row of an older program
+
+
+class LogRow(Base):
+    """A piece of what a run's training processes printed, in order. Bounded per run: pieces in the middle are deleted."""
+
+    __tablename__ = "run_logs"
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)  # characters of the run's log before this piece
+    attempt: Mapped[int] = mapped_column(Integer)
+    text: Mapped[str] = mapped_column(Text)
+    at: Mapped[float] = mapped_column(Float(53))
+
+
+class TracebackRow(Base):
+    """Where in the program an attempt failed."""
+
+    __tablename__ = "tracebacks"
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer, primary_key=True)
+    text: Mapped[str] = mapped_column(Text)
+    at: Mapped[float] = mapped_column(Float(53))
 
 
 class CheckpointRow(Base):

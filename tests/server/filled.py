@@ -24,6 +24,7 @@ PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(
 def rows() -> dict[str, list[dict[str, Any]]]:
     """Rows by table, parents first; every status, every nullable column both ways, bytes and floats at their extremes."""
     runs, blocks, alerts, transitions, checkpoints, series = [], [], [], [], [], []
+    logs, tracebacks = [], []
     for number, status in enumerate(STATUSES, 1):
         run_id, full = number * 10, number % 2 == 0
         runs.append({
@@ -49,8 +50,11 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "step": 3, "series": "", "layer": 0 if full else None, "eigenvalue": None, "tensor": HOSTILE, "value": "NaN",
             "message": HOSTILE, "created_at": 1e300,
         })  # fmt: skip
-        transitions.append({"run_id": run_id, "seq": number, "status": status, "reason": HOSTILE, "attempt": 1, "step": 0,
-                            "truncated_from": 5 if full else None, "at": 0.1})  # fmt: skip
+        transitions.append({"run_id": run_id, "seq": number, "status": status, "reason": HOSTILE, "attempt": 1,
+                            "step": 0, "truncated_from": 5 if full else None, "at": 0.1,
+                            "worker": "host:1:2" if full else None})  # fmt: skip
+        logs.append({"run_id": run_id, "start": 2**40, "attempt": 1, "text": f"{HOSTILE}\n", "at": 0.3})
+        tracebacks.append({"run_id": run_id, "attempt": 1, "text": HOSTILE, "at": 0.4})
         checkpoints.append({"run_id": run_id, "step": 4, "attempt": 1, "path": f"runs/{run_id}/checkpoints/step-4.safetensors",
                             "sha256": "0" * 64, "created_at": 2.5})  # fmt: skip
         series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
@@ -62,7 +66,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,
                      "started_at": 1.0, "seen_at": 2.0}],
         "runs": runs, "blocks": blocks, "alerts": alerts, "transitions": transitions, "checkpoints": checkpoints,
-        "series": series,
+        "series": series, "run_logs": logs, "tracebacks": tracebacks,
         "queues": [{"name": "gpu", "max_running": 2, "paused": True}, {"name": "cpu", "max_running": None, "paused": False}],
         "tokens": [{"id": 7, "name": HOSTILE, "scope": "submit", "sha256": "a" * 64, "created_at": 1.0, "expires_at": None,
                     "revoked_at": 3.0, "last_used_at": None}],

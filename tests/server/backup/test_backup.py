@@ -28,7 +28,7 @@ from server.database.connection import Database
 from server.database.models import BlockRow, CheckpointRow, Run
 from server.database.revision import SchemaMismatch
 from server.series.recording import store_checkpoint
-from tests.server.filled import HOSTILE, checksums, fill
+from tests.server.filled import HOSTILE, checksums, columns_of, fill
 from tests.server.recording import Recording, claimed, submitted
 
 TOKEN = "the-secret-token-of-this-server"
@@ -304,18 +304,13 @@ def test_a_killed_backup_leaves_no_file_under_its_name(sqlite: Database, tmp_pat
     assert not (tmp_path / "one.backup").exists()
 
 
-SINCE_0003 = (
-    *("runs.compacted_at", "runs.forms", "runs.needs_task", "series.form"),
-    *("sweeps.name", "sweeps.submitted_by"),
-)
-
-
 def test_a_backup_of_the_previous_schema_is_restored_and_migrated(sqlite: Database, target: Database, tmp_path: Path) -> None:
     fill(sqlite)
     sqlite.migrate("0003", lose=True)
+    known = columns_of(sqlite)
     with pytest.raises(SchemaMismatch, match="needs"):
         made(sqlite, tmp_path, tmp_path)
-    # as the program of that time wrote it: its models had none of these columns
+    # as the program of that time wrote it: its models had none of the later tables and columns
     sqlite.migrate()
     file, manifest = made(sqlite, tmp_path, tmp_path)
     rewritten = tmp_path / "old.backup"
@@ -326,8 +321,8 @@ def test_a_backup_of_the_previous_schema_is_restored_and_migrated(sqlite: Databa
             if name.startswith("tables/"):
                 info = next(t for t in manifest.tables if t.name == name.split("/")[1])
                 contents[info.name] += rows_of(content.read(), info)
-        for info in manifest.tables:
-            kept = [i for i, (column, _) in enumerate(info.columns) if f"{info.name}.{column}" not in SINCE_0003]
+        for info in (table for table in manifest.tables if table.name in known):
+            kept = [i for i, (column, _) in enumerate(info.columns) if column in known[info.name]]
             columns = [info.columns[i] for i in kept]
             list(old.table(replace(info, columns=columns), [tuple(row[i] for i in kept) for row in contents[info.name]]))
         old.close()
