@@ -29,7 +29,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, webhooks 
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
-GRANT SELECT ON sweeps TO :"worker";
+GRANT SELECT, INSERT ON deleted_runs TO :"server";
+GRANT SELECT, INSERT ON installation TO :"server", :"worker";
+GRANT SELECT ON deleted_runs, sweeps TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
 GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, webhooks_id_seq TO :"server";
 COMMIT;

@@ -63,6 +63,7 @@ interface RunAnswer {
   steps_per_second: number | null;
   eta_seconds: number | null;
   waits_for: string | null;
+  bytes_stored: number;
   alerts: number;
   url: string;
   result: { train_loss?: JsonNumber | null } | null;

@@ -31,6 +31,7 @@ class CheckpointRecord:
     step: int
     path: str  # relative to the data directory
     sha256: str
+    size: int = 0  # bytes
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class Writer:
         self._put(flush)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
-        self._put(CheckpointRecord(step, path.resolve().relative_to(self._data_dir).as_posix(), sha256))
+        place = path.resolve().relative_to(self._data_dir).as_posix()
+        self._put(CheckpointRecord(step, place, sha256, path.stat().st_size))
 
     def truncate(self, to_step: int, reason: str) -> None:
         self.step = min(self.step, to_step)
@@ -242,7 +243,7 @@ def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
         case CatalogueRecord():
             recording.store_catalogue(session, run_id, attempt, record.series)
         case CheckpointRecord():
-            recording.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256)
+            recording.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256, record.size)
         case TruncateRecord():
             recording.truncate(session, run_id, attempt, record.to_step + 1, record.reason)
         case EnvironmentRecord():

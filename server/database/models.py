@@ -84,6 +84,9 @@ class Run(Base):
     compacted_at: Mapped[float | None] = mapped_column(Float(53))  # its blocks were merged; None again after a resume
     # the distinct forms of its layers, from its series, for lists and filters; None: see server/series/forms.py
     forms: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
+    bytes_stored: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # see server/series/occupied.py
+    deleted_at: Mapped[float | None] = mapped_column(Float(53))  # since when it is in the trash; None: it is not
+    deleted_by: Mapped[str | None] = mapped_column(String(200))  # who put it there, by name
     __table_args__ = (
         Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # the queue in its order, and counts by status
         # running runs by submitter: limits and fairness
@@ -95,9 +98,35 @@ class Run(Base):
             sqlite_where=text("status = 'queued'"),
             postgresql_where=text("status = 'queued'"),
         ),
+        Index(
+            "ix_runs_deleted_at",
+            "deleted_at",
+            sqlite_where=text("deleted_at IS NOT NULL"),
+            postgresql_where=text("deleted_at IS NOT NULL"),
+        ),
         # the id of a deleted run is never given again: a worker that still holds it must not write into another run
         {"sqlite_autoincrement": True},
     )
+
+
+NOT_IN_TRASH = Run.deleted_at.is_(None)  # of every list, and of whatever finds a run by its number
+
+
+class DeletedRun(Base):
+    """A run that is gone for good. Every machine that finds its folder removes it, however late it comes; so this row stays."""
+
+    __tablename__ = "deleted_runs"
+    run_id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=False)
+    at: Mapped[float] = mapped_column(Float(53))
+    files: Mapped[list[list[str]]] = mapped_column(Json)  # path and SHA-256 of checkpoints, by which a folder is known as ours
+
+
+class Installation(Base):
+    """The name of this installation, made once: a folder that carries another one belongs to another database. One row."""
+
+    __tablename__ = "installation"
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    name: Mapped[str] = mapped_column(String(40))
 
 
 class SeriesRow(Base):
@@ -203,6 +232,7 @@ class CheckpointRow(Base):
     attempt: Mapped[int] = mapped_column(Integer)
     path: Mapped[str] = mapped_column(String(400))  # relative to the data directory
     sha256: Mapped[str] = mapped_column(String(64))
+    bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # of the file; 0: an older program wrote it
     created_at: Mapped[float] = mapped_column(Float(53))
 
 

@@ -20,6 +20,7 @@ _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
 PLAIN_FIELDS = (
     "id", "name", "notes", "status", "status_reason", "sweep_id", "cloned_from", "submitted_by", "queue", "priority",
     "created_at", "started_at", "finished_at", "attempt", "cancel_requested", "seq", "step", "steps_per_second",
+    "bytes_stored",
 )  # fmt: skip
 # These leave the database as the text that enters the answer: taking 50 configurations apart and putting them together again
 # would cost more than everything else in a page of the list.

@@ -76,6 +76,7 @@ COLUMNS: dict[str, tuple[Kind, InstrumentedAttribute[Any]]] = {
     "created": ("number", Run.created_at),
     "started": ("number", Run.started_at),
     "finished": ("number", Run.finished_at),
+    "bytes_stored": ("number", Run.bytes_stored),
 }
 MAX_LENGTH, MAX_TERMS = 1000, 30
 TERM = re.compile(r'([A-Za-z_][A-Za-z0-9_.]*)\s*(!=|<=|>=|=|<|>|~)\s*("(?:[^"\\]|\\.)*"|[^\s"]+)(?=\s|$)')

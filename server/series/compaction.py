@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import FINAL, BlockRow, Run
+from server.series.occupied import recount
 from stablessm_core.telemetry.blocks import STATS, decode
 from stablessm_core.telemetry.merged import Span, pack, pieces_of
 
@@ -68,6 +69,7 @@ def compact(database: Database, run_id: int, *, pause: Callable[[], bool] | None
             _merge(database, run_id, seq, batch)
         with database.write() as session:
             _hold(session, run_id, seq).compacted_at = time.time()
+            recount(session, run_id)
     except _Changed:
         return False
     return True

@@ -17,6 +17,7 @@ from server.database.fence import LeaseLost, add_transition, fence, hold, insert
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.series.alerts import insert_alerts
 from server.series.forms import distinct
+from server.series.occupied import checkpoint_bytes, recount
 from stablessm_core.telemetry.blocks import BUCKET, STATS, Block, decode, encode
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged import cut, pack, pieces_of
@@ -40,6 +41,7 @@ def store_flush(
     rows = [_block_row(run_id, attempt, block) for block in blocks]  # compressed before the row is locked
     # `step` only grows here: a repeated older flush must not turn the progress back (truncate does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
+    values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
     if steps_per_second is not None:
         values["steps_per_second"] = steps_per_second
     taken = session.execute(
@@ -48,8 +50,10 @@ def store_flush(
     if taken is None:
         raise LeaseLost(f"run {run_id} is not running under attempt {attempt}")
     seq = int(taken)
-    new = _insert_blocks(session, rows, seq) + insert_alerts(session, run_id, attempt, alerts, seq)
-    if new == 0:
+    new_blocks = _insert_blocks(session, rows, seq)
+    if new_blocks != len(rows):
+        recount(session, run_id)
+    if new_blocks + insert_alerts(session, run_id, attempt, alerts, seq) == 0:
         seq -= 1  # the number was not visible to others: the row is still locked
         session.execute(update(Run).where(Run.id == run_id).values(seq=seq).execution_options(synchronize_session=False))
     return seq
@@ -101,8 +105,10 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
     session.flush()
 
 
-def store_checkpoint(session: Session, run_id: int, attempt: int, step: int, path: str, sha256: str) -> None:
-    """Record a durable checkpoint file (`path` relative to the data directory): steps 1..step are done and stored.
+def store_checkpoint(
+    session: Session, run_id: int, attempt: int, step: int, path: str, sha256: str, size: int = 0
+) -> None:  # fmt: skip
+    """Record a durable checkpoint file (`path` relative to the data directory, `size` bytes): steps 1..step are done and stored.
 
     Raises LeaseLost; ValueError if steps up to `step` are not stored yet, since a resume from there would leave a hole.
     """
@@ -118,10 +124,13 @@ def store_checkpoint(session: Session, run_id: int, attempt: int, step: int, pat
         "attempt": attempt,
         "path": path,
         "sha256": sha256,
+        "bytes": size,
         "created_at": time.time(),
     }
+    before = checkpoint_bytes(session, run_id)
     statement = insert_into(session, CheckpointRow).values(values)
     session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step"], set_=values))
+    run.bytes_stored += checkpoint_bytes(session, run_id) - before
 
 
 def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
@@ -152,6 +161,7 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
     session.flush()
     removed = session.execute(delete(BlockRow).where(late).returning(BlockRow.level)).all()
     session.execute(delete(CheckpointRow).where(CheckpointRow.run_id == run_id, CheckpointRow.step >= from_step))
+    recount(session, run_id)
     return bool(straddling or removed)
 
 

@@ -39,6 +39,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "steps_per_second": 1 / 3 if full else None, "environment": {"device": "cpu"} if full else None,
             "result": {"loss": "NaN"} if full else None, "divergence": {"value": "-Infinity"} if full else None,
             "compacted_at": 1.5 if full else None, "forms": [FORM] if full else None,
+            "bytes_stored": 2**50 if full else 0, "deleted_at": 1e9 / 7 if status == "diverged" else None,
+            "deleted_by": HOSTILE if status == "diverged" else None,
         })  # fmt: skip
         for level, payload in enumerate(PAYLOADS):
             blocks.append({
@@ -56,7 +58,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         logs.append({"run_id": run_id, "start": 2**40, "attempt": 1, "text": f"{HOSTILE}\n", "at": 0.3})
         tracebacks.append({"run_id": run_id, "attempt": 1, "text": HOSTILE, "at": 0.4})
         checkpoints.append({"run_id": run_id, "step": 4, "attempt": 1, "path": f"runs/{run_id}/checkpoints/step-4.safetensors",
-                            "sha256": "0" * 64, "created_at": 2.5})  # fmt: skip
+                            "sha256": "0" * 64, "bytes": 2**40, "created_at": 2.5})  # fmt: skip
         series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
                        "unit": "", "derived": full, "form": FORM if full else None})  # fmt: skip
     return {
@@ -65,6 +67,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
                    {"id": 4, "base": CONFIG, "grid": {"train.seed": [3]}, "created_at": 2.0, "name": None, "submitted_by": None}],
         "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,
                      "started_at": 1.0, "seen_at": 2.0}],
+        "deleted_runs": [{"run_id": 5, "at": 1 / 3, "files": [["runs/5/checkpoints/x", "0" * 64]]}],
+        "installation": [{"number": 1, "name": HOSTILE}],
         "runs": runs, "blocks": blocks, "alerts": alerts, "transitions": transitions, "checkpoints": checkpoints,
         "series": series, "run_logs": logs, "tracebacks": tracebacks,
         "queues": [{"name": "gpu", "max_running": 2, "paused": True}, {"name": "cpu", "max_running": None, "paused": False}],

@@ -164,6 +164,7 @@ def test_what_no_retry_cures_is_reported_instead_of_retried(database: Database, 
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
+    (tmp_path / "step-50").touch()
     writer.checkpoint(50, tmp_path / "step-50", "ab" * 32)  # of steps whose telemetry never came
     with pytest.raises(ValueError, match="comes before its telemetry"):
         writer.finish(EndRecord("finished", ""))
@@ -194,13 +195,16 @@ def test_recorded_checkpoints_are_needed_until_newer_ones_are_recorded(database:
         writer.write(_flush(number))
     for earlier in ("attempt-0", "attempt-1"):
         (tmp_path / "checkpoints" / earlier).mkdir(parents=True)
+    files = {step: tmp_path / "checkpoints" / "attempt-1" / f"step-{step}.safetensors" for step in (8, 16, 24)}
+    for file in files.values():
+        file.write_bytes(bytes(100))
     for step in (8, 16):
-        writer.checkpoint(step, tmp_path / "checkpoints" / "attempt-1" / f"step-{step}.safetensors", "ab" * 32)
+        writer.checkpoint(step, files[step], "ab" * 32)
     writer.wait_stored(90)
     assert writer.needed() == [8, 16]
     assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["attempt-1"], "nobody resumes from older ones"
     with away(database):
-        writer.checkpoint(24, tmp_path / "checkpoints" / "attempt-1" / "step-24.safetensors", "ab" * 32)
+        writer.checkpoint(24, files[24], "ab" * 32)
         _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 1)
         assert writer.needed() == [8, 16], "nobody knows of the newest yet"
     writer.wait_stored(90)

@@ -57,6 +57,7 @@ EXAMPLE_RUN: dict[str, Any] = {
     "forms": [EXAMPLE_FORM],
     "alerts": 0,
     "waits_for": None,
+    "bytes_stored": 1_482_240,
 }
 EXAMPLE_ALERT: dict[str, Any] = {
     "id": 3,
@@ -138,6 +139,7 @@ class RunAnswer(Answer):
     )
     alerts: int = Field(description="How many alerts it has raised.")
     waits_for: str | None = Field(description="Why a queued run does not start yet.")
+    bytes_stored: int = Field(description="What it occupies: recorded numbers in the database, and checkpoint files.")
 
 
 class RunList(Answer):
