@@ -25,13 +25,16 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
 -- every table is named: a new one is closed until somebody decides
 GRANT SELECT ON alembic_version TO :"server", :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, runs, series, sweeps, transitions, workers TO :"server";
-GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, webhooks TO :"server";
+GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, webhooks TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
 GRANT SELECT, INSERT ON deleted_runs TO :"server";
 GRANT SELECT, INSERT ON installation TO :"server", :"worker";
 GRANT SELECT ON deleted_runs, sweeps TO :"worker";
+-- how many runs of a user may run at once, to be locked while one is claimed; no names
+GRANT SELECT (id, max_running), UPDATE (max_running) ON users TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
-GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, webhooks_id_seq TO :"server";
+GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, users_id_seq,
+    webhooks_id_seq TO :"server";
 COMMIT;

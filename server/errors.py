@@ -35,6 +35,10 @@ class ServiceError(Exception):
         self.message, self.field, self.allowed, self.headers = message, field, allowed, headers
 
 
+class Forbidden(ServiceError):
+    status = 403
+
+
 class NotFound(ServiceError):
     status = 404
 

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.access.tokens import PREFIX, Principal, digest, live_principals
+from server.access.users import OWNER
 from server.database.connection import Database
 from server.database.models import Token
 from server.errors import Unavailable
@@ -39,7 +40,9 @@ class TokenCache:
 
     def __init__(self, database: Database, token: str | None) -> None:
         self.database = database
-        self.owner = Principal(None, "settings" if token else "no token asked", "admin", digest(token) if token else "")
+        self.owner = Principal(
+            None, "settings" if token else "no token asked", "admin", digest(token) if token else "", user_id=OWNER
+        )
         self.asks = token is not None
         self.loads = 0  # how often the database was asked
         self._live: dict[str, Principal] = {}

@@ -26,13 +26,21 @@ MAX_LIVE = 1000
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks: a token by its number, None for the token of the settings."""
+    """Who asks: a token by its number, None for the token of the settings; and whose it is, None where nobody was named.
+
+    `named`: by a proxy's header, for this request alone.
+    """
 
     token_id: int | None
     name: str
     scope: str
     sha256: str = field(default="", repr=False)
     expires_at: float | None = None
+    user_id: int | None = None
+    user: str = ""
+    may_change_all: bool = False
+    names_users: bool = False
+    named: bool = False
 
     def may(self, scope: str) -> bool:
         return SCOPES.index(self.scope) >= SCOPES.index(scope)

@@ -65,6 +65,7 @@ class Run(Base):
     queue: Mapped[str] = mapped_column(String(60), server_default="default")
     needs_gpu: Mapped[str] = mapped_column(String(60), server_default="")  # part of a GPU's name, "H200"; "" for any
     submitted_by: Mapped[int | None] = mapped_column(Id)  # token; None for the token of the settings
+    user_id: Mapped[int | None] = mapped_column(Id)  # None where an older program submitted it: the token says whose it is
     created_at: Mapped[float] = mapped_column(Float(53))
     started_at: Mapped[float | None] = mapped_column(Float(53))
     finished_at: Mapped[float | None] = mapped_column(Float(53))
@@ -72,6 +73,10 @@ class Run(Base):
     attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     beat: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     owner: Mapped[str | None] = mapped_column(String(200))
+    # where it runs, or ran last: stays when the lease ends
+    worker: Mapped[str | None] = mapped_column(String(200))
+    host: Mapped[str | None] = mapped_column(String(200))
+    gpu_name: Mapped[str | None] = mapped_column(String(200))
     workers_lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # since the last new checkpoint, or resume
     cancel_requested: Mapped[bool] = mapped_column(server_default=text("false"))
     # progress; `seq` numbers every event of the run without gaps (it is the id of its live stream)
@@ -94,7 +99,7 @@ class Run(Base):
         Index(  # queued runs, those alike together: the first of each kind is found without reading the others
             "ix_runs_next",
             *(text("coalesce(submitted_by, 0)"), "priority", "queue"),
-            *("needs_cuda", "needs_data", "needs_gpu", "needs_task", "id"),
+            *("needs_cuda", "needs_data", "needs_gpu", "needs_task", text("coalesce(user_id, -1)"), "id"),
             sqlite_where=text("status = 'queued'"),
             postgresql_where=text("status = 'queued'"),
         ),
@@ -104,6 +109,7 @@ class Run(Base):
             sqlite_where=text("deleted_at IS NOT NULL"),
             postgresql_where=text("deleted_at IS NOT NULL"),
         ),
+        Index("ix_runs_user_id_status", "user_id", "status"),  # what a user has queued, and has at all: quotas, "my runs"
         # the id of a deleted run is never given again: a worker that still holds it must not write into another run
         {"sqlite_autoincrement": True},
     )
@@ -258,6 +264,22 @@ class Queue(Base):
     paused: Mapped[bool] = mapped_column(server_default=text("false"))
 
 
+class User(Base):
+    """Whoever holds tokens, or is named by a proxy: the name that is shown, and what may be used. 0 is the settings' token's."""
+
+    __tablename__ = "users"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    identity: Mapped[str | None] = mapped_column(String(200), unique=True)  # what a trusted proxy's header calls them
+    may_change_all: Mapped[bool] = mapped_column(server_default=text("false"))  # runs of others too
+    # quotas; None: none
+    max_running: Mapped[int | None] = mapped_column(Integer)
+    max_queued: Mapped[int | None] = mapped_column(Integer)
+    max_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(Float(53))
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+
 class Token(Base):
     """A key to the service. Only its SHA-256 is kept: 256 random bits need no slow hash."""
 
@@ -270,6 +292,8 @@ class Token(Base):
     expires_at: Mapped[float | None] = mapped_column(Float(53))
     revoked_at: Mapped[float | None] = mapped_column(Float(53))
     last_used_at: Mapped[float | None] = mapped_column(Float(53))
+    user_id: Mapped[int | None] = mapped_column(Id)  # None: nobody was named yet
+    names_users: Mapped[bool] = mapped_column(server_default=text("false"))  # a proxy's: each request says by header for whom
     # a deleted token's id must not come to stand for another in `runs.submitted_by` and the audit log
     __table_args__ = ({"sqlite_autoincrement": True},)
 
@@ -298,6 +322,7 @@ class AuditRow(Base):
     path: Mapped[str] = mapped_column(String(300))
     status: Mapped[int] = mapped_column(Integer)
     run_id: Mapped[int | None] = mapped_column(Id)
+    user_name: Mapped[str] = mapped_column(String(100), server_default="")  # as it was then
 
 
 class Webhook(Base):

@@ -14,13 +14,15 @@ from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, Run, Sweep, Worker
 from server.runs.queues import QueueState, all_queues, misfit, queue_states, serves
+from server.runs.submitters import SUBMITTER
 from server.series.forms import CONFIGURED, forms_json
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
 PLAIN_FIELDS = (
-    "id", "name", "notes", "status", "status_reason", "sweep_id", "cloned_from", "submitted_by", "queue", "priority",
+    "id", "name", "notes", "status", "status_reason", "sweep_id", "cloned_from", "submitted_by", "user_id", "queue", "priority",
     "created_at", "started_at", "finished_at", "attempt", "cancel_requested", "seq", "step", "steps_per_second",
     "bytes_stored",
+    "host", "gpu_name",
 )  # fmt: skip
 # These leave the database as the text that enters the answer: taking 50 configurations apart and putting them together again
 # would cost more than everything else in a page of the list.
@@ -28,14 +30,15 @@ JSON_FIELDS = ("tags", "config", "environment", "result", "divergence", "forms")
 RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     *(_RUN[name] for name in PLAIN_FIELDS),
     _RUN.needs_gpu.label("gpu"),
-    _RUN.owner.label("worker"),
+    func.coalesce(_RUN.owner, _RUN.worker).label("worker"),
+    SUBMITTER.label("user"),
     cast(_RUN.config["train", "steps"].as_string(), BigInteger).label("steps"),
     select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__table__).scalar_subquery().label("alerts"),
     *(cast(_RUN[name], Text).label(name) for name in JSON_FIELDS),
     case((_RUN.forms.is_(None), cast(CONFIGURED, Text))).label("configured"),
     *(_RUN[name] for name in ("needs_cuda", "needs_data", "needs_gpu", "needs_task")),
 )
-_FACTS = (*PLAIN_FIELDS, "gpu", "worker", "steps", "alerts")
+_FACTS = (*PLAIN_FIELDS, "gpu", "worker", "user", "steps", "alerts")
 _RUNS = select(*RUN_COLUMNS)
 _BY_NUMBER = _RUNS.where(_RUN.id == bindparam("run"))
 ALERT_FIELDS = (

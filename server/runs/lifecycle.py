@@ -62,6 +62,7 @@ def submit(
     sweep_id: int | None = None,
     cloned_from: int | None = None,
     submitted_by: int | None = None,
+    user_id: int | None = None,
     queue: str = DEFAULT_QUEUE,
     priority: int = 0,
     needs_gpu: str = "",
@@ -74,6 +75,7 @@ def submit(
         "sweep_id": sweep_id,
         "cloned_from": cloned_from,
         "submitted_by": submitted_by,
+        "user_id": user_id,
         "idempotency_key": idempotency_key,
         "queue": queue,
         "priority": priority,
@@ -118,6 +120,8 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
         cut = delete_steps(session, run.id, done + 1)
     run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
     run.started_at = run.started_at or time.time()
+    run.worker, run.host = owner, owner.rsplit(":", 2)[0]  # host:pid:start
+    run.gpu_name = next(iter(capabilities.get("gpus", ())), None) if run.config["train"]["device"] != "cpu" else None
     run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")
     add_transition(session, run, run.status_reason, truncated_from=done + 1 if cut else None)
     return Claim(run.id, run.attempt, dict(run.config), checkpoints)

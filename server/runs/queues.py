@@ -1,14 +1,16 @@
 """Which queued run is next, and the queues runs wait in: who serves them, how many may run at once, whether they are paused.
 
-Order: highest priority; then the submitter with the fewest runs running in that queue; then the oldest. Neither priorities nor
-shares can hold a run back for ever: of the claims made while some run has waited longer than PATIENCE_SECONDS, one in
-1 / PATIENT_SHARE takes the oldest run, whatever its priority.
+Order: highest priority; then the submitter with the fewest runs running in that queue; then the oldest. A submitter is a user, or
+a token of nobody. A user's quota of running runs holds over all queues. Neither priorities nor shares can hold a run back for
+ever: of the claims made while some run has waited longer than PATIENCE_SECONDS, one in 1 / PATIENT_SHARE takes the oldest run,
+whatever its priority.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from sqlalchemy import BigInteger, bindparam, case, func, literal_column, select
 from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
-from server.database.models import Queue, Run, Transition, Worker
+from server.database.models import Queue, Run, Transition, User, Worker
 
 DEFAULT_QUEUE = "default"
 QUEUE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -28,8 +30,12 @@ PATIENT_SHARE = 1 / 8
 # Literals, not parameters: only they let the engines see that the partial index ix_runs_next answers.
 _QUEUED = Run.status == literal_column("'queued'")
 _SUBMITTER = func.coalesce(Run.submitted_by, literal_column("0"))
+_USER = func.coalesce(Run.user_id, literal_column("-1"))
 # numbers first: comparing texts by the rules of a language is what costs time in an index
-_ALIKE = "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu, {0}needs_task"
+_ALIKE = (
+    "coalesce({0}submitted_by, 0), {0}priority, {0}queue, {0}needs_cuda, {0}needs_data, {0}needs_gpu, {0}needs_task, "
+    "coalesce({0}user_id, -1)"
+)
 _COLUMNS = f"r.id, {_ALIKE.format('r.')}, r.created_at"
 # PostgreSQL: from the first of one kind straight to the first of the next, one probe of the index each. SQLite would use only two
 # columns of that comparison and read the same rows again and again; one pass over the index is faster there.
@@ -50,12 +56,19 @@ _FIRST_OF_EACH_KIND = {
 # What follows is written once and not anew for every claim: building a statement takes longer than its answer. Each answer costs
 # two switches between processes, on a busy machine milliseconds, so few of them are asked.
 _RUNNING_AND_SETTINGS = text("""
-    SELECT queue, coalesce(submitted_by, 0) AS submitter, count(*) AS running, NULL AS max_running, NULL AS paused
+    SELECT queue, coalesce(user_id, -coalesce(submitted_by, 0)) AS submitter, count(*) AS running,
+        NULL AS max_running, NULL AS paused
     FROM runs WHERE status = 'running' GROUP BY 1, 2
-    UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues""")
+    UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues
+    UNION ALL SELECT NULL, id, NULL, max_running, NULL FROM users WHERE max_running IS NOT NULL""")
 _LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
-_KIND = (_SUBMITTER, Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu, Run.needs_task)
-_THIS_KIND = tuple_(bindparam("submitter", type_=BigInteger), *(bindparam(column.key, type_=column.type) for column in _KIND[1:]))
+_LOCK_USERS = select(User.id).where(User.id.in_(bindparam("users", expanding=True))).order_by(User.id).with_for_update()
+_NEEDS = (Run.priority, Run.queue, Run.needs_cuda, Run.needs_data, Run.needs_gpu, Run.needs_task)
+_KIND = (_SUBMITTER, *_NEEDS, _USER)
+_THIS_KIND = tuple_(
+    bindparam("token", type_=BigInteger), *(bindparam(column.key, type_=column.type) for column in _NEEDS),
+    bindparam("user", type_=BigInteger),
+)  # fmt: skip
 _LOCKED = select(Run).limit(1).with_for_update(skip_locked=True).execution_options(populate_existing=True)
 _ROW = _LOCKED.where(Run.id == bindparam("id"))
 # A range that holds one kind, in the order of ix_runs_next: asked for equality, a PostgreSQL that has not yet counted the table
@@ -67,14 +80,20 @@ class Head(NamedTuple):
     """The oldest of the queued runs that are alike in everything that decides who trains them, and when."""
 
     id: int
-    submitter: int  # token; 0 for the token of the settings
+    token: int  # 0 for the token of the settings
     priority: int
     queue: str
     needs_cuda: bool
     needs_data: str
     needs_gpu: str
     needs_task: str
+    user: int  # -1 where none was named
     created_at: float
+
+    @property
+    def submitter(self) -> int:
+        """The user; below or at 0 a token's number, negated, as the settings' token is user 0."""
+        return self.user if self.user >= 0 else -self.token
 
 
 @dataclass(frozen=True)
@@ -194,8 +213,9 @@ def waiting(session: Session) -> dict[str, tuple[int, float]]:
     return {queue: (number, at) for queue, number, at in rows}
 
 
-def _kind(run: Run) -> tuple[int, int, str, bool, str, str, str]:
-    return (run.submitted_by or 0, run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu, run.needs_task)
+def _kind(run: Run) -> tuple[int, int, str, bool, str, str, str, int]:
+    needs = (run.priority, run.queue, run.needs_cuda, run.needs_data, run.needs_gpu, run.needs_task)
+    return (run.submitted_by or 0, *needs, -1 if run.user_id is None else run.user_id)
 
 
 def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
@@ -209,32 +229,42 @@ def _fits(capabilities: Mapping[str, Any], head: Head) -> bool:
 
 
 def _startable(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int]]:
-    """The heads whose queues let something start, those queues' rows locked; and how many runs each submitter has, by queue."""
+    """The heads whose queues and users let something start, their rows locked; and how many runs each submitter has, by queue."""
     if not heads:
         return [], {}
     # looked at first without locks: a worker that finds its queues paused or full, again and again, must not write
-    open_heads, running, own = _look(session, heads)
-    if limited := {head.queue for head in open_heads} & own:
+    open_heads, running, own, capped = _look(session, heads)
+    limited, limited_users = {head.queue for head in open_heads} & own, {head.user for head in open_heads} & capped
+    if limited:
         session.execute(_LOCK_QUEUES, {"names": sorted(limited)}).all()
-        open_heads, running, _ = _look(session, open_heads)  # now nobody else adds to these queues
+    if limited_users:
+        session.execute(_LOCK_USERS, {"users": sorted(limited_users)}).all()
+    if limited or limited_users:
+        open_heads, running, _, _ = _look(session, open_heads)  # now nobody else adds to these queues, nor for these users
     return open_heads, running
 
 
-def _look(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int], set[str]]:
-    """The heads whose queues let something start now, how much runs for whom, and the queues that have settings."""
+def _look(session: Session, heads: Sequence[Head]) -> tuple[list[Head], dict[tuple[str, int], int], set[str], set[int]]:
+    """The heads that may start now, how much runs for whom, the queues that have settings, the users that have a quota."""
     running: dict[tuple[str, int], int] = {}
     settings: dict[str, tuple[int | None, bool]] = {}
+    quotas: dict[int, int] = {}
     for queue, submitter, number, most, paused in session.execute(_RUNNING_AND_SETTINGS):
         if submitter is None:
             settings[queue] = (most, bool(paused))
+        elif queue is None:
+            quotas[submitter] = most
         else:
             running[queue, submitter] = number
-    shut = set()
-    for name, (most, paused) in settings.items():
-        now = sum(number for (queue, _), number in running.items() if queue == name)
-        if QueueState(name, most, paused, now).obstacle:
-            shut.add(name)
-    return [head for head in heads if head.queue not in shut], running, set(settings)
+    in_queue: Counter[str] = Counter()
+    of_user: Counter[int] = Counter()
+    for (queue, submitter), number in running.items():
+        in_queue[queue] += number
+        of_user[submitter] += number
+    shut = {name for name, (most, paused) in settings.items() if QueueState(name, most, paused, in_queue[name]).obstacle}
+    full = {user for user, most in quotas.items() if of_user[user] >= most}
+    open_heads = [head for head in heads if head.queue not in shut and head.user not in full]
+    return open_heads, running, set(settings), set(quotas)
 
 
 def _in_order(heads: Sequence[Head], running: Mapping[tuple[str, int], int]) -> list[Head]:

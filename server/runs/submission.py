@@ -27,7 +27,8 @@ MAX_GRID_RUNS = 500
 
 def submit_run(
     database: Database, settings: Settings, config: RunConfig, *, key: str | None = None, cloned_from: int | None = None,
-    submitted_by: int | None = None, place: Mapping[str, Any] | None = None,
+    submitted_by: int | None = None, user_id: int | None = None,
+    place: Mapping[str, Any] | None = None,
 ) -> tuple[Run, bool]:  # fmt: skip
     """The queued run and whether it is new. `place`: its queue, priority, needs_gpu, as jobs.submit takes them.
 
@@ -42,8 +43,9 @@ def submit_run(
             known = key and _known_key(session, key, submitted_by, _queue(place))
             stored = known or (key and _stored_key(key, submitted_by, _queue(place)))
             run = submit(
-                session, config, idempotency_key=stored, cloned_from=cloned_from, submitted_by=submitted_by, **place or {}
-            )
+                session, config, idempotency_key=stored, cloned_from=cloned_from, submitted_by=submitted_by, user_id=user_id,
+                **place or {},
+            )  # fmt: skip
     except NotAllowed as error:
         raise Conflict(f"{key!r}: {error}", field="Idempotency-Key", allowed="the same body, or a new key") from None
     if not known:
@@ -65,7 +67,7 @@ def _known_key(session: Session, key: str, submitted_by: int | None, queue: str)
 
 def submit_sweep(
     database: Database, settings: Settings, base: dict[str, Any], grid: dict[str, list[Any]], *, submitted_by: int | None = None,
-    place: Mapping[str, Any] | None = None,
+    user_id: int | None = None, place: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Id of a new sweep whose runs are queued, all or none."""
     configs = [_named(config, setting) for setting, config in expand(base, grid)]
@@ -77,7 +79,7 @@ def submit_sweep(
     with database.write() as session:
         sweep: Sweep = new_sweep(session, base, grid)
         for config in configs:
-            submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, **place or {})
+            submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, user_id=user_id, **place or {})
         sweep_id = sweep.id
     for _ in configs[:8]:
         wake_workers(settings.broker_url)

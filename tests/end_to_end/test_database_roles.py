@@ -14,18 +14,20 @@ from typing import NoReturn
 import psycopg
 import pytest
 from psycopg import sql
-from sqlalchemy import make_url
+from sqlalchemy import make_url, select
 from sqlalchemy.exc import ProgrammingError
 
 from server.database.connection import Database
-from server.database.models import Base
+from server.database.models import Base, User
+from server.runs import lifecycle
+from stablessm_core.config import RunConfig
 from tests.installation import Installation
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-the-tests-0123456789"
 BODY = {"task": {"name": "polynomial_memory", "length": 20}, "train": {"steps": 30, "batch_size": 4}}
 SECONDS = 240.0  # for a run of a few steps, on a busy machine
-ACCESS = ("tokens", "audit", "webhooks", "ended_sessions")
+ACCESS = ("tokens", "audit", "webhooks", "ended_sessions", "users")
 pytestmark = pytest.mark.postgres
 
 
@@ -137,6 +139,23 @@ def test_neither_can_touch_the_schema_or_the_machine(roles: Roles, who: str) -> 
         rights = owner.execute("SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'PUBLIC' "
                                "AND table_schema = 'public'").fetchone()  # fmt: skip
         assert rights == (0,)
+
+
+def test_a_worker_keeps_to_a_user_s_quota_and_reads_nobody_s_name(roles: Roles) -> None:
+    owner, worker = Database(roles.owner), Database(roles.worker)
+    with owner.write() as session:
+        session.add(User(id=3, name="alice", max_running=1, created_at=1.0))
+        for _ in range(2):
+            lifecycle.submit(session, RunConfig.model_validate(BODY), user_id=3)
+    taken = []
+    for _ in range(2):
+        with worker.write() as session:
+            taken.append(lifecycle.claim(session, "host:1:2", {"devices": ["cpu"]}))
+    assert [claim is not None for claim in taken] == [True, False]
+    with pytest.raises(ProgrammingError, match="permission denied"), worker.read() as session:
+        session.execute(select(User.name)).all()
+    owner.close()
+    worker.close()
 
 
 def test_a_migration_is_the_owner_s(roles: Roles) -> None:

@@ -41,6 +41,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "compacted_at": 1.5 if full else None, "forms": [FORM] if full else None,
             "bytes_stored": 2**50 if full else 0, "deleted_at": 1e9 / 7 if status == "diverged" else None,
             "deleted_by": HOSTILE if status == "diverged" else None,
+            "user_id": 9 if full else None, "worker": "host:1:2" if full else None, "host": HOSTILE if full else None,
+            "gpu_name": "NVIDIA H200" if full else None,
         })  # fmt: skip
         for level, payload in enumerate(PAYLOADS):
             blocks.append({
@@ -73,11 +75,16 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         "series": series, "run_logs": logs, "tracebacks": tracebacks,
         "queues": [{"name": "gpu", "max_running": 2, "paused": True}, {"name": "cpu", "max_running": None, "paused": False}],
         "tokens": [{"id": 7, "name": HOSTILE, "scope": "submit", "sha256": "a" * 64, "created_at": 1.0, "expires_at": None,
-                    "revoked_at": 3.0, "last_used_at": None}],
+                    "revoked_at": 3.0, "last_used_at": None, "user_id": 9, "names_users": True}],
+        "users": [{"id": 0, "name": "the owner", "identity": None, "may_change_all": False, "max_running": None,
+                   "max_queued": None, "max_bytes": None, "created_at": 1.0},
+                  {"id": 9, "name": HOSTILE, "identity": "a@example.org", "may_change_all": True, "max_running": 0,
+                   "max_queued": 2**31 - 1, "max_bytes": 2**60, "created_at": 0.1}],
         "ended_sessions": [{"id": 4, "sha256": "b" * 64, "until": 1e10 / 3}],
         "audit": [{"id": 5, "at": 1.0, "token_id": 7, "token_name": "t", "address": "::1", "method": "POST", "path": "/api/runs",
-                   "status": 201, "run_id": 20}, {"id": 6, "at": 2.0, "token_id": None, "token_name": "", "address": "", "method":
-                   "PUT", "path": HOSTILE, "status": 401, "run_id": None}],
+                   "status": 201, "run_id": 20, "user_name": HOSTILE},
+                  {"id": 6, "at": 2.0, "token_id": None, "token_name": "", "address": "", "method": "PUT", "path": HOSTILE,
+                   "status": 401, "run_id": None, "user_name": ""}],
         "webhooks": [{"id": 2, "url": "https://example.org/hook", "events": ["ended"], "cursor": {"20": 4}, "failures": 1,
                       "last_error": HOSTILE, "created_at": 1.0}],
     }  # fmt: skip

@@ -69,7 +69,10 @@ def submit(
     ] = None,
 ) -> Any:
     """Queue a training run. 201 when it is new, 200 when the idempotency key already made it."""
-    run, new = submit_run(database, settings, config, key=idempotency_key, submitted_by=principal.token_id, place=columns(place))
+    run, new = submit_run(
+        database, settings, config, key=idempotency_key, submitted_by=principal.token_id, user_id=principal.user_id,
+        place=columns(place),
+    )  # fmt: skip
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/api/runs/{run.id}"
     return _written(request, database, run.id)
@@ -196,7 +199,9 @@ def clone(
     if request is not None:
         place |= columns(request)
     config = parse_config(with_settings(base, request.set if request else {}))
-    run, _ = submit_run(database, settings, config, cloned_from=run_id, submitted_by=principal.token_id, place=place)
+    run, _ = submit_run(
+        database, settings, config, cloned_from=run_id, submitted_by=principal.token_id, user_id=principal.user_id, place=place
+    )
     response.headers["Location"] = f"/api/runs/{run.id}"
     return _answer(database, settings, run.id)
 

@@ -30,8 +30,9 @@ def find_sweep(session: Session, sweep_id: int) -> Sweep:
 def submit(request: SweepRequest, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
     """Queue one run per combination of the grid; all of them or, if one is refused, none."""
     sweep_id = submit_sweep(
-        database, settings, request.base, request.grid, submitted_by=principal.token_id, place=columns(request)
-    )
+        database, settings, request.base, request.grid, submitted_by=principal.token_id, user_id=principal.user_id,
+        place=columns(request),
+    )  # fmt: skip
     return show(sweep_id, database, settings)
 
 

@@ -36,6 +36,8 @@ EXAMPLE_RUN: dict[str, Any] = {
     "sweep_id": None,
     "cloned_from": None,
     "submitted_by": 3,
+    "user_id": 2,
+    "user": "alice",
     "queue": "default",
     "priority": 0,
     "gpu": "",
@@ -44,6 +46,8 @@ EXAMPLE_RUN: dict[str, Any] = {
     "finished_at": None,
     "attempt": 1,
     "worker": "host:4242:1763711999",
+    "host": "host",
+    "gpu_name": None,
     "cancel_requested": False,
     "seq": 17,
     "step": 412,
@@ -116,6 +120,8 @@ class RunAnswer(Answer):
     sweep_id: int | None
     cloned_from: int | None
     submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
+    user_id: int | None = Field(description="Number of the user; 0 is the owner, null where none was named.")
+    user: str = Field(description="Who submitted it, by the name they have now; the token's name where no user was named.")
     queue: str
     priority: int
     gpu: str = Field(description="Part of the name of the GPU it must have; empty for any machine.")
@@ -123,7 +129,9 @@ class RunAnswer(Answer):
     started_at: float | None
     finished_at: float | None
     attempt: int = Field(description="Times a worker has taken this run.")
-    worker: str | None = Field(description="Who trains it now.")
+    worker: str | None = Field(description="Who trains it, or trained it last.")
+    host: str | None = Field(description="The machine it runs on, or ran on last.")
+    gpu_name: str | None = Field(description="The GPU it runs on, or ran on last; null without one.")
     cancel_requested: bool
     seq: int = Field(description="Number of the newest event; the live stream continues after it.")
     step: int = Field(description="Training steps done.")

@@ -104,6 +104,10 @@ LOST = (
     (r"1 of sweeps \(name IS NOT NULL", ("sweeps.name", "sweeps.submitted_by")),
     (r"6 of run_logs \(true\); 6 of tracebacks \(true\); 3 of transitions \(", ("run_logs", "tracebacks", "transitions.worker")),
     (r"1 of runs \(deleted_at IS NOT NULL\); 1 of deleted_runs \(true\)", ("runs.deleted_at", "deleted_runs")),
+    (
+        r"2 of users \(true\); 1 of tokens .*; 1 of audit .*; 3 of runs \(user_id IS NOT NULL OR",
+        ("users", "tokens", "audit", "runs.user_id", "runs.gpu_name"),
+    ),
     (r"3 of series \(form IS NOT NULL\); 3 of runs \(forms IS NOT NULL\)", ("series.form", "runs.forms")),
 )
 
