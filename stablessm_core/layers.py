@@ -18,13 +18,13 @@ from stablessm_core.fused.choice import MODES, Choice, choose
 from stablessm_core.fused.operator import fused_layer
 from stablessm_core.maps import default_eigenvalue_range
 from stablessm_core.maps.elementary import saturated_exp
-from stablessm_core.reparameterization import Reparameterization, initial_eigenvalues
+from stablessm_core.reparameterization import Reparameterization, get_reparameterization, initial_eigenvalues
 from stablessm_core.scan import linear_scan
 from stablessm_core.telemetry.watch import Watched
 
 
 class StableSSM(nn.Module):
-    """y_t = C act(h_t) + D x_t with h_t = lambda_bar h_{t-1} + B_bar x_t, h_0 = 0: (batch, length, d_model) to the same.
+    """y_t = C act(h_t) + D x_t with h_t = lambda_bar h_{t-1} + B_bar x_t: (batch, length, d_model) to the same.
 
     Discrete time: lambda_bar = f(w), B_bar = diag(gamma) B with the constant gamma = sqrt(1 - lambda_bar^2) of the initial
     eigenvalues. Continuous time: zero-order hold with a trainable step per state, lambda_bar = e^{dt f(w)},
@@ -40,7 +40,8 @@ class StableSSM(nn.Module):
     D (d_model,); buffer gamma (d_state,) in discrete time only. w and log_dt must be float32 or float64; the recurrence runs in
     their dtype even under autocast, where the products with B and C are taken in the lower precision.
 
-    eigenvalue_range: (low, high) of the initial f(w), the same for every map; dt_range: initial steps are log-uniform in it;
+    reparameterization: a map, or the name of one in discrete time. eigenvalue_range: (low, high) of the initial f(w), the same
+    for every map; dt_range: initial steps are log-uniform in it;
     activation: one of ACTIVATIONS; scan_backend: as in `linear_scan`. fused: "on" makes the states again in the backward pass
     instead of keeping them (`fused.operator`), "off" keeps them, "auto" asks the measured table of `fused.choice`.
     """
@@ -52,7 +53,7 @@ class StableSSM(nn.Module):
         d_model: int,
         d_state: int,
         *,
-        reparameterization: Reparameterization,
+        reparameterization: Reparameterization | str = "best",
         eigenvalue_range: tuple[float, float] | None = None,
         activation: str = "tanh",
         scan_backend: str = "auto",
@@ -68,6 +69,8 @@ class StableSSM(nn.Module):
             raise ValueError(f"dt_range is {dt_range}; needs 0 < low <= high")
         if fused not in MODES:
             raise ValueError(f"fused is {fused!r}; allowed are {', '.join(MODES)}")
+        if isinstance(reparameterization, str):
+            reparameterization = get_reparameterization(reparameterization)
         self.reparameterization = reparameterization
         self.fused = fused
         self.activation = activation
@@ -90,18 +93,29 @@ class StableSSM(nn.Module):
         self.C = nn.Parameter(torch.randn(d_model, d_state) / math.sqrt(d_state))
         self.D = nn.Parameter(torch.ones(d_model))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, state: Tensor | None = None, *, return_state: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """y, or with `return_state` (y, h after the last step), from h_0 = `state`, (batch, d_state), zero without one.
+
+        x in pieces, each from the state that the piece before returned, gives what x as a whole gives, to rounding; gradients
+        pass through the state unless it is detached. A call that is given or asked for a state is never fused. Raises
+        ValueError and TypeError for shapes, devices and dtypes that do not fit.
+        """
+        self._check("x", x, ("batch", "length", "d_model"))
+        if state is not None:
+            self._check("state", state, ("batch", "d_state"), batch=len(x))
         seen = transformed()
-        # int: a number the compiler may not keep open; the fused operator is differentiable once, and backward only
-        backend = None if seen else self.choice(x.device, int(math.prod(x.shape[:-1]))).backend
-        if backend is not None:
-            return self._fused(x, backend)
+        if not (seen or return_state or state is not None):
+            # int: a number the compiler may not keep open; the fused operator is differentiable once, and backward only
+            backend = self.choice(x.device, int(math.prod(x.shape[:-1]))).backend
+            if backend is not None:
+                return self._fused(x, backend)
         lambda_bar, gain = self._transition()
         driven = functional.linear(x, gain[:, None] * self.B)  # scaled on the weight, which is smaller than the activations
         with torch.autocast(x.device.type, enabled=False):
-            h = linear_scan(lambda_bar, driven.to(lambda_bar.dtype), backend=self.scan_backend)
+            h = linear_scan(lambda_bar, driven.to(lambda_bar.dtype), h0=state, backend=self.scan_backend)
         self.last_state = None if seen else h[:, -1].detach().clone()  # a view would keep all of h alive
-        return functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x
+        y = functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x
+        return (y, h[:, -1]) if return_state else y
 
     def choice(self, device: torch.device, steps: int) -> Choice:
         """Fused or not on this device for inputs of `steps` = batch x length."""
@@ -124,6 +138,8 @@ class StableSSM(nn.Module):
 
     def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the recurrence: x_t (batch, d_model), state (batch, d_state) -> (y_t, next state)."""
+        self._check("x_t", x_t, ("batch", "d_model"))
+        self._check("state", state, ("batch", "d_state"), batch=len(x_t))
         lambda_bar, gain = self._transition()
         driven = functional.linear(x_t, gain[:, None] * self.B)
         h = lambda_bar * state + driven.to(lambda_bar.dtype)
@@ -145,6 +161,22 @@ class StableSSM(nn.Module):
         d_model, d_state = self.C.shape
         map_ = self.reparameterization
         return f"d_model={d_model}, d_state={d_state}, reparameterization={map_.name} ({map_.time}), activation={self.activation}"
+
+    def _check(self, name: str, given: Tensor, axes: tuple[str, ...], batch: int | None = None) -> None:
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(given).__name__}")
+        d_model, d_state = self.C.shape
+        wanted = {"d_model": d_model, "d_state": d_state, "batch": batch, "length": None}
+        shape = tuple(given.shape)
+        fits = len(shape) == len(axes) and all(wanted[axis] in (None, size) for axis, size in zip(axes, shape, strict=True))
+        if not fits or shape[1] == 0:
+            described = ", ".join(axis if wanted[axis] is None else f"{axis} = {wanted[axis]}" for axis in axes)
+            raise ValueError(f"{name} must be ({described}){', length at least 1' * (len(axes) == 3)}, got {shape}")
+        if given.device != self.w.device:
+            raise ValueError(f"{name} is on {given.device}, the layer on {self.w.device}; both must be on one device")
+        lower = name != "state" and (self.fused == "on" or torch.is_autocast_enabled(given.device.type))
+        if not given.is_floating_point() or not (lower or given.dtype == self.w.dtype):
+            raise TypeError(f"{name} is {given.dtype}, the layer {self.w.dtype}; convert one, or call under torch.autocast")
 
     def _transition(self) -> tuple[Tensor, Tensor]:
         """lambda_bar and the rows' factor B_bar / B, both (d_state,)."""

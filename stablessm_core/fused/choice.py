@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stablessm_core.compiling import constant_when_compiled
 from stablessm_core.fused.operator import why_not_triton
 
 MODES = ("auto", "on", "off")
@@ -40,7 +41,7 @@ class Choice:
         return {"form": "unfused" if self.backend is None else f"fused, {self.backend}", "reason": self.reason}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def choose(
     wanted: str,
     device: torch.device,
@@ -61,10 +62,9 @@ def choose(
         raise ValueError(f"fused must be one of {', '.join(MODES)}, got {wanted!r}")
     if wanted == "off":
         return Choice(None, "asked for")
-    obstacle = why_not_triton(device, d_model, dtype, scan_backend)
-    backend = "torch" if obstacle else "triton"
     if wanted == "on":
-        return Choice(backend, "asked for" + (f"; no Triton: {obstacle}" if obstacle else ""))
+        obstacle = why_not_triton(device, d_model, dtype, scan_backend)
+        return Choice("torch" if obstacle else "triton", "asked for" + (f"; no Triton: {obstacle}" if obstacle else ""))
     name = name or _name(device)
     if scan_backend != "auto":
         return Choice(None, f"the scan backend {scan_backend!r} was asked for")
@@ -72,9 +72,12 @@ def choose(
         return Choice(None, f"not measured on {name}")
     for row in TABLE[name]:
         if d_model <= row.d_model and d_state <= row.d_state and steps >= row.steps:
-            if row.fused and (device.type != "cuda" or not obstacle):
-                return Choice(backend, f"measured faster on {name}")
-            return Choice(None, f"no Triton: {obstacle}" if row.fused else f"measured slower on {name}")
+            if not row.fused:
+                return Choice(None, f"measured slower on {name}")
+            obstacle = why_not_triton(device, d_model, dtype, scan_backend)  # imports Triton, which takes its time
+            if obstacle and device.type == "cuda":
+                return Choice(None, f"no Triton: {obstacle}")
+            return Choice("torch" if obstacle else "triton", f"measured faster on {name}")
     return Choice(None, f"not measured at this shape on {name}")
 
 

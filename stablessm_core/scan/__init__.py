@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stablessm_core.compiling import constant_when_compiled
 from stablessm_core.scan import reference
 from stablessm_core.scan.autograd import backend_module, common_dtype, scan
 
@@ -16,8 +17,9 @@ __all__ = ["BACKENDS", "linear_scan", "resolve_backend", "why_not_triton"]
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool = False, backend: str = "auto") -> Tensor:
     """All states of a diagonal linear recurrence.
 
-    h_t = a_t h_{t-1} + b_t for t = 1..length with h_0 = h0 (zero if None); with `reverse`, h_t = a_t h_{t+1} + b_t from the
-    last step to the first, h0 standing after the last step.
+    h_t = a_t h_{t-1} + b_t for t = 1..length with h_0 = h0; with `reverse`, h_t = a_t h_{t+1} + b_t from the last step to the
+    first, h0 standing after the last step. None: nothing stands there and the first state is b alone. That is h0 = 0 where a is
+    finite; a NaN or infinite a spoils the first state only if there is an h0 for it to multiply.
 
     a: (d_state,), the same at every step, or b's shape. b: (batch, length, d_state), length at least 1. h0: (batch, d_state).
     Any strides. Real (float16, bfloat16, float32, float64) or complex (complex64, complex128), on one device.
@@ -56,7 +58,7 @@ def _of(dtype: torch.dtype, x: Tensor) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def why_not_triton(device: torch.device) -> str | None:
     """What keeps the Triton kernels from running on this device, or None."""
     try:

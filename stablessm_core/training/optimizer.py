@@ -63,11 +63,19 @@ class AdamW(torch.optim.AdamW):
             )
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
-    """AdamW over three groups, empty ones left out; each group keeps its unscheduled rate in `base_lr`.
+def parameter_groups(
+    model: nn.Module,
+    *,
+    lr: float,
+    recurrent_lr: float | None = None,
+    weight_decay: float = 0.01,
+    recurrent_weight_decay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Three groups for any optimizer of PyTorch, empty ones left out: what should decay does, and nothing else.
 
-    recurrent: the eigenvalue weights w and the step sizes log_dt, with their own rate and decay. matrices: every other
-    parameter of two dimensions or more, decayed. vectors: biases, gains and other vectors, never decayed.
+    recurrent: the eigenvalue weights w and the step sizes log_dt of every layer in `model`, with their own rate (`lr` without
+    one) and decay. matrices: every other parameter of two dimensions or more, decayed. vectors: biases, gains and other
+    vectors, never decayed.
     """
     recurrent_ids: set[int] = set()
     for layer in watched_layers(model):
@@ -75,13 +83,25 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
     parameters = [p for p in model.parameters() if p.requires_grad]
     recurrent = [p for p in parameters if id(p) in recurrent_ids]
     others = [p for p in parameters if id(p) not in recurrent_ids]
-    recurrent_lr = config.lr if config.recurrent_lr is None else config.recurrent_lr
+    own = lr if recurrent_lr is None else recurrent_lr
     groups: list[dict[str, Any]] = [
-        {"name": "recurrent", "params": recurrent, "lr": recurrent_lr, "weight_decay": config.recurrent_weight_decay},
-        {"name": "matrices", "params": [p for p in others if p.ndim >= 2], "lr": config.lr, "weight_decay": config.weight_decay},
-        {"name": "vectors", "params": [p for p in others if p.ndim < 2], "lr": config.lr, "weight_decay": 0.0},
+        {"name": "recurrent", "params": recurrent, "lr": own, "weight_decay": recurrent_weight_decay},
+        {"name": "matrices", "params": [p for p in others if p.ndim >= 2], "lr": lr, "weight_decay": weight_decay},
+        {"name": "vectors", "params": [p for p in others if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
     ]
-    return AdamW([group | {"base_lr": group["lr"]} for group in groups if group["params"]], config.lr)
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
+    """AdamW over `parameter_groups`; each group keeps its unscheduled rate in `base_lr`."""
+    groups = parameter_groups(
+        model,
+        lr=config.lr,
+        recurrent_lr=config.recurrent_lr,
+        weight_decay=config.weight_decay,
+        recurrent_weight_decay=config.recurrent_weight_decay,
+    )
+    return AdamW([group | {"base_lr": group["lr"]} for group in groups], config.lr)
 
 
 def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:

@@ -170,3 +170,81 @@ def test_initial_steps_fill_their_range() -> None:
 def test_bad_arguments_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_layer(**options)
+
+
+def test_a_layer_takes_the_name_of_a_map_and_is_best_without_one() -> None:
+    assert StableSSM(4, 3).reparameterization == get_reparameterization("best")
+    assert StableSSM(4, 3, reparameterization="exp").reparameterization == get_reparameterization("exp")
+    with pytest.raises(ValueError, match=r"'nonesuch' in 'discrete' time; possible are direct \(continuous\)"):
+        StableSSM(4, 3, reparameterization="nonesuch")
+
+
+@pytest.mark.parametrize("fused", ["off", "on"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("time", ["continuous", "discrete"])
+def test_pieces_of_a_sequence_give_what_the_whole_gives(time: str, dtype: torch.dtype, tolerance: float, fused: str) -> None:
+    layer = make_layer("best", time, fused=fused).to(dtype)
+    x = torch.randn(3, 200, 6, dtype=dtype)
+    whole, end = layer(x), layer.last_state
+    state, pieces = None, []
+    for piece in x.split([1, 7, 150, 42], dim=1):
+        y, state = layer(piece, state, return_state=True)
+        pieces.append(y)
+    torch.testing.assert_close(torch.cat(pieces, 1), whole, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(state, end, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        layer(x[:, 8:], layer(x[:, :8], return_state=True)[1]), whole[:, 8:], rtol=tolerance, atol=tolerance
+    )
+
+
+def test_gradients_pass_through_the_state_unless_it_is_detached() -> None:
+    layer = make_layer().double()
+    x = torch.randn(2, 60, 6, dtype=torch.float64)
+    whole = torch.autograd.grad(layer(x).square().sum(), layer.w)[0]
+
+    def in_two(*, detached: bool) -> torch.Tensor:
+        first, state = layer(x[:, :30], return_state=True)
+        second = layer(x[:, 30:], state.detach() if detached else state)
+        return torch.autograd.grad(first.square().sum() + second.square().sum(), layer.w)[0]
+
+    torch.testing.assert_close(in_two(detached=False), whole, rtol=1e-11, atol=1e-12)
+    assert (in_two(detached=True) - whole).norm() > 1e-3 * whole.norm()
+
+
+def test_a_state_stays_float32_under_autocast_and_is_taken_back() -> None:
+    layer, x = make_layer(), torch.randn(2, 20, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        _, state = layer(x, return_state=True)
+        y, state = layer(x.bfloat16(), state, return_state=True)
+    assert state.dtype == torch.float32
+    assert y.shape == x.shape
+
+
+X, STATE = torch.zeros(2, 4, 6), torch.zeros(2, 10)
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "error", "message"),
+    [
+        (X[0], None, ValueError, r"x must be \(batch, length, d_model = 6\), length at least 1, got \(4, 6\)"),
+        (X[:, :, :5], None, ValueError, r"x must be \(batch, length, d_model = 6\), length at least 1, got \(2, 4, 5\)"),
+        (X[:, :0], None, ValueError, r"length at least 1, got \(2, 0, 6\)"),
+        (X.double(), None, TypeError, r"x is torch.float64, the layer torch.float32; convert one"),
+        (X.long(), None, TypeError, r"x is torch.int64"),
+        (X.to("meta"), None, ValueError, r"x is on meta, the layer on cpu"),
+        (X, STATE[0], ValueError, r"state must be \(batch = 2, d_state = 10\), got \(10,\)"),
+        (X, STATE[:1], ValueError, r"state must be \(batch = 2, d_state = 10\), got \(1, 10\)"),
+        (X, STATE.double(), TypeError, r"state is torch.float64, the layer torch.float32"),
+        (X, STATE.to("meta"), ValueError, r"state is on meta"),
+        ([[1.0]], None, TypeError, r"x must be a tensor, got list"),
+    ],
+)
+def test_what_does_not_fit_a_layer_is_refused_before_anything_is_computed(
+    x: torch.Tensor, state: torch.Tensor | None, error: type[Exception], message: str
+) -> None:
+    layer = make_layer()
+    with pytest.raises(error, match=message):
+        layer(x, state)
+    if state is not None:
+        with pytest.raises(error, match=message):
+            layer.step(x[:, 0], state)

@@ -152,3 +152,20 @@ def closure(root: str, extras: frozenset[str]) -> set[str]:
             if requirement.marker is None or any(requirement.marker.evaluate(environment) for environment in environments):
                 waiting.append((normal(requirement.name), frozenset(requirement.extras)))
     return {name for name, _ in found}
+
+
+NEW_MODULES = """
+import sys, torch
+before = set(sys.modules)
+import stablessm_core.layers
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_importing_the_layers_imports_torch_and_next_to_nothing_else() -> None:
+    """No compiler above all (torch._dynamo, with sympy and Triton behind it): it takes longer than torch itself."""
+    done = subprocess.run([sys.executable, "-c", NEW_MODULES], capture_output=True, text=True, cwd=ROOT, check=True)
+    foreign = [name for name in done.stdout.split() if not name.startswith("stablessm_core")]
+    assert len(foreign) < 10, foreign
+    assert not {name.split(".")[0] for name in foreign} & {"sympy", "triton", "pydantic", "httpx"}
+    assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in foreign)

@@ -156,3 +156,27 @@ def test_operations_grow_with_the_logarithm_of_the_length_and_memory_with_the_le
 def test_zero_sized_batches_and_states_pass_through() -> None:
     assert linear_scan(torch.ones(3), torch.ones(0, 50, 3)).shape == (0, 50, 3)
     assert linear_scan(torch.ones(0), torch.ones(2, 50, 0)).shape == (2, 50, 0)
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_without_h0_nothing_is_multiplied_at_the_first_step(backend, ltv, bad) -> None:
+    b = torch.ones(1, 40, 2)
+    a = torch.tensor([bad, 0.5])
+    a = a.expand(b.shape) if ltv else a
+    none, zero = linear_scan(a, b, backend=backend), linear_scan(a, b, torch.zeros(1, 2), backend=backend)
+    assert none[0, 0].tolist() == [1.0, 1.0]
+    assert not none[0, 1:, 0].isfinite().any()
+    assert not zero[0, :, 0].isfinite().any()
+    assert torch.equal(none[..., 1], zero[..., 1])
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch"])
+@pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
+def test_one_step_without_h0_still_belongs_to_the_graph_of_a(backend, ltv) -> None:
+    b = torch.tensor([[[-0.0, 2.0]]])
+    a = torch.full(b.shape if ltv else (2,), float("nan"), requires_grad=True)
+    h = linear_scan(a, b, backend=backend)
+    assert torch.equal(h.signbit(), b.signbit())
+    assert torch.autograd.grad(h.sum(), a)[0].count_nonzero() == 0

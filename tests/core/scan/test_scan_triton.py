@@ -260,3 +260,15 @@ def test_replicas_with_eigenvalues_of_their_own_are_one_launch(dtype) -> None:
     (expected,) = torch.autograd.grad(apart.abs().square().sum(), a)
     torch.testing.assert_close(together, apart)
     torch.testing.assert_close(da, expected, rtol=1e-5, atol=1e-4)
+
+
+@lti_or_ltv
+def test_without_h0_nothing_is_multiplied_at_the_first_step(lti) -> None:
+    b = torch.ones((1, 5, 2), device=DEVICE)
+    a = torch.tensor([float("nan"), 0.5], device=DEVICE)
+    a = a if lti else a.expand(b.shape)
+    none, zero = (linear_scan(a, b, h0, backend="triton") for h0 in (None, torch.zeros((1, 2), device=DEVICE)))
+    assert none[0, 0].tolist() == [1.0, 1.0]
+    assert not none[0, 1:, 0].isfinite().any()
+    assert not zero[0, :, 0].isfinite().any()
+    assert torch.equal(none[..., 1], zero[..., 1])

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from stablessm_core.config import Optimizer, parse_config
+from stablessm_core.layers import StableSSM
 from stablessm_core.model import Network, build_model
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.training.optimizer import build_optimizer, describe_groups, lr_factor
+from stablessm_core.training.optimizer import build_optimizer, describe_groups, lr_factor, parameter_groups
 
 
 def network(time: str = "continuous") -> Network:
@@ -111,3 +112,14 @@ def test_schedules_warm_up_then_go_their_way(schedule: str, after: float, last: 
 def test_a_warm_up_longer_than_the_run_never_ends() -> None:
     assert lr_factor(Optimizer(warmup_steps=1000, schedule="cosine"), 10, 10) == 0.01
     assert lr_factor(Optimizer(warmup_steps=10, schedule="cosine"), 10, 10) == 1.0
+
+
+def test_the_groups_serve_any_optimizer_and_any_model_with_a_layer_in_it() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), StableSSM(4, 5), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1, weight_decay=0.5))
+    found = {g["name"]: (g["weight_decay"], [tuple(p.shape) for p in g["params"]]) for g in optimizer.param_groups}
+    assert found == {
+        "recurrent": (0.0, [(5,)]),
+        "matrices": (0.5, [(4, 3), (5, 4), (4, 5), (1, 4)]),
+        "vectors": (0.0, [(4,), (4,), (1,)]),
+    }
