@@ -66,7 +66,8 @@ interface RunAnswer {
   bytes_stored: number;
   alerts: number;
   url: string;
-  result: { train_loss?: JsonNumber | null } | null;
+  result: { train_loss?: JsonNumber | null; eval_loss?: JsonNumber | null } | null;
+  divergence: Record<string, unknown> | null;
   config: RunConfig;
   forms: { map: string; time: string }[];
 }

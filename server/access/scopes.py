@@ -17,7 +17,9 @@ READ_PAGES = frozenset(
 )  # fmt: skip
 READ_API = frozenset(("alerts", "compare", "figures", "queues", "runs", "sweeps", "workers"))
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
-SUBMIT = re.compile(r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/runs/[^/]+")
+SUBMIT = re.compile(
+    r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/(runs|sweeps)/[^/]+"
+)
 
 
 def needed_scope(method: str, path: str) -> str:

@@ -18,15 +18,18 @@ from server.http.api.compare import Compared, compare_runs
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.runs import Listed, find_run, run_page, run_shown
 from server.http.api.series import run_catalogue
+from server.http.api.sweeps import Listed as ListedSweeps
 from server.http.api.sweeps import find_sweep
 from server.http.api.tokens import token_page
 from server.http.api.webhooks import webhook_page
 from server.http.assets import Assets
 from server.http.gate import COOKIE, Access, client_address, policy_with_inline, session_cookie, set_session
 from server.http.schemas.queues import Placement
-from server.http.schemas.runs import MAX_ID, RunId, SweepId
+from server.http.schemas.runs import MAX_ID, RunId
+from server.http.schemas.sweeps import SweepId
 from server.http.theory import stable_maps, theory_figures
 from server.runs import answers
+from server.runs.sweeps import sweep_answer, sweep_page
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
 from stablessm_core.maps import MAPS
@@ -114,11 +117,19 @@ def compare(request: Request, database: DatabaseDep, settings: SettingsDep, chos
     )
 
 
+@router.get("/sweeps")
+def sweeps(request: Request, database: DatabaseDep, listed: ListedSweeps) -> Response:
+    with database.read() as session:
+        found = sweep_page(session, **listed.model_dump())
+    query = urlencode(listed.model_dump(exclude_none=True))
+    return _pages(request).render("sweeps.html", title="Sweeps", json_url=f"/api/sweeps?{query}", sweeps=found, filters=listed)
+
+
 @router.get("/sweeps/{sweep_id}")
 def sweep(sweep_id: SweepId, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
     with database.read() as session:
-        shown = answers.sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
-    title = shown["base"].get("name") or f"Sweep {sweep_id}"
+        shown = sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
+    title = shown["name"] or f"Sweep {sweep_id}"
     return _pages(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown)
 
 

@@ -18,6 +18,8 @@ from server.runs.submitters import SUBMITTER
 from server.series.forms import CONFIGURED, forms_json
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
+# its own name, else that of its base configuration
+SWEEP_NAME: ColumnElement[str | None] = func.coalesce(Sweep.name, Sweep.base["name"].as_string())
 PLAIN_FIELDS = (
     "id", "name", "notes", "status", "status_reason", "sweep_id", "cloned_from", "submitted_by", "user_id", "queue", "priority",
     "created_at", "started_at", "finished_at", "attempt", "cancel_requested", "seq", "step", "steps_per_second",
@@ -34,11 +36,12 @@ RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     SUBMITTER.label("user"),
     cast(_RUN.config["train", "steps"].as_string(), BigInteger).label("steps"),
     select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__table__).scalar_subquery().label("alerts"),
+    select(SWEEP_NAME).where(Sweep.id == _RUN.sweep_id).correlate(Run.__table__).scalar_subquery().label("sweep_name"),
     *(cast(_RUN[name], Text).label(name) for name in JSON_FIELDS),
     case((_RUN.forms.is_(None), cast(CONFIGURED, Text))).label("configured"),
     *(_RUN[name] for name in ("needs_cuda", "needs_data", "needs_gpu", "needs_task")),
 )
-_FACTS = (*PLAIN_FIELDS, "gpu", "worker", "user", "steps", "alerts")
+_FACTS = (*PLAIN_FIELDS, "gpu", "worker", "user", "steps", "alerts", "sweep_name")
 _RUNS = select(*RUN_COLUMNS)
 _BY_NUMBER = _RUNS.where(_RUN.id == bindparam("run"))
 ALERT_FIELDS = (
@@ -106,22 +109,6 @@ def _eta(steps: int, step: int, rate: float | None) -> float | None:
 
 def alert_answer(alert: AlertRow) -> dict[str, Any]:
     return {name: getattr(alert, name) for name in ALERT_FIELDS}
-
-
-def sweep_answer(session: Session, sweep: Sweep, lease_seconds: float) -> dict[str, Any]:
-    runs = run_answers(session, run_rows(session, Run.sweep_id == sweep.id), lease_seconds)
-    statuses: dict[str, int] = {}
-    for run in runs:
-        statuses[run["status"]] = statuses.get(run["status"], 0) + 1
-    return {
-        "id": sweep.id,
-        "url": f"/sweeps/{sweep.id}",
-        "base": sweep.base,
-        "grid": sweep.grid,
-        "created_at": sweep.created_at,
-        "statuses": statuses,
-        "runs": runs,
-    }
 
 
 def worker_answers(session: Session, lease_seconds: float) -> list[dict[str, Any]]:

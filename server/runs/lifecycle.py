@@ -95,9 +95,11 @@ def submit(
     return run
 
 
-def new_sweep(session: Session, base: dict[str, Any], grid: dict[str, Any]) -> Sweep:
+def new_sweep(
+    session: Session, base: dict[str, Any], grid: dict[str, Any], *, name: str | None = None, submitted_by: int | None = None
+) -> Sweep:
     """A sweep's row; its runs are submitted with `sweep_id`."""
-    sweep = Sweep(base=base, grid=grid, created_at=time.time())
+    sweep = Sweep(base=base, grid=grid, name=name, submitted_by=submitted_by, created_at=time.time())
     session.add(sweep)
     session.flush()
     return sweep

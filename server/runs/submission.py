@@ -66,8 +66,8 @@ def _known_key(session: Session, key: str, submitted_by: int | None, queue: str)
 
 
 def submit_sweep(
-    database: Database, settings: Settings, base: dict[str, Any], grid: dict[str, list[Any]], *, submitted_by: int | None = None,
-    user_id: int | None = None, place: Mapping[str, Any] | None = None,
+    database: Database, settings: Settings, base: dict[str, Any], grid: dict[str, list[Any]], *, name: str | None = None,
+    submitted_by: int | None = None, user_id: int | None = None, place: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Id of a new sweep whose runs are queued, all or none."""
     configs = [_named(config, setting) for setting, config in expand(base, grid)]
@@ -77,7 +77,7 @@ def submit_sweep(
     for config in configs:
         check_trainable(config, workers, database, settings, queue=_queue(place))
     with database.write() as session:
-        sweep: Sweep = new_sweep(session, base, grid)
+        sweep: Sweep = new_sweep(session, base, grid, name=name, submitted_by=submitted_by)
         for config in configs:
             submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, user_id=user_id, **place or {})
         sweep_id = sweep.id

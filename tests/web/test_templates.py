@@ -71,6 +71,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
     run |= {
         "config": config,
         "sweep_id": 1,
+        "sweep_name": EVIL,
         "cloned_from": 2,
         "priority": 0,
         "created_at": 1e9,
@@ -145,7 +146,12 @@ def page(name: str) -> Tags:
         "groups": [GROUP],
         "curves": {},
     }
-    sweep = {"id": 1, "base": {"name": EVIL}, "grid": {"optimizer.lr": [0.1, EVIL]}, "statuses": {"diverged": 1}, "runs": [run]}
+    sweep = {
+        "id": 1, "url": "/sweeps/1", "name": EVIL, "base": {}, "grid": {"optimizer.lr": [0.1, EVIL], EVIL: [1, 2]},
+        "created_at": 1e9, "submitted_by": 3, "user": EVIL,
+        "statuses": {"diverged": 1, "finished": 2, "running": 1}, "finite": 1, "total": 4,
+        "runs": [run],
+    }  # fmt: skip
     contexts: dict[str, dict[str, Any]] = {
         "runs.html": {
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
@@ -162,6 +168,7 @@ def page(name: str) -> Tags:
         },
         "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
         "sweep.html": {"sweep": sweep},
+        "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},
         "new.html": {
             "schema": schema,
             "defaults": config,
@@ -200,6 +207,7 @@ PAGES = [
     "run.html",
     "compare.html",
     "sweep.html",
+    "sweeps.html",
     "new.html",
     "workers.html",
     "alerts.html",
@@ -285,6 +293,27 @@ def test_empty_list_says_what_to_do_next() -> None:
     assert "/new" in [a["href"] for a in tags.all("href")]
     filtered = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "lr>1", "status": None, "tag": None})
     assert "No run matches" in filtered.text
+
+
+def test_an_empty_list_of_sweeps_says_how_one_is_made() -> None:
+    tags = render("sweeps.html", sweeps={"sweeps": [], "next_cursor": None}, filters={"q": "", "cursor": None})
+    assert "stablessm sweep" in tags.text
+    assert "/new" in [a["href"] for a in tags.all("href")]
+
+
+def test_the_bar_of_a_sweep_shows_every_run_once_and_calls_only_the_finite_ones_finite() -> None:
+    tags = page("sweeps.html")
+    parts = [(a["data-part"], a["x"], a["width"]) for tag, a in tags.tags if tag == "rect"]
+    assert parts == [("finite", "0", "1"), ("nonfinite", "1", "1"), ("diverged", "2", "1"), ("running", "3", "1")]
+    assert next(a for tag, a in tags.tags if tag == "svg" and "preserveaspectratio" in a)["viewbox"] == "0 0 4 1"
+    assert "1 / 4 finite · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
+
+
+def test_the_sweep_page_offers_its_table_as_files_and_its_buttons_work() -> None:
+    tags = page("sweep.html")
+    links = [str(a["href"]) for a in tags.all("href")]
+    assert [link.rpartition("=")[2] for link in links if "/table?" in link] == ["csv", "parquet", "markdown", "latex", "json"]
+    assert "/static/v/actions.js" in [a.get("src") for tag, a in tags.tags if tag == "script"]
 
 
 def test_form_offers_every_field_of_the_configuration() -> None:

@@ -1,6 +1,6 @@
 // The sweep page: the grid and the chart of final losses, kept current while runs go on.
 
-import { get, messageOf } from "./api.js";
+import { describe, get, messageOf, send } from "./api.js";
 import { bind } from "./bind.js";
 import { Chart } from "./chart.js";
 import { find, given } from "./dom.js";
@@ -8,6 +8,7 @@ import { number } from "./format.js";
 import { axes, cells, lossByRate } from "./grid.js";
 import { finalLoss } from "./run_items.js";
 import { colors } from "./theme.js";
+import { toast } from "./toast.js";
 
 const POLL_MS = 3000;
 const root = find("[data-sweep-url]", HTMLElement);
@@ -64,6 +65,18 @@ function drawGrid() {
   table.hidden = false;
 }
 
+/** @param {RunAnswer} run */
+function evalLoss(run) {
+  const loss = run.result?.eval_loss;
+  return loss === undefined || loss === null ? null : Number(loss);
+}
+
+/** @param {RunAnswer} run */
+function whereDiverged({ divergence }) {
+  const known = ["step", "layer", "eigenvalue"].filter((part) => typeof divergence?.[part] === "number");
+  return known.map((part) => `${part} ${divergence?.[part]}`).join(", ");
+}
+
 function drawRows() {
   for (const run of sweep.runs) {
     const row = find(`[data-run="${run.id}"]`, HTMLElement);
@@ -71,6 +84,8 @@ function drawRows() {
     find("[data-live=status]", HTMLElement, row).textContent = run.status;
     find("progress", HTMLProgressElement, row).value = run.step;
     find("[data-field=loss]", HTMLElement, row).textContent = number(finalLoss(run));
+    find("[data-field=eval_loss]", HTMLElement, row).textContent = number(evalLoss(run));
+    find("[data-field=diverged]", HTMLElement, row).textContent = whereDiverged(run);
   }
   const statuses = Object.entries(sweep.statuses).map(([s, n]) => make("span", `${n} ${s}`, { class: "status", "data-status": s }));
   find("[data-statuses]", HTMLElement).replaceChildren(...statuses.flatMap((s) => [s, " "]));
@@ -87,6 +102,18 @@ async function poll() {
   sweep = await get(given(root, "sweepUrl"));
   draw();
 }
+
+const rename = find("form[data-rename]", HTMLFormElement);
+rename.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const name = find("[name=name]", HTMLInputElement, rename).value.trim();
+  try {
+    await send("PATCH", given(rename, "rename"), { name: name || null });
+    location.reload();
+  } catch (error) {
+    toast(describe(error), "critical");
+  }
+});
 
 draw();
 setInterval(() => poll().catch((error) => console.warn("the sweep could not be refreshed:", messageOf(error))), POLL_MS);

@@ -8,8 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from server.errors import CODES
-from server.http.schemas.queues import Placement, Replacement
-from server.runs.submission import MAX_GRID_RUNS
+from server.http.schemas.queues import Replacement
 from stablessm_core.config import Name, RunConfig, Tag
 from stablessm_core.forms import Form
 from stablessm_core.section import Text
@@ -19,7 +18,6 @@ MAX_ID = 2**63 - 1
 MAX_COMPARED = 100
 
 RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the run.", examples=[1])]
-SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.", examples=[1])]
 Status = Literal["queued", "running", "finished", "failed", "diverged", "cancelled"]
 
 EXAMPLE_CONFIG = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
@@ -34,6 +32,7 @@ EXAMPLE_RUN: dict[str, Any] = {
     "status_reason": "",
     "config": EXAMPLE_CONFIG,
     "sweep_id": None,
+    "sweep_name": None,
     "cloned_from": None,
     "submitted_by": 3,
     "user_id": 2,
@@ -118,6 +117,7 @@ class RunAnswer(Answer):
     status_reason: str
     config: dict[str, Any]
     sweep_id: int | None
+    sweep_name: str | None = Field(description="Name of the sweep; null without one.")
     cloned_from: int | None
     submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
     user_id: int | None = Field(description="Number of the user; 0 is the owner, null where none was named.")
@@ -169,35 +169,6 @@ class CloneRequest(Replacement):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"set": {"optimizer.lr": 0.005}}]})
     set: dict[str, Any] = Field(default_factory=dict, max_length=50)
-
-
-class SweepRequest(Placement):
-    """A grid over a base configuration; every combination becomes a run."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "base": {"task": {"name": "polynomial_memory"}, "train": {"steps": 500}},
-                    "grid": {"model.reparameterization.name": ["direct", "best"], "optimizer.lr": [0.01, 0.3]},
-                }
-            ]
-        }
-    )
-    base: dict[str, Any] = Field(description="Run configuration; what it leaves out takes the default.")
-    grid: dict[str, list[Any]] = Field(
-        min_length=1, max_length=10, description=f"Dotted path to the values it takes; at most {MAX_GRID_RUNS} combinations."
-    )
-
-
-class SweepAnswer(Answer):
-    id: int
-    url: str
-    base: dict[str, Any]
-    grid: dict[str, list[Any]]
-    created_at: float
-    statuses: dict[str, int] = Field(description="How many runs have each status.")
-    runs: list[RunAnswer]
 
 
 class AlertAnswer(Answer):

@@ -24,6 +24,8 @@ PAGES = [
     "/compare",
     "/compare?runs=1,2",
     "/compare?q=reparam=best",
+    "/sweeps",
+    "/sweeps?q=nothing",
     "/sweeps/1",
     "/new",
     "/new?clone=1",
@@ -59,7 +61,7 @@ def test_every_page_is_rendered_before_any_script(client: httpx.Client, path: st
 
 
 def test_the_twin_of_a_page_is_linked_and_is_json(client: httpx.Client) -> None:
-    for path in ("/", "/runs/1", "/compare?runs=1,2", "/sweeps/1", "/alerts"):
+    for path in ("/", "/runs/1", "/compare?runs=1,2", "/sweeps", "/sweeps/1", "/alerts"):
         twin = re.search(r'<link rel="alternate" type="application/json" href="([^"]+)"', client.get(path).text)
         assert twin is not None, path
         answer = client.get(twin[1].replace("&amp;", "&"))

@@ -1,0 +1,125 @@
+"""What the API answers and takes about sweeps: grids of runs from one base configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.http.schemas.queues import Placement
+from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
+from server.runs.submission import MAX_GRID_RUNS
+from server.runs.sweeps import MAX_LIMIT
+from stablessm_core.config import Name
+from stablessm_core.section import Section
+
+SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.", examples=[1])]
+TableFormat = Literal["json", "csv", "parquet", "markdown", "latex"]
+EXAMPLE_GRID: dict[str, Any] = {"model.reparameterization.name": ["direct", "best"], "optimizer.lr": [0.01, 0.3]}
+EXAMPLE_BASE: dict[str, Any] = {"task": {"name": "polynomial_memory"}, "train": {"steps": 500}}
+EXAMPLE_SWEEP: dict[str, Any] = {
+    "id": 1,
+    "url": "/sweeps/1",
+    "name": "maps by learning rate",
+    "base": EXAMPLE_BASE,
+    "grid": EXAMPLE_GRID,
+    "created_at": 1763712000.0,
+    "submitted_by": 3,
+    "user": "ada",
+    "statuses": {"diverged": 1, "finished": 3},
+    "finite": 3,
+    "total": 4,
+}
+EXAMPLE_TABLE: dict[str, Any] = {
+    "sweep_id": 1,
+    "name": "maps by learning rate",
+    "columns": [
+        {"name": "run", "kind": "integer", "meaning": "number of the run", "metric": False},
+        {"name": "optimizer.lr", "kind": "number", "meaning": "setting of the run", "metric": False},
+        {"name": "train_loss", "kind": "number", "meaning": "train_loss at the end", "metric": True},
+    ],
+    "rows": [
+        {"run": 1, "optimizer.lr": 0.01, "train_loss": 0.0021},
+        {"run": 2, "optimizer.lr": 0.3, "train_loss": "NaN"},
+    ],
+    "statuses": {"diverged": 1, "finished": 1},
+    "finite": 1,
+    "total": 2,
+}
+
+
+class SweepRequest(Placement):
+    """A grid over a base configuration; every combination becomes a run."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "maps by learning rate", "base": EXAMPLE_BASE, "grid": EXAMPLE_GRID}]}
+    )
+    name: Name | None = Field(None, description="Of the sweep; without one it is called as its base configuration is.")
+    base: dict[str, Any] = Field(description="Run configuration; what it leaves out takes the default.")
+    grid: dict[str, list[Any]] = Field(
+        min_length=1, max_length=10, description=f"Dotted path to the values it takes; at most {MAX_GRID_RUNS} combinations."
+    )
+
+
+class SweepPatch(Section):
+    """What can be changed of a sweep; a field left out stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "maps by learning rate"}]})
+    name: Name | None = Field(None, description="null: the name of its base configuration.")
+
+
+class SweepSummary(Answer):
+    """A sweep and what became of its runs."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_SWEEP]})
+    id: int
+    url: str = Field(description="The sweep's page.")
+    name: str | None = Field(description="Its own, else that of its base configuration; null without either.")
+    base: dict[str, Any]
+    grid: dict[str, list[Any]]
+    created_at: float
+    submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
+    user: str | None = Field(description="Who submitted it, by name; null when none of its runs is left.")
+    statuses: dict[str, int] = Field(description="How many runs have each status.")
+    finite: int = Field(description="How many runs finished, and with a finite loss.")
+    total: int = Field(description="How many runs there are.")
+
+
+class SweepAnswer(SweepSummary):
+    """A sweep with all its runs."""
+
+    runs: list[RunAnswer]
+
+
+class SweepList(Answer):
+    sweeps: list[SweepSummary]
+    next_cursor: int | None = Field(description="Give it as `cursor` for the next page; null on the last one.")
+
+
+class SweepQuery(BaseModel):
+    """Which sweeps, from where on."""
+
+    q: str = Field("", max_length=200, description="Part of the name, letter case ignored.")
+    cursor: int | None = Field(None, ge=1, le=MAX_ID, description="`next_cursor` of the page before.")
+    limit: int = Field(50, ge=1, le=MAX_LIMIT)
+
+
+class TableColumn(Answer):
+    name: str
+    kind: Literal["integer", "number", "flag", "text"]
+    meaning: str
+    metric: bool = Field(description="Whether groups have its mean, standard deviation, minimum and maximum.")
+
+
+class SweepTable(Answer):
+    """All runs of a sweep, or groups of them, with what was varied and what came out."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_TABLE]})
+    sweep_id: int
+    name: str | None
+    columns: list[TableColumn]
+    rows: list[dict[str, Any]] = Field(description="A value per column; null where a run has none.")
+    statuses: dict[str, int]
+    finite: int = Field(description="How many runs finished, and with a finite loss.")
+    total: int

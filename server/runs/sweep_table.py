@@ -1,0 +1,194 @@
+"""A sweep as one table: a row per run, or per group of runs, with what was varied and what came out.
+
+Every run of the sweep has its row, whatever became of it, and non-finite numbers stay what they are. A mean over a group goes
+over its finite runs and stands beside finite / total.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep
+from server.runs.sweeps import name_of
+
+Kind = Literal["integer", "number", "flag", "text"]
+Value = int | float | bool | str | None
+
+NOT_METRICS = ("seconds", "telemetry_dropped", "telemetry_errors")  # of the result: how it went, not what came out
+METRICS = ("train_loss", "eval_loss", "eval_accuracy")  # first, and there even if no run has them
+WHERE = ("step", "layer", "eigenvalue", "tensor")  # of a divergence
+STATISTICS = ("mean", "std", "min", "max")
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    kind: Kind
+    meaning: str
+    metric: bool = False  # what a group has a mean of
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` are in the order of `columns`; None is a value that a run does not have. `finite` of `total` runs finished, and with
+    a finite loss."""
+
+    sweep_id: int
+    name: str | None
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    finite: int
+    total: int
+    statuses: Mapping[str, int]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+
+def run_table(session: Session, sweep: Sweep) -> Table:
+    """One row per run of the sweep, in the order of the grid."""
+    alerts = select(func.count()).where(AlertRow.run_id == Run.id).correlate(Run).scalar_subquery()
+    found = session.execute(select(Run, alerts).where(Run.sweep_id == sweep.id, NOT_IN_TRASH).order_by(Run.id)).all()
+    runs = [run for run, _ in found]
+    results = [run.result or {} for run in runs]
+    metrics = dict.fromkeys([*METRICS, *(name for result in results for name in result if name not in NOT_METRICS)])
+    columns: dict[Column, list[Any]] = {Column("run", "integer", "number of the run"): [run.id for run in runs]}
+    columns |= {Column("name", "text", "name of the run"): [run.name for run in runs]}
+    columns |= _settings(runs, sweep.grid)
+    columns |= {
+        Column("status", "text", "what became of it"): [run.status for run in runs],
+        Column("step", "integer", "training steps done"): [run.step for run in runs],
+        Column("steps", "integer", "training steps to do"): [run.config["train"]["steps"] for run in runs],
+    }
+    for name in metrics:
+        kind: Kind = "integer" if name == "rollbacks" else "number"
+        columns[Column(name, kind, f"{name} at the end", metric=True)] = [_number(result.get(name)) for result in results]
+    for part in WHERE:
+        kind = "text" if part == "tensor" else "integer"
+        columns[Column(f"diverged_{part}", kind, f"{part} that left the finite numbers")] = [
+            (run.divergence or {}).get(part) for run in runs
+        ]
+    columns |= {
+        Column("alerts", "integer", "alerts it raised"): [count for _, count in found],
+        Column("duration_seconds", "number", "from its first start to its end, in s"): [_duration(run) for run in runs],
+        Column("host", "text", "machine that trained it last"): [run.host for run in runs],
+        Column("status_reason", "text", "why it has its status"): [run.status_reason or None for run in runs],
+    }
+    rows = tuple(zip(*columns.values(), strict=True))
+    statuses = {status: sum(run.status == status for run in runs) for status in dict.fromkeys(run.status for run in runs)}
+    finite = sum(_is_finite(run.status, _number(result.get("train_loss"))) for run, result in zip(runs, results, strict=True))
+    return Table(sweep.id, name_of(sweep), tuple(columns), rows, finite, len(runs), statuses)
+
+
+def grouped(table: Table, by: Sequence[str]) -> Table:
+    """One row per combination of the columns `by`: finite / total runs, each status, and the metrics of the finite runs.
+
+    Raises ValueError for a name that is no column.
+    """
+    keys = [_index(table, name, "group_by") for name in by]
+    status, loss = table.names.index("status"), table.names.index("train_loss")
+    metrics = [i for i, column in enumerate(table.columns) if column.metric]
+    groups: dict[tuple[Value, ...], list[tuple[Value, ...]]] = {}
+    for row in table.rows:
+        groups.setdefault(tuple(row[i] for i in keys), []).append(row)
+    rows = []
+    for key, members in groups.items():
+        sound = [row for row in members if _is_finite(row[status], row[loss])]
+        counts = [len(sound), len(members), *(sum(row[status] == s for row in members) for s in ("diverged", "failed"))]
+        spread = [value for i in metrics for value in _spread([row[i] for row in sound])]
+        rows.append((*key, *counts, *spread))
+    columns = [table.columns[i] for i in keys]
+    columns += [Column(name, "integer", f"{name} runs of the group") for name in ("finite", "total", "diverged", "failed")]
+    columns += [
+        Column(f"{table.columns[i].name}_{name}", "number", f"{name} of {table.columns[i].name} over the group's finite runs")
+        for i in metrics
+        for name in STATISTICS
+    ]
+    return replace(table, columns=tuple(columns), rows=tuple(rows))
+
+
+def selected(table: Table, names: Sequence[str]) -> Table:
+    """Only these columns, in this order. Raises ValueError for a name that is no column."""
+    return _only(table, [_index(table, name, "columns") for name in names])
+
+
+def without_empty(table: Table) -> Table:
+    """Without the columns in which no row has a value: for people, who see few columns at a time."""
+    return _only(table, [i for i in range(len(table.columns)) if any(row[i] is not None for row in table.rows)])
+
+
+def _only(table: Table, kept: Sequence[int]) -> Table:
+    return replace(
+        table,
+        columns=tuple(table.columns[i] for i in kept),
+        rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+    )
+
+
+def _settings(runs: Sequence[Run], grid: Iterable[str]) -> dict[Column, list[Any]]:
+    """What the grid varies, and the seed in any case; a name is a column already."""
+    columns: dict[Column, list[Any]] = {}
+    for path in dict.fromkeys([*(path for path in grid if path != "name"), "train.seed"]):
+        values = [_plain(_at(run.config, path)) for run in runs]
+        kind = _kind(values)
+        if kind == "text":
+            values = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+        columns[Column(path, kind, "setting of the run")] = values
+    return columns
+
+
+def _at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
+
+
+def _plain(value: Any) -> Value:
+    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, ensure_ascii=False)
+
+
+def _kind(values: Sequence[Value]) -> Kind:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {bool}:
+        return "flag"
+    if kinds == {int}:
+        return "integer"
+    return "number" if kinds and kinds <= {int, float} else "text"
+
+
+def _number(value: Any) -> Any:
+    """A result's number; "NaN" and the infinities are stored as words."""
+    return float(value) if isinstance(value, str) else value
+
+
+def _duration(run: Run) -> float | None:
+    return None if run.started_at is None or run.finished_at is None else run.finished_at - run.started_at
+
+
+def _is_finite(status: Any, loss: Any) -> bool:
+    return status == "finished" and loss is not None and math.isfinite(loss)
+
+
+def _spread(values: Sequence[Any]) -> list[float | None]:
+    """Mean, standard deviation (n - 1), smallest and largest of the values that are there; a NaN among them makes all NaN."""
+    there = [float(value) for value in values if value is not None]
+    if not there:
+        return [None] * len(STATISTICS)
+    if not all(map(math.isfinite, there)):
+        return [math.nan] * len(STATISTICS)
+    return [statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, min(there), max(there)]
+
+
+def _index(table: Table, name: str, field: str) -> int:
+    if name not in table.names:
+        raise ValueError(f"{field} has {name[:80]!r}; allowed are {', '.join(table.names)}")
+    return table.names.index(name)

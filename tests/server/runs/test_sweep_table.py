@@ -1,0 +1,172 @@
+"""The table of a sweep: every run is a row in every format, and what is not finite is written as what it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet
+import pytest
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from server.runs.sweep_table import Column, Table
+from server.runs.table_formats import as_csv, as_latex, as_markdown
+from tests.server.http_service import BODY, application, client_of, error_of
+from tests.server.recording import CPU
+
+GRID: dict[str, Any] = {"optimizer.lr": [0.01, 0.3], "train.seed": [1, 2, 3]}
+ENDS: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]] = [
+    ("finished", {"train_loss": 0.1 + 0.2, "eval_loss": 0.5, "seconds": 3.0, "rollbacks": 0}, None),
+    ("finished", {"train_loss": 0.1, "eval_loss": "Infinity", "rollbacks": 2}, None),
+    ("finished", {"train_loss": "NaN", "eval_loss": None}, None),
+    ("diverged", {"train_loss": "-Infinity"}, {"step": 28, "layer": 0, "eigenvalue": 7, "tensor": "blocks.0.layer.w.grad"}),
+    ("failed", None, None),
+]  # fmt: skip
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    """A sweep of six runs: finished three times, diverged, failed, and one that waits."""
+    with client_of(application(database.url, tmp_path)) as client:
+        client.post("/api/sweeps", json={"base": BODY, "grid": GRID, "name": "a|b & c"}).raise_for_status()
+        for status, result, divergence in ENDS:
+            with database.write() as session:
+                claim = lifecycle.claim(session, "here:1:2", CPU)
+                assert claim is not None
+                lifecycle.finish(session, claim.run_id, claim.attempt, status, f"it is {status}", result, divergence)
+        yield client
+
+
+def asked(client: httpx.Client, **options: str) -> httpx.Response:
+    return client.get("/api/sweeps/1/table", params=options).raise_for_status()
+
+
+def test_every_run_is_a_row_whatever_became_of_it(client: httpx.Client) -> None:
+    table = asked(client).json()
+    assert [row["run"] for row in table["rows"]] == [1, 2, 3, 4, 5, 6]
+    assert [row["status"] for row in table["rows"]] == [*["finished"] * 3, "diverged", "failed", "queued"]
+    assert [row["train_loss"] for row in table["rows"]] == [0.1 + 0.2, 0.1, "NaN", "-Infinity", None, None]
+    assert [(row["optimizer.lr"], row["train.seed"]) for row in table["rows"]] == [
+        (lr, s) for lr in (0.01, 0.3) for s in (1, 2, 3)
+    ]
+    diverged = table["rows"][3]
+    assert [diverged[f"diverged_{part}"] for part in ("step", "layer", "eigenvalue", "tensor")] == [
+        28,
+        0,
+        7,
+        "blocks.0.layer.w.grad",
+    ]
+    assert table["rows"][4]["status_reason"] == "it is failed"
+    assert table["rows"][0]["duration_seconds"] >= 0
+    assert table["rows"][5]["duration_seconds"] is None
+    assert (table["finite"], table["total"], table["name"]) == (2, 6, "a|b & c")
+    assert {c["name"]: c["kind"] for c in table["columns"]}["rollbacks"] == "integer"
+    assert "seconds" not in table["rows"][0]
+
+
+def test_csv_reads_back_to_the_same_numbers(client: httpx.Client) -> None:
+    answer = asked(client, format="csv")
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert 'filename="sweep-1.csv"' in answer.headers["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["train_loss"] for row in rows] == [repr(0.1 + 0.2), "0.1", "nan", "-inf", "", ""]
+    assert [row["eval_loss"] for row in rows] == ["0.5", "inf", "", "", "", ""]
+
+
+def test_parquet_tells_nan_from_nothing(client: httpx.Client) -> None:
+    table = pyarrow.parquet.read_table(io.BytesIO(asked(client, format="parquet").content))
+    assert [str(table.schema.field(name).type) for name in ("run", "train_loss", "status")] == ["int64", "double", "string"]
+    losses = table["train_loss"].to_pylist()
+    assert losses[:2] == [0.1 + 0.2, 0.1]
+    assert math.isnan(losses[2])
+    assert losses[3:] == [-math.inf, None, None]
+    assert table.schema.metadata[b"finite"] == b"2"
+
+
+def test_markdown_and_latex_say_how_many_are_finite(client: httpx.Client) -> None:
+    markdown, latex = asked(client, format="markdown").text, asked(client, format="latex").text
+    said = "2 of 6 runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued)"
+    assert said in markdown
+    assert said in latex
+    assert len([line for line in markdown.splitlines() if line.startswith("|")]) == 8
+    assert "| nan |" in markdown
+    assert "| -inf |" in markdown
+    assert " NaN & " in latex
+    assert r"$-\infty$" in latex
+    assert r"$\infty$" in latex
+    assert "status_reason" not in markdown + latex.replace(r"\_", "_")
+    assert "it is failed" in asked(client, format="markdown", columns="run,status_reason").text
+
+
+def test_groups_count_finite_of_total_and_average_only_the_finite(client: httpx.Client) -> None:
+    rows = asked(client, group_by="optimizer.lr").json()["rows"]
+    assert [(r["optimizer.lr"], r["finite"], r["total"], r["diverged"], r["failed"]) for r in rows] == [
+        (0.01, 2, 3, 0, 0),
+        (0.3, 0, 3, 1, 1),
+    ]
+    assert rows[0]["train_loss_mean"] == pytest.approx(0.2)
+    assert rows[0]["train_loss_std"] == pytest.approx(0.2 / math.sqrt(2))
+    assert (rows[0]["train_loss_min"], rows[0]["train_loss_max"]) == (0.1, 0.1 + 0.2)
+    assert rows[0]["eval_loss_mean"] == "NaN"  # one of the two is infinite: its mean is not that of the other
+    assert rows[1]["train_loss_mean"] is None
+
+
+def test_columns_are_chosen_and_an_unknown_one_is_refused(client: httpx.Client) -> None:
+    assert asked(client, format="csv", columns="train.seed, run").text.splitlines()[:2] == ["train.seed,run", "1,1"]
+    assert asked(client, columns="finite,total", group_by="status").json()["rows"][0] == {"finite": 2, "total": 3}
+    for name in ("group_by", "columns"):
+        refused = error_of(client.get("/api/sweeps/1/table", params={name: "run,weather"}), 422)
+        assert refused["field"] == name
+        assert "weather" in refused["message"]
+        assert "train_loss" in refused["allowed"]
+    assert error_of(client.get("/api/sweeps/1/table?format=xlsx"), 422)["field"] == "format"
+    assert error_of(client.get("/api/sweeps/9/table"), 404)["field"] == "sweep_id"
+
+
+HOSTILE = [
+    "=1+1",
+    "+x",
+    "-x",
+    "@SUM(A1)",
+    "\tx",
+    'a"b,c\nd',
+    "a|b",
+    "a\\b",
+    "{x} $5 & 100% #1 a_b ~^ <i>",
+    "[x]",
+    "*x",
+    "naïve Ω",
+]
+
+
+def hostile() -> Table:
+    columns = (Column("name", "text", ""), Column("loss", "number", ""))
+    return Table(1, None, columns, tuple((name, -1e-30) for name in HOSTILE), 0, len(HOSTILE), {})
+
+
+def test_no_cell_is_a_formula_for_a_spreadsheet() -> None:
+    rows = list(csv.reader(io.StringIO(as_csv(hostile()).decode(), newline="")))[1:]
+    assert not [name for name, _ in rows if name.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    assert [name.removeprefix("'") for name, _ in rows] == HOSTILE
+    assert {loss for _, loss in rows} == {"-1e-30"}  # a number stays one
+
+
+def test_no_name_breaks_out_of_its_cell() -> None:
+    markdown = as_markdown(hostile()).decode().splitlines()
+    rows = [line for line in markdown if line.startswith("|")]
+    assert [len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows] == [3] * (len(HOSTILE) + 2)
+    assert not [row for row in rows if re.search(r"(?<!\\)<", row)]
+    latex = as_latex(hostile()).decode()
+    body = latex[latex.index(r"\midrule") : latex.rindex(r"\midrule")].splitlines()[1:]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in body] == [1] * len(HOSTILE)
+    assert not [row for row in body if re.search(r"(?<!\\)[$%#_]", row.rpartition(" & ")[0])]
+    assert body[6].startswith(r"a\textbar{}b & $-1 \times 10^{-30}$ \\")
+    assert body[9].startswith("{[}x] ")
+    assert body[11].startswith(r"na\"{\i}ve (U+03A9)")
