@@ -44,6 +44,26 @@ class LineFormatter(logging.Formatter):
         return json.dumps({key: _plain(value) for key, value in fields.items()}, ensure_ascii=False)
 
 
+class OncePerCause:
+    """Whether a failure that is tried again and again is worth a line: once per cause, until it has worked again."""
+
+    def __init__(self) -> None:
+        self.failures = 0  # since it worked last
+        self._said: set[str] = set()
+
+    def is_news(self, cause: object) -> bool:
+        self.failures += 1
+        new = str(cause) not in self._said
+        self._said.add(str(cause))
+        return new
+
+    def worked(self) -> int:
+        """How often it had failed before."""
+        failures, self.failures = self.failures, 0
+        self._said.clear()
+        return failures
+
+
 def start_logging(**always: object) -> None:
     """Log to standard error; `always` is added to every line of this process."""
     handler = logging.StreamHandler()

@@ -11,6 +11,7 @@ from celery.exceptions import InvalidTaskError, WorkerShutdown
 from celery.worker import WorkController
 from celery.worker.strategy import default as strategy
 
+from server.logs import OncePerCause
 from server.runs.worker_wakeups import QUEUE, WAKE, celery_app
 from worker.lanes import Lanes
 
@@ -49,7 +50,20 @@ def listen(broker_url: str, lanes: Lanes) -> None:
             if lanes.stop.is_set():
                 raise WorkerShutdown(0)
 
+    quiet = _QuietRetries()
+
+    class Connected(bootsteps.StartStopStep):
+        """Told by Celery after each connection to the broker."""
+
+        requires: Any = frozenset({"celery.worker.consumer.connection:Connection"})
+
+        def start(self, _consumer: Any) -> None:
+            quiet.failures.worked()
+
     app.steps["worker"].add(StopWithLanes)
+    app.steps["consumer"].add(Connected)
+    for name in _QuietRetries.LOGGERS:
+        logging.getLogger(name).addFilter(quiet)
     for name in ("celery.worker.strategy", "celery.app.trace"):
         logging.getLogger(name).setLevel(logging.WARNING)  # a line for each wake-up says nothing
     controller: Any = WorkController
@@ -66,6 +80,22 @@ def listen(broker_url: str, lanes: Lanes) -> None:
         ).start()
         if not lanes.stop.wait(AGAIN_SECONDS):
             log.warning("Celery ended at a message that it could not read; it listens again")
+
+
+class _QuietRetries(logging.Filter):
+    """Lets each cause of a lost or refused connection through once: Celery tries again and again while the broker is away."""
+
+    LOGGERS = ("celery.worker.consumer.consumer", "kombu.transport.redis")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = OncePerCause()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        given = record.args if isinstance(record.args, tuple) else ()
+        return self.failures.is_news((record.msg, *map(str, given[:2])))  # the third says when it tries again
 
 
 def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:

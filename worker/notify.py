@@ -7,27 +7,32 @@ database, which must not sit in the transactions that store blocks); on SQLite n
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
+from server.logs import OncePerCause
 from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 Publish = Callable[[int], None]
-PAUSE_SECONDS = 5.0  # after a failure: a bus that hangs must not slow the writing down
+PAUSE_SECONDS = 5.0  # after a failure
 
 log = logging.getLogger(__name__)
 
 
 def publisher(database: Database, broker_url: str | None) -> Publish:
-    """publish(run_id): never raises, takes at most a second when the bus is broken."""
+    """publish(run_id): never raises and never waits for the bus."""
     if broker_url and broker_url.startswith("redis"):
-        client = redis.Redis.from_url(broker_url, socket_timeout=1, socket_connect_timeout=1)
-        return _patient(lambda run_id: client.publish(EVENTS_CHANNEL, str(run_id)), redis.RedisError)
+        limits = {"socket_timeout": 1, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
+        client = redis.Redis.from_url(broker_url, **limits)
+        return _Announcer(lambda run_id: client.publish(EVENTS_CHANNEL, str(run_id)), redis.RedisError).publish
     if database.dialect == "postgresql":
         engine = database.engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -35,24 +40,42 @@ def publisher(database: Database, broker_url: str | None) -> Publish:
             with engine.connect() as connection:
                 connection.execute(text("SELECT pg_notify(:channel, :run)"), {"channel": EVENTS_NOTIFY, "run": str(run_id)})
 
-        return _patient(notify, SQLAlchemyError)
+        return _Announcer(notify, SQLAlchemyError).publish
     return lambda _run_id: None
 
 
-def _patient(send: Callable[[int], object], broken: type[Exception]) -> Publish:
-    quiet_until = 0.0
-    missed = 0
+class _Announcer:
+    """Sends from a thread of its own, which begins with the first news: a bus that hangs delays neither lane nor writer.
 
-    def publish(run_id: int) -> None:
-        nonlocal quiet_until, missed
-        if time.monotonic() < quiet_until:
-            missed += 1
-            return
-        try:
-            send(run_id)
-        except broken as error:
-            missed += 1
-            quiet_until = time.monotonic() + PAUSE_SECONDS
-            log.warning("wake-up lost, viewers poll meanwhile: %s", error, extra={"run": run_id, "missed": missed})
+    News of one run that comes while another is being sent is told once.
+    """
 
-    return publish
+    def __init__(self, send: Callable[[int], object], broken: type[Exception]) -> None:
+        self._send, self._broken = send, broken
+        self._failures = OncePerCause()
+        self._waiting: set[int] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def publish(self, run_id: int) -> None:
+        with self._changed:
+            self._waiting.add(run_id)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="notify", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                run_id = self._waiting.pop()
+            try:
+                self._send(run_id)
+            except self._broken as error:
+                if self._failures.is_news(error):
+                    log.warning("wake-ups are lost, viewers poll meanwhile: %s", error, extra={"run": run_id})
+                time.sleep(PAUSE_SECONDS)
+            else:
+                if missed := self._failures.worked():
+                    log.info("wake-ups arrive again", extra={"missed": missed})

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sqlalchemy import make_url
 
@@ -20,6 +21,8 @@ log = logging.getLogger("stablessm.live")
 
 POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0
+PING_SECONDS = 2.0
+SILENT_SECONDS = 6.0  # a Redis that has not even answered a ping for so long may as well be away
 
 
 class ChangeListener:
@@ -90,16 +93,33 @@ class ChangeListener:
 
     async def _listen_to_redis(self) -> None:
         from redis import asyncio as redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
 
         assert self.broker_url is not None
-        client = redis.Redis.from_url(self.broker_url, socket_connect_timeout=3, health_check_interval=5, socket_keepalive=True)
+        # without retries of its own: each would take as long as the first, and `_keep_listening` tries again anyway
+        limits: dict[str, Any] = {"socket_connect_timeout": 3, "socket_timeout": 3, "retry": Retry(NoBackoff(), 0)}
+        client = redis.Redis.from_url(self.broker_url, socket_keepalive=True, health_check_interval=0, **limits)
+        now = asyncio.get_running_loop().time
         async with client, client.pubsub() as subscription:
             await subscription.subscribe(EVENTS_CHANNEL)
+            heard = asked = now()
+            while now() - heard < SILENT_SECONDS:
+                message = await subscription.get_message(timeout=PING_SECONDS)
+                if message is not None:
+                    heard = now()
+                    self._hear(message["type"])
+                if now() - asked >= PING_SECONDS:
+                    asked = now()
+                    await subscription.ping()  # nobody else asks whether the other side still answers: bytes are taken for ever
+        raise TimeoutError(f"Redis has said nothing for {SILENT_SECONDS:g} s")
+
+    def _hear(self, kind: str) -> None:
+        """Redis has confirmed the subscription, told of news, or answered a ping."""
+        if kind == "subscribe":  # only now: a Redis that hangs takes a connection and the request, too
             self._set_connected(True)
+        if kind in ("subscribe", "message"):
             self.broadcaster.wake()
-            while True:
-                if await subscription.get_message(ignore_subscribe_messages=True, timeout=5) is not None:
-                    self.broadcaster.wake()
 
 
 def _errors() -> tuple[type[Exception], ...]:

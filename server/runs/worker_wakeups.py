@@ -13,6 +13,8 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+from server.logs import OncePerCause
+
 WAKE = "stablessm.wake"
 QUEUE = "stablessm"
 EVENTS_CHANNEL = "stablessm:events"  # Redis pub/sub for the live streams: the id of a run with new events
@@ -46,10 +48,10 @@ def celery_app(broker_url: str) -> Any:
     app = Celery("stablessm", broker=broker_url, set_as_current=False)  # type: ignore[no-untyped-call]
     app.conf.update(
         broker_transport_options={
-            "socket_timeout": 5,
+            "socket_timeout": 3,
             "socket_connect_timeout": 3,
             "socket_keepalive": True,
-            "health_check_interval": 5,
+            "health_check_interval": 3,  # a silent connection is dropped after two of them and a socket timeout: 9 s
             "visibility_timeout": 3600,
             "global_keyprefix": "stablessm:",
         },
@@ -86,6 +88,7 @@ class _Sender:
         self._broker_url = broker_url
         self._requests: queue.Queue[None] = queue.Queue(maxsize=100)  # while the broker is away more would only pile up
         self.lost = 0
+        self._failures = OncePerCause()
         threading.Thread(target=self._send, name="worker-wakeups", daemon=True).start()
 
     def request(self) -> None:
@@ -109,6 +112,10 @@ class _Sender:
                 app.send_task(WAKE, retry=False)
             except broken as error:
                 self.lost += 1
-                log.warning("a wake-up of the workers was lost; another follows: %s", error, extra={"lost": self.lost})
+                if self._failures.is_news(error):
+                    log.warning("wake-ups of workers are lost, they look by themselves: %s", error, extra={"lost": self.lost})
+            else:
+                if missed := self._failures.worked():
+                    log.info("wake-ups of workers arrive again", extra={"missed": missed})
             finally:
                 self._requests.task_done()

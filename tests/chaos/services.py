@@ -133,6 +133,11 @@ class Redis:
             except redis.RedisError:
                 return False
 
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP makes it half-open: the kernel takes connections and bytes, and nobody answers until SIGCONT."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def kill(self, *, forget: bool = False) -> None:
         if self._process is None:
             return
