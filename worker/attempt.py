@@ -21,6 +21,7 @@ from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.records import EndRecord
+from worker.shown_text import ShownText
 from worker.spool import Spool
 from worker.writer import DATABASE_AWAY, Writer
 
@@ -68,7 +69,9 @@ class Attempt:
         from stablessm_core.training.train import train
 
         def ready(environment: dict[str, Any]) -> None:
-            self.writer.environment(environment)
+            shown = ShownText(self._data_dir, Path(self._order["data_root"])).clean_values(environment)
+            log.info("training on %s, to step %d", shown["device_name"], self.config.train.steps)
+            self.writer.environment(shown)
             on_ready()
 
         outcome = train(
@@ -81,6 +84,7 @@ class Attempt:
             on_ready=ready,
         )
         status = "queued" if outcome.status == "drained" else outcome.status
+        log.info("training ended: %s", _reason(outcome.status, outcome.divergence) or outcome.status)
         self.writer.finish(EndRecord(status, _reason(outcome.status, outcome.divergence), outcome.result, outcome.divergence))
         return status
 
@@ -108,6 +112,7 @@ class Attempt:
                 continue
             if step < newest:
                 self.writer.truncate(step, f"checkpoint of step {newest} is missing or damaged")
+            log.info("going on after step %d, from its checkpoint", step)
             return file
         if newest:
             self.writer.truncate(0, "no checkpoint is left undamaged")

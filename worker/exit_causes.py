@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import re
 import signal
+import traceback
 from pathlib import Path
 
 LEASE_LOST = 75  # exit code: another attempt owns the run, or it is over; nothing was written after that
 MAX_REASON = 1000  # characters of a reason; the run's log file has everything
+MAX_FRAMES = 100  # of a traceback, the innermost
 _SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGBUS: "bus error",
@@ -48,6 +50,11 @@ def of_exception(error: BaseException) -> str:
     if "CUDA error" in text or name == "AcceleratorError":
         return one_line(f"CUDA error: {text}")
     return one_line(f"{name}: {text}" if text else name)
+
+
+def of_trace(error: BaseException) -> str:
+    """Where the exception came from: its trace, and those of its causes."""
+    return "".join(traceback.format_exception(error, limit=-MAX_FRAMES))
 
 
 def one_line(text: str) -> str:

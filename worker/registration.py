@@ -17,6 +17,7 @@ from server.runs import lifecycle
 from server.settings import Settings
 from stablessm_core.tasks.requirements import available_data
 from worker.pipe import Message
+from worker.shown_text import ShownText
 from worker.write_statistics import Numbers
 from worker.writer import DATABASE_AWAY
 
@@ -47,6 +48,7 @@ class Registration(threading.Thread):
     ) -> None:
         super().__init__(name="worker-heartbeat", daemon=True)
         self._database, self._data_root, self._worker, self._fixed = database, settings.data_root, worker, fixed
+        self._text = ShownText(settings.data_dir, settings.data_root)
         self._stopping, self._statistics, self._on_schema = stop, statistics, on_schema
         self._machine: Message = {}  # what the training processes report
         self._data: dict[str, str] | None = None  # data sets; they come and go while a worker lives
@@ -101,7 +103,8 @@ class Registration(threading.Thread):
 
     def _beat(self) -> None:
         if time.monotonic() - self._data_at > DATA_SECONDS:
-            self._data, self._data_at = available_data(self._data_root), time.monotonic()
+            found: dict[str, str] = self._text.clean_values(available_data(self._data_root))
+            self._data, self._data_at = found, time.monotonic()
             self._data_known.set()
         known = self._shown()
         if known is None:

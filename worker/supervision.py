@@ -15,16 +15,19 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.fence import LeaseLost
+from server.database.fence import LeaseLost, hold
 from server.database.models import Run
 from server.runs import lifecycle
+from server.runs.logs import store_traceback
 from server.settings import Settings, run_folder
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED
 from worker.attempt import checkpoint_folder, spool_path
-from worker.exit_causes import LEASE_LOST, kernel_memory_kills, of_exit
+from worker.exit_causes import LEASE_LOST, kernel_memory_kills, of_exit, one_line
 from worker.notify import Publish
 from worker.pipe import Message
 from worker.records import Record, from_bytes
+from worker.run_log import LogShipper
+from worker.shown_text import ShownText
 from worker.spool import left_behind
 from worker.training_process import TrainingProcess
 from worker.write_statistics import WriteTotals
@@ -54,12 +57,19 @@ class Supervision:
     _asked: str | None = None  # "cancel" or "drain"
     _kill_at: float | None = None
     _failure: str | None = None  # the exception, as the training process named it
+    _traceback: str = ""
     _over: bool = False  # its end is in the database, or another attempt owns the run
     _memory_kills: int = field(default_factory=kernel_memory_kills)
+
+    def __post_init__(self) -> None:
+        self._shown = ShownText(self.settings.data_dir, self.settings.data_root)
+        path = run_folder(self.settings.data_dir, self.claim.run_id) / "log.txt"
+        self._log = LogShipper(self.database, self.claim.run_id, self.claim.attempt, path, self._shown)
 
     def run(self) -> None:
         """Return when the process is gone and the run's row says how it ended."""
         folder = run_folder(self.settings.data_dir, self.claim.run_id)
+        self._log.start()
         shutil.rmtree(folder / "spool", ignore_errors=True)  # of earlier attempts: this one trains those steps again
         try:
             self.process.start_run(self._order(str(folder / "log.txt")), folder / "log.txt")
@@ -74,6 +84,7 @@ class Supervision:
             log.warning("lease lost, the run belongs to another attempt or is over", extra=self._log_fields)
         elif not self._over:
             self._store_end(code)
+        self._log.finish(wait=EXIT_SECONDS if self.stop.is_set() else 0.0)
         self.publish(self.claim.run_id)
 
     @property
@@ -114,7 +125,7 @@ class Supervision:
             case "training":
                 log.info("training", extra=self._log_fields)
             case "failed":
-                self._failure = message["reason"]
+                self._failure, self._traceback = message["reason"], message.get("traceback", "")
                 self._kill_by(time.monotonic() + 2 * EXIT_SECONDS)
             case "ended":
                 self._over = True
@@ -178,13 +189,25 @@ class Supervision:
         elif self._asked == "drain":
             reason = "drained: its worker was asked to stop; the training step in progress was cut off"
         else:
-            reason = of_exit(code, kernel_memory_kills() > self._memory_kills, self.process.last_output())
+            output = "\n".join(map(self._shown.clean_line, self.process.last_output().splitlines()))
+            reason = of_exit(code, kernel_memory_kills() > self._memory_kills, output)
         log.warning("%s", reason, extra=self._log_fields)
         self._store_spool()
-        self._persist(lambda session: self._write_end(session, reason))
+        self._ship_log()
+        shown, traceback = one_line(self._shown.clean(reason)), self._shown.clean(self._traceback) or self._log.crash_report()
+        self._persist(lambda session: self._write_end(session, shown, traceback))
 
-    def _write_end(self, session: Session, reason: str) -> None:
+    def _ship_log(self) -> None:
+        try:
+            self._retried(partial(self._log.ship, to_the_end=True))  # another attempt may begin as soon as the end is stored
+        except Exception:  # how the run ended is worth more than its log
+            log.exception("the end of its log is not stored", extra=self._log_fields)
+
+    def _write_end(self, session: Session, reason: str, traceback: str) -> None:
         run_id, attempt = self.claim.run_id, self.claim.attempt
+        if traceback:
+            hold(session, run_id, attempt)
+            store_traceback(session, run_id, attempt, traceback)
         if self._failure is not None:
             lifecycle.finish(session, run_id, attempt, "failed", reason)
         elif self._asked == "cancel":
@@ -200,11 +223,19 @@ class Supervision:
 
     def _persist(self, write: Callable[[Session], None]) -> bool:
         """True once `write` is committed; False when it is not ours to write any more, or the worker must go now."""
+
+        def commit() -> None:
+            with self.database.write() as session:
+                write(session)
+
+        return self._retried(commit)
+
+    def _retried(self, act: Callable[[], None]) -> bool:
+        """True once `act` has worked; False as above."""
         give_up = time.monotonic() + RETRY_SECONDS  # counts only once the worker is asked to go; then the reaper takes over
         while True:
             try:
-                with self.database.write() as session:
-                    write(session)
+                act()
                 return True
             except LeaseLost as error:
                 log.warning("the run is not ours any more: %s", error, extra=self._log_fields)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from server.logs import start_logging
 from server.parent_death import die_with_parent
-from worker.exit_causes import of_exception
+from worker.exit_causes import of_exception, of_trace
 from worker.pipe import Pipe
 from worker.write_statistics import REPORT_SECONDS
 
@@ -70,7 +70,7 @@ def main() -> int:
         status = attempt.run(on_ready=lambda: pipe.send({"event": "training"}))
     except Exception as error:
         log.exception("run failed")
-        pipe.send({"event": "failed", "reason": of_exception(error)})
+        pipe.send({"event": "failed", "reason": of_exception(error), "traceback": of_trace(error)})
         attempt.save_records()
         _report_writes(pipe, attempt)
         return FAILED

@@ -146,7 +146,7 @@ class Writer:
             try:
                 fits, why = self._spool.append(to_bytes(self._waiting[0])), f"it holds {self._spool.limit_bytes} bytes"
             except OSError as error:
-                fits, why = False, str(error)
+                fits, why = False, error.strerror or type(error).__name__
             if not fits:
                 self._report_full(why)
                 return
@@ -209,6 +209,7 @@ class Writer:
             self._recorded = [step for step in self._recorded if step <= record.to_step]
         if isinstance(record, CheckpointRecord):
             self._recorded = [step for step in self._recorded if step != record.step] + [record.step]
+            log.info("checkpoint of step %d is stored", record.step)
             self._own_checkpoints += 1
             if self._own_checkpoints == NEEDED:
                 self._forget_earlier_attempts((self._data_dir / record.path).parent)

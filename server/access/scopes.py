@@ -25,8 +25,8 @@ SUBMIT = re.compile(
 def needed_scope(method: str, path: str) -> str:
     """The scope that a request needs, from its method and its decoded path.
 
-    Reading takes `read`, submitting, changing and stopping runs `submit`; tokens, webhooks, the audit log, deleting, and
-    every route that is not named here, `admin`.
+    Reading takes `read`, of logs and checkpoint files too; submitting, changing and stopping runs `submit`; tokens, webhooks, the
+    audit log, deleting, and every route that is not named here, `admin`.
     """
     _, first, second = f"{path}//".split("/", 2)
     if method in READ_METHODS:

@@ -25,6 +25,17 @@ def hold(session: Session, run_id: int, attempt: int) -> Run:
     return row
 
 
+def hold_attempt(session: Session, run_id: int, attempt: int) -> Run:
+    """The run's row, locked, while no later attempt has begun, also after its end: for what an attempt printed last.
+
+    Raises LeaseLost.
+    """
+    newest = select(Run).where(Run.id == run_id, Run.attempt == attempt).with_for_update()
+    if (row := session.scalars(newest.execution_options(populate_existing=True)).one_or_none()) is None:
+        raise LeaseLost(f"attempt {attempt} is not the newest of run {run_id}")
+    return row
+
+
 def add_transition(session: Session, run: Run, reason: str, *, truncated_from: int | None = None) -> int:
     """Write the run's present status into its history as the next event; `run` is locked by the caller."""
     run.seq += 1

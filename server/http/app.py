@@ -18,7 +18,21 @@ from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
 from server.http import assets, pages
-from server.http.api import alerts, audit, compare, figures, queues, runs, series, service, stream, sweeps, tokens, webhooks
+from server.http.api import (
+    alerts,
+    audit,
+    compare,
+    figures,
+    history,
+    queues,
+    runs,
+    series,
+    service,
+    stream,
+    sweeps,
+    tokens,
+    webhooks,
+)
 from server.http.api.deps import known_parameters
 from server.http.gate import Access, Gate, allowed_hosts
 from server.http.metrics import Metrics
@@ -102,7 +116,8 @@ def create_app(settings: Settings) -> FastAPI:
     state.metrics, state.readiness = Metrics(database, settings.lease_seconds, broadcaster, listener, log), readiness
     state.pages = pages.Pages(files)
     api = [
-        part.router for part in (runs, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
+        part.router
+        for part in (runs, history, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
     ]
     for router in api:
         app.include_router(router, dependencies=[Depends(known_parameters)])

@@ -25,6 +25,12 @@ from stablessm_core.telemetry.detectors import AlertKind
 
 MAX_LOSSES = 3  # attempts lost without a new checkpoint in between; then the run counts as the cause
 WORKER_FORGOTTEN_SECONDS = 86_400.0
+ENDED = {  # the reason of an end for which nobody gave one
+    "finished": "every training step is done",
+    "diverged": "a number is not finite any more",
+    "failed": "its worker gave no cause",
+    "cancelled": "cancelled",
+}
 
 
 class NotAllowed(ValueError):
@@ -260,6 +266,7 @@ def _requeue(session: Session, run: Run, reason: str) -> None:
 
 
 def _end(session: Session, run: Run, status: str, reason: str) -> None:
+    reason = reason or ENDED[status]
     run.status, run.status_reason, run.owner, run.finished_at = status, reason, None, time.time()
     add_transition(session, run, reason)
 

@@ -22,6 +22,7 @@ from sqlalchemy import select
 from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, Run, Transition
 from server.runs import lifecycle
+from server.runs.logs import read_log, read_tracebacks
 from server.runs.worker_wakeups import wake_workers
 from server.series.reading import read_series
 from stablessm_core.config import parse_config
@@ -191,6 +192,15 @@ class Station:
     def alerts(self, run_id: int) -> list[str]:
         with self.database.read() as session:
             return list(session.scalars(select(AlertRow.kind).where(AlertRow.run_id == run_id)))
+
+    def run_log(self, run_id: int) -> list[tuple[int, str]]:
+        """Attempt and text of each piece of the run's log in the database."""
+        with self.database.read() as session:
+            return [(piece.attempt, piece.text) for piece in read_log(session, run_id)]
+
+    def tracebacks(self, run_id: int) -> dict[int, str]:
+        with self.database.read() as session:
+            return {row.attempt: row.text for row in read_tracebacks(session, run_id)}
 
     def stop(self) -> tuple[int, float]:
         """SIGTERM; exit code, and seconds until it ended. Fails when a training process outlives the worker."""

@@ -62,6 +62,7 @@ def test_a_run_is_trained_and_stored_completely(station: Station, undisturbed: t
     assert run.environment["device"] == "cpu"
     assert station.reasons(1)[0] == "submitted"
     assert [path.name for path in (station.data_dir / "runs" / "1" / "checkpoints").iterdir()] != []
+    station.until("the end of its log", lambda: "training ended: finished" in "".join(t for _, t in station.run_log(1)))
     station.until("an empty spool", lambda: not list((station.data_dir / "runs" / "1").glob("spool/*")))
 
 
@@ -110,6 +111,16 @@ def test_a_run_whose_process_crashes_twice_ends_bit_identical(station: Station, 
     assert "SIGSEGV (segmentation fault)" in reasons
     assert "SIGKILL" in reasons
     assert station.alerts(run_id) == ["trainer_crashed", "trainer_crashed"]
+    crash = station.tracebacks(run_id)
+    assert set(crash) == {1}, "nothing is known of a process that was killed from outside"
+    assert crash[1].startswith("Fatal Python error: Segmentation fault")
+    log = station.run_log(run_id)
+    assert {1, 2, 3} == {attempt for attempt, _ in log}
+    text = "".join(text for _, text in log)
+    assert text.count("training on ") == 3
+    assert "going on after step 30, from its checkpoint" in text
+    assert "Fatal Python error" in text
+    assert str(station.data_dir) not in "".join([text, crash[1], reasons])
 
 
 @only_polling
@@ -137,6 +148,11 @@ def test_a_run_without_memory_fails_with_that_reason_and_the_next_one_trains(
     assert run.status_reason.startswith("out of memory: "), run.status_reason
     assert "Traceback" not in run.status_reason
     assert "Traceback" in (station.data_dir / "runs" / str(run_id) / "log.txt").read_text()
+    [(attempt, trace)] = station.tracebacks(run_id).items()
+    assert attempt == 1
+    assert trace.startswith("Traceback (most recent call last):")
+    assert 'File "stablessm_core/' in trace
+    assert 'File "/' not in trace
     assert station.until_ended(following).status == "finished"
     assert station.losses(following) == undisturbed
 
@@ -270,6 +286,7 @@ def test_training_goes_on_while_the_database_is_away(station: Station, undisturb
     run = station.until_ended(run_id)
     assert (run.status, run.attempt) == ("finished", 1), station.reasons(run_id)
     assert station.losses(run_id) == undisturbed
+    station.until("the end of its log", lambda: "training ended: finished" in "".join(t for _, t in station.run_log(1)))
     station.until("an empty spool", lambda: not _spool(station, run_id).exists())  # it goes after the last record was stored
 
 

@@ -1,0 +1,150 @@
+"""A run's past: what it printed, what can be resumed from, what happened to it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from sqlalchemy.orm import Session
+
+from server.database.models import CheckpointRow, Run
+from server.errors import Conflict, NotFound
+from server.http.api.deps import DatabaseDep, SettingsDep
+from server.http.api.runs import absent
+from server.http.schemas.history import CheckpointList, HistoryAnswer, LogAnswer, Step
+from server.http.schemas.runs import MAX_ID, RunId
+from server.runs import checkpoints, history, logs
+from server.settings import Settings
+
+SENT_BYTES = 1 << 20  # at once
+BINARY = {"type": "string", "format": "binary"}
+
+router = APIRouter(prefix="/api/runs", tags=["runs"])
+
+
+def log_shown(session: Session, run_id: int, after: int = 0) -> dict[str, Any]:
+    """LogAnswer. Raises NotFound."""
+    status = _status(session, run_id)
+    pieces = logs.read_log(session, run_id, after)
+    return {
+        "run_id": run_id,
+        "status": status,
+        "pieces": [{"attempt": p.attempt, "start": p.start, "text": p.text, "at": p.at, "cut": p.cut} for p in pieces],
+        "next": pieces[-1].end if pieces else after,
+        "tracebacks": tracebacks_shown(session, run_id),
+    }
+
+
+def tracebacks_shown(session: Session, run_id: int) -> list[dict[str, Any]]:
+    """TracebackAnswer of each attempt that left one."""
+    return [{"attempt": row.attempt, "text": row.text, "at": row.at} for row in logs.read_tracebacks(session, run_id)]
+
+
+@router.get("/{run_id}/log", response_model=LogAnswer)
+def log(
+    run_id: RunId,
+    database: DatabaseDep,
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the answer before: only what came since.")] = 0,
+    format: Annotated[Literal["json", "text"], Query(description="`text`: the same as plain text, tracebacks last.")] = "json",
+) -> Any:
+    """What the run's training processes printed, without secrets and absolute paths. About a second old while it trains."""
+    with database.read() as session:
+        found = log_shown(session, run_id, after)
+    return PlainTextResponse(_plain(found)) if format == "text" else found
+
+
+@router.get("/{run_id}/history", response_model=HistoryAnswer)
+def of_run(
+    run_id: RunId,
+    database: DatabaseDep,
+    since: Annotated[int, Query(ge=0, le=MAX_ID, description="Only events with a greater `seq`.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=history.MAX_EVENTS)] = history.MAX_EVENTS,
+) -> Any:
+    """Every change of the run's status with its reason, its attempts, and what was taken back."""
+    with database.read() as session:
+        _status(session, run_id)
+        return history.run_history(session, run_id, since=since, limit=limit)
+
+
+@router.get("/{run_id}/checkpoints", response_model=CheckpointList, name="checkpoints")
+def list_checkpoints(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Any:
+    """Checkpoints the run can go on from, the newest first."""
+    with database.read() as session:
+        _status(session, run_id)
+        return {"run_id": run_id, "checkpoints": checkpoints.run_checkpoints(session, run_id, settings.data_dir)}
+
+
+@router.get(
+    "/{run_id}/checkpoints/{step}",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {"schema": BINARY}}, "description": "The file, safetensors."}},
+)
+def checkpoint(run_id: RunId, step: Step, database: DatabaseDep, settings: SettingsDep) -> Response:
+    """A checkpoint's file, checked against its recorded SHA-256, which is the ETag and in `Repr-Digest`.
+
+    409 names the host where it lies when this server does not have it.
+    """
+    with database.read() as session:
+        _status(session, run_id)
+        row = session.get(CheckpointRow, (run_id, step))
+        if row is None:
+            steps = [one["step"] for one in checkpoints.run_checkpoints(session, run_id, settings.data_dir)]
+            known = ", ".join(map(str, steps[:20])) or "none is recorded"
+            raise NotFound(f"run {run_id} has no checkpoint of step {step}", field="step", allowed=known)
+        host = history.hosts_of_attempts(session, run_id).get(row.attempt)
+    file, size = _opened(row, host, settings)
+    headers = {
+        "Content-Length": str(size),
+        "Content-Disposition": f'attachment; filename="run-{run_id}-step-{step:010d}.safetensors"',
+        "ETag": f'"{row.sha256}"',
+        "Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(row.sha256)).decode()}:",
+    }
+    return StreamingResponse(_pieces(file), media_type="application/octet-stream", headers=headers)
+
+
+def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[BufferedReader, int]:
+    """The file and its size. Raises Conflict when it is not here, or not what was recorded."""
+    try:
+        file = checkpoints.open_checkpoint(row, settings.data_dir)
+    except checkpoints.NotHere:
+        message = f"the checkpoint of step {row.step} is not on this server: host {host or 'of its worker'} wrote it"
+        raise Conflict(message, field="step", allowed="the checkpoints that are `available` in the list") from None
+    try:
+        return file, checkpoints.check_checkpoint(file, row.sha256)
+    except checkpoints.Damaged as error:
+        file.close()
+        raise Conflict(f"the checkpoint of step {row.step} is damaged: {error}", field="step", allowed="another one") from None
+    except BaseException:
+        file.close()
+        raise
+
+
+def _pieces(file: BufferedReader) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(SENT_BYTES):
+            yield piece
+
+
+def _status(session: Session, run_id: int) -> str:
+    run = session.get(Run, run_id)
+    if run is None:
+        raise absent(run_id)
+    return run.status
+
+
+def _plain(found: dict[str, Any]) -> str:
+    parts, attempt = [], 0
+    for piece in found["pieces"]:
+        if piece["cut"]:
+            parts.append(f"… {piece['cut']:,} characters are not kept …\n")
+        if piece["attempt"] != attempt:
+            attempt = piece["attempt"]
+            parts.append(f"--- attempt {attempt} ---\n")
+        parts.append(piece["text"])
+    for trace in found["tracebacks"]:
+        parts.append(f"--- traceback of attempt {trace['attempt']} ---\n{trace['text'].rstrip()}\n")
+    return "".join(parts)

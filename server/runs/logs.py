@@ -1,0 +1,105 @@
+"""A run's log in the database: pieces of text at their positions, the beginning and the end of it all; and its tracebacks.
+
+Positions count the characters of the run's log, all attempts one after the other, and of what was left out the bytes. A reader
+who has read up to a position asks for what came after it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from server.database.fence import hold_attempt, insert_into
+from server.database.models import LogRow, TracebackRow
+
+KEPT_FIRST = 64 << 10  # characters from the beginning of a run's log that always stay
+KEPT_LAST = 192 << 10  # and from its end; between the two, pieces are deleted
+PIECE = 8 << 10
+MAX_TRACEBACK = 16 << 10
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text of one attempt, from position `start` to `end`; `cut` characters before it are not kept."""
+
+    attempt: int
+    start: int
+    text: str
+    at: float
+    cut: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+def log_end(session: Session, run_id: int) -> int:
+    """Position after the last character that is stored."""
+    last = _last(session, run_id)
+    return last.start + len(last.text) if last is not None else 0
+
+
+def append_log(session: Session, run_id: int, attempt: int, start: int, text: str) -> int:
+    """Store what the attempt printed, at `start` or later; gives the position after it. Repeating it changes nothing.
+
+    A `start` beyond the end of what is stored says that what lies between is left out. Raises LeaseLost once a later attempt
+    has begun.
+    """
+    hold_attempt(session, run_id, attempt)
+    last = _last(session, run_id)
+    end = last.start + len(last.text) if last is not None else 0
+    if end > start:
+        return end  # stored before, and the answer was lost
+    if last is not None and end == start and last.attempt == attempt and len(last.text) < PIECE:
+        room = PIECE - len(last.text)
+        last.text, last.at = last.text + text[:room], time.time()
+        start, text = start + len(text[:room]), text[room:]
+    for offset in range(0, len(text), PIECE):
+        piece = text[offset : offset + PIECE]
+        session.add(LogRow(run_id=run_id, start=start + offset, attempt=attempt, text=piece, at=time.time()))
+    session.flush()
+    end = start + len(text)
+    middle = (LogRow.start >= KEPT_FIRST, LogRow.start + func.length(LogRow.text) <= end - KEPT_LAST)
+    session.execute(delete(LogRow).where(LogRow.run_id == run_id, *middle).execution_options(synchronize_session=False))
+    return end
+
+
+def read_log(session: Session, run_id: int, after: int = 0) -> list[Piece]:
+    """What is kept of the run's log after the position, in order."""
+    rows = session.execute(
+        select(LogRow.attempt, LogRow.start, LogRow.text, LogRow.at)
+        .where(LogRow.run_id == run_id, LogRow.start + func.length(LogRow.text) > after)
+        .order_by(LogRow.start)
+    ).all()
+    pieces, position = [], after
+    for row in rows:
+        start = max(row.start, after)
+        text = row.text[start - row.start :]
+        pieces.append(Piece(row.attempt, start, text, row.at, cut=start - position))
+        position = start + len(text)
+    return pieces
+
+
+def store_traceback(session: Session, run_id: int, attempt: int, text: str) -> None:
+    """Store where the attempt failed, in the transaction that stores that it did: the caller holds the run."""
+    row = {"run_id": run_id, "attempt": attempt, "text": _shortened(text), "at": time.time()}
+    session.execute(insert_into(session, TracebackRow).values(row).on_conflict_do_nothing())
+
+
+def read_tracebacks(session: Session, run_id: int) -> list[TracebackRow]:
+    """Tracebacks of the run's attempts, the oldest first."""
+    return list(session.scalars(select(TracebackRow).where(TracebackRow.run_id == run_id).order_by(TracebackRow.attempt)))
+
+
+def _last(session: Session, run_id: int) -> LogRow | None:
+    return session.scalars(select(LogRow).where(LogRow.run_id == run_id).order_by(LogRow.start.desc()).limit(1)).first()
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_TRACEBACK:
+        return text
+    first, last = MAX_TRACEBACK // 4, MAX_TRACEBACK * 3 // 4
+    return f"{text[:first]}\n… {len(text) - first - last:,} characters left out …\n{text[-last:]}"
