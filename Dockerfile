@@ -19,7 +19,7 @@ COPY web web
 COPY migrations migrations
 
 FROM source AS build-server
-RUN pip install --constraint constraints.txt .
+RUN pip install --constraint constraints.txt '.[s3]'
 
 FROM base AS server
 COPY --from=build-server /opt/venv /opt/venv
@@ -32,7 +32,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
 CMD ["stablessm", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
 FROM source AS build-worker
-RUN pip install --constraint constraints.txt '.[train]'
+RUN pip install --constraint constraints.txt '.[train,s3]'
 
 FROM base AS worker
 # Triton compiles a small launcher with the system's C compiler

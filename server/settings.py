@@ -49,6 +49,10 @@ class Settings(BaseSettings):
         validation_alias="STABLESSM_DATA",
         description="Folder of the data sets (below). Only workers read it.",
     )
+    checkpoint_store: Annotated[str, AfterValidator(lambda url: check_store(url))] | None = Field(
+        None, description="Where workers keep checkpoints beside their own disk, so that a run goes on on another machine: "
+        "`s3://bucket/prefix` (address and keys from the `AWS_*` variables) or `file:///folder` on a disk that all share.",
+    )  # fmt: skip
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     auth: bool = True
@@ -137,6 +141,14 @@ def _refusal(error: ValidationError) -> str:
 def run_folder(data_dir: Path, run_id: int) -> Path:
     """What a run leaves on disk: checkpoints, log, spool."""
     return data_dir / "runs" / str(run_id)
+
+
+def check_store(url: str) -> str:
+    """The URL of a checkpoint store as it is; raises ValueError for a kind that is not supported."""
+    protocol, separator, place = url.partition("://")
+    if not separator or protocol not in ("s3", "file") or not place.strip("/") or (protocol == "file" and place[0] != "/"):
+        raise ValueError(f"STABLESSM_CHECKPOINT_STORE is {url[:60]!r}; allowed are s3://bucket/prefix and file:///folder")
+    return url
 
 
 def normalize_url(url: str) -> str:

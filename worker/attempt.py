@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from server.checkpoint_store import CheckpointStore, StoreError
 from server.database.connection import Database
 from server.database.watchdog import guard
 from server.runs import lifecycle
@@ -27,6 +28,8 @@ from worker.writer import DATABASE_AWAY, Writer
 
 HEARTBEAT_SECONDS = 2.0
 STORE_SECONDS = 5.0
+FETCH_SECONDS = 15.0
+FETCH_PAUSE_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +106,14 @@ class Attempt:
         return self._stop
 
     def _newest_checkpoint(self) -> Path | None:
-        """The newest recorded checkpoint whose file is undamaged; the steps stored after it are truncated."""
+        """The newest recorded checkpoint that is undamaged, here or in the store; the steps stored after it are truncated."""
         newest = self._order["checkpoints"][0][0] if self._order["checkpoints"] else 0
         for step, path, sha256 in self._order["checkpoints"]:
             file: Path = self._data_dir / path
             if problem := _damage(file, sha256):
+                patience = FETCH_SECONDS if step == newest else 0.0
+                problem = self._fetch(path, file, sha256, patience=patience, here=problem)
+            if problem:
                 log.warning("checkpoint of step %d is not used: %s", step, problem)
                 continue
             if step < newest:
@@ -117,6 +123,25 @@ class Attempt:
         if newest:
             self.writer.truncate(0, "no checkpoint is left undamaged")
         return None
+
+    def _fetch(self, path: str, file: Path, sha256: str, *, patience: float, here: str) -> str | None:
+        """Bring a checkpoint from the store; says why it cannot be had. `here`: why the file on this machine cannot be used.
+
+        The newest may still be on its way there from the machine that was left: `patience` seconds are waited for it.
+        """
+        if self._order.get("checkpoint_store") is None:
+            return here
+        store, until = CheckpointStore(self._order["checkpoint_store"]), time.monotonic() + patience
+        while True:
+            try:
+                store.fetch(path, file, sha256)
+            except (StoreError, OSError) as error:
+                if time.monotonic() > until:
+                    return f"{here}; {error}"
+                time.sleep(FETCH_PAUSE_SECONDS)
+            else:
+                log.info("checkpoint brought from the checkpoint store: %s", path)
+                return None
 
     def _heartbeats(self) -> None:
         limit, stalled_since = self.config.alerts.no_progress_seconds, None

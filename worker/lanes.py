@@ -11,12 +11,14 @@ import time
 
 from sqlalchemy import select
 
+from server.checkpoint_store import CheckpointStore
 from server.database.connection import Database
 from server.database.models import Run
 from server.database.watchdog import guard
 from server.runs import lifecycle
 from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
+from worker.checkpoint_uploads import CheckpointUploads
 from worker.compactor import Compactor
 from worker.gpus import Booking, default_folder, visible_gpus
 from worker.notify import publisher
@@ -29,6 +31,7 @@ from worker.writer import DATABASE_AWAY
 
 WARM_SECONDS = 60.0
 EXIT_SECONDS = 7.5
+UPLOAD_SECONDS = 1.5  # for what a drained run has just saved
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class Lanes:
         guard(self._database)
         self._publish = publisher(self._database, settings.broker_url)
         self._totals = WriteTotals()
+        store = CheckpointStore(settings.checkpoint_store) if settings.checkpoint_store else None
+        self._uploads = CheckpointUploads(self._database, store, settings.data_dir) if store else None
         self._registration = Registration(
             self._database,
             settings,
@@ -84,6 +89,8 @@ class Lanes:
         self._registration.join(1.0)
         for _ in self._lanes:
             self._free.get()  # those that Celery woke drain, too
+        if self._uploads is not None:
+            self._uploads.close(UPLOAD_SECONDS)
         try:
             with self._database.write() as session:
                 lifecycle.forget_worker(session, self.id)
@@ -120,10 +127,14 @@ class Lanes:
         claim = self._claim(known | {"gpus": [lane.gpu.name] if lane.gpu else []})
         if claim is None:
             return False
+        if self._uploads is not None:
+            self._uploads.training(claim.run_id)
         try:
             return self._train(lane, claim)
         finally:
             self._training.discard((claim.run_id, claim.attempt))
+            if self._uploads is not None:
+                self._uploads.ended(claim.run_id)
 
     def _claim(self, capabilities: Message) -> lifecycle.Claim | None:
         with self._claiming:
@@ -165,6 +176,8 @@ class Lanes:
         """What some worker must do for all: find lost runs, compact ended ones."""
         self._reaper.start()
         Compactor(self._database, self.stop).start()
+        if self._uploads is not None:
+            self._uploads.start()
 
     def _shut_down(self) -> None:
         self.stop.wait()

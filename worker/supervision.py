@@ -99,6 +99,7 @@ class Supervision:
             "checkpoints": [[c.step, c.path, c.sha256] for c in self.claim.checkpoints],
             "data_dir": str(self.settings.data_dir),
             "data_root": str(self.settings.data_root),
+            "checkpoint_store": self.settings.checkpoint_store,
             "database_url": self.settings.database_url,
             "broker_url": self.settings.broker_url,
             "spool_bytes": self.spool_bytes,

@@ -1,6 +1,11 @@
-"""Checkpoints that lie in an object store, and the size of each."""
+"""Which checkpoints lie in the checkpoint store."""
 
 from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from migrations.loss import losing
 
 revision = "0013"
 down_revision = "0012"
@@ -9,8 +14,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    pass
+    op.add_column("checkpoints", sa.Column("stored_at", sa.Float(53), nullable=True))
 
 
 def downgrade() -> None:
-    pass
+    losing(checkpoints="stored_at IS NOT NULL")
+    op.drop_column("checkpoints", "stored_at")

@@ -122,11 +122,13 @@ def _sequence(connection: Connection, table: Table) -> int | None:
 
 def _files(connection: Connection, data_dir: Path, writer: ArchiveWriter, say: Say) -> None:
     """Checkpoints and logs of the snapshot's runs, as far as they are on this machine."""
-    recorded = connection.execute(select(CheckpointRow.path, CheckpointRow.sha256).order_by(CheckpointRow.path)).all()
+    chosen = select(CheckpointRow.path, CheckpointRow.sha256, CheckpointRow.stored_at).order_by(CheckpointRow.path)
+    recorded = connection.execute(chosen).all()
     absent = writer.manifest.absent
-    with _held(data_dir, [path for path, _ in recorded]) as held:
-        for path, sha256 in recorded:
-            if (place := held.get(path)) is None or _copy(writer, path, place) != sha256:
+    with _held(data_dir, [path for path, *_ in recorded]) as held:
+        for path, sha256, stored_at in recorded:
+            here = (place := held.get(path)) is not None and _copy(writer, path, place) == sha256
+            if not here and stored_at is None:  # else a run finds it in the checkpoint store
                 absent.append(path)
         for run_id in connection.scalars(select(Run.id).order_by(Run.id)).all():
             log = f"runs/{run_id}/log.txt"

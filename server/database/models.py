@@ -236,10 +236,11 @@ class CheckpointRow(Base):
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     attempt: Mapped[int] = mapped_column(Integer)
-    path: Mapped[str] = mapped_column(String(400))  # relative to the data directory
+    path: Mapped[str] = mapped_column(String(400))  # relative to the data directory, and in the checkpoint store
     sha256: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # of the file; 0: an older program wrote it
     created_at: Mapped[float] = mapped_column(Float(53))
+    stored_at: Mapped[float | None] = mapped_column(Float(53))  # since when it is in the checkpoint store; None: it is not
 
 
 class Worker(Base):

@@ -126,6 +126,7 @@ def store_checkpoint(
         "sha256": sha256,
         "bytes": size,
         "created_at": time.time(),
+        "stored_at": None,
     }
     before = checkpoint_bytes(session, run_id)
     statement = insert_into(session, CheckpointRow).values(values)

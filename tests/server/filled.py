@@ -60,7 +60,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         logs.append({"run_id": run_id, "start": 2**40, "attempt": 1, "text": f"{HOSTILE}\n", "at": 0.3})
         tracebacks.append({"run_id": run_id, "attempt": 1, "text": HOSTILE, "at": 0.4})
         checkpoints.append({"run_id": run_id, "step": 4, "attempt": 1, "path": f"runs/{run_id}/checkpoints/step-4.safetensors",
-                            "sha256": "0" * 64, "bytes": 2**40, "created_at": 2.5})  # fmt: skip
+                            "sha256": "0" * 64, "bytes": 2**40, "created_at": 2.5,
+                            "stored_at": 3.5 if full else None})  # fmt: skip
         series.append({"run_id": run_id, "name": "train/loss", "group_name": "scalars", "column_offset": 0, "width": 1,
                        "unit": "", "derived": full, "form": FORM if full else None})  # fmt: skip
     return {

@@ -84,7 +84,7 @@ def test_every_value_and_file_comes_back_on_the_same_engine_and_on_the_other(
     file, manifest = backup(filled, data_dir, tmp_path / "one.backup", said.append)
     assert "blocks: 18 rows" in said
     assert file.stat().st_mode & 0o777 == 0o600
-    assert len(manifest.absent) == 2
+    assert len(manifest.absent) == 1  # of three that are not here two are in the checkpoint store
     assert verify(file) == manifest
     restore(target, tmp_path / "elsewhere", file, nothing)
     assert checksums(target) == checksums(filled)
@@ -344,7 +344,7 @@ def test_the_commands_back_up_verify_and_restore(filled: Database, data_dir: Pat
     assert code == 0, output
     file = next(folder.iterdir())
     assert f"{file}" in output
-    assert "6 checkpoints are missing or damaged" in output
+    assert "3 checkpoints are missing or damaged" in output
     code, output = stablessm("restore", "--verify", str(file), *source)
     assert (code, "is undamaged" in output) == (0, True), output
     code, output = stablessm("restore", str(file), *source)

@@ -101,6 +101,7 @@ def test_numbers_go_on_after_every_migration_and_no_id_is_given_twice(empty_data
 
 # what the revisions since 0007 have added to a filled database, the newest first, and the tables and columns that hold it
 LOST = (
+    (r"3 of checkpoints \(stored_at IS NOT NULL", ("checkpoints.stored_at",)),
     (r"1 of sweeps \(name IS NOT NULL", ("sweeps.name", "sweeps.submitted_by")),
     (r"6 of run_logs \(true\); 6 of tracebacks \(true\); 3 of transitions \(", ("run_logs", "tracebacks", "transitions.worker")),
     (r"1 of runs \(deleted_at IS NOT NULL\); 1 of deleted_runs \(true\)", ("runs.deleted_at", "deleted_runs")),

@@ -1,0 +1,83 @@
+"""Checkpoints in a bucket: a run goes on on another machine, and a bucket that is away costs nothing but time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from server.checkpoint_store import CheckpointStore
+from server.database.connection import Database
+from server.database.models import CheckpointRow
+from tests.s3 import BUCKET, aws_variables, s3_server
+from tests.worker.station import SMALL, Station
+
+URL = f"s3://{BUCKET}/lab"
+LONG: dict[str, Any] = SMALL | {"train": SMALL["train"] | {"steps": 200}}
+
+
+@pytest.fixture
+def machines(database_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Station, Station]]:
+    """Two workers' machines with one database and no common disk."""
+    monkeypatch.setenv("STABLESSM_CHECKPOINT_STORE", URL)
+    database = Database(f"sqlite:///{database_path}")
+    database.migrate()
+    folder = database_path.parent
+    with closing(Station(database, folder / "first")) as first, closing(Station(database, folder / "second")) as second:
+        yield first, second
+
+
+@pytest.fixture
+def database_path(tmp_path: Path) -> Path:
+    return tmp_path / "shared.db"
+
+
+def rows(station: Station, run_id: int) -> list[CheckpointRow]:
+    with station.database.read() as session:
+        chosen = select(CheckpointRow).where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step)
+        return list(session.scalars(chosen))
+
+
+def test_a_run_goes_on_on_a_machine_that_has_none_of_its_files(machines: tuple[Station, Station]) -> None:
+    first, second = machines
+    with s3_server():
+        first.start()
+        run_id = first.submit(LONG)
+        first.until_step(run_id, 70)
+        first.stop()
+        left = first.run(run_id)
+        assert left.status == "queued"
+        second.start()
+        second.until_ended(run_id)
+        reasons = second.reasons(run_id)
+        assert second.run(run_id).status == "finished", reasons
+        assert any(f"resumed after step {left.step}" in reason for reason in reasons)
+        assert "rolled_back" not in second.alerts(run_id)
+        assert second.losses(run_id)[0] == list(range(1, 201))
+        second.until("the last checkpoint in the bucket", lambda: rows(second, run_id)[-1].stored_at)
+        second.stop()
+        newest = [row.path for row in rows(second, run_id)[-2:]]
+        assert sorted(CheckpointStore(URL).stored(run_id)) == sorted(newest), "older ones are removed"
+        assert [row.path for row in rows(second, run_id) if row.stored_at] == newest
+        assert rows(second, run_id)[-1].bytes == (second.data_dir / newest[-1]).stat().st_size
+
+
+def test_while_the_bucket_is_away_runs_train_and_their_checkpoints_follow_later(
+    machines: tuple[Station, Station], free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    station, _ = machines
+    for name, value in aws_variables(free_port).items():
+        monkeypatch.setenv(name, value)
+    station.start()
+    run_id = station.submit(SMALL)
+    station.until_ended(run_id)
+    assert station.run(run_id).status == "finished"
+    station.stop()
+    assert [row.stored_at for row in rows(station, run_id)] == [None] * len(rows(station, run_id))
+    with s3_server(free_port):
+        station.start()  # the next worker on this disk finds what was left
+        station.until("the checkpoints in the bucket", lambda: rows(station, run_id)[-1].stored_at)
