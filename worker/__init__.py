@@ -7,6 +7,7 @@ The files in the order of a run's life:
     gpus                    which GPUs there are, and the booking of those that are this worker's
     lanes                   claim the next run, one per lane
     process_pool            keep one warm training process per lane (training_process: one of them, as the worker sees it)
+    fork_server             the process that forks them, with torch imported
     supervision             follow a claimed run to its end, over a pipe; exit_causes names why a process died
     trainer                 the program of the training process
     attempt                 one attempt at one run in it: resume, train, heartbeats

@@ -116,6 +116,8 @@ class Supervision:
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             if time.monotonic() >= look_at:
+                if message is None and not self.process.alive():
+                    return  # what it started holds the pipe open
                 self._check_row()
                 look_at = time.monotonic() + LOOK_SECONDS
 

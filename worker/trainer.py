@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from server.logs import start_logging
 from server.parent_death import die_with_parent
@@ -33,12 +33,17 @@ log = logging.getLogger("worker.trainer")
 
 
 def main() -> int:
+    """Of a spawned process; a forked one (worker.fork_server) begins at `train_one`."""
     end, parent = int(sys.argv[1]), int(sys.argv[2])
     die_with_parent(parent, signal.SIGKILL)  # before anything that takes time
+    return train_one(Pipe(socket.socket(fileno=end)))
+
+
+def train_one(pipe: Pipe) -> int:
+    """Get ready, say so, wait for one run, train it; gives the exit code."""
     _be_killed_first()
     faulthandler.enable()
     start_logging()
-    pipe = Pipe(socket.socket(fileno=end))
     from stablessm_core.config import ConfigError
     from stablessm_core.training.environment import keep_freed_memory  # torch and the trainer: this takes seconds
     from worker.attempt import Attempt
@@ -118,7 +123,11 @@ def _log_to(path: Path) -> None:
     os.close(log_file)
 
 
-if __name__ == "__main__":
-    status = main()
+def leave(status: int) -> NoReturn:
+    """End the process: an interpreter that tidies up torch takes long and can crash."""
     logging.shutdown()
-    os._exit(status)  # nothing is left to do: an interpreter that tidies up torch takes long and can crash
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -11,10 +12,13 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from worker.pipe import Message, Pipe
 
 LAST_OUTPUT_BYTES = 4000
+
+_left_behind: set[int] = set()  # process groups whose leader has ended
 
 
 @dataclass(frozen=True)
@@ -26,28 +30,16 @@ class Place:
 
 
 class TrainingProcess:
-    """A process that has imported torch and waits for its run. It leads a process group, so what it starts ends with it."""
+    """A process that waits for its run, a child of this one. It leads a process group, so what it starts ends with it.
 
-    def __init__(self, place: Place, *, threads: int) -> None:
-        ours, theirs = socket.socketpair()
-        self.pipe = Pipe(ours)
+    `pipe`: the worker's end of the pipe to it. `output`: the file it prints to until it has its run's log.
+    """
+
+    def __init__(self, pid: int, pipe: Pipe, output: IO[bytes], *, popen: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid, self.pipe = pid, pipe
         self.capabilities: Message | None = None  # reported once it is warm
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; then a run's log takes over
+        self._output, self._popen = output, popen
         self._log: Path | None = None
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            environment.setdefault(name, str(threads))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "worker.trainer", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno(), *place.keep],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                env=environment | place.environment,
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
         self._ended: int | None = None
 
     def warm(self) -> bool:
@@ -72,11 +64,12 @@ class TrainingProcess:
     def end(self, timeout: float) -> int:
         """Wait for its end, by force after `timeout` seconds; gives the exit code (negative: the signal)."""
         if self._ended is None:
-            deadline = time.monotonic() + timeout
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(0.01)
+            _wait_ended(self, timeout)
             self.kill()  # also what it started and did not end
-            self._ended = self._process.wait()
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            if self._popen is not None:
+                self._popen.returncode = self._ended  # it need not ask
+            reap_left_behind(self.pid)
             self.pipe.close()
         return self._ended
 
@@ -93,3 +86,48 @@ class TrainingProcess:
             except OSError:
                 return ""
         return "\n".join(text.decode(errors="replace").splitlines()[-12:])
+
+
+def spawn(environment: dict[str, str], place: Place) -> TrainingProcess:
+    """A new training process in a new interpreter: warm after the seconds that the import of torch takes. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; then a run's log takes over
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker.trainer", str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno(), *place.keep],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment | place.environment,
+            start_new_session=True,
+        )
+    return TrainingProcess(process.pid, Pipe(ours), output, popen=process)
+
+
+def reap_left_behind(group: int) -> None:
+    """Take the exit codes of what was left in a process group whose leader has ended: the kernel gave it to us as its new parent.
+
+    What is not dead yet is tried again when the next one ends.
+    """
+    _left_behind.add(group)
+    for each in tuple(_left_behind):
+        try:
+            while os.waitpid(-each, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            _left_behind.discard(each)
+
+
+def _wait_ended(process: TrainingProcess, timeout: float) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, or an old one
+        deadline = time.monotonic() + timeout
+        while process.alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return
+    try:
+        select.select([descriptor], [], [], timeout)
+    finally:
+        os.close(descriptor)

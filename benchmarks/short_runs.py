@@ -1,0 +1,169 @@
+"""How many short runs does a worker train in a minute, and how long is its lane idle between two of them?
+
+RUNS runs of 100 steps wait in a new database (SQLite in a temporary folder, or a PostgreSQL database of its own that is dropped
+afterwards) when one real worker starts. Each row of the table is a worker with one or two lanes, whose training processes are
+spawned (as on systems without a fork server) or forked. The gap is from a run's end in the database to the moment before the
+first step of its lane's next run. Runs a minute are counted from the first end to the last. The bits of all losses are compared
+between the rows.
+
+    python -m benchmarks.short_runs
+    python -m benchmarks.short_runs --postgres postgresql+psycopg://127.0.0.1:5432/postgres
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import psycopg
+from sqlalchemy import func, make_url, select
+
+from server.database.connection import Database
+from server.database.models import Run, Transition
+from server.runs import lifecycle
+from server.series.reading import read_series
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.series import TRAIN_LOSS
+
+SEEDS = 4
+CONFIG = {
+    "task": {"name": "polynomial_memory", "length": 100},
+    "model": {"d_model": 16, "d_state": 8},
+    "train": {"steps": 100, "batch_size": 16, "eval_every": 0},
+}
+WORKER = {
+    "forked": "from worker.main import main; main()",
+    "spawned": """
+import worker.process_pool as pool
+def refuse(_environment):
+    raise pool.ForkRefused("the benchmark asks for spawned processes")
+pool.ForkServer = refuse
+from worker.main import main
+main()
+""",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--postgres", help="Server on which a database may be created. Default: SQLite.")
+    parser.add_argument("--runs", type=int, default=24)
+    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--ways", nargs="*", default=list(WORKER), choices=list(WORKER))
+    arguments = parser.parse_args()
+    machine = f"{os.cpu_count()} {platform.machine()} cores, {platform.system()} {platform.release()}"
+    versions = f"Python {platform.python_version()}, torch {version('torch')}, {'PostgreSQL' if arguments.postgres else 'SQLite'}"
+    print(f"{machine}, {versions}; {arguments.runs} runs of 100 steps\n")
+    print("| training processes | lanes | runs a minute | gap: median | p90 | largest | load average before, after |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    bits: set[tuple[str, ...]] = set()
+    for way in arguments.ways:
+        for lanes in arguments.lanes:
+            load = os.getloadavg()[0]
+            with tempfile.TemporaryDirectory() as folder, database_at(arguments.postgres, Path(folder)) as url:
+                rate, gaps, losses = measure(url, Path(folder), way, lanes, arguments.runs)
+            bits.add(losses)
+            median, late, most = np.percentile(np.array(gaps), [50, 90, 100]) * 1e3
+            print(
+                f"| {way} | {lanes} | {rate:.1f} | {median:,.0f} ms | {late:,.0f} ms | {most:,.0f} ms "
+                f"| {load:.1f}, {os.getloadavg()[0]:.1f} |",
+                flush=True,
+            )
+    print(f"\nBits of the losses, seed by seed: {'the same in every row' if len(bits) == 1 else 'DIFFERENT'}.")
+    sys.exit(len(bits) != 1)
+
+
+@contextmanager
+def database_at(server: str | None, folder: Path) -> Iterator[str]:
+    """URL of a new database."""
+    if server is None:
+        yield f"sqlite:///{folder / 'stablessm.db'}"
+        return
+    name, url = f"stablessm_short_{uuid.uuid4().hex[:8]}", make_url(server)
+    admin = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield url.set(database=name).render_as_string(hide_password=False)
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def measure(url: str, folder: Path, way: str, lanes: int, runs: int) -> tuple[float, list[float], tuple[str, ...]]:
+    """Runs a minute, the gaps in seconds, and a digest of the losses of each seed."""
+    database = Database(url)
+    database.migrate()
+    with database.write() as session:
+        for number in range(runs):
+            seed = {"train": CONFIG["train"] | {"seed": number % SEEDS}}
+            lifecycle.submit(session, parse_config(CONFIG | seed))
+    command = [sys.executable, "-c", WORKER[way], "--database-url", url, "--data-dir", str(folder), "--slots", str(lanes)]
+    log = folder / "worker.log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"STABLESSM_LOG": "json"})
+    try:
+        while worker.poll() is None and not all_ended(database):
+            time.sleep(0.2)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(30)
+    finished = select(Transition.run_id, Transition.at).where(Transition.status == "finished")
+    with database.read() as session:
+        ends = {run_id: at for run_id, at in session.execute(finished)}  # noqa: C416 - rows are no pairs to mypy
+    if len(ends) != runs:
+        sys.exit(f"{runs - len(ends)} runs have not finished:\n{log.read_text(errors='replace')[-4000:]}")
+    losses = tuple(digest(database, seed, runs) for seed in range(SEEDS))
+    database.close()
+    in_order = sorted(ends.values())
+    return 60 * (runs - 1) / (in_order[-1] - in_order[0]), gaps_of(log, ends), losses
+
+
+def all_ended(database: Database) -> bool:
+    with database.read() as session:
+        return not session.scalar(select(func.count()).where(Run.status.in_(("queued", "running"))))
+
+
+def gaps_of(log: Path, ends: dict[int, float]) -> list[float]:
+    """Seconds from each run's end to the first step of the run that its lane trained next."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    begun = {
+        line["run"]: datetime.datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["msg"] == "training"
+    }
+    gaps: list[float] = []
+    last: dict[int, int] = {}
+    for line in lines:
+        if line["msg"] == "claimed":
+            if (before := last.get(line["lane"])) is not None:
+                gaps.append(begun[line["run"]] - ends[before])
+            last[line["lane"]] = line["run"]
+    return gaps
+
+
+def digest(database: Database, seed: int, runs: int) -> str:
+    """Of the losses of all runs of this seed."""
+    found = hashlib.sha256()
+    for run_id in range(seed + 1, runs + 1, SEEDS):
+        with database.read() as session:
+            data = read_series(session, run_id, TRAIN_LOSS, max_points=1_000_000)
+        assert data.value is not None
+        found.update(np.ascontiguousarray(data.value, np.float32).tobytes())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":
+    main()
