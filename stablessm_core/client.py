@@ -10,6 +10,7 @@ with Client() as client:                       # finds a server that `stablessm 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -169,6 +170,37 @@ class Client:
         path = "/api/alerts" if run_id is None else f"/api/runs/{run_id}/alerts"
         found: list[dict[str, Any]] = self._json("GET", path, params={"since": since})["alerts"]
         return found
+
+    def log(self, run_id: int, *, after: int = 0) -> dict[str, Any]:
+        """What the run's training processes printed since the position `after` (`next` of the answer before), and tracebacks."""
+        return self._json("GET", f"/api/runs/{run_id}/log", params={"after": after})
+
+    def history(self, run_id: int, *, since: int = 0) -> dict[str, Any]:
+        """Changes of the run's status after event `since`, with reasons, and its attempts."""
+        return self._json("GET", f"/api/runs/{run_id}/history", params={"since": since})
+
+    def checkpoints(self, run_id: int) -> list[dict[str, Any]]:
+        """Checkpoints the run can go on from, the newest first."""
+        found: list[dict[str, Any]] = self._json("GET", f"/api/runs/{run_id}/checkpoints")["checkpoints"]
+        return found
+
+    def download_checkpoint(self, run_id: int, step: int, path: Path) -> Path:
+        """Write the checkpoint's file to `path`, which appears whole or not at all. Raises ValueError if it came damaged."""
+        draft, digest = path.with_name(f".{path.name}.{os.getpid()}.partial"), hashlib.sha256()
+        try:
+            with self._http.stream("GET", f"/api/runs/{run_id}/checkpoints/{step}") as answer, draft.open("wb") as file:
+                if answer.is_error:
+                    answer.read()
+                _raise(answer)
+                for piece in answer.iter_bytes():
+                    digest.update(piece)
+                    file.write(piece)
+            if answer.headers["ETag"].strip('"') != digest.hexdigest():
+                raise ValueError(f"the checkpoint of step {step} was damaged on its way: its SHA-256 is {digest.hexdigest()}")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        return path
 
     def queues(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._json("GET", "/api/queues")["queues"]

@@ -49,7 +49,7 @@ def _torch(_: Settings) -> list[Finding]:
     except subprocess.TimeoutExpired:
         return [(BAD, "torch", "its import takes more than two minutes", "look at the GPU driver: `nvidia-smi`")]
     if probe.returncode:
-        last = (probe.stderr.strip().splitlines() or ["no reason given"])[-1]
+        last = (probe.stderr.strip().splitlines() or [f"the probe ended with status {probe.returncode}"])[-1]
         return [(BAD, "torch", last[:200], "`make setup` installs it; a machine that only serves can do without")]
     found = json.loads(probe.stdout)
     if found["gpus"]:

@@ -69,7 +69,7 @@ def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: i
 @click.option("--json", "as_json", is_flag=True)
 @DATA_DIR
 def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Show one run: status, progress, result, configuration, alerts."""
+    """Show one run: status, progress, history, result, configuration, alerts."""
     from server.cli import terminal
 
     with connect(data_dir) as client:
@@ -77,7 +77,7 @@ def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
         if as_json:
             click.echo(json.dumps(run, indent=2))
         else:
-            terminal.show(terminal.run_page(run, client.alerts(run_id)))
+            terminal.show(terminal.run_page(run, client.alerts(run_id), client.history(run_id)["events"]))
 
 
 @click.command()

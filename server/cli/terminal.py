@@ -24,6 +24,7 @@ from stablessm_core.telemetry.series import TRAIN_LOSS
 COLORS = {"finished": "green", "running": "blue", "diverged": "red", "failed": "red", "cancelled": "yellow", "queued": "cyan"}
 ANY_LENGTH = 100_000
 ALERTS_SHOWN = 20
+EVENTS_SHOWN = 10
 
 
 def show(part: RenderableType) -> None:
@@ -101,12 +102,16 @@ def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
     return table(rows, titles, numbers=("token",)) if rows else "No tokens."
 
 
-def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]]) -> Group:
+def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]] = ()) -> Group:
     title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
     lines = [Text.assemble((printable(title), "bold"), "  ", _status(run["status"]), "  ", printable(run["status_reason"]))]
     lines.append(Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)))
     if run["waits_for"]:
         lines.append(Text(printable(f"  waits for {run['waits_for']}")))
+    if events:
+        lines.append(Text("history", "bold"))
+        lines += [Text("  …")] * (len(events) > EVENTS_SHOWN)
+        lines += [Text.assemble("  ", event_line(event)) for event in events[-EVENTS_SHOWN:]]
     for part in ("result", "divergence", "config", "environment"):
         if run[part]:
             lines.append(Text(part, "bold"))
@@ -152,8 +157,8 @@ def follow(client: Client, run_id: int) -> int:
                     progress.line(alert_line(event.data))
                 elif event.kind == "status":
                     status = event.data["status"]
-                    reason = printable(event.data["reason"] or "no reason given")
-                    progress.line(Text.assemble(_status(status), f" at step {event.data['step']}: {reason}"))
+                    reason = f": {printable(event.data['reason'])}" if event.data["reason"] else ""
+                    progress.line(Text.assemble(_status(status), f" at step {event.data['step']}{reason}"))
                 progress.update(event)
     except KeyboardInterrupt:
         click.echo(f"Run {run_id} goes on; `stablessm watch {run_id}` looks again.")
@@ -194,6 +199,13 @@ class RunProgress:
 def alert_line(alert: dict[str, Any]) -> Text:
     color = "red" if alert["severity"] == "critical" else "yellow"
     return Text.assemble((alert["severity"], color), printable(f" step {alert['step']}: {alert['message']}"))
+
+
+def event_line(event: dict[str, Any]) -> Text:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+    back = f" (steps from {event['truncated_from']} on taken back)" if event["truncated_from"] else ""
+    reason = f": {printable(event['reason'])}" if event["reason"] not in ("", event["event"]) else ""
+    return Text.assemble(f"{moment}  ", event["event"].replace("_", " "), f" at step {event['step']}{reason}{back}")
 
 
 def number(value: float | str | None) -> str:
