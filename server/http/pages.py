@@ -15,8 +15,8 @@ from server.errors import ServiceError, TooMany, error_body
 from server.http.api.alerts import all_alerts, run_alerts
 from server.http.api.audit import Cursor, shown_audit
 from server.http.api.compare import Compared, compare_runs
-from server.http.api.deps import DatabaseDep, SettingsDep
-from server.http.api.runs import Listed, find_run, run_page, run_shown
+from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.api.runs import Listed, RefusedFilter, find_run, run_page, run_shown
 from server.http.api.series import run_catalogue
 from server.http.api.sweeps import Listed as ListedSweeps
 from server.http.api.sweeps import find_sweep
@@ -78,13 +78,29 @@ def _pages(request: Request) -> Pages:
     return request.app.state.pages  # type: ignore[no-any-return]
 
 
+def _refused(error: ServiceError) -> dict[str, Any]:
+    """The refusal for a page that shows it where the filter stands; `position` and `length` of the piece that is meant."""
+    shown: dict[str, Any] = error_body(error.status, error.message, error.field, error.allowed)["error"]
+    return {"field": None} | shown | {name: getattr(error, name, 0) for name in ("position", "length")}
+
+
 @router.get("/")
-def runs(request: Request, database: DatabaseDep, settings: SettingsDep, listed: Listed) -> Response:
+def runs(
+    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, listed: Listed
+) -> Response:  # fmt: skip
+    found: dict[str, Any] = {"runs": [], "next_cursor": None}
+    error = None
     with database.read() as session:
-        found = run_page(session, listed, settings.lease_seconds)
+        try:
+            found = run_page(session, listed, principal, settings.lease_seconds)
+        except RefusedFilter as refused:
+            error = _refused(refused)
     filters = listed.model_dump()
     query = urlencode({k: v for k, v in filters.items() if v is not None})
-    return _pages(request).render("runs.html", title="Runs", json_url=f"/api/runs?{query}", runs=found, filters=filters)
+    return _pages(request).render(
+        "runs.html", title="Runs", json_url=f"/api/runs?{query}", runs=found, filters=filters, error=error,
+        status=422 if error else 200,
+    )  # fmt: skip
 
 
 @router.get("/runs/{run_id}")
@@ -100,16 +116,18 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
 
 
 @router.get("/compare")
-def compare(request: Request, database: DatabaseDep, settings: SettingsDep, chosen: Compared) -> Response:
+def compare(
+    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, chosen: Compared
+) -> Response:  # fmt: skip
     filters = chosen.model_dump()
     query = urlencode({k: v for k, v in filters.items() if v is not None})
     result, error = None, None
     if chosen.given:
         with database.read() as session:
             try:
-                result = compare_runs(session, chosen, settings.lease_seconds)
+                result = compare_runs(session, chosen, principal, settings.lease_seconds)
             except ServiceError as refused:
-                error = error_body(refused.status, refused.message, refused.field, refused.allowed)["error"]
+                error = _refused(refused)
     json_url = f"/api/compare?{query}" if result else None
     status = 422 if error else 200
     return _pages(request).render(

@@ -14,7 +14,9 @@ from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.models import STATUSES, Run
-from server.runs.filters import Field, FilterError, field, parse_filter
+from server.runs.filter_fields import Field, field
+from server.runs.filter_syntax import FilterError
+from server.runs.filters import has_tag, parse_filter
 
 MAX_LIMIT = 500
 
@@ -41,8 +43,10 @@ def list_runs(
     cursor: str | None = None,
     limit: int = 50,
     columns: Sequence[ColumnElement[Any]] = (),
+    me: ColumnElement[bool] | None = None,
 ) -> RunPage:
     """A page of runs. `sort`: a field of the filter language, "-" before it for descending; runs without it come last.
+    `me`: the condition that a run is of the one who asks.
 
     With `columns`, the first of them the number, these are read instead of the whole runs.
 
@@ -51,7 +55,7 @@ def list_runs(
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"limit is {limit}; allowed are 1 to {MAX_LIMIT}")
     dialect = session.get_bind().dialect.name
-    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns))
+    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me if "me" in q else None)
     # rows that become no objects need not pass through the session either
     found = (session.connection() if columns else session).execute(page).all()
     runs = list(found[:limit]) if columns else [row[0] for row in found[:limit]]
@@ -62,37 +66,40 @@ def list_runs(
 @lru_cache(256)
 def _page(
     dialect: str, q: str, status: str | None, tag: str | None, sort: str, cursor: str | None, limit: int,
-    columns: tuple[ColumnElement[Any], ...],
+    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None,
 ) -> Select[Any]:  # fmt: skip
     # kept, since composing the statement takes as long as sending it, and a list is mostly looked at again
-    conditions = matching(dialect, q=q, status=status, tag=tag)
+    conditions = matching(dialect, q=q, status=status, tag=tag, me=me)
     key, descending = _sort_field(sort, dialect)
     if cursor is not None:
         conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))
     # numbers first: sorting whole runs, or the answers made of them, would cost several times as much
-    chosen = select(Run.id, key.column.label("key")).where(*conditions)
-    page = chosen.order_by(*_order(key, Run.id, key.column, descending)).limit(limit + 1).subquery()
+    chosen = select(Run.id, _column(key).label("key")).where(*conditions)
+    page = chosen.order_by(*_order(key, Run.id, _column(key), descending)).limit(limit + 1).subquery()
     table = Run.__table__ if columns else Run  # what is not mapped to objects costs half
     wanted = select(*(columns or (Run,)), page.c.key).join_from(table, page, page.c.id == Run.__table__.c.id)
     return wanted.order_by(*_order(key, page.c.id, page.c.key, descending))
 
 
-def matching(dialect: str, *, q: str = "", status: str | None = None, tag: str | None = None) -> list[ColumnElement[bool]]:
+def matching(
+    dialect: str, *, q: str = "", status: str | None = None, tag: str | None = None, me: ColumnElement[bool] | None = None
+) -> list[ColumnElement[bool]]:  # fmt: skip
     """Conditions on runs. Raises FilterError."""
-    conditions = parse_filter(q, dialect)
+    conditions = parse_filter(q, dialect, me)
     if status:
         wanted = [s.strip() for s in status.split(",")]
         if unknown := [s for s in wanted if s not in STATUSES]:
-            raise FilterError(f"status is {unknown[0][:40]!r}", ", ".join(STATUSES))
+            raise FilterError(f"{unknown[0][:40]!r} is no status", ", ".join(STATUSES), parameter="status")
         conditions.append(Run.status.in_(wanted))
     if tag:
-        conditions += parse_filter(f"tag={json.dumps(tag, ensure_ascii=False)}", dialect)
+        conditions.append(has_tag(tag, dialect))
     return conditions
 
 
 def chosen_runs(
-    session: Session, *, ids: Sequence[int] | None = None, sweep: int | None = None, q: str | None = None, limit: int
-) -> list[Run]:
+    session: Session, *, ids: Sequence[int] | None = None, sweep: int | None = None, q: str | None = None, limit: int,
+    me: ColumnElement[bool] | None = None,
+) -> list[Run]:  # fmt: skip
     """Runs by number (in that order), of a sweep, or by filter, oldest first; at most `limit`.
 
     Raises LookupError for a number that does not exist, FilterError, ValueError when there are more than `limit`.
@@ -103,7 +110,7 @@ def chosen_runs(
     if sweep is not None:
         conditions.append(Run.sweep_id == sweep)
     if q is not None:
-        conditions += parse_filter(q, session.get_bind().dialect.name)
+        conditions += parse_filter(q, session.get_bind().dialect.name, me)
     runs = list(session.scalars(select(Run).where(*conditions).order_by(Run.id).limit(limit + 1)))
     if len(runs) > limit:
         raise ValueError(f"more than {limit} runs match; allowed are at most {limit}")
@@ -120,10 +127,14 @@ def _sort_field(sort: str, dialect: str) -> tuple[Field, bool]:
     try:
         key = field(sort.removeprefix("-"), dialect)
     except FilterError as error:
-        raise FilterError(f"sort: {error}", error.allowed) from None
+        raise FilterError(error.message, error.allowed, parameter="sort") from None
     if key.kind == "tag":
-        raise FilterError("sort: runs have several tags", "any other field")
+        raise FilterError("runs have several tags", "any other field", parameter="sort")
     return key, descending
+
+
+def _column(key: Field) -> ColumnElement[Any]:
+    return key.column if key.order is None else key.order
 
 
 def _order(key: Field, number: Any, column: Any, descending: bool) -> list[Any]:
@@ -132,12 +143,12 @@ def _order(key: Field, number: Any, column: Any, descending: bool) -> list[Any]:
 
 
 def _after(key: Field, descending: bool, value: Any, run_id: int) -> ColumnElement[bool]:
-    later = Run.id < run_id if descending else Run.id > run_id
+    column, later = _column(key), Run.id < run_id if descending else Run.id > run_id
     if value is None:
-        return and_(key.column.is_(None), later)
+        return and_(column.is_(None), later)
     here = key.literal(value)
-    after = [key.column < here if descending else key.column > here, and_(key.column == here, later)]
-    return or_(*after, key.column.is_(None)) if key.nullable else or_(*after)
+    after = [column < here if descending else column > here, and_(column == here, later)]
+    return or_(*after, column.is_(None)) if key.nullable else or_(*after)
 
 
 def _write_cursor(sort: str, value: Any, run_id: int) -> str:
@@ -161,7 +172,7 @@ def _read_cursor(cursor: str, sort: str, key: Field) -> tuple[Any, int]:
         return value, run_id
     if not isinstance(value, str) or "\0" in value:
         raise refused
-    if key.kind != "number":
+    if not key.is_number:
         return value, run_id
     try:
         number = float(value)

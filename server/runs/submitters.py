@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import and_, case, func, literal, or_, select
@@ -25,6 +26,7 @@ SUBMITTER: Any = func.coalesce(
 )
 
 
+@lru_cache(256)  # it is part of lists whose statements are kept
 def mine(principal: Principal) -> Any:
     """The condition that a run is this principal's."""
     if principal.user_id is not None:

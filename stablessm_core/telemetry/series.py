@@ -22,6 +22,11 @@ GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
+# the numbers of a run's result
+RESULTS = (
+    "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
+    "telemetry_errors",
+)  # fmt: skip
 LAYER_GROUPS = "ssm/"  # what the groups of layers begin with
 
 WIDE = 4096  # eigenvalues; layers above this are recorded as quantiles and extremes unless the run asks for all

@@ -156,6 +156,7 @@ def page(name: str) -> Tags:
         "runs.html": {
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
             "filters": {"q": EVIL, "status": None, "tag": None},
+            "error": None,
         },
         "run.html": {
             "run": run,
@@ -288,10 +289,12 @@ def test_theory_page_has_a_row_for_every_map() -> None:
 
 
 def test_empty_list_says_what_to_do_next() -> None:
-    tags = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "", "status": None, "tag": None})
+    tags = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "", "status": None, "tag": None}, error=None)
     assert "No runs yet" in tags.text
     assert "/new" in [a["href"] for a in tags.all("href")]
-    filtered = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "lr>1", "status": None, "tag": None})
+    filtered = render(
+        "runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "lr>1", "status": None, "tag": None}, error=None
+    )
     assert "No run matches" in filtered.text
 
 
@@ -355,3 +358,15 @@ def test_run_page_preloads_exactly_the_modules_it_needs() -> None:
 
     follow("run.js")
     assert preloaded == {f"/static/v/{name}" for name in needed}
+
+
+@pytest.mark.parametrize("template", ["runs.html", "compare.html"])
+def test_a_refused_filter_shows_the_piece_that_is_meant_and_stays_text(template: str) -> None:
+    error = {"message": EVIL, "field": "q", "allowed": EVIL * 9, "position": 8, "length": 5}
+    context = {"runs": {"runs": [], "next_cursor": None}, "filters": {"q": "status=" + EVIL, "status": None, "tag": None}}
+    if template == "compare.html":
+        context = {"compare": None, "query": {"q": "status=" + EVIL}}
+    tags = render(template, **context, error=error)
+    assert any(attrs.get("data-refused") == "q" for attrs in tags.all("data-refused"))
+    assert "mark" in [name for name, _ in tags.tags]
+    assert EVIL in tags.text

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic_core import to_json
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, Run
-from server.http.api.deps import DatabaseDep
-from server.http.api.runs import absent
+from server.http.api.deps import DatabaseDep, PrincipalDep
+from server.http.api.runs import absent, refused_filter
 from server.http.schemas.runs import MAX_ID, AlertList, RunId
 from server.runs.answers import ALERT_FIELDS, ALERTS
+from server.runs.filter_syntax import MAX_LENGTH, FilterError
+from server.runs.filters import parse_filter
+from server.runs.submitters import mine
 from server.series.encoding import json_response
 
 router = APIRouter(prefix="/api", tags=["alerts"])
@@ -30,9 +34,14 @@ def run_alerts(session: Session, run_id: int, *, since: int = 0, limit: int = 10
     return {"alerts": found}
 
 
-def all_alerts(session: Session, *, since: int = 0, limit: int = 200, severity: str | None = None) -> dict[str, Any]:
-    """Alerts of all runs after number `since`, newest first."""
+def all_alerts(
+    session: Session, *, since: int = 0, limit: int = 200, severity: str | None = None,
+    of_runs: Sequence[ColumnElement[bool]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Alerts of all runs, or of those for which the conditions hold, after number `since`, newest first."""
     chosen = ALERTS.where(AlertRow.id > since)
+    if of_runs:
+        chosen = chosen.where(AlertRow.run_id.in_(select(Run.id).where(*of_runs)))
     if severity is not None:
         chosen = chosen.where(AlertRow.severity == severity)
     return {"alerts": _answers(session, chosen.order_by(AlertRow.id.desc()).limit(limit))}
@@ -57,10 +66,16 @@ def of_run(
 @router.get("/alerts", response_model=AlertList)
 def of_all(
     database: DatabaseDep,
+    principal: PrincipalDep,
     since: Annotated[int, Query(ge=0, le=MAX_ID, description="Only alerts with a greater id.")] = 0,
     limit: Limit = 200,
     severity: Severity = None,
+    q: Annotated[str, Query(max_length=MAX_LENGTH, description="Only those of runs that match, as in the list of runs.")] = "",
 ) -> Response:
     """Alerts of all runs, newest first."""
+    try:
+        of_runs = parse_filter(q, database.dialect, mine(principal))
+    except FilterError as error:
+        raise refused_filter(error) from None
     with database.glance() as session:
-        return json_response(to_json(all_alerts(session, since=since, limit=limit, severity=severity)))
+        return json_response(to_json(all_alerts(session, since=since, limit=limit, severity=severity, of_runs=of_runs)))

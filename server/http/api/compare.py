@@ -8,17 +8,19 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
+from server.access.tokens import Principal
 from server.database.models import Run
 from server.errors import Invalid, NotFound
-from server.http.api.deps import DatabaseDep, SettingsDep
+from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.runs import refused_filter
 from server.http.api.series import columns_of
 from server.http.schemas.runs import MAX_ID
 from server.http.schemas.series import CompareAnswer
 from server.runs.answers import run_answers, run_rows
 from server.runs.comparison import MAX_RUNS, compare
-from server.runs.filters import MAX_LENGTH, FilterError
+from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.listing import chosen_runs
+from server.runs.submitters import mine
 from server.series.encoding import dumps
 from server.series.reading import SeriesData
 from stablessm_core import typed_arrays
@@ -48,19 +50,22 @@ Compared = Annotated[CompareQuery, Query()]
 
 
 @router.get("", response_model=CompareAnswer)
-def read(database: DatabaseDep, settings: SettingsDep, query: Compared) -> Response:
+def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, query: Compared) -> Response:
     """Table, differences of the configurations, curves, ranges of grad_over_weight with finite / total, groups."""
     with database.read() as session:
-        return Response(dumps(json_safe(compare_runs(session, query, settings.lease_seconds))), media_type="application/json")
+        return Response(
+            dumps(json_safe(compare_runs(session, query, principal, settings.lease_seconds))), media_type="application/json"
+        )
 
 
-def compare_runs(session: Session, query: CompareQuery, lease_seconds: float) -> dict[str, Any]:
+def compare_runs(session: Session, query: CompareQuery, principal: Principal, lease_seconds: float) -> dict[str, Any]:
     """CompareAnswer for the query. Raises Invalid, NotFound."""
     if len(query.given) != 1:
         raise Invalid(f"compare needs one way to choose runs; {len(query.given)} are given", field="runs", allowed=ONE_OF)
     ids = _numbers(query.runs) if query.given == ["runs"] else None
     try:
-        runs = chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS)
+        me = mine(principal)
+        runs = chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=me)
     except LookupError as error:
         raise NotFound(str(error), field="runs") from None
     except FilterError as error:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
+from server.access.tokens import Principal
 from server.database.connection import Database
 from server.database.models import Run
 from server.errors import Conflict, Invalid, NotFound
@@ -20,9 +21,10 @@ from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, Ru
 from server.runs import lifecycle
 from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
 from server.runs.deletion import delete_run
-from server.runs.filters import MAX_LENGTH, FilterError
+from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
 from server.runs.submission import submit_run
+from server.runs.submitters import mine
 from server.runs.worker_wakeups import wake_workers
 from server.series.encoding import dumps, json_response
 from server.settings import Settings, run_folder
@@ -93,30 +95,31 @@ Listed = Annotated[ListQuery, Query()]
 
 
 @router.get("", response_model=RunList)
-def index(database: DatabaseDep, settings: SettingsDep, query: Listed) -> Response:
+def index(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, query: Listed) -> Response:
     """Runs by filter, page by page.
 
-    `q` is a list of `field op value` with `= != < <= > >= ~`, all of which must hold, or words of the name. Fields are `reparam`,
-    `lr`, `task`, `status`, `tag`, `step`, `loss`, ..., any dotted path of the configuration, and `result.<name>`.
+    `q` is made of `field op value` with `= != < <= > >= ~`, `field in (value, value)`, words of the name, `OR`, `NOT` and
+    parentheses; what stands side by side must all hold. Fields are `reparam`, `lr`, `task`, `status`, `tag`, `step`, `loss`,
+    `created`, `duration`, `alerts`, `submitted_by`, ..., any dotted path of the configuration, and `result.<name>`.
     """
     with database.glance() as session:
-        page = listed(session, query)
+        page = listed(session, query, principal)
         runs = b",".join(runs_json(session, page.runs, settings.lease_seconds))
     return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
 
 
-def run_page(session: Session, query: ListQuery, lease_seconds: float) -> dict[str, Any]:
+def run_page(session: Session, query: ListQuery, principal: Principal, lease_seconds: float) -> dict[str, Any]:
     """RunList for the query. Raises Invalid."""
-    page = listed(session, query)
+    page = listed(session, query, principal)
     return {"runs": run_answers(session, page.runs, lease_seconds), "next_cursor": page.next_cursor}
 
 
-def listed(session: Session, query: ListQuery) -> RunPage:
+def listed(session: Session, query: ListQuery, principal: Principal) -> RunPage:
     """The rows of RUN_COLUMNS for the query. Raises Invalid."""
     try:
         return list_runs(
             session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
-            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS,
+            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS, me=mine(principal),
         )  # fmt: skip
     except FilterError as error:
         raise refused_filter(error) from None
@@ -124,9 +127,16 @@ def listed(session: Session, query: ListQuery) -> RunPage:
         raise Invalid(str(error), field="cursor", allowed="next_cursor of the page before, with the same sort") from None
 
 
-def refused_filter(error: FilterError) -> Invalid:
-    field = next((name for name in ("sort", "status", "tag") if str(error).startswith(name)), "q")
-    return Invalid(str(error), field=field, allowed=error.allowed)
+class RefusedFilter(Invalid):
+    """A filter that is refused; `position` and `length`: the piece of it that is meant, for the page."""
+
+    position, length = 0, 0
+
+
+def refused_filter(error: FilterError) -> RefusedFilter:
+    refused = RefusedFilter(str(error), field=error.parameter, allowed=error.allowed)
+    refused.position, refused.length = error.position, error.length
+    return refused
 
 
 @router.get("/{run_id}", response_model=RunAnswer)

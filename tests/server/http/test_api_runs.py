@@ -13,10 +13,11 @@ from sqlalchemy import Engine, event
 
 from server.database.connection import Database
 from server.runs import lifecycle
+from server.series.alerts import insert_alerts
 from server.settings import run_folder
 from stablessm_core.config import RunConfig
 from tests.server.http_service import BODY, application, client_of, error_of, settings
-from tests.server.recording import CPU, Recording, claim
+from tests.server.recording import CPU, Recording, claim, nonfinite
 
 
 @pytest.fixture
@@ -150,6 +151,34 @@ def test_a_list_that_cannot_be_read_is_refused(client: httpx.Client, query: str,
     error = error_of(client.get(f"/api/runs?{query}"), 422)
     assert error["field"] == field
     assert "allowed" in error or field == "limit"
+
+
+@pytest.mark.parametrize("path", ["/api/runs", "/api/compare", "/api/alerts", "/", "/compare"])
+def test_a_filter_is_refused_alike_wherever_it_is_given(client: httpx.Client, path: str) -> None:
+    answer = client.get(path, params={"q": "lr>0.1 status=finnished"}, headers={"Accept": "text/html"})
+    if path.startswith("/api"):
+        error = error_of(answer, 422)
+        assert error["message"] == "q: status is never 'finnished' (at character 15)"
+        assert (error["field"], error["allowed"]) == ("q", "queued, running, finished, failed, diverged, cancelled")
+    else:
+        assert answer.status_code == 422
+        assert "status=<mark>finnished</mark>" in answer.text
+        assert "queued, running, finished" in answer.text
+
+
+def test_runs_alerts_and_comparisons_are_those_of_the_one_who_asks(client: httpx.Client, database: Database) -> None:
+    token = client.post("/api/tokens", json={"name": "carol", "scope": "submit"}).json()["secret"]
+    carol = {"Authorization": f"Bearer {token}"}
+    submit(client)
+    submit(client, **carol)
+    with database.write() as session:
+        for run_id in (1, 2):
+            insert_alerts(session, run_id, 1, [nonfinite()], 1)
+    for headers, own in (({}, 1), (carol, 2)):
+        mine = {"params": {"q": "submitted_by=me alerts>0"}, "headers": headers}
+        for name in ("runs", "compare"):
+            assert [run["id"] for run in client.get(f"/api/{name}", **mine).json()["runs"]] == [own]
+        assert [alert["run_id"] for alert in client.get("/api/alerts", **mine).json()["alerts"]] == [own]
 
 
 def test_name_tags_and_notes_can_be_changed(client: httpx.Client) -> None:
