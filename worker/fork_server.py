@@ -34,8 +34,10 @@ from worker.training_process import Place, TrainingProcess, reap_left_behind
 ANSWER_SECONDS = 30.0  # for what takes 20 ms: a machine that is out of memory may stand still
 START_SECONDS = 300.0
 PR_SET_CHILD_SUBREAPER = 36  # of <linux/prctl.h>
-PRELOADED = (  # what a run would import itself before its first step
+PRELOADED = (  # what a training process would import itself before its first step
     "stablessm_core.training.train",
+    "torch._dynamo",  # which the first step of an optimizer imports, compiled or not
+    "numpy.random",
     "stablessm_core.scan.parallel",
     "stablessm_core.scan.triton_scan",
     "numpy.ctypeslib",
@@ -151,9 +153,10 @@ def main() -> NoReturn:
     """The program of the server: one request, which brings descriptors, is one training process."""
     control, worker = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(worker, signal.SIGKILL)
+    gc.disable()  # nothing that is imported can be freed: looking for it takes a tenth of the time
     _preload()
-    gc.collect()
     gc.freeze()  # a collection in a training process would write into, and so copy, every page of these objects
+    gc.enable()
     refused = why_not_fork()
     control.send(json.dumps({"refused": refused} if refused else {"ready": True}).encode())
     while True:

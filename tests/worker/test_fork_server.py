@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +254,34 @@ def test_nothing_lives_on_when_the_worker_is_killed(station: Station) -> None:
     assert len(everything) >= 3  # the server, the run, what waits
     _gone, alive = psutil.wait_procs(everything, 60)
     assert not alive
+
+
+SERVER = """
+import sys
+from worker import fork_server
+fork_server._preload()
+print(fork_server.why_not_fork())
+before = set(sys.modules)
+from pathlib import Path
+from worker.capabilities import report, warm_up
+warm_up()
+report()
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.sinks import MemorySink
+from stablessm_core.training.train import train
+config = parse_config({"task": {"name": "polynomial_memory"}, "model": {"d_model": 4, "d_state": 4}, "train": {"steps": 2}})
+train(config, sink=MemorySink(), data_root=Path(sys.argv[1]), checkpoint_dir=Path(sys.argv[1]))
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_process_has_next_to_nothing_to_import(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], capture_output=True, text=True, check=True)
+    refused, imported = done.stdout.splitlines()
+    assert refused == "None"
+    # CUPTI is CUDA's profiler, and must not be touched before the fork
+    assert len([name for name in ast.literal_eval(imported) if name != "torch.profiler._cupti_monitor"]) <= 3, imported
 
 
 def test_a_process_is_not_forked_with_a_thread_or_an_open_gpu(tmp_path: Path) -> None:
