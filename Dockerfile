@@ -1,12 +1,12 @@
 # Two images from one file: `server` (web server, migrations; no torch) and `worker` (trains; torch and its CUDA libraries).
-ARG PYTHON=3.11-slim-bookworm
+ARG PYTHON=3.11.13-slim-bookworm
 
 FROM python:${PYTHON} AS base
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 \
     PATH=/opt/venv/bin:$PATH \
     STABLESSM_DATA_DIR=/var/lib/stablessm STABLESSM_DATA=/data
 RUN useradd --uid 10001 --create-home stablessm \
-    && install -d -o stablessm -g stablessm -m 0700 /var/lib/stablessm \
+    && install -d -o stablessm -g stablessm -m 0700 /var/lib/stablessm /backups \
     && python -m venv /opt/venv
 WORKDIR /src
 
@@ -38,7 +38,8 @@ FROM base AS worker
 # Triton compiles a small launcher with the system's C compiler
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY --from=build-worker /opt/venv /opt/venv
-ENV TRITON_CACHE_DIR=/tmp/triton
+# the root file system may be read only: caches and what asks for a home go to /tmp
+ENV TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_CACHE_DIR=/tmp/inductor CUDA_CACHE_PATH=/tmp/cuda HOME=/tmp
 # a volume that is mounted here is writable for the worker
 RUN install -d -o stablessm -g stablessm -m 1777 /run/stablessm-gpus
 USER stablessm

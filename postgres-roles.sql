@@ -7,8 +7,11 @@
 \endif
 \if :{?worker} \else \set worker stablessm_worker
 \endif
+\if :{?backup} \else \set backup stablessm_backup
+\endif
 \getenv server_password SERVER_PASSWORD
 \getenv worker_password WORKER_PASSWORD
+\getenv backup_password BACKUP_PASSWORD
 BEGIN;
 SELECT format('CREATE ROLE %I', name) FROM unnest(ARRAY[:'server', :'worker']) AS name
     WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) \gexec
@@ -37,4 +40,13 @@ GRANT SELECT (id, max_running), UPDATE (max_running) ON users TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
 GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, users_id_seq,
     webhooks_id_seq TO :"server";
+-- for scheduled backups, where a password for them is given: reads everything, writes nothing
+\if :{?backup_password}
+SELECT format('CREATE ROLE %I', :'backup') WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'backup') \gexec
+ALTER ROLE :"backup" LOGIN NOCREATEDB NOCREATEROLE PASSWORD :'backup_password';
+GRANT CONNECT ON DATABASE :"DBNAME" TO :"backup";
+GRANT USAGE ON SCHEMA public TO :"backup";
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO :"backup";
+GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO :"backup";
+\endif
 COMMIT;

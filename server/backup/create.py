@@ -150,14 +150,14 @@ def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
             source = (data_dir / path).resolve()
             if not source.is_relative_to(data_dir.resolve() / "runs") or not source.is_file():
                 continue
-            folder.mkdir(exist_ok=True)
             try:
+                folder.mkdir(exist_ok=True)
                 os.link(source, folder / str(number))
                 held[path] = folder / str(number)
             except FileNotFoundError:
                 continue
             except OSError:
-                held[path] = source  # a file system without hard links
+                held[path] = source  # a file system without hard links, or one that may only be read
         yield held
     finally:
         shutil.rmtree(folder, ignore_errors=True)

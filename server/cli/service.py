@@ -5,14 +5,18 @@ Imports are inside the commands: `stablessm up` must have its worker on the way 
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from server.cli.connection import open_database, settings
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE, HOST, NO_AUTH
+
+if TYPE_CHECKING:
+    from server.settings import Settings
 
 
 @click.command()
@@ -75,16 +79,35 @@ def migrate(revision: str, lose: bool, **options: Any) -> None:
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path), metavar="FILE|DIR")
+@click.option("--every", type=click.FloatRange(0.1, 8760), metavar="HOURS", help="Go on, a backup into DIR every so many hours.")
+@click.option("--keep", default=14, show_default=True, type=click.IntRange(1), help="With --every: how many to keep.")
 @DATA_DIR
 @DATABASE
-def backup(target: Path, **options: Any) -> None:
+def backup(target: Path, every: float | None, keep: int, **options: Any) -> None:
     """Write everything into one file while it runs: database, checkpoints, logs. No token is in it, only their hashes."""
     from server.backup.create import backup as write
 
     given = settings(**options)
+    if every is not None:
+        _back_up_regularly(given, target, every, keep)
+        return
     with open_database(given) as database:
         file, manifest = write(database, given.data_dir, target, click.echo)
     click.echo(f"{file}  {file.stat().st_size:,} bytes, SHA-256 of its manifest {manifest.digest}")
+
+
+def _back_up_regularly(given: Settings, folder: Path, every: float, keep: int) -> None:
+    import signal
+    import threading
+
+    from server.backup.schedule import back_up_regularly
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with open_database(given) as database:
+        say = functools.partial(click.echo, err=True)
+        back_up_regularly(database, given.data_dir, folder, every_seconds=every * 3600, keep=keep, say=say, stop=stop)
 
 
 @click.command()

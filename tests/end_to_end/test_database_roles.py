@@ -17,6 +17,8 @@ from psycopg import sql
 from sqlalchemy import make_url, select
 from sqlalchemy.exc import ProgrammingError
 
+from server.backup.archive import verify
+from server.backup.create import backup
 from server.database.connection import Database
 from server.database.models import Base, User
 from server.runs import lifecycle
@@ -38,12 +40,13 @@ class Roles:
     owner: str
     server: str
     worker: str
+    backup: str
 
     def apply(self) -> None:
         """postgres-roles.sql, as its head says, with names of this test's own."""
-        server, worker = make_url(self.server), make_url(self.worker)
-        names = ["--set", f"server={server.username}", "--set", f"worker={worker.username}"]
-        environment = {**os.environ, "SERVER_PASSWORD": str(server.password), "WORKER_PASSWORD": str(worker.password)}
+        urls = {kind: make_url(getattr(self, kind)) for kind in ("server", "worker", "backup")}
+        names = [part for kind, url in urls.items() for part in ("--set", f"{kind}={url.username}")]
+        environment = {**os.environ, **{f"{kind.upper()}_PASSWORD": str(url.password) for kind, url in urls.items()}}
         command = ["psql", *names, "--file", str(ROOT / "postgres-roles.sql"), libpq(self.owner)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -57,12 +60,12 @@ def libpq(url: str) -> str:
 def roles(postgres_url: str, unavailable: Callable[[str], NoReturn]) -> Iterator[Roles]:
     if shutil.which("psql") is None:
         unavailable("no psql on the PATH")
-    names = [f"stablessm_test_{kind}_{uuid.uuid4().hex[:12]}" for kind in ("server", "worker")]
-    server, worker = (
+    names = [f"stablessm_test_{kind}_{uuid.uuid4().hex[:12]}" for kind in ("server", "worker", "backup")]
+    server, worker, reader = (
         make_url(postgres_url).set(username=name, password=uuid.uuid4().hex).render_as_string(hide_password=False)
         for name in names
     )
-    made = Roles(postgres_url, server, worker)
+    made = Roles(postgres_url, server, worker, reader)
     try:
         made.apply()
         made.apply()  # safe to repeat
@@ -178,3 +181,16 @@ def test_every_table_is_decided_about(roles: Roles) -> None:
             for table in Base.metadata.tables:
                 (may,) = owner.execute("SELECT has_table_privilege(%s, %s, 'SELECT')", [name, table]).fetchone() or (None,)
                 assert may is (table not in closed[who]), f"{who}, {table}: decide about it in postgres-roles.sql"
+
+
+def test_a_backup_needs_a_role_that_can_only_read(roles: Roles, data_dir: Path, tmp_path: Path) -> None:
+    owner, reader = Database(roles.owner), Database(roles.backup)
+    with owner.write() as session:
+        lifecycle.submit(session, RunConfig(**BODY))
+    file, manifest = backup(reader, data_dir, tmp_path / "one.backup", lambda _: None)
+    assert verify(file) == manifest
+    assert {table.name: table.rows for table in manifest.tables}["runs"] == 1
+    with pytest.raises(ProgrammingError, match="permission denied"), reader.write() as session:
+        lifecycle.submit(session, RunConfig(**BODY))
+    owner.close()
+    reader.close()

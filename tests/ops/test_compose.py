@@ -146,3 +146,41 @@ def test_the_processor_override_changes_only_services_that_exist(compose: dict[s
     override = yaml.load((ROOT / "docker-compose.cpu.yml").read_text(), Loader=Loader)
     assert set(override["services"]) <= set(compose["services"])
     assert override["services"]["worker"]["deploy"] == "reset", "no GPU is reserved"
+
+
+def test_images_have_exact_versions(compose: dict[str, Any]) -> None:
+    built = {service["image"] for service in compose["services"].values() if "build" in service}
+    foreign = {service["image"] for service in compose["services"].values()} - built
+    bases = re.findall(r"^ARG PYTHON=(.*)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert foreign
+    assert bases
+    for image in [*foreign, *(f"python:{base}" for base in bases)]:
+        assert re.search(r":\d+\.\d+(\.\d+)?-", image), f"{image} is another one tomorrow"
+        assert image.count(".") == (1 if image.startswith("postgres") else 2), image
+
+
+def test_no_container_can_fill_the_machine_or_change_its_own_programs(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert set(service.get("cap_add", [])) <= {"CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"}, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"] > 0, name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+
+
+def test_what_a_container_writes_outside_of_its_volumes_has_a_place(compose: dict[str, Any]) -> None:
+    worker = compose["services"]["worker"]
+    assert any(place.startswith("/tmp:") and "exec" in place for place in worker["tmpfs"]), "compiled kernels are run from there"
+    stage = (ROOT / "Dockerfile").read_text().partition(" AS worker\n")[2]
+    for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH", "HOME"):
+        assert re.search(rf"{variable}=/tmp", stage), variable
+
+
+def test_backups_are_made_on_a_schedule_by_one_who_cannot_write(compose: dict[str, Any]) -> None:
+    backup = compose["services"]["backup"]
+    assert backup["command"][:3] == ["stablessm", "backup", "/backups"]
+    assert "--every" in backup["command"]
+    assert "worker:/var/lib/stablessm:ro" in backup["volumes"]
+    assert "stablessm_backup:" in backup["environment"]["STABLESSM_DATABASE_URL"]
