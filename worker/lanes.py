@@ -21,12 +21,13 @@ from server.settings import Settings
 from worker.checkpoint_uploads import CheckpointUploads
 from worker.compactor import Compactor
 from worker.gpus import Booking, default_folder, visible_gpus
+from worker.metrics import LaneCounts
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.process_pool import Lane, ProcessPool
 from worker.registration import Registration
 from worker.supervision import Supervision
-from worker.write_statistics import WriteTotals
+from worker.write_statistics import Numbers, WriteTotals
 from worker.writer import DATABASE_AWAY
 
 WARM_SECONDS = 60.0
@@ -77,6 +78,16 @@ class Lanes:
     def __len__(self) -> int:
         """How many runs train here at a time."""
         return len(self._lanes)
+
+    def counts(self) -> LaneCounts:
+        """What the lanes do now."""
+        processes = [lane.process for lane in self._lanes]  # each looked at once: its lane may give it away meanwhile
+        prepared = sum(p is not None and p.capabilities is not None and p.alive() for p in processes)
+        return LaneCounts(len(self._lanes), len(self._training), prepared)
+
+    def writes(self) -> Numbers:
+        """Sums of what was stored here."""
+        return self._totals.total()
 
     def open(self) -> None:
         """Start warming the training processes and showing signs of life."""

@@ -21,6 +21,7 @@ from server.runs.queues import MAX_NAME, QUEUE_PATTERN
 from server.settings import LEASES, Settings
 from worker.gpus import GpuError
 from worker.lanes import Lanes
+from worker.metrics import serve_metrics
 
 POLL_SECONDS = 0.25
 BROKER_POLL_SECONDS = 2.0  # a message may wake a worker that cannot train the run, and never wake the one that can
@@ -65,6 +66,10 @@ def _queue_names(_context: click.Context, _parameter: click.Parameter, given: st
     "Default: STABLESSM_LEASE_SECONDS, else 25.",
 )
 @click.option("--spool-mib", type=click.IntRange(1), default=2048, help="Disk per run while the database is away. Default: 2048.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Prometheus metrics of this worker; 0 takes a free one. Default: none."
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Where: whoever reaches it reads them, no token.")
 @click.option("--parent-pid", type=int, help="Process that starts this one: stop when it is gone.")
 def main(
     database_url: str | None,
@@ -75,6 +80,8 @@ def main(
     queues: list[str] | None,
     lease_seconds: float | None,
     spool_mib: int,
+    metrics_port: int | None,
+    metrics_host: str,
     parent_pid: int | None,
 ) -> None:
     """Train queued runs."""
@@ -91,6 +98,8 @@ def main(
         lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
     except GpuError as error:
         raise click.ClickException(str(error)) from None
+    if metrics_port is not None:
+        serve_metrics(metrics_host, metrics_port, settings.data_dir, lanes.counts, lanes.writes)
 
     def asked(_number: int, _frame: FrameType | None) -> None:
         lanes.stop.set()  # a second signal changes nothing: Ctrl-C reaches us from the terminal and from our parent

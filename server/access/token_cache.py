@@ -80,14 +80,21 @@ class TokenCache:
         """The next question goes to the database: tokens have changed."""
         self._looked = float("-inf")
 
-    async def by_secret(self, secret: str) -> Principal | None:
-        """Whose secret this is. Raises Unavailable when the database has been away for too long to say."""
+    async def by_secret(self, secret: str, *, though_stale: bool = False) -> Principal | None:
+        """Whose secret this is. Raises Unavailable when the database has been away for too long to say.
+
+        `though_stale`: then what was known last counts, since nothing can have been revoked in a database that is away.
+        """
         given = digest(secret)
         if self.asks and hmac.compare_digest(given, self.owner.sha256):
             return self.owner
         if not secret.startswith(PREFIX):
             return None
-        await self.refresh()
+        try:
+            await self.refresh()
+        except Unavailable:
+            if not (though_stale and self.ever_loaded):
+                raise
         found = self._live.get(given)
         return self.used(found if found is not None and hmac.compare_digest(found.sha256, given) else None)
 

@@ -99,6 +99,7 @@ def create_app(settings: Settings) -> FastAPI:
         await token_cache.close()
         await asyncio.to_thread(log.close)
         readiness.close()
+        state.metrics.close()
         database.close()
 
     app = FastAPI(
@@ -113,7 +114,7 @@ def create_app(settings: Settings) -> FastAPI:
         settings.streams_per_token, FailedTokens(settings.failures_per_minute),
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
-    state.metrics, state.readiness = Metrics(database, settings.lease_seconds, broadcaster, listener, log), readiness
+    state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
     state.pages = pages.Pages(files)
     api = [
         part.router

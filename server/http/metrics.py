@@ -1,31 +1,37 @@
 """The metrics of /metrics, by Prometheus' own client library: those of the installation and those of this process.
 
-Each application has registries of its own instead of the global one of the library: tests make many applications in one process.
+The numbers of the process never need the database. While it is away the installation's are absent, and one says why.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import case, func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.access.audit import Audit
 from server.database.connection import Database
 from server.database.models import STATUSES, AlertRow, Run, Worker
-from server.database.revision import check
+from server.database.revision import SchemaMismatch, check
 from server.http.request_metrics import RequestMetrics
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
+from server.process_metrics import buckets, counter, gauge, gauge_by, histogram, registry
 from server.runs.queues import waiting
+from server.settings import Settings
 from stablessm_core import __version__
+from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 
+DATABASE_SECONDS = 3.0
 CLAIM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 WRITE_COUNTERS = {
     "values_recorded": "Values that training handed over to be stored.",
@@ -33,23 +39,42 @@ WRITE_COUNTERS = {
     "values_dropped": "Values given up for good; anything but 0 is a fault.",
 }
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per counter: when it was made
-
 
 class Metrics:
     """What one application shows. Two registries, since the numbers of the process do not need the database."""
 
     def __init__(
-        self, database: Database, lease_seconds: float, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit
+        self, database: Database, settings: Settings, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit
     ) -> None:
-        self.installation, self.process = CollectorRegistry(), CollectorRegistry()
-        self.installation.register(InstallationCollector(database, lease_seconds))
+        self.installation, self.process = CollectorRegistry(), registry(settings.data_dir)
+        self.installation.register(InstallationCollector(database, settings.lease_seconds))
         self.requests = RequestMetrics(self.process)
         self.process.register(ProcessCollector(broadcaster, listener, audit))
+        self._thread = ThreadPoolExecutor(1, "metrics")
+        self._asked: Future[bytes] | None = None
 
     def text(self) -> bytes:
-        """Prometheus' text format. Raises SQLAlchemyError when the database does not answer."""
-        return generate_latest(self.installation) + generate_latest(self.process)
+        """Prometheus' text format, within DATABASE_SECONDS also when the database hangs."""
+        try:
+            installation = self._ask().result(DATABASE_SECONDS)
+        except (TimeoutError, SQLAlchemyError, SchemaMismatch):
+            installation = b""
+        return _database_up(bool(installation)) + installation + generate_latest(self.process)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self) -> Future[bytes]:
+        """One question at a time: while the database hangs further scrapes wait for the same answer."""
+        if self._asked is None or self._asked.done():
+            self._asked = self._thread.submit(generate_latest, self.installation)
+        return self._asked
+
+
+def _database_up(up: bool) -> bytes:
+    shown = CollectorRegistry()
+    Gauge("stablessm_database_up", "1 if the database gave the installation's numbers, else 0.", registry=shown).set(up)
+    return generate_latest(shown)
 
 
 class InstallationCollector(Collector):
@@ -57,12 +82,13 @@ class InstallationCollector(Collector):
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self.database, self.lease_seconds = database, lease_seconds
+        self._lost_now = self._lost = 0
 
     def collect(self) -> Iterator[Metric]:
         with self.database.read() as session:
             yield from _runs(session)
             yield from _queues(session)
-            yield from _alerts(session)
+            yield from self._alerts(session)
             yield from _workers(session, self.lease_seconds)
             build = {"version": __version__, "schema": check(session.connection()), "python": platform.python_version()}
         info = GaugeMetricFamily(
@@ -70,6 +96,18 @@ class InstallationCollector(Collector):
         )
         info.add_metric(list(build.values()), 1)
         yield info
+
+    def _alerts(self, session: Session) -> Iterator[Metric]:
+        severity_kind = (AlertRow.severity, AlertRow.kind)
+        counts = session.execute(select(*severity_kind, func.count()).group_by(*severity_kind)).all()
+        severities: dict[str, int] = {"warning": 0, "critical": 0}
+        for severity, _, count in counts:
+            severities[severity] = severities.get(severity, 0) + count
+        yield gauge_by("severity", "alerts", "Alerts of the runs that are kept.", severities.items())
+        now = sum(count for _, kind, count in counts if kind == WORKER_LOST.name)
+        # a counter never falls: runs that are deleted take their alerts with them
+        self._lost, self._lost_now = self._lost + max(0, now - self._lost_now), now
+        yield counter("runs_reaped", "Times a run was taken from a worker that was lost.", self._lost)
 
 
 class ProcessCollector(Collector):
@@ -80,85 +118,52 @@ class ProcessCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         broadcaster, audit = self.broadcaster, self.audit
-        yield _gauge("live_viewers", "Open live streams of this process.", broadcaster.viewers)
-        yield _counter("live_resets", "Viewers that fell behind and began anew.", broadcaster.resets)
-        yield _counter("live_stalled", "Viewers dropped because they took nothing for 30 s.", broadcaster.stalled)
-        yield _counter("live_read_failures", "Reads of the live view that the database did not answer.", broadcaster.failures)
-        yield _gauge("live_push", "1 while live updates are pushed, 0 while they are polled.", self.listener.connected)
-        yield _gauge("audit_waiting", "Rows of the audit log that are not stored yet.", audit.waiting)
-        yield _counter("audit_lost", "Rows of the audit log that could not be stored.", audit.lost)
-        yield _counter("audit_skipped", "Refused writes of strangers beyond those that are recorded.", audit.skipped)
+        yield gauge("live_viewers", "Open live streams of this process.", broadcaster.viewers)
+        yield counter("live_resets", "Viewers that fell behind and began anew.", broadcaster.resets)
+        yield counter("live_stalled", "Viewers dropped because they took nothing for 30 s.", broadcaster.stalled)
+        yield counter("live_read_failures", "Reads of the live view that the database did not answer.", broadcaster.failures)
+        yield gauge("live_push", "1 while live updates are pushed, 0 while they are polled.", self.listener.connected)
+        yield gauge("audit_waiting", "Rows of the audit log that are not stored yet.", audit.waiting)
+        yield counter("audit_lost", "Rows of the audit log that could not be stored.", audit.lost)
+        yield counter("audit_skipped", "Refused writes of strangers beyond those that are recorded.", audit.skipped)
 
 
 def _runs(session: Session) -> Iterator[Metric]:
     counts: dict[str, int] = dict(session.execute(select(Run.status, func.count()).group_by(Run.status)).all())
-    yield _gauge_by("status", "runs", "Runs by status.", ((status, counts.get(status, 0)) for status in STATUSES))
+    yield gauge_by("status", "runs", "Runs by status.", ((status, counts.get(status, 0)) for status in STATUSES))
     delay = Run.started_at - Run.created_at
     within = [func.count(case((delay <= bound, 1))) for bound in CLAIM_BUCKETS]
     total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within)).one()
     meaning = "From submission to first claim, of the runs that are kept."
-    claims = HistogramMetricFamily("stablessm_claim_delay_seconds", meaning)
-    claims.add_metric([], _buckets(CLAIM_BUCKETS, [*up_to, begun]), max(0.0, total or 0.0))
-    yield claims
+    yield histogram("claim_delay_seconds", meaning, CLAIM_BUCKETS, [*up_to, begun], max(0.0, total or 0.0))
 
 
 def _queues(session: Session) -> Iterator[Metric]:
     now, waits = time.time(), waiting(session)
     depth = [(queue, count) for queue, (count, _) in waits.items()]
     oldest = [(queue, max(0.0, now - at)) for queue, (_, at) in waits.items()]
-    yield _gauge_by("queue", "queue_depth", "Queued runs.", depth or [("default", 0)])
-    yield _gauge_by("queue", "queue_oldest_seconds", "How long the longest waiting queued run has waited.", oldest)
-
-
-def _alerts(session: Session) -> Iterator[Metric]:
-    severity_kind = (AlertRow.severity, AlertRow.kind)
-    counts = session.execute(select(*severity_kind, func.count()).group_by(*severity_kind)).all()
-    severities: dict[str, int] = {"warning": 0, "critical": 0}
-    for severity, _, count in counts:
-        severities[severity] = severities.get(severity, 0) + count
-    yield _gauge_by("severity", "alerts", "Alerts of the runs that are kept.", severities.items())
-    lost = sum(count for _, kind, count in counts if kind == "worker_lost")
-    yield _gauge("runs_reaped", "Times a run was taken from a worker that was lost, over the runs that are kept.", lost)
+    yield gauge_by("queue", "queue_depth", "Queued runs.", depth or [("default", 0)])
+    yield gauge_by("queue", "queue_oldest_seconds", "How long the longest waiting queued run has waited.", oldest)
 
 
 def _workers(session: Session, lease_seconds: float) -> Iterator[Metric]:
     now = time.time()
     known = session.execute(select(Worker.id, Worker.slots, Worker.seen_at, Worker.capabilities)).all()
     alive = [worker for worker in known if now - worker.seen_at < lease_seconds]
-    yield _gauge("workers_alive", f"Workers seen within {lease_seconds:g} s.", len(alive))
-    yield _gauge("worker_slots", "Runs they can train at once.", sum(worker.slots for worker in alive))
+    yield gauge("workers_alive", f"Workers seen within {lease_seconds:g} s.", len(alive))
+    yield gauge("worker_slots", "Runs they can train at once.", sum(worker.slots for worker in alive))
     ages = [(worker.id, max(0.0, now - worker.seen_at)) for worker in known]
-    yield _gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last sign of life.", ages)
+    yield gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last sign of life.", ages)
     writing = [(worker.id, writes) for worker in known if (writes := worker.capabilities.get("writes"))]
     meaning = "From a flush of recorded steps to its commit."
     delays = HistogramMetricFamily("stablessm_write_delay_seconds", meaning, labels=["worker"])
     for worker, writes in writing:
-        delays.add_metric([worker], _buckets(writes["bounds"], accumulate(writes["counts"])), writes["sum"])
+        delays.add_metric([worker], buckets(writes["bounds"], accumulate(writes["counts"])), writes["sum"])
     yield delays
     for name, meaning in WRITE_COUNTERS.items():
-        counter = CounterMetricFamily(f"stablessm_{name}", meaning, labels=["worker"])
+        values = CounterMetricFamily(f"stablessm_{name}", meaning, labels=["worker"])
         for worker, writes in writing:
-            counter.add_metric([worker], writes[name])
-        yield counter
+            values.add_metric([worker], writes[name])
+        yield values
     spool = [(worker, writes["spool_bytes"]) for worker, writes in writing]
-    yield _gauge_by("worker", "spool_bytes", "On the workers' disks, waiting for the database.", spool)
-
-
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"stablessm_{name}", meaning, value)
-
-
-def _gauge_by(label: str, name: str, meaning: str, values: Iterable[tuple[str, float]]) -> Metric:
-    family = GaugeMetricFamily(f"stablessm_{name}", meaning, labels=[label])
-    for label_value, value in values:
-        family.add_metric([label_value], value)
-    return family
-
-
-def _counter(name: str, meaning: str, value: float) -> Metric:
-    return CounterMetricFamily(f"stablessm_{name}", meaning, value)  # the library puts _total behind the name
-
-
-def _buckets(bounds: Iterable[float], up_to: Iterable[int]) -> list[tuple[str, float]]:
-    """(upper bound, observations up to it); `up_to` has one more, all of them."""
-    return list(zip([*(f"{bound:g}" for bound in bounds), "+Inf"], map(float, up_to), strict=True))
+    yield gauge_by("worker", "spool_bytes", "On the workers' disks, waiting for the database.", spool)

@@ -51,7 +51,7 @@ async def readyz(database: DatabaseDep, request: Request) -> Any:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request) -> PlainTextResponse:
-    """Prometheus text format."""
+    """Prometheus text format. While the database is away, those numbers that need it are absent."""
     measured: Metrics = request.app.state.metrics
     return PlainTextResponse(measured.text(), media_type="text/plain; version=0.0.4")
 

@@ -12,17 +12,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text, update
+from sqlalchemy import delete, text, update
 
 from server.database.connection import Database
-from server.database.models import Run
+from server.database.models import AlertRow, Run
 from server.runs import lifecycle
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
+from worker.metrics import LaneCounts, WorkerCollector
 from worker.write_statistics import zeros
 
+GPU_METRICS = {"stablessm_gpu_memory_used_bytes", "stablessm_gpu_memory_bytes", "stablessm_gpu_utilization_ratio"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -101,7 +104,10 @@ def test_a_lost_worker_is_counted(client: httpx.Client, database: Database) -> N
     run = claim(database)
     with database.write() as session:  # the worker is there, its training process is not
         lifecycle.release(session, run.run_id, run.attempt, "crashed", loss=TRAINER_CRASHED)
-    assert value(scrape(client), "runs_reaped") == 1
+    assert value(scrape(client), "runs_reaped_total") == 1
+    with database.write() as session:
+        session.execute(delete(AlertRow))
+    assert value(scrape(client), "runs_reaped_total") == 1, "a counter never falls"
 
 
 def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client, database: Database) -> None:
@@ -115,18 +121,25 @@ def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client
         client.get("/api/runs", headers={"Authorization": "Bearer wrong-wrong-wrong"})
     samples = scrape(client)
     one = {"method": "GET", "route": "/api/runs/{run_id}"}
-    assert value(samples, "http_request_seconds_count", **one, status="200") == 3
-    assert value(samples, "http_request_seconds_count", **one, status="404") == 20
-    assert value(samples, "http_request_seconds_bucket", **one, status="200", le="+Inf") == 3
-    assert 0 < value(samples, "http_request_seconds_sum", **one, status="200") < 60
-    series = {key for key in samples if key[0] == "stablessm_http_request_seconds_count"}
+    assert value(samples, "http_requests_total", **one, status="2xx") == 3
+    assert value(samples, "http_requests_total", **one, status="4xx") == 20
+    assert 0 < value(samples, "http_route_seconds_total", route="/api/runs/{run_id}") < 60
+    kinds = {kind: value(samples, "http_request_seconds_count", kind=kind) for kind in ("api", "refused", "none")}
+    assert kinds["api"] >= 23
+    assert sum(kinds.values()) == 83
+    assert value(samples, "http_request_seconds_bucket", kind="api", le="+Inf") == kinds["api"]
+    series = {key: samples[key] for key in samples if key[0] == "stablessm_http_requests_total"}
     assert len(series) < 10, series
-    assert sum(samples[key] for key in series) == 83
+    assert sum(series.values()) == 83
 
 
 def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> None:
     client.get("/api/runs")
-    shown = {line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
+    worker = CollectorRegistry()
+    worker.register(WorkerCollector(lambda: LaneCounts(1, 0, 1), zeros))
+    text_ = client.get("/metrics").text + generate_latest(worker).decode()
+    shown = {line.split()[2] for line in text_.splitlines() if line.startswith("# TYPE")}
+    shown = {name for name in shown if name.startswith("stablessm_")} | GPU_METRICS  # there is no GPU here
     page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     documented = {name.removesuffix("_bucket") for name in re.findall(r"\bstablessm_[a-z_]+", page)} - {
         "stablessm_server",
@@ -139,7 +152,7 @@ def test_each_application_of_a_process_counts_for_itself(client: httpx.Client, d
     client.get("/api/runs")
     with client_of(application(database.url, tmp_path)) as other:
         other.get("/api/queues")
-        routes = {dict(labels).get("route") for name, labels in scrape(other) if name == "stablessm_http_request_seconds_count"}
+        routes = {dict(labels).get("route") for name, labels in scrape(other) if name == "stablessm_http_requests_total"}
     assert routes == {"/api/queues"}
 
 
