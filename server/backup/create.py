@@ -34,7 +34,8 @@ from sqlalchemy.types import JSON
 
 from server.backup.archive import ArchiveWriter, BackupError, Manifest, Row, TableInfo
 from server.database.connection import Database
-from server.database.models import Base, CheckpointRow, Run
+from server.database.models import Base, BlockRow, CheckpointRow, Run
+from server.database.payloads import DamagedPayload, verify
 from server.database.revision import check, needed, numbers
 from stablessm_core import __version__
 
@@ -84,11 +85,14 @@ def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Man
         for table in Base.metadata.sorted_tables:
             info = TableInfo(table.name, [(column.name, kind_of(column)) for column in table.c], _sequence(connection, table))
             last = time.monotonic()
-            for count in writer.table(info, _rows(connection, table)):
+            damaged: list[str] = []
+            for count in writer.table(info, _rows(connection, table, damaged)):
                 if time.monotonic() - last > SAY_SECONDS:
                     last = time.monotonic()
                     say(f"{table.name}: {count:,} rows so far")
             say(f"{table.name}: {manifest.tables[-1].rows:,} rows")
+            if damaged:
+                say(f"warning: {len(damaged):,} payloads are damaged and backed up as they are: {'; '.join(damaged[:3])}")
         writer.close()
     return manifest
 
@@ -98,11 +102,16 @@ def kind_of(column: Column[object]) -> str:
     return next((name for kind, name in kinds.items() if isinstance(column.type, kind)), "text")
 
 
-def _rows(connection: Connection, table: Table) -> Iterator[Row]:
+def _rows(connection: Connection, table: Table, damaged: list[str]) -> Iterator[Row]:
     as_text = cast if connection.dialect.name == "postgresql" else type_coerce
     columns = [as_text(c, Text).label(c.name) if kind_of(c) == "json" else c for c in table.c]
     statement = select(*columns).order_by(*table.primary_key).execution_options(yield_per=FETCH_ROWS)
     for row in connection.execute(statement):
+        if table is BlockRow.__table__:
+            try:
+                verify(row)
+            except DamagedPayload as damage:
+                damaged.append(damage.message)
         yield tuple(row)
 
 

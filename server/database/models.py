@@ -166,6 +166,7 @@ class BlockRow(Base):
     attempt: Mapped[int] = mapped_column(Integer)
     seq: Mapped[int] = mapped_column(BigInteger)
     payload: Mapped[bytes] = mapped_column(LargeBinary)
+    checksum: Mapped[int | None] = mapped_column(BigInteger)  # see server.database.payloads; none: an older program wrote it
     __table_args__ = (Index("ix_blocks_run_id_seq", "run_id", "seq"),)
 
 

@@ -8,6 +8,7 @@ alone at once, and a process that dies anywhere has merged either all or nothing
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +20,17 @@ from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import FINAL, BlockRow, Run
+from server.database.payloads import NEEDED, DamagedPayload, checksum, stored_numbers, stored_pieces
 from server.series.occupied import recount
-from stablessm_core.telemetry.blocks import STATS, decode
-from stablessm_core.telemetry.merged import Span, pack, pieces_of
+from stablessm_core.telemetry.blocks import STATS
+from stablessm_core.telemetry.merged import Span, pack
 
 POINTS = 2048  # of a merged block
 BYTES = 4 << 20  # of its numbers; wide groups get fewer points
 SETTLED_SECONDS = 60.0  # since the end of the run: live viewers have read its last blocks by then
 
 _BLOCKS = BlockRow.__table__.c
+log = logging.getLogger(__name__)
 
 
 class _Changed(RuntimeError):
@@ -106,12 +109,17 @@ def _limit(level: int, columns: int) -> int:
 def _merge(database: Database, run_id: int, seq: int, batch: _Batch) -> None:
     first, last = batch.first_steps[0], batch.first_steps[-1]
     place = and_(BlockRow.run_id == run_id, BlockRow.group_name == batch.group, BlockRow.level == batch.span.level)
-    content = select(_BLOCKS.first_step, _BLOCKS.last_step, _BLOCKS.point_count, _BLOCKS.seq, _BLOCKS.payload)
+    content = select(*NEEDED, _BLOCKS.seq)
     with database.read() as session:
         rows = session.execute(content.where(place, BlockRow.first_step.between(first, last)).order_by(_BLOCKS.first_step)).all()
     if tuple(row.first_step for row in rows) != batch.first_steps or sum(r.point_count for r in rows) != batch.span.point_count:
         raise _Changed
-    payload = _joined(rows, batch)
+    try:
+        payload = _joined(rows)
+    except DamagedPayload as damage:
+        log.error("%s: these blocks are not merged", damage)
+        return
+    whole = checksum(payload, rows[0].attempt, batch.span.point_count)
     with database.write() as session:
         _hold(session, run_id, seq)
         gone = delete(BlockRow).where(place, BlockRow.first_step > first, BlockRow.first_step <= last)
@@ -122,7 +130,7 @@ def _merge(database: Database, run_id: int, seq: int, batch: _Batch) -> None:
             update(BlockRow)
             .where(place, BlockRow.first_step == first, BlockRow.point_count == rows[0].point_count)
             .values(stride=batch.span.stride, point_count=batch.span.point_count, last_step=rows[-1].last_step, seq=rows[-1].seq)
-            .values(payload=payload)
+            .values(payload=payload, checksum=whole)
             .returning(BlockRow.first_step)
             .execution_options(synchronize_session=False)
         )
@@ -131,10 +139,8 @@ def _merge(database: Database, run_id: int, seq: int, batch: _Batch) -> None:
             raise _Changed
 
 
-def _joined(rows: Any, batch: _Batch) -> bytes:
-    middle = (len(STATS),) if batch.span.level else ()
-    values = [decode(row.payload, (batch.columns, *middle, row.point_count)) for row in rows]
-    pieces = [pieces_of(row.payload, row.seq, row.point_count) for row in rows]
+def _joined(rows: Any) -> bytes:
+    values, pieces = [stored_numbers(row) for row in rows], [stored_pieces(row) for row in rows]
     return pack(np.concatenate(values, axis=-1), np.concatenate(pieces))
 
 

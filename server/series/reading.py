@@ -5,6 +5,7 @@ A long stretch is read from the coarsest stored level that is fine enough: see s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,15 +16,16 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.database.payloads import DamagedPayload, stored_numbers, stored_pieces
 from server.series.forms import MISSING, form_data, readable_form
 from server.series.layout import Layout as Layout
 from server.series.layout import Points as Points
 from server.series.zoom import Reader
-from stablessm_core.telemetry.blocks import BUCKET, LEVELS, decode
-from stablessm_core.telemetry.merged import pieces_of
+from stablessm_core.telemetry.blocks import BUCKET, LEVELS
 from stablessm_core.telemetry.series import MEANINGS
 
 MAX_POINTS = 2000
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -214,14 +216,14 @@ def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockR
     """Raw points of the events seq + 1..upper in their order: block, event number, first point in the block, values there."""
     found = []
     for row in rows:
-        pieces = pieces_of(row.payload, row.seq, row.point_count)
+        try:
+            pieces = stored_pieces(row)
+            chosen = np.flatnonzero((pieces[:, 0] > seq) & (pieces[:, 0] <= upper))
+            values = stored_numbers(row) if len(chosen) else np.empty((row.column_count, 0), np.float32)
+        except DamagedPayload as damage:
+            log.error("%s: a live stream goes on without them", damage)  # of this run; others are read in the same breath
+            continue
         ends = np.cumsum(pieces[:, 1])
-        chosen = np.flatnonzero((pieces[:, 0] > seq) & (pieces[:, 0] <= upper))
-        values = (
-            decode(row.payload, (row.column_count, row.point_count))
-            if len(chosen)
-            else np.empty((row.column_count, 0), np.float32)
-        )
         for i in chosen.tolist():
             at = int(ends[i] - pieces[i, 1])
             found.append((row, int(pieces[i, 0]), at, values[:, at : ends[i]]))

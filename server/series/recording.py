@@ -6,6 +6,7 @@ can land nothing, whatever it believes. Every write may be repeated after a lost
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +16,16 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
+from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_pieces
 from server.series.alerts import insert_alerts
 from server.series.forms import distinct
 from server.series.occupied import checkpoint_bytes, recount
-from stablessm_core.telemetry.blocks import BUCKET, STATS, Block, decode, encode
+from stablessm_core.telemetry.blocks import BUCKET, Block, encode
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.merged import cut, pack, pieces_of
+from stablessm_core.telemetry.merged import cut, pack
 from stablessm_core.telemetry.series import SeriesSpec
+
+log = logging.getLogger(__name__)
 
 
 def store_flush(
@@ -167,20 +171,24 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
 
 
 def _shorten(row: BlockRow, from_step: int) -> None:
-    # leaves the row alone if nothing of it stays: it ends late, and is deleted
+    # leaves the row alone if nothing of it stays, or can be read: it ends late, and is deleted
     tail = row.stride - row.stride // BUCKET**row.level  # from a point's or bucket's first step to its last
     kept = max(0, (from_step - 1 - tail - row.first_step) // row.stride + 1)
-    pieces = cut(pieces_of(row.payload, row.seq, row.point_count), kept, whole=row.level > 0)
+    try:
+        pieces, values = cut(stored_pieces(row), kept, whole=row.level > 0), stored_numbers(row)
+    except DamagedPayload as damage:
+        log.error("%s: they are taken back with the steps after them", damage)
+        return
     if not len(pieces):
         return
-    shape = (row.column_count, row.point_count) if row.level == 0 else (row.column_count, len(STATS), row.point_count)
-    values = decode(row.payload, shape)
     row.point_count, row.seq = int(pieces[:, 1].sum()), int(pieces[-1, 0])
     row.payload = pack(values[..., : row.point_count], pieces)
+    row.checksum = checksum(row.payload, row.attempt, row.point_count)
     row.last_step = row.first_step + (row.point_count - 1) * row.stride + tail
 
 
 def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
+    payload = encode(block.values)
     return {
         "run_id": run_id,
         "group_name": block.group,
@@ -191,7 +199,8 @@ def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
         "point_count": block.point_count,
         "column_count": block.values.shape[0],
         "attempt": attempt,
-        "payload": encode(block.values),
+        "payload": payload,
+        "checksum": checksum(payload, attempt, block.point_count),
     }
 
 
@@ -203,7 +212,7 @@ def _insert_blocks(session: Session, rows: list[dict[str, Any]], seq: int) -> in
     # A block of an older attempt cannot be in the way (claim takes those steps back); if one is, the owner of the fence wins.
     replaced = {
         name: statement.excluded[name]
-        for name in ("last_step", "stride", "point_count", "column_count", "attempt", "seq", "payload")
+        for name in ("last_step", "stride", "point_count", "column_count", "attempt", "seq", "payload", "checksum")
     }
     statement = statement.on_conflict_do_update(
         index_elements=list(table.primary_key), set_=replaced, where=table.c.attempt < statement.excluded.attempt

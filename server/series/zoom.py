@@ -13,8 +13,9 @@ from sqlalchemy import BigInteger, Row, and_, bindparam, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.models import BlockRow
+from server.database.payloads import NEEDED, stored_numbers
 from server.series.layout import Layout
-from stablessm_core.telemetry.blocks import BUCKET, decode
+from stablessm_core.telemetry.blocks import BUCKET
 
 GAPS_PER_QUERY = 100
 LAST_STEP = 2**62
@@ -34,11 +35,7 @@ _UP_TO = case((_BLOCKS.last_step <= _HIGH, _BLOCKS.last_step), else_=_HIGH) - _B
 # the points inside the bounds, exactly: what is read must not depend on where blocks begin, which compaction changes
 _POINTS = func.sum(_UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1)
 _EXTENT = select(func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS).where(_OVERLAPPING)
-_CONTENT = (
-    select(_BLOCKS.first_step, _BLOCKS.stride, _BLOCKS.point_count, _BLOCKS.column_count, _BLOCKS.payload)
-    .where(_OVERLAPPING)
-    .order_by(_BLOCKS.first_step)
-)
+_CONTENT = select(*NEEDED, _BLOCKS.stride).where(_OVERLAPPING).order_by(_BLOCKS.first_step)
 
 
 class Reader:
@@ -71,7 +68,7 @@ class Reader:
             low, high = int(self.eigenvalues.min()), int(self.eigenvalues.max()) + 1
             span, columns = slice(span.start + low, span.start + high), self.eigenvalues - low
         for block in self._blocks(0, gaps):
-            numbers = decode(block.payload, (block.column_count, block.point_count), span)
+            numbers = stored_numbers(block, span, self.row.name)
             numbers = numbers[columns] if narrow else self.layout.raw(self.row, numbers, span.start, columns)
             at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
             for begin, stop in _inside(at, at, gaps):
@@ -88,7 +85,7 @@ class Reader:
             covered: list[tuple[int, int]] = []
             for block in self._blocks(k, gaps):
                 own = slice(self.row.offset, self.row.offset + self.row.width)
-                stats = decode(block.payload, (block.column_count, 4, block.point_count), own)[self.columns]
+                stats = stored_numbers(block, own, self.row.name)[self.columns]
                 first = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
                 end = first + block.stride - block.stride // BUCKET**k  # the last point of each bucket
                 for begin, stop in _inside(first, end, gaps):

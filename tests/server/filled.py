@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, insert, inspect, select
 
 from server.database.connection import Database
 from server.database.models import STATUSES, Base
+from server.database.payloads import checksum
 from stablessm_core.telemetry.blocks import encode
 from tests.server.recording import WEIRD
 
@@ -48,6 +49,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             blocks.append({
                 "run_id": run_id, "group_name": "layer0", "level": level, "first_step": 1, "last_step": 128, "stride": 16**level,
                 "point_count": 4, "column_count": 3, "attempt": 1, "seq": 1, "payload": payload,
+                "checksum": checksum(payload, 1, 4) if full else None,
             })  # fmt: skip
         alerts.append({
             "id": number * 100, "run_id": run_id, "seq": 1, "attempt": 1, "kind": "nonfinite_loss", "severity": "critical",

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow
+from server.database.payloads import DamagedPayload
 from server.runs import lifecycle
 from server.series import reading
 from server.series.reading import SeriesData
@@ -121,7 +122,7 @@ def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
             row.payload = b"damaged"
         after = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
         np.testing.assert_array_equal(bits(after.last), bits(before.last))
-        with pytest.raises(ValueError, match="block codec"):
+        with pytest.raises(DamagedPayload, match="their checksum differs"):
             reading.read_series(session, own.run_id, "ssm/0/weight", max_points=50_000)
 
 
