@@ -14,6 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
+from server.database.payloads import examine as examine_payloads
 from server.settings import Settings
 
 OK, NOTE, BAD = "ok", "note", "missing"
@@ -24,13 +25,14 @@ import json, torch
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 print(json.dumps({"torch": torch.__version__, "gpus": gpus, "built_for": torch.version.cuda}))
 """
+PAYLOAD_SECONDS = 20.0
 Finding = tuple[str, str, str, str]  # state, what, how it is, how to mend it
 
 
 def examine(settings: Settings, say: Callable[[str], None]) -> int:
     """Print every finding; 0 if training and serving are possible, else 1."""
     worst = 0
-    for check in (_python, _torch, _database, _broker, _data, _charts):
+    for check in (_python, _torch, _database, _payloads, _broker, _data, _charts):
         for state, what, how, fix in check(settings):
             say(f"{MARKS[state]}  {what}: {how}" + (f"\n           {fix}" if fix else ""))
             worst |= state == BAD
@@ -77,6 +79,27 @@ def _database(settings: Settings) -> list[Finding]:
     finally:
         database.close()
     return [(OK, "database", f"{database.dialect}, schema {revision}", "")]
+
+
+def _payloads(settings: Settings) -> list[Finding]:
+    database = Database(settings.database_url)
+    if database.path is not None and not database.path.exists():
+        return []
+    try:
+        with database.read() as session:
+            found = examine_payloads(session, PAYLOAD_SECONDS)
+    except SQLAlchemyError:
+        return []  # no database, or an older schema: said above
+    finally:
+        database.close()
+    looked_at = found.matching + found.unchecked + len(found.damaged)
+    part = "" if found.complete else f" among the newest, looked at for {PAYLOAD_SECONDS:.0f} s"
+    if found.damaged:
+        more = f", and {len(found.damaged) - 1:,} more" * (len(found.damaged) > 1)
+        return [
+            (BAD, "numbers", found.damaged[0] + more, "look at the disk; `stablessm restore` a backup into an empty database")
+        ]
+    return [(OK, "numbers", f"{looked_at:,} stored payloads whole{part} ({found.unchecked:,} from before checksums)", "")]
 
 
 def _broker(settings: Settings) -> list[Finding]:

@@ -10,11 +10,13 @@ import pytest
 from sqlalchemy import select, update
 
 from server.backup.create import backup
+from server.cli import doctor
 from server.database.connection import Database
 from server.database.models import BlockRow
 from server.database.payloads import DamagedPayload, examine, verify
 from server.runs import lifecycle
 from server.series import compaction, reading, recording
+from server.settings import Settings
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claimed, run_of
 
@@ -136,3 +138,14 @@ def test_the_api_answers_with_the_error_body(recorded: Recording, tmp_path: Path
     with client_of(application(recorded.database.url, tmp_path)) as client:
         error = error_of(client.get(f"/api/runs/{run_id}/series/ssm/0/weight"), 500)
     assert error["message"].startswith(f"run {run_id}: the stored numbers of ssm/0/weight, steps 65 to 128 are damaged")
+
+
+def test_the_doctor_finds_damage_and_says_what_to_do(recorded: Recording, tmp_path: Path) -> None:
+    settings = Settings(database_url=recorded.database.url, data_dir=tmp_path)
+    [whole] = doctor._payloads(settings)
+    assert whole[0] == doctor.OK
+    damage(recorded, "one bit")
+    [damaged] = doctor._payloads(settings)
+    assert damaged[0] == doctor.BAD
+    assert "ssm/0, steps 65 to 128 are damaged" in damaged[2]
+    assert "stablessm restore" in damaged[3]
