@@ -3,62 +3,80 @@
 from __future__ import annotations
 
 import hashlib
-from io import BufferedReader
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from server.checkpoint_store import CheckpointStore, NotStored
 from server.database.models import CheckpointRow
 from server.runs.history import hosts_of_attempts
-from server.settings import run_folder
+from server.settings import Settings, run_folder
+
+LEFT = 2  # checkpoints of a run that a worker leaves on its disk and in the store
 
 
 class NotHere(LookupError):
-    """This machine does not have the checkpoint's file."""
+    """Neither this machine nor the checkpoint store has the checkpoint's file."""
 
 
 class Damaged(ValueError):
     """The file is not the one that was recorded."""
 
 
-def run_checkpoints(session: Session, run_id: int, data_dir: Path) -> list[dict[str, Any]]:
+def run_checkpoints(session: Session, run_id: int, settings: Settings) -> list[dict[str, Any]]:
     """CheckpointAnswer of each checkpoint that the run can go on from, the newest first."""
     hosts = hosts_of_attempts(session, run_id)
     rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step.desc()))
-    return [_described(row, hosts.get(row.attempt), data_dir) for row in rows]
+    described = [_described(row, hosts.get(row.attempt), settings) for row in rows]
+    return [one for place, one in enumerate(described) if place < LEFT or one["available"]]  # older ones are gone everywhere
 
 
-def open_checkpoint(row: CheckpointRow, data_dir: Path) -> BufferedReader:
-    """The checkpoint's file, open for reading. Raises NotHere."""
-    folder = run_folder(data_dir, row.run_id)
-    try:
-        path = (data_dir / row.path).resolve(strict=True)
-        if not path.is_relative_to(folder.resolve(strict=True)) or not path.is_file():
-            raise NotHere(row.path)
+def open_checkpoint(row: CheckpointRow, settings: Settings) -> IO[bytes]:
+    """The checkpoint, from this machine or the checkpoint store, open for reading. Raises NotHere, StoreError."""
+    path = _place(row, settings.data_dir)
+    if path is not None:
         return path.open("rb")
-    except OSError:
+    if row.stored_at is None or settings.checkpoint_store is None:
+        raise NotHere(row.path)
+    try:
+        return _store(settings.checkpoint_store).open(row.path)
+    except NotStored:
         raise NotHere(row.path) from None
 
 
-def check_checkpoint(file: BufferedReader, sha256: str) -> int:
+def _place(row: CheckpointRow, data_dir: Path) -> Path | None:
+    """Its file on this machine, which no name may lead out of the run's folder."""
+    try:
+        path = (data_dir / row.path).resolve(strict=True)
+        return path if path.is_relative_to(run_folder(data_dir, row.run_id).resolve(strict=True)) and path.is_file() else None
+    except OSError:
+        return None
+
+
+@cache
+def _store(url: str) -> CheckpointStore:
+    return CheckpointStore(url)
+
+
+def check_checkpoint(file: IO[bytes], sha256: str) -> int:
     """Size of the file in bytes; afterwards it is read from its beginning. Raises Damaged unless it is what was recorded."""
-    found = hashlib.file_digest(file, "sha256").hexdigest()
-    size = file.tell()
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    found, size = digest.hexdigest(), file.tell()
     file.seek(0)
     if found != sha256:
         raise Damaged(f"its SHA-256 is {found}, recorded is {sha256}")
     return size
 
 
-def _described(row: CheckpointRow, host: str | None, data_dir: Path) -> dict[str, Any]:
-    size = row.bytes or None
-    try:
-        with open_checkpoint(row, data_dir) as file:
-            size, here = file.seek(0, 2), True
-    except NotHere:
-        here = False
+def _described(row: CheckpointRow, host: str | None, settings: Settings) -> dict[str, Any]:
+    path = _place(row, settings.data_dir)
+    size = row.bytes or (path.stat().st_size if path else None)
+    here = path is not None or (row.stored_at is not None and settings.checkpoint_store is not None)
     return {
         "step": row.step,
         "attempt": row.attempt,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Iterator
-from io import BufferedReader
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from sqlalchemy.orm import Session
 
+from server.checkpoint_store import StoreError
 from server.database.models import CheckpointRow, Run
-from server.errors import Conflict, NotFound
+from server.errors import Conflict, NotFound, Unavailable
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.runs import absent
 from server.http.schemas.history import CheckpointList, HistoryAnswer, LogAnswer, Step
@@ -23,6 +24,7 @@ from server.settings import Settings
 SENT_BYTES = 1 << 20  # at once
 BINARY = {"type": "string", "format": "binary"}
 
+log = logging.getLogger("stablessm.server")
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 
@@ -75,7 +77,7 @@ def list_checkpoints(run_id: RunId, database: DatabaseDep, settings: SettingsDep
     """Checkpoints the run can go on from, the newest first."""
     with database.read() as session:
         _status(session, run_id)
-        return {"run_id": run_id, "checkpoints": checkpoints.run_checkpoints(session, run_id, settings.data_dir)}
+        return {"run_id": run_id, "checkpoints": checkpoints.run_checkpoints(session, run_id, settings)}
 
 
 @router.get(
@@ -92,7 +94,7 @@ def checkpoint(run_id: RunId, step: Step, database: DatabaseDep, settings: Setti
         _status(session, run_id)
         row = session.get(CheckpointRow, (run_id, step))
         if row is None:
-            steps = [one["step"] for one in checkpoints.run_checkpoints(session, run_id, settings.data_dir)]
+            steps = [one["step"] for one in checkpoints.run_checkpoints(session, run_id, settings)]
             known = ", ".join(map(str, steps[:20])) or "none is recorded"
             raise NotFound(f"run {run_id} has no checkpoint of step {step}", field="step", allowed=known)
         host = history.hosts_of_attempts(session, run_id).get(row.attempt)
@@ -106,13 +108,16 @@ def checkpoint(run_id: RunId, step: Step, database: DatabaseDep, settings: Setti
     return StreamingResponse(_pieces(file), media_type="application/octet-stream", headers=headers)
 
 
-def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[BufferedReader, int]:
+def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[IO[bytes], int]:
     """The file and its size. Raises Conflict when it is not here, or not what was recorded."""
     try:
-        file = checkpoints.open_checkpoint(row, settings.data_dir)
+        file = checkpoints.open_checkpoint(row, settings)
     except checkpoints.NotHere:
         message = f"the checkpoint of step {row.step} is not on this server: host {host or 'of its worker'} wrote it"
         raise Conflict(message, field="step", allowed="the checkpoints that are `available` in the list") from None
+    except StoreError as error:
+        log.warning("%s", error)
+        raise Unavailable("the checkpoint store does not answer") from None
     try:
         return file, checkpoints.check_checkpoint(file, row.sha256)
     except checkpoints.Damaged as error:
@@ -123,7 +128,7 @@ def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[B
         raise
 
 
-def _pieces(file: BufferedReader) -> Iterator[bytes]:
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
     with file:
         while piece := file.read(SENT_BYTES):
             yield piece

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.checkpoint_store import CheckpointStore
 from server.database.connection import Database
 from server.database.models import CheckpointRow
 from server.runs import lifecycle
@@ -165,6 +166,25 @@ def test_only_recorded_whole_files_inside_the_runs_folder_leave_the_server(
         assert str(tmp_path) not in answer.text
     assert [c["step"] for c in client.get("/api/runs/1/checkpoints").json()["checkpoints"] if c["available"]] == [20]
     error = error_of(client.get("/api/runs/1/checkpoints/21"), 404)
-    assert (error["field"], error["allowed"]) == ("step", "80, 70, 60, 50, 40, 30, 20")
+    assert (error["field"], error["allowed"]) == ("step", "80, 70, 20"), (
+        "two of each run are left; older ones only where they are"
+    )
     for part in ("log", "history", "checkpoints", "checkpoints/1"):
         assert error_of(client.get(f"/api/runs/99/{part}"), 404)["field"] == "run_id"
+
+
+def test_a_checkpoint_of_another_machine_comes_from_the_checkpoint_store(database: Database, tmp_path: Path) -> None:
+    url, run = f"file://{tmp_path / 'store'}", claimed(database)
+    Recording(database, run).write(50)
+    stored, waiting = (checkpoint(database, run, tmp_path / "state", step, b"weights %d" % step) for step in (20, 40))
+    CheckpointStore(url).put(stored, stored.relative_to(tmp_path / "state").as_posix())
+    with database.write() as session:
+        session.get_one(CheckpointRow, (1, 20)).stored_at = 1.0
+    stored.unlink()
+    waiting.unlink()
+    with client_of(application(database.url, tmp_path, checkpoint_store=url)) as client:
+        listed = client.get("/api/runs/1/checkpoints").json()["checkpoints"]
+        assert [(c["step"], c["available"]) for c in listed] == [(40, False), (20, True)]
+        assert client.get(listed[1]["url"]).content == b"weights 20"
+        (tmp_path / "store" / stored.relative_to(tmp_path / "state")).write_bytes(b"weights 21")
+        assert "damaged" in error_of(client.get(listed[1]["url"]), 409)["message"]
