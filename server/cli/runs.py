@@ -77,7 +77,7 @@ def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
         if as_json:
             click.echo(json.dumps(run, indent=2))
         else:
-            terminal.show(terminal.run_page(run, client.alerts(run_id), client.history(run_id)["events"]))
+            terminal.show(terminal.run_page(run, list(client.alerts(run_id)), client.history(run_id)["events"]))
 
 
 @click.command()

@@ -49,6 +49,7 @@ def test_runs_are_submitted_listed_changed_and_stopped(client: Client) -> None:
     assert clone["config"]["optimizer"]["lr"] == 0.5
     sweep = client.submit_sweep(BODY, {"train.seed": range(120)})
     assert client.sweep(sweep["id"])["statuses"] == {"queued": 120}
+    assert client.update_sweep(sweep["id"], name="seeds")["name"] == "seeds"
     assert [run["id"] for run in client.runs(sort="id")] == [1, clone["id"], *(run["id"] for run in sweep["runs"])]
     assert [run["id"] for run in client.runs("lr=0.5")] == [clone["id"]]
     assert len(list(client.runs(limit=7))) == 7
@@ -103,14 +104,36 @@ def test_the_pages_own_figure_is_a_plotly_figure(client: Client, recording: Reco
 
 def test_alerts_and_comparisons(client: Client, recording: Recording) -> None:
     assert [alert["step"] for alert in client.alerts(1)] == [7]
-    assert client.alerts(since=client.alerts()[0]["id"]) == []
+    assert list(client.alerts(since=next(client.alerts())["id"])) == []
     assert client.compare([1])["ranges"][0]["run_id"] == 1
+
+
+def test_lists_in_pages_are_read_to_their_end(client: Client, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("connection", "runs"):
+        monkeypatch.setattr(f"stablessm_core.client.{module}.PAGE", 3)
+    for seed in range(7):
+        client.submit_sweep(BODY, {"train.seed": [seed]}, name=f"sweep {seed}")
+    Recording(database, claim(database), width=4).write(20, [nonfinite(step=step) for step in range(1, 8)])
+    assert [sweep["id"] for sweep in client.sweeps()] == [7, 6, 5, 4, 3, 2, 1]
+    assert [sweep["id"] for sweep in client.sweeps("sweep 3")] == [4]
+    assert [alert["step"] for alert in client.alerts()] == [7, 6, 5, 4, 3, 2, 1]
+    assert [alert["step"] for alert in client.alerts(1)] == [1, 2, 3, 4, 5, 6, 7]
+    assert [alert["step"] for alert in client.alerts(severity="warning")] == []
+    assert len([entry for entry in client.audit() if entry["path"] == "/api/sweeps"]) == 7
+    for some in (
+        client.runs(limit=4),
+        client.sweeps(limit=4),
+        client.alerts(limit=4),
+        client.alerts(1, limit=4),
+        client.audit(limit=4),
+    ):
+        assert len(list(some)) == 4
 
 
 def test_watching_gives_every_step_once_over_a_restart_of_the_server(
     database: Database, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stablessm_core.client.RETRY_SECONDS", (0.1,))
+    monkeypatch.setattr("stablessm_core.client.live.RETRY_SECONDS", (0.1,))
     # not a port of the system's choice: while nobody serves it, an outgoing connection could be given it
     with running(database.url, tmp_path, listen=free_port) as (address, _):
         client = Client(address, TOKEN)

@@ -31,20 +31,23 @@ def run_alerts(session: Session, run_id: int, *, since: int = 0, limit: int = 10
     found = _answers(session, ALERTS.where(AlertRow.run_id == run_id, AlertRow.id > since).order_by(AlertRow.id).limit(limit))
     if not found and session.scalar(select(Run.id).where(Run.id == run_id)) is None:
         raise absent(run_id)
-    return {"alerts": found}
+    return {"alerts": found, "next_cursor": None}
 
 
 def all_alerts(
-    session: Session, *, since: int = 0, limit: int = 200, severity: str | None = None,
+    session: Session, *, since: int = 0, limit: int = 200, severity: str | None = None, cursor: int | None = None,
     of_runs: Sequence[ColumnElement[bool]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Alerts of all runs, or of those for which the conditions hold, after number `since`, newest first."""
+    """Alerts of all runs, or of those for which the conditions hold, after number `since` and before `cursor`, newest first."""
     chosen = ALERTS.where(AlertRow.id > since)
     if of_runs:
         chosen = chosen.where(AlertRow.run_id.in_(select(Run.id).where(*of_runs)))
+    if cursor is not None:
+        chosen = chosen.where(AlertRow.id < cursor)
     if severity is not None:
         chosen = chosen.where(AlertRow.severity == severity)
-    return {"alerts": _answers(session, chosen.order_by(AlertRow.id.desc()).limit(limit))}
+    found = _answers(session, chosen.order_by(AlertRow.id.desc()).limit(limit + 1))
+    return {"alerts": found[:limit], "next_cursor": found[limit - 1]["id"] if len(found) > limit else None}
 
 
 def _answers(session: Session, chosen: Select[Any]) -> list[dict[str, Any]]:
@@ -71,6 +74,7 @@ def of_all(
     limit: Limit = 200,
     severity: Severity = None,
     q: Annotated[str, Query(max_length=MAX_LENGTH, description="Only those of runs that match, as in the list of runs.")] = "",
+    cursor: Annotated[int | None, Query(ge=1, le=MAX_ID, description="`next_cursor` of the page before.")] = None,
 ) -> Response:
     """Alerts of all runs, newest first."""
     try:
@@ -78,4 +82,5 @@ def of_all(
     except FilterError as error:
         raise refused_filter(error) from None
     with database.glance() as session:
-        return json_response(to_json(all_alerts(session, since=since, limit=limit, severity=severity, of_runs=of_runs)))
+        found = all_alerts(session, since=since, limit=limit, severity=severity, cursor=cursor, of_runs=of_runs)
+        return json_response(to_json(found))

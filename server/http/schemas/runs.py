@@ -193,6 +193,7 @@ class AlertAnswer(Answer):
 
 class AlertList(Answer):
     alerts: list[AlertAnswer]
+    next_cursor: int | None = Field(description="Of all alerts: give it as `cursor` for the next page; null on the last one.")
 
 
 class WorkerAnswer(Answer):

@@ -1,0 +1,77 @@
+"""A Python client of the REST API: submit runs, watch them live, read their numbers as numpy, Arrow or a DataFrame, draw the
+page's charts.
+
+from stablessm_core.client import Client
+with Client() as client:                       # finds a server that `stablessm up` started here
+    run = client.submit({"task": {"name": "polynomial_memory"}})
+    for event in client.watch(run["id"]):
+        ...
+    ratios = client.series(run["id"], "ssm/0/grad_over_weight")
+"""
+
+from __future__ import annotations
+
+from stablessm_core.client import frames, live, numbers, service
+from stablessm_core.client import runs as _runs  # in the class these names are methods
+from stablessm_core.client import sweeps as _sweeps
+from stablessm_core.client.connection import ApiError, Connection, find_server
+from stablessm_core.client.frames import PandasMissing
+from stablessm_core.client.live import LiveEvent
+from stablessm_core.client.numbers import Series
+
+__all__ = ["ApiError", "Client", "LiveEvent", "PandasMissing", "Series", "find_server"]
+
+
+class Client(Connection):
+    """A connection to one server with a method for each endpoint of the API.
+
+    Methods return the API's own JSON; lists that come in pages are iterators over all of them; series come as numpy arrays.
+    Raises ApiError when the server refuses, httpx.TransportError when it does not answer.
+    """
+
+    submit = _runs.submit
+    run = _runs.run
+    runs = _runs.runs
+    update = _runs.update
+    delete = _runs.delete
+    cancel = _runs.cancel
+    resume = _runs.resume
+    clone = _runs.clone
+    compare = _runs.compare
+    alerts = _runs.alerts
+
+    submit_sweep = _sweeps.submit_sweep
+    sweep = _sweeps.sweep
+    sweeps = _sweeps.sweeps
+    update_sweep = _sweeps.update_sweep
+    cancel_sweep = _sweeps.cancel_sweep
+    sweep_table = _sweeps.sweep_table
+    download_sweep_table = _sweeps.download_sweep_table
+
+    catalogue = numbers.catalogue
+    series = numbers.series
+    arrow = numbers.arrow
+    download = numbers.download
+    figures = numbers.figures
+    figure = numbers.figure
+    watch = live.watch
+
+    runs_frame = frames.runs_frame
+    sweep_frame = frames.sweep_frame
+    series_frame = frames.series_frame
+
+    queues = service.queues
+    queue = service.queue
+    change_queue = service.change_queue
+    workers = service.workers
+    create_token = service.create_token
+    tokens = service.tokens
+    revoke_token = service.revoke_token
+    audit = service.audit
+    create_webhook = service.create_webhook
+    webhooks = service.webhooks
+    enable_webhook = service.enable_webhook
+    delete_webhook = service.delete_webhook
+    health = service.health
+    ready = service.ready
+    metrics = service.metrics
