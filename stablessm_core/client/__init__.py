@@ -11,7 +11,7 @@ with Client() as client:                       # finds a server that `stablessm 
 
 from __future__ import annotations
 
-from stablessm_core.client import frames, live, numbers, service
+from stablessm_core.client import frames, live, numbers, past, service
 from stablessm_core.client import runs as _runs  # in the class these names are methods
 from stablessm_core.client import sweeps as _sweeps
 from stablessm_core.client.connection import ApiError, Connection, find_server
@@ -39,6 +39,10 @@ class Client(Connection):
     clone = _runs.clone
     compare = _runs.compare
     alerts = _runs.alerts
+    log = past.log
+    history = past.history
+    checkpoints = past.checkpoints
+    download_checkpoint = past.download_checkpoint
 
     submit_sweep = _sweeps.submit_sweep
     sweep = _sweeps.sweep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,11 +96,17 @@ class Connection:
     def lines(self, path: str, headers: Mapping[str, str], **params: Any) -> Iterator[str]:
         """The lines of an answer that goes on, as they come."""
         timeout = httpx.Timeout(10.0, read=40.0)  # the server breaks a silence within 15 s
-        with self._http.stream("GET", path, headers=dict(headers), params=given(**params), timeout=timeout) as answer:
+        with self.streamed("GET", path, headers=dict(headers), params=given(**params), timeout=timeout) as answer:
+            yield from answer.iter_lines()
+
+    @contextmanager
+    def streamed(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+        """The answer to a request before its body is read."""
+        with self._http.stream(method, path, **options) as answer:
             if answer.is_error:
                 answer.read()
             _raise(answer)
-            yield from answer.iter_lines()
+            yield answer
 
 
 def given(**values: Any) -> dict[str, Any]:

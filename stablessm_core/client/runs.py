@@ -77,7 +77,12 @@ def compare(
 
 
 def alerts(
-    self: Connection, run_id: int | None = None, *, since: int = 0, severity: str | None = None, q: str | None = None,
+    self: Connection,
+    run_id: int | None = None,
+    *,
+    since: int = 0,
+    severity: str | None = None,
+    q: str | None = None,
     limit: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Alerts of one run (oldest first) or of all (newest first) with an id above `since`, all pages of them, at most `limit`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ import pytest
 
 from server.database.connection import Database
 from server.runs import lifecycle
+from server.series.recording import store_checkpoint
 from stablessm_core.client import ApiError, Client, LiveEvent, find_server
+from stablessm_core.client.past import Damaged
 from stablessm_core.config import parse_config
 from tests.server.http_service import BODY, TOKEN, InProcess, application, running
 from tests.server.recording import Recording, claim, nonfinite
@@ -128,6 +131,32 @@ def test_lists_in_pages_are_read_to_their_end(client: Client, database: Database
         client.audit(limit=4),
     ):
         assert len(list(some)) == 4
+
+
+def test_a_checkpoint_arrives_whole_or_not_at_all(
+    client: Client, database: Database, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(range(256)) * 5000
+    path = "runs/1/checkpoints/attempt-1/step-0000000020.safetensors"
+    with database.write() as session:
+        store_checkpoint(session, 1, 1, 20, path, hashlib.sha256(content).hexdigest())
+    file, target = tmp_path / "state" / path, tmp_path / "got.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    assert [(one["step"], one["available"]) for one in client.checkpoints(1)] == [(20, True)]
+    assert client.download_checkpoint(1, 20, target).read_bytes() == content
+    with pytest.raises(ApiError, match="no checkpoint of step 21"):
+        client.download_checkpoint(1, 21, target)
+    monkeypatch.setattr(httpx.Response, "iter_bytes", lambda self: iter([content[:-1]]))
+    with pytest.raises(Damaged, match="arrived with SHA-256"):
+        client.download_checkpoint(1, 20, target)
+    assert target.read_bytes() == content
+    assert [other.name for other in tmp_path.iterdir() if other.name.endswith(".part")] == []
+
+
+def test_the_past_of_a_run_is_read(client: Client, recording: Recording) -> None:
+    assert [event["status"] for event in client.history(1)["events"]] == ["queued", "running"]
+    assert client.log(1)["pieces"] == []
 
 
 def test_watching_gives_every_step_once_over_a_restart_of_the_server(
