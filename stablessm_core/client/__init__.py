@@ -16,10 +16,10 @@ from stablessm_core.client import runs as _runs  # in the class these names are 
 from stablessm_core.client import sweeps as _sweeps
 from stablessm_core.client.connection import ApiError, Connection, find_server
 from stablessm_core.client.frames import PandasMissing
-from stablessm_core.client.live import LiveEvent
+from stablessm_core.client.live import FINAL, LiveEvent
 from stablessm_core.client.numbers import Series
 
-__all__ = ["ApiError", "Client", "LiveEvent", "PandasMissing", "Series", "find_server"]
+__all__ = ["FINAL", "ApiError", "Client", "LiveEvent", "PandasMissing", "Series", "find_server"]
 
 
 class Client(Connection):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 from stablessm_core.client.connection import Connection
-
-
-class Damaged(ValueError):
-    """What arrived is not what the server says it sent."""
 
 
 def log(self: Connection, run_id: int, *, after: int = 0) -> dict[str, Any]:
@@ -31,19 +28,17 @@ def checkpoints(self: Connection, run_id: int) -> list[dict[str, Any]]:
     return found
 
 
-def download_checkpoint(self: Connection, run_id: int, step: int, target: str | Path) -> Path:
-    """Write a checkpoint (safetensors) to `target`, whole and checked against its SHA-256, or not at all. Raises Damaged."""
-    target, digest = Path(target), hashlib.sha256()
-    draft = target.with_name(f".{target.name}.part")
+def download_checkpoint(self: Connection, run_id: int, step: int, path: Path) -> Path:
+    """Write the checkpoint's file to `path`, which appears whole or not at all. Raises ValueError if it came damaged."""
+    draft, digest = path.with_name(f".{path.name}.{os.getpid()}.partial"), hashlib.sha256()
     try:
         with self.streamed("GET", f"/api/runs/{run_id}/checkpoints/{step}") as answer, draft.open("wb") as file:
             for piece in answer.iter_bytes():
                 digest.update(piece)
                 file.write(piece)
-            expected = answer.headers["ETag"].strip('"')
-        if digest.hexdigest() != expected:
-            raise Damaged(f"checkpoint {step} of run {run_id} arrived with SHA-256 {digest.hexdigest()}, not {expected}")
-        draft.replace(target)
+        if answer.headers["ETag"].strip('"') != digest.hexdigest():
+            raise ValueError(f"the checkpoint of step {step} was damaged on its way: its SHA-256 is {digest.hexdigest()}")
+        draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    return target
+    return path
