@@ -24,7 +24,7 @@ from server.settings import Settings
 SENT_BYTES = 1 << 20  # at once
 BINARY = {"type": "string", "format": "binary"}
 
-log = logging.getLogger("stablessm.server")
+_log = logging.getLogger("stablessm.server")
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 
@@ -116,7 +116,7 @@ def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[I
         message = f"the checkpoint of step {row.step} is not on this server: host {host or 'of its worker'} wrote it"
         raise Conflict(message, field="step", allowed="the checkpoints that are `available` in the list") from None
     except StoreError as error:
-        log.warning("%s", error)
+        _log.warning("%s", error)
         raise Unavailable("the checkpoint store does not answer") from None
     try:
         return file, checkpoints.check_checkpoint(file, row.sha256)
