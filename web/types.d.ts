@@ -49,6 +49,20 @@ interface AlertAnswer {
   created_at: number;
 }
 
+interface LogPiece {
+  attempt: number;
+  start: number;
+  text: string;
+  at: number;
+  cut: number;
+}
+
+interface LogAnswer {
+  status: string;
+  pieces: LogPiece[];
+  next: number;
+}
+
 interface RunConfig {
   optimizer: { lr: number };
 }

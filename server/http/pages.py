@@ -16,6 +16,7 @@ from server.http.api.alerts import all_alerts, run_alerts
 from server.http.api.audit import Cursor, shown_audit
 from server.http.api.compare import Compared, compare_runs
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.api.history import tracebacks_shown
 from server.http.api.runs import Listed, RefusedFilter, find_run, run_page, run_shown
 from server.http.api.series import run_catalogue
 from server.http.api.sweeps import Listed as ListedSweeps
@@ -29,6 +30,8 @@ from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
 from server.http.theory import stable_maps, theory_figures
 from server.runs import answers
+from server.runs.checkpoints import run_checkpoints
+from server.runs.history import run_history
 from server.runs.sweeps import sweep_answer, sweep_page
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
@@ -108,6 +111,11 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
     with database.read() as session:
         shown = run_shown(session, run_id, settings.lease_seconds)
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
+        context |= {
+            "tracebacks": tracebacks_shown(session, run_id),
+            "checkpoints": run_checkpoints(session, run_id, settings),
+            "history": run_history(session, run_id),
+        }
     context |= {"small_charts": small_charts(), "series_of": series_of}
     if form := _form_in_question(shown, context["series"]["series"]):
         context |= {"form": form, "guarded": MAPS[form["map"]].guarded, "stable_maps": stable_maps(form["time"])}

@@ -125,6 +125,26 @@ RANGE = {
     "finite": 9,
     "total": 10,
 }
+PAST: dict[str, Any] = {
+    "tracebacks": [{"attempt": 2, "text": f"Traceback\n  {EVIL}", "at": 1e9}],
+    "history": {
+        "events": [
+            {"event": event, "status": status, "reason": reason, "at": 1e9, "step": step, "attempt": 1, "truncated_from": back}
+            for event, status, reason, step, back in (
+                ("submitted", "queued", "submitted", 0, None),
+                ("requeued", "queued", EVIL, 30, 21),
+                ("ended", "failed", "", 40, None),
+            )
+        ]
+    },
+    "checkpoints": [
+        {"step": 40, "attempt": 2, "size_bytes": 7000, "created_at": 1e9, "available": True, "url": "/api/runs/7/checkpoints/40",
+         "host": EVIL, "sha256": "ab" * 32},
+        {"step": 20, "attempt": 1, "size_bytes": None, "created_at": 1e9, "available": False, "url": None, "host": EVIL,
+         "sha256": "cd" * 32},
+    ],
+}  # fmt: skip
+
 CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of}
 GROUP = {
     "key": {"optimizer.lr": 0.1},
@@ -166,6 +186,7 @@ def page(name: str) -> Tags:
             "guarded": True,
             "stable_maps": STABLE,
             **CHARTS,
+            **PAST,
         },
         "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
         "sweep.html": {"sweep": sweep},
@@ -249,9 +270,21 @@ def test_run_page_says_without_scripts_what_went_wrong_and_what_would_not() -> N
     direct = Form.of_map("direct", "discrete").data
     run = a_run(status="diverged", divergence=LOST, forms=[direct])
     context = {"series": SERIES, "alerts": {"alerts": []}, "form": direct, "guarded": False, "stable_maps": STABLE}
-    tags = render("run.html", run=run, **context, **CHARTS)
+    tags = render("run.html", run=run, **context, **CHARTS, **PAST)
     assert "Stable instead: best G/|w| 2 exp G/|w| 21.6" in re.sub(r"\s+", " ", tags.text)
     assert "/new?clone=7&set=model.reparameterization.name=best" in [a["href"] for a in tags.all("href")]
+
+
+def test_run_page_says_without_scripts_what_happened_and_what_can_be_resumed() -> None:
+    tags = page("run.html")
+    text = re.sub(r"\s+", " ", tags.text)
+    for said in ("Traceback of attempt 2", "steps from 21 on were taken back", "goes on from step 40", "7,000", "ababababab"):
+        assert said in text
+    assert "ended failed" in text, "an event without a reason says its status"
+    hrefs = [a["href"] for a in tags.all("href")]
+    assert "/api/runs/7/checkpoints/40" in hrefs
+    assert "/api/runs/7/checkpoints/20" not in hrefs
+    assert "/api/runs/7/log?format=text" in hrefs
 
 
 def test_run_page_gives_the_scripts_their_addresses() -> None:
@@ -270,7 +303,7 @@ def test_every_chart_on_a_page_is_defined() -> None:
 def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
     def shown(series: list[str]) -> dict[str, bool]:
         catalogue = {"series": [SERIES["series"][0] | {"name": name} for name in series]}
-        tags = render("run.html", run=a_run(), series=catalogue, alerts={"alerts": []}, **CHARTS).tags
+        tags = render("run.html", run=a_run(), series=catalogue, alerts={"alerts": []}, **CHARTS, **PAST).tags
         frames = [attrs for tag, attrs in tags if tag == "figure"]
         charts = [str(attrs["data-chart"]) for _, attrs in tags if "data-chart" in attrs]
         return {name: "hidden" not in frame for name, frame in zip(charts, frames, strict=True)}

@@ -7,14 +7,18 @@ import { find, findAll, freshPage, given } from "./dom.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
 import { isFinal, RunHeader } from "./run_header.js";
+import { RunLog } from "./run_log.js";
 import { RunModel } from "./run_model.js";
 import { Stream } from "./stream.js";
+import { refreshTimes } from "./times.js";
 import { toast } from "./toast.js";
 
 const root = find("[data-run-id]", HTMLElement);
 const controls = find("form[data-controls]", HTMLFormElement);
 const layers = find("[name=layer]", HTMLSelectElement, controls);
 const header = new RunHeader(root);
+const log = new RunLog(find("[data-log]", HTMLElement));
+const HISTORY = ["tracebacks", "history", "checkpoints"]; // what a change of status adds to, though the run goes on
 const urls = { series: given(root, "seriesUrl"), alerts: given(root, "alertsUrl") };
 
 /** @type {{figures: Record<string, ChartEntry>}} */
@@ -84,18 +88,30 @@ async function status(event) {
     if (!model.truncate(event.truncated_from)) return reload();
     charts.refresh();
   }
-  if (!isFinal(header.state.status)) return;
-  stream.end();
-  if (!isFinal(before)) await replaceParts();
+  log.wake();
+  const ended = isFinal(header.state.status);
+  if (ended) stream.end();
+  if (header.state.status !== before || event.truncated_from) await replaceParts(ended ? null : HISTORY);
 }
 
-// The server writes divergence, result and environment: they are taken from a fresh copy of the page.
-async function replaceParts() {
+/**
+ * The server writes divergence, result, environment and history: they are taken from a fresh copy of the page.
+ * @param {string[] | null} names null for all parts
+ */
+async function replaceParts(names) {
   const page = await freshPage();
   for (const part of page ? findAll("[data-part]", HTMLElement) : []) {
+    if (names && !names.includes(part.dataset.part ?? "")) continue;
     const fresh = page?.querySelector(`[data-part="${part.dataset.part}"]`);
     if (fresh) part.replaceWith(document.adoptNode(fresh));
   }
+  refreshTimes();
+  showNewest();
+}
+
+// The newest events are the last of a long list.
+function showNewest() {
+  for (const list of findAll("[data-timeline]", HTMLElement)) list.scrollTop = list.scrollHeight;
 }
 
 // While there is no stream: the run's row, then all that is new.
@@ -111,4 +127,5 @@ layers.addEventListener("change", async () => {
   model.layer = Number(layers.value);
   await reload();
 });
+showNewest();
 await reload();
