@@ -29,15 +29,9 @@ def submit(
     from server.cli.terminal import follow
     from stablessm_core.config import with_settings
 
-    name = getattr(file, "name", "the input")
-    try:
-        config = json.load(file)
-    except ValueError as error:
-        raise click.ClickException(f"{name} is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise click.ClickException(f"{name} holds a {type(config).__name__}; a configuration is a JSON object")
+    config = read_json(file, "a configuration")
     with connect(data_dir) as client:
-        run = client.submit(with_settings(config, dict(_change(text) for text in changes)), key=key, **place)
+        run = client.submit(with_settings(config, dict(map(read_change, changes))), key=key, **place)
         click.echo(f"run {run['id']} is {run['status']}: {client.url}{run['url']}")
         if run["waits_for"]:
             click.echo(f"it waits for {run['waits_for']}")
@@ -155,7 +149,20 @@ def export(run_id: int, names: tuple[str, ...], form: str, output: Path | None, 
             click.echo(f"{path}  {path.stat().st_size:,} bytes")
 
 
-def _change(text: str) -> tuple[str, Any]:
+def read_json(file: Any, what: str) -> dict[str, Any]:
+    """The JSON object in a file, or on standard input. Raises ClickException."""
+    name = getattr(file, "name", "the input")
+    try:
+        value = json.load(file)
+    except ValueError as error:
+        raise click.ClickException(f"{name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise click.ClickException(f"{name} holds a {type(value).__name__}; {what} is a JSON object")
+    return value
+
+
+def read_change(text: str) -> tuple[str, Any]:
+    """("optimizer.lr", 0.01) of "optimizer.lr=0.01". Raises ClickException."""
     path, equals, value = text.partition("=")
     if not equals or not path:
         raise click.ClickException(f"--set is {text!r}; expected PATH=VALUE, for example optimizer.lr=0.01")

@@ -92,6 +92,23 @@ def run_table(runs: Iterable[dict[str, Any]]) -> RenderableType:
     return table(rows, titles, numbers=("run", "step", "lr", "loss", "alerts")) if rows else "No runs."
 
 
+def sweep_list(sweeps: Iterable[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [
+            str(one["id"]),
+            f"{one['finite']}/{one['total']}",
+            ", ".join(f"{count} {status}" for status, count in one["statuses"].items()),
+            ", ".join(f"{path.removesuffix('.name').split('.')[-1]} x {len(values)}" for path, values in one["grid"].items()),
+            one["user"] or "",
+            _moment(one["created_at"]),
+            one["name"] or "",
+        ]
+        for one in sweeps
+    ]
+    titles = ["sweep", "finite", "runs", "grid", "by", "created", "name"]
+    return table(rows, titles, numbers=("sweep", "finite")) if rows else "No sweeps."
+
+
 def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
     rows = [
         [str(one["id"]), one["scope"], one["state"], *map(_moment, (one["created_at"], one["expires_at"], one["last_used_at"])),

@@ -9,7 +9,7 @@ from stablessm_core.client.connection import Connection, given
 
 
 def submit_sweep(
-    self: Connection, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], *, name: str | None = None, **place: Any
+    self: Connection, /, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], *, name: str | None = None, **place: Any
 ) -> dict[str, Any]:
     """Queue one run per combination of the grid, all or none; `place`: queue, priority, gpu."""
     body = {"base": dict(base), "grid": {path: list(values) for path, values in grid.items()}, **given(name=name, **place)}

@@ -1,0 +1,123 @@
+"""Sweeps from the command line: submitted from a file, followed, listed, and written as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from click.testing import CliRunner, Result
+
+from server.cli.main import main
+from server.database.connection import Database
+from server.runs import lifecycle
+from tests.server.http_service import BODY, TOKEN, running
+from tests.server.recording import claim
+
+SWEEP = json.dumps({"name": "seeds", "base": BODY, "grid": {"train.seed": [1, 2]}})
+
+
+@pytest.fixture
+def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
+    """The data directory of a server that runs, as `stablessm up` leaves it."""
+    folder = tmp_path / "state"
+    with running(sqlite.url, tmp_path) as (address, _):
+        folder.mkdir(exist_ok=True)
+        (folder / "up.json").write_text(json.dumps({"pid": os.getpid(), "url": address}))
+        (folder / "token").write_text(TOKEN)
+        yield folder
+
+
+def run(data_dir: Path, *arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=text, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
+
+
+def end(database: Database, status: str, loss: float) -> None:
+    taken = claim(database)
+    with database.write() as session:
+        lifecycle.finish(session, taken.run_id, taken.attempt, status, "why \x1b[2J", {"train_loss": loss})
+
+
+def test_a_sweep_is_submitted_from_a_file_and_listed(data_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.json"
+    file.write_text(SWEEP)
+    done = run(data_dir, "sweep", str(file), "--set", "train.steps=7", "--name", "mine", "--priority", "5")
+    assert done.exit_code == 0, done.output
+    assert "sweep 1 has 2 runs: http://" in done.output
+    runs = [json.loads(line) for line in run(data_dir, "runs", "sweep=1", "--json").output.splitlines()]
+    assert [(one["steps"], one["priority"], one["sweep_name"]) for one in runs] == [(7, 5, "mine")] * 2
+    assert run(data_dir, "sweep", "-", text=SWEEP).exit_code == 0
+    listed = run(data_dir, "sweeps").output.splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [["2", "0/2", "2"], ["1", "0/2", "2"]]
+    assert "seed x 2" in listed[1]
+    assert [json.loads(line)["id"] for line in run(data_dir, "sweeps", "seeds", "--json").output.splitlines()] == [2]
+    assert run(data_dir, "sweeps", "nothing").output == "No sweeps.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{nope", "is not JSON"),
+        ("[]", "a sweep is a JSON object"),
+        (json.dumps({"base": BODY}), "a sweep needs 'grid'"),
+        (json.dumps(BODY), "a sweep needs 'base', a JSON object; given are task"),
+        (json.dumps({"base": BODY, "grid": {"train.seed": []}}), "at least one value"),
+        (json.dumps({"base": BODY, "grid": {"train.seed": [1]}, "title": "x"}), "title"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_refused_in_one_line(data_dir: Path, text: str, said: str) -> None:
+    done = run(data_dir, "sweep", "-", text=text)
+    assert done.exit_code == 1
+    assert said in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("second", "status"), [("finished", 0), ("diverged", 2)])
+def test_watching_says_how_each_run_ends(
+    data_dir: Path, sqlite: Database, monkeypatch: pytest.MonkeyPatch, second: str, status: int
+) -> None:
+    monkeypatch.setattr("server.cli.sweeps.POLL_SECONDS", 0.02)
+    submitted = threading.Event()
+
+    def train() -> None:
+        submitted.wait(60)
+        end(sqlite, "finished", 0.5)
+        end(sqlite, second, float("nan") if second == "diverged" else 0.25)
+
+    training = threading.Thread(target=train)
+    training.start()
+    monkeypatch.setattr("server.cli.sweeps.time.sleep", lambda seconds: submitted.wait(seconds) or submitted.set())
+    done = run(data_dir, "sweep", "-", "--watch", text=SWEEP)
+    training.join()
+    assert done.exit_code == status, done.output
+    assert "run 1 seed=1: finished, loss 0.5" in done.output
+    assert f"run 2 seed=2: {second}" in done.output
+    assert "\x1b" not in done.output
+    assert f"{2 if second == 'finished' else 1} of 2 runs finished with a finite loss" in done.output
+
+
+def test_a_table_is_written_as_the_file_says(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+    run(data_dir, "sweep", "-", text=SWEEP)
+    end(sqlite, "finished", 0.5)
+    end(sqlite, "diverged", float("nan"))
+    printed = run(data_dir, "sweep-table", "1", "--columns", "run,status,train_loss").output
+    assert printed.splitlines()[2:4] == ["| 1 | finished | 0.5 |", "| 2 | diverged | nan |"]
+    assert run(
+        data_dir, "sweep-table", "1", "--group-by", "name", "--columns", "finite,total", "--format", "csv"
+    ).output.split() == [
+        "finite,total",
+        "1,1",
+        "0,1",
+    ]
+    for name in ("t.csv", "t.parquet", "t.md", "t.tex", "t.json"):
+        assert "bytes" in run(data_dir, "sweep-table", "1", "-o", str(tmp_path / name)).output
+    assert pyarrow.parquet.read_table(tmp_path / "t.parquet").num_rows == 2
+    assert "tabular" in (tmp_path / "t.tex").read_text()
+    refused = run(data_dir, "sweep-table", "1", "--format", "parquet")
+    assert (refused.exit_code, "-o says" in refused.output) == (1, True)
+    unknown = run(data_dir, "sweep-table", "1", "--columns", "weather")
+    assert (unknown.exit_code, "train_loss" in unknown.output) == (1, True)
