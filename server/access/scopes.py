@@ -15,7 +15,7 @@ READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static", "sweeps",
      "theory", "workers")
 )  # fmt: skip
-READ_API = frozenset(("alerts", "compare", "figures", "queues", "runs", "sweeps", "workers"))
+READ_API = frozenset(("alerts", "compare", "exports", "figures", "queues", "runs", "sweeps", "workers"))
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/(runs|sweeps)/[^/]+"

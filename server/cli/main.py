@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from server.cli import history, runs, service, sweeps
+from server.cli import archives, history, runs, service, sweeps
 from server.cli.queues import queue
 from server.cli.tokens import token
 from stablessm_core import __version__
 
 SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore, service.doctor)
-RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.compare, runs.export)
+RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.compare)
+ARCHIVES = (archives.export, archives.import_)
 SWEEPS = (sweeps.sweep, sweeps.sweeps, sweeps.table)
 HISTORY = (history.logs, history.checkpoints)
 
@@ -37,7 +38,7 @@ def main() -> None:
     """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live."""
 
 
-for command in (*SERVICE, *RUNS, *SWEEPS, *HISTORY, token, queue):
+for command in (*SERVICE, *RUNS, *ARCHIVES, *SWEEPS, *HISTORY, token, queue):
     main.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands about runs, all of them over REST: submit, list, show, follow, cancel, resume, compare, export."""
+"""Commands about runs, all of them over REST: submit, list, show, follow, cancel, resume, compare."""
 
 from __future__ import annotations
 
@@ -123,30 +123,6 @@ def compare(
         click.echo(json.dumps(result))
     else:
         show(comparison(result))
-
-
-@click.command()
-@RUN_ID
-@click.argument("names", nargs=-1, metavar="[SERIES]...")
-@click.option("--format", "form", type=click.Choice(["csv", "arrow", "json"]), default="csv", show_default=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder; - writes one series to stdout.")
-@DATA_DIR
-def export(run_id: int, names: tuple[str, ...], form: str, output: Path | None, data_dir: Path | None) -> None:
-    """Write a run's series to files, every recorded step; all of them if none is named."""
-    with connect(data_dir) as client:
-        chosen = names or tuple(s["name"] for s in client.catalogue(run_id) if s["points"])
-        if output == Path("-"):
-            if len(chosen) != 1:
-                raise click.ClickException(f"standard output takes one series; {len(chosen)} are chosen")
-            sys.stdout.buffer.write(client.download(run_id, chosen[0], form))
-            return
-        folder = output or Path(f"run-{run_id}")
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").write_text(json.dumps(client.run(run_id), indent=2) + "\n")
-        for name in chosen:
-            path = folder / f"{name.replace('/', '-')}.{form}"
-            path.write_bytes(client.download(run_id, name, form))
-            click.echo(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def read_json(file: Any, what: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from server.http.api import (
     alerts,
     audit,
     compare,
+    exports,
     figures,
     history,
     queues,
@@ -118,7 +119,10 @@ def create_app(settings: Settings) -> FastAPI:
     state.pages = pages.Pages(files)
     api = [
         part.router
-        for part in (runs, history, series, figures, stream, alerts, sweeps, compare, queues, service, tokens, audit, webhooks)
+        for part in (
+            *(runs, history, series, figures, stream, alerts, sweeps, compare, exports),
+            *(queues, service, tokens, audit, webhooks),
+        )
     ]
     for router in api:
         app.include_router(router, dependencies=[Depends(known_parameters)])

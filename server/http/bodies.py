@@ -14,6 +14,9 @@ from starlette.types import Message, Receive, Scope
 from server.http.refusals import MAX_BODY_BYTES, render_error
 
 BODY_SECONDS = 15.0
+ARCHIVES, ARCHIVE_TYPE = "/api/imports", "application/x-tar"  # the one path that takes something large
+MAX_ARCHIVE_BYTES = 8 << 30
+ARCHIVE_SECONDS = 3600.0
 
 
 def body_refusal(request: Request) -> Response | None:
@@ -21,20 +24,22 @@ def body_refusal(request: Request) -> Response | None:
     length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
     if not length.isascii() or not length.isdigit():
         return render_error(request, 400, "Content-Length is not a number", field="Content-Length")
-    if len(length) > 12 or int(length) > MAX_BODY_BYTES:
-        return render_error(
-            request, 413, "the request body is too large", field="body", allowed=f"at most {MAX_BODY_BYTES:,} bytes"
-        )
+    archive = request.url.path == ARCHIVES
+    most, type_ = (MAX_ARCHIVE_BYTES, ARCHIVE_TYPE) if archive else (MAX_BODY_BYTES, "application/json")
+    if len(length) > 12 or int(length) > most:
+        return render_error(request, 413, "the request body is too large", field="body", allowed=f"at most {most:,} bytes")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (int(length) or chunked) and request.url.path.startswith("/api") and kind != "application/json":
+    if (int(length) or chunked) and request.url.path.startswith("/api") and kind != type_:
         given = f"the body is {kind[:100] or 'of no stated type'}"
-        return render_error(request, 415, given, field="Content-Type", allowed="application/json")
+        return render_error(request, 415, given, field="Content-Type", allowed=type_)
     return None
 
 
 def bounded(scope: Scope, receive: Receive) -> Receive:
     """`receive` that refuses a body which is too long or not complete in time; waiting for a disconnect is not bounded."""
-    size, complete, deadline = 0, False, time.monotonic() + BODY_SECONDS
+    archive = scope["path"] == ARCHIVES
+    most, seconds = (MAX_ARCHIVE_BYTES, ARCHIVE_SECONDS) if archive else (MAX_BODY_BYTES, BODY_SECONDS)
+    size, complete, deadline = 0, False, time.monotonic() + seconds
     headers = Headers(scope=scope)
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
@@ -43,12 +48,13 @@ def bounded(scope: Scope, receive: Receive) -> Receive:
         if complete or not has_body:
             return await receive()
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            # a piece of it must come soon in any case
+            message = await asyncio.wait_for(receive(), max(0.0, min(BODY_SECONDS, deadline - time.monotonic())))
         except TimeoutError:
-            raise HTTPException(408, f"the request body did not arrive within {BODY_SECONDS:g} s") from None
+            raise HTTPException(408, f"the request body did not arrive within {seconds:g} s") from None
         size += len(message.get("body", b""))
         complete = not message.get("more_body", False)
-        if size > MAX_BODY_BYTES:
+        if size > most:
             raise HTTPException(413)
         return message
 

@@ -11,7 +11,7 @@ with Client() as client:                       # finds a server that `stablessm 
 
 from __future__ import annotations
 
-from stablessm_core.client import frames, live, numbers, past, service
+from stablessm_core.client import archives, frames, live, numbers, past, service
 from stablessm_core.client import runs as _runs  # in the class these names are methods
 from stablessm_core.client import sweeps as _sweeps
 from stablessm_core.client.connection import ApiError, Connection, find_server
@@ -43,6 +43,9 @@ class Client(Connection):
     history = past.history
     checkpoints = past.checkpoints
     download_checkpoint = past.download_checkpoint
+
+    export_archive = archives.export_archive
+    import_archive = archives.import_archive
 
     submit_sweep = _sweeps.submit_sweep
     sweep = _sweeps.sweep

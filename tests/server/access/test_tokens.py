@@ -30,7 +30,7 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 # everything that is not reading and may be done without being an administrator
 SUBMITTING = {
     ("POST", "/api/runs"), ("POST", "/api/sweeps"), ("PATCH", "/api/runs/1"), ("POST", "/api/runs/1/cancel"),
-    ("POST", "/api/sweeps/1/cancel"),
+    ("POST", "/api/sweeps/1/cancel"), ("PATCH", "/api/sweeps/1"),
     ("POST", "/api/runs/1/resume"), ("POST", "/api/runs/1/clone"),
 }  # fmt: skip
 ADMINISTRATION = ("/api/tokens", "/api/audit", "/api/webhooks", "/access")

@@ -214,7 +214,7 @@ def test_a_server_open_to_others_without_a_token_does_not_start(data_dir: Path, 
 def test_the_commands_of_the_contract_are_there() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue",
-        "submit runs show watch cancel resume compare export sweep sweeps sweep-table logs checkpoints",
+        "submit runs show watch cancel resume compare export import sweep sweeps sweep-table logs checkpoints",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
     for name in main.commands:

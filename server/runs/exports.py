@@ -1,0 +1,82 @@
+"""Runs that have ended, with all they recorded, into an archive (server.runs.archive); nothing of who submitted them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from sqlalchemy import Table, select
+from sqlalchemy.orm import Session
+
+from server.database.connection import Database
+from server.database.models import FINAL, AlertRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
+from server.errors import Conflict
+from server.runs.archive import ArchiveWriter
+from stablessm_core import __version__
+
+MAX_RUNS = 500
+# what a run is; how it waited, who submitted it and who held it belongs to the installation
+RUN_FIELDS = (
+    "name", "tags", "notes", "config", "status", "status_reason", "created_at", "started_at", "finished_at", "attempt", "seq",
+    "step", "steps_per_second", "environment", "result", "divergence", "compacted_at", "forms", "worker", "host", "gpu_name",
+)  # fmt: skip
+SWEEP_FIELDS = ("base", "grid", "created_at", "name")
+PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
+LEFT_OUT = ("id", "run_id", "payload")  # of their rows
+FETCH_ROWS = 50
+
+
+def check_ended(runs: Sequence[Run]) -> None:
+    """Raises Conflict for a run that still changes."""
+    for run in runs:
+        if run.status not in FINAL:
+            raise Conflict(f"run {run.id} is {run.status}", field="runs", allowed=f"runs that are {', '.join(FINAL)}")
+
+
+def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], source: str) -> None:
+    """Write these runs; `source` says whose they are. Each is as it was at one moment. Raises LookupError, Conflict."""
+    writer = ArchiveWriter(file)
+    runs: list[dict[str, Any]] = []
+    sweeps: dict[int, dict[str, Any]] = {}
+    for run_id in run_ids:
+        with database.read() as session:
+            run = session.get(Run, run_id)
+            if run is None:
+                raise LookupError(f"there is no run {run_id}")
+            check_ended([run])
+            if run.sweep_id is not None and run.sweep_id not in sweeps:
+                sweep = session.get_one(Sweep, run.sweep_id)
+                sweeps[sweep.id] = {"id": sweep.id} | {name: getattr(sweep, name) for name in SWEEP_FIELDS}
+            runs.append({"id": run.id, "sweep": run.sweep_id})
+            parts = {name: list(_rows(session, table, run_id)) for name, table in PARTS.items()}
+            described = {"run": {name: getattr(run, name) for name in RUN_FIELDS}} | parts
+            writer.add(f"runs/{run_id}/run.json", json.dumps(described, allow_nan=False).encode())
+            writer.add_blocks(run_id, _blocks(session, run_id))
+    facts = {"version": __version__, "source": source, "exported_at": time.time(), "sweeps": list(sweeps.values()), "runs": runs}
+    writer.close(facts)
+
+
+def columns_of(table: type[Base]) -> list[str]:
+    """The columns of a row that travel, by name."""
+    return [column.name for column in _table(table).c if column.name not in LEFT_OUT]
+
+
+def _table(table: type[Base]) -> Table:
+    assert isinstance(table.__table__, Table)
+    return table.__table__
+
+
+def _rows(session: Session, table: type[Base], run_id: int) -> Iterator[dict[str, Any]]:
+    of, names = _table(table), columns_of(table)
+    chosen = select(*(of.c[name] for name in names)).where(of.c.run_id == run_id).order_by(*of.primary_key)
+    for row in session.execute(chosen):
+        yield dict(zip(names, row, strict=True))
+
+
+def _blocks(session: Session, run_id: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    of, names = _table(BlockRow), columns_of(BlockRow)
+    chosen = select(*(of.c[name] for name in names), of.c.payload).where(of.c.run_id == run_id).order_by(*of.primary_key)
+    for *values, payload in session.execute(chosen.execution_options(yield_per=FETCH_ROWS)):
+        yield dict(zip(names, values, strict=True)), bytes(payload)
