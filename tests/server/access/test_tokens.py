@@ -33,7 +33,7 @@ SUBMITTING = {
     ("POST", "/api/sweeps/1/cancel"), ("PATCH", "/api/sweeps/1"),
     ("POST", "/api/runs/1/resume"), ("POST", "/api/runs/1/clone"),
 }  # fmt: skip
-ADMINISTRATION = ("/api/tokens", "/api/audit", "/api/webhooks", "/access")
+ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/audit", "/api/webhooks", "/access")
 ORIGIN = {"Origin": "http://127.0.0.1:8000"}
 
 

@@ -173,6 +173,34 @@ def test_series_are_exported_as_files(data_dir: Path, sqlite: Database, tmp_path
     assert run(data_dir, "export", "1", "train/loss", "-o", "-").output.startswith("step,value\n1,")
 
 
+def test_whole_runs_are_exported_as_one_file_and_imported_again(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+    run(data_dir, "submit", "-", text=json.dumps(BODY))
+    recording = Recording(sqlite, claim(sqlite), width=4)
+    recording.write(25)
+    file = str(tmp_path / "runs.tar")
+    still = run(data_dir, "export", "1", "--archive", file)
+    assert (still.exit_code, "run 1 is running" in still.output) == (1, True), still.output
+    with sqlite.write() as session:
+        lifecycle.finish(session, 1, recording.claim.attempt, "finished")
+    for chosen in (["1"], ["--q", "status=finished"]):
+        done = run(data_dir, "export", *chosen, "--archive", file)
+        assert done.exit_code == 0, done.output
+    assert [path.name for path in tmp_path.glob("*runs.tar*")] == ["runs.tar"]
+    taken = run(data_dir, "import", file)
+    assert taken.exit_code == 0, taken.output
+    assert "run 1 of http://" in taken.output
+    assert "is run 2: http://" in taken.output
+    assert (
+        run(data_dir, "export", "2", "train/loss", "-o", "-").output
+        == run(data_dir, "export", "1", "train/loss", "-o", "-").output
+    )
+    Path(file).write_bytes(Path(file).read_bytes()[:-3000])
+    cut = run(data_dir, "import", file)
+    assert (cut.exit_code, "the archive is refused: it " in cut.output) == (1, True), cut.output
+    for wrong in (["export"], ["export", "1", "--q", "a"], ["export", "x", "--archive", file]):
+        assert run(data_dir, *wrong).exit_code == 2
+
+
 def test_runs_are_compared(data_dir: Path, sqlite: Database) -> None:
     for name in ("best", "direct"):
         run(data_dir, "submit", "-", text=json.dumps(BODY | {"model": {"reparameterization": {"name": name}}}))

@@ -43,6 +43,8 @@ CONTRACT = {
     "/api/sweeps/{sweep_id}/table": "get",
     "/api/sweeps/{sweep_id}/cancel": "post",
     "/api/compare": "get",
+    "/api/exports": "get",
+    "/api/imports": "post",
     "/api/tokens": "get post",
     "/api/tokens/{token_id}": "delete",
     "/api/audit": "get",
@@ -101,8 +103,8 @@ def test_every_answer_has_an_example_or_a_schema(document: dict[str, Any]) -> No
 
 def test_every_body_comes_with_an_example(document: dict[str, Any]) -> None:
     for _, _, operation in operations(document):
-        if "requestBody" not in operation:
-            continue
+        if "application/json" not in operation.get("requestBody", {"content": {}})["content"]:
+            continue  # an archive is no text to show
         text = json.dumps(operation["requestBody"])
         name = text.partition("#/components/schemas/")[2].partition('"')[0]
         assert document["components"]["schemas"][name]["examples"]
