@@ -89,6 +89,22 @@ class Settings(BaseSettings):
     max_queued: int = Field(20_000, ge=1, le=MOST, description="Runs that may wait at the same time.")
     streams_per_token: int = Field(200, ge=1, le=MOST, description="Live streams that one created token may have open.")
     audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")
+    trash_hours: float = Field(
+        24.0, ge=0, le=MOST, description="How long a deleted run can be brought back; the same on every server. "
+        "`0` deletes for good at once.",
+    )  # fmt: skip
+    retention_days: float = Field(
+        0.0, ge=0, le=MOST, description="Runs that ended longer ago go to the trash. `0`, here and below: no limit.",
+    )  # fmt: skip
+    retention_runs: int = Field(
+        0, ge=0, le=MOST, description="Of more ended runs than this the oldest go to the trash.",
+    )  # fmt: skip
+    retention_bytes: int = Field(
+        0, ge=0, le=2**60, description="While all runs occupy more than this, the oldest ended ones go to the trash.",
+    )  # fmt: skip
+    retention_keep_tags: Names = Field(
+        ("keep",), description="Tags, comma separated, letter case ignored: a run with one of them never goes by itself.",
+    )  # fmt: skip
 
     @classmethod
     def from_environment(cls, **options: Any) -> Self:

@@ -19,6 +19,7 @@ from server.runs import lifecycle
 from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from worker.checkpoint_uploads import CheckpointUploads
+from worker.cleaner import Cleaner
 from worker.compactor import Compactor
 from worker.gpus import Booking, default_folder, visible_gpus
 from worker.metrics import LaneCounts
@@ -184,11 +185,12 @@ class Lanes:
         return True
 
     def _start_chores(self) -> None:
-        """What some worker must do for all: find lost runs, compact ended ones."""
+        """What some worker must do for all: find lost runs, compact ended ones; and each for its machine: remove folders."""
         self._reaper.start()
         Compactor(self._database, self.stop).start()
         if self._uploads is not None:
             self._uploads.start()
+        Cleaner(self._database, self.settings.data_dir, self.stop).start()
 
     def _shut_down(self) -> None:
         self.stop.wait()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,6 +19,7 @@ from server.database.connection import Database
 from server.database.fence import LeaseLost, hold
 from server.database.models import Run
 from server.runs import lifecycle
+from server.runs.folders import installation_name, mark
 from server.runs.logs import store_traceback
 from server.settings import Settings, run_folder
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED
@@ -69,6 +71,7 @@ class Supervision:
     def run(self) -> None:
         """Return when the process is gone and the run's row says how it ended."""
         folder = run_folder(self.settings.data_dir, self.claim.run_id)
+        self._mark(folder)
         self._log.start()
         shutil.rmtree(folder / "spool", ignore_errors=True)  # of earlier attempts: this one trains those steps again
         try:
@@ -86,6 +89,12 @@ class Supervision:
             self._store_end(code)
         self._log.finish(wait=EXIT_SECONDS if self.stop.is_set() else 0.0)
         self.publish(self.claim.run_id)
+
+    def _mark(self, folder: Path) -> None:
+        try:
+            mark(folder, installation_name(self.database))
+        except (*DATABASE_AWAY, OSError) as error:  # nothing that the run needs: its folder is known by its checkpoints, too
+            log.warning("the run's folder does not say whose it is: %s", error, extra=self._log_fields)
 
     @property
     def _log_fields(self) -> dict[str, int]:

@@ -13,9 +13,9 @@ MIN_TOKEN_LENGTH = 16
 PUBLIC = ("/healthz", "/login")  # need no token at all
 READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static", "sweeps",
-     "theory", "workers")
+     "theory", "trash", "workers")
 )  # fmt: skip
-READ_API = frozenset(("alerts", "compare", "exports", "figures", "queues", "runs", "sweeps", "workers"))
+READ_API = frozenset(("alerts", "compare", "exports", "figures", "queues", "runs", "sweeps", "trash", "workers"))
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/(runs|sweeps)/[^/]+"

@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
-from server.cli import archives, history, runs, service, sweeps
+from server.cli import archives, history, runs, service, sweeps, trash
 from server.cli.queues import queue
 from server.cli.tokens import token
 from stablessm_core import __version__
 
-SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore, service.doctor)
+SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore)
+CHECKS = (service.retention, service.doctor)
 RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.compare)
 ARCHIVES = (archives.export, archives.import_)
+TRASH = (trash.delete, trash.undelete, trash.trash)
 SWEEPS = (sweeps.sweep, sweeps.sweeps, sweeps.table)
 HISTORY = (history.logs, history.checkpoints)
 
@@ -38,7 +40,7 @@ def main() -> None:
     """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live."""
 
 
-for command in (*SERVICE, *RUNS, *ARCHIVES, *SWEEPS, *HISTORY, token, queue):
+for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, token, queue):
     main.add_command(command)
 
 

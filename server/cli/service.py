@@ -135,6 +135,21 @@ def restore(file: Path, only_verify: bool, **options: Any) -> None:
 @click.command()
 @DATA_DIR
 @DATABASE
+def retention(**options: Any) -> None:
+    """Print which runs the server would move to the trash now, by the STABLESSM_RETENTION_* settings given here; moves none."""
+    from server.cli.terminal import retention_page, show
+    from server.runs.retention import plan
+
+    given = settings(**options)
+    with open_database(given) as database:
+        database.check_schema()
+        with database.read() as session:
+            show(retention_page(list(plan(session, given))))
+
+
+@click.command()
+@DATA_DIR
+@DATABASE
 @BROKER
 @DATA_ROOT
 def doctor(**options: Any) -> None:

@@ -119,10 +119,41 @@ def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
     return table(rows, titles, numbers=("token",)) if rows else "No tokens."
 
 
+def trash_page(trash: dict[str, Any]) -> Group:
+    rows = [
+        [str(run["id"]), run["status"], run["task"], occupied(run["bytes_stored"]), _moment(run["until"]),
+         run["deleted_by"] or "", run["name"] or ""]
+        for run in trash["runs"]
+    ]  # fmt: skip
+    titles = ["run", "status", "task", "occupies", "gone at", "deleted by", "name"]
+    sums = [f"{what}: {trash[key]['runs']:,} runs, {occupied(trash[key]['bytes_stored'])}"
+            for what, key in (("in the trash", "trash"), ("kept", "kept"))]  # fmt: skip
+    return Group(*([table(rows, titles, numbers=("run", "occupies"))] if rows else []), *map(Text, sums))
+
+
+def retention_page(leaving: Sequence[Any]) -> Group:
+    """What retention would move: runs with number, name, end, size and reason."""
+    rows = [[str(run.run_id), occupied(run.bytes_stored), _moment(run.ended_at), run.name or "", run.reason] for run in leaving]
+    titles = ["run", "occupies", "ended", "name", "why"]
+    total = Text(f"{len(leaving):,} runs would go to the trash, {occupied(sum(run.bytes_stored for run in leaving))}")
+    return Group(*([table(rows, titles, numbers=("run", "occupies"))] if rows else []), total)
+
+
+def occupied(size: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
 def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]] = ()) -> Group:
     title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
     lines = [Text.assemble((printable(title), "bold"), "  ", _status(run["status"]), "  ", printable(run["status_reason"]))]
     lines.append(Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)))
+    if "bytes_stored" in run:  # not of an older server
+        lines.append(Text(f"  occupies {occupied(run['bytes_stored'])}"))
     if run["waits_for"]:
         lines.append(Text(printable(f"  waits for {run['waits_for']}")))
     if events:

@@ -32,6 +32,7 @@ from server.http.api import (
     stream,
     sweeps,
     tokens,
+    trash,
     webhooks,
 )
 from server.http.api.deps import known_parameters
@@ -42,6 +43,7 @@ from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
+from server.runs.housekeeping import Housekeeping
 from server.runs.lost_runs import LostRunReaper
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
@@ -79,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
     database = Database(settings.database_url)
     guard(database, SILENCE_SECONDS)
     broadcaster, readiness = Broadcaster(database), service.Readiness()
+    housekeeping = Housekeeping(database, settings)
     listener = ChangeListener(broadcaster, database, settings.broker_url)
     token = _token(settings)
     token_cache = TokenCache(database, token)
@@ -89,12 +92,13 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reaper = _reaper(database, settings, broadcaster, asyncio.get_running_loop())
-        for part in (broadcaster, listener, token_cache, sessions, log, webhook_delivery, reaper):
+        for part in (broadcaster, listener, token_cache, sessions, log, webhook_delivery, reaper, housekeeping):
             part.start()
         yield
         await listener.close()
         await broadcaster.close()
         await asyncio.to_thread(reaper.close)
+        await asyncio.to_thread(housekeeping.close)
         await asyncio.to_thread(webhook_delivery.close)
         await sessions.close()
         await token_cache.close()
@@ -120,7 +124,7 @@ def create_app(settings: Settings) -> FastAPI:
     api = [
         part.router
         for part in (
-            *(runs, history, series, figures, stream, alerts, sweeps, compare, exports),
+            *(runs, trash, history, series, figures, stream, alerts, sweeps, compare, exports),
             *(queues, service, tokens, audit, webhooks),
         )
     ]

@@ -20,13 +20,14 @@ from sqlalchemy.orm import Session
 
 from server.access.audit import Audit
 from server.database.connection import Database
-from server.database.models import STATUSES, AlertRow, Run, Worker
+from server.database.models import NOT_IN_TRASH, STATUSES, AlertRow, Run, Worker
 from server.database.revision import SchemaMismatch, check
 from server.http.request_metrics import RequestMetrics
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.process_metrics import buckets, counter, gauge, gauge_by, histogram, registry
 from server.runs.queues import waiting
+from server.series.alerts import OF_KEPT_RUNS
 from server.settings import Settings
 from stablessm_core import __version__
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
@@ -98,13 +99,13 @@ class InstallationCollector(Collector):
         yield info
 
     def _alerts(self, session: Session) -> Iterator[Metric]:
-        severity_kind = (AlertRow.severity, AlertRow.kind)
-        counts = session.execute(select(*severity_kind, func.count()).group_by(*severity_kind)).all()
+        groups = (AlertRow.severity, AlertRow.kind, OF_KEPT_RUNS.label("kept"))
+        counts = session.execute(select(*groups, func.count()).group_by("kept", *groups[:2])).all()
         severities: dict[str, int] = {"warning": 0, "critical": 0}
-        for severity, _, count in counts:
-            severities[severity] = severities.get(severity, 0) + count
+        for severity, _, kept, count in counts:
+            severities[severity] = severities.get(severity, 0) + (count if kept else 0)
         yield gauge_by("severity", "alerts", "Alerts of the runs that are kept.", severities.items())
-        now = sum(count for _, kind, count in counts if kind == WORKER_LOST.name)
+        now = sum(count for _, kind, _, count in counts if kind == WORKER_LOST.name)
         # a counter never falls: runs that are deleted take their alerts with them
         self._lost, self._lost_now = self._lost + max(0, now - self._lost_now), now
         yield counter("runs_reaped", "Times a run was taken from a worker that was lost.", self._lost)
@@ -129,11 +130,14 @@ class ProcessCollector(Collector):
 
 
 def _runs(session: Session) -> Iterator[Metric]:
-    counts: dict[str, int] = dict(session.execute(select(Run.status, func.count()).group_by(Run.status)).all())
-    yield gauge_by("status", "runs", "Runs by status.", ((status, counts.get(status, 0)) for status in STATUSES))
+    by_status = select(Run.status, func.count()).group_by(Run.status)  # an index answers both
+    counts: dict[str, int] = dict(session.execute(by_status).all())
+    in_trash: dict[str, int] = dict(session.execute(by_status.where(Run.deleted_at.is_not(None))).all())
+    kept = ((status, counts.get(status, 0) - in_trash.get(status, 0)) for status in STATUSES)
+    yield gauge_by("status", "runs", "Runs by status.", kept)
     delay = Run.started_at - Run.created_at
     within = [func.count(case((delay <= bound, 1))) for bound in CLAIM_BUCKETS]
-    total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within)).one()
+    total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within).where(NOT_IN_TRASH)).one()
     meaning = "From submission to first claim, of the runs that are kept."
     yield histogram("claim_delay_seconds", meaning, CLAIM_BUCKETS, [*up_to, begun], max(0.0, total or 0.0))
 

@@ -22,6 +22,8 @@ from server.http.api.series import run_catalogue
 from server.http.api.sweeps import Listed as ListedSweeps
 from server.http.api.sweeps import find_sweep
 from server.http.api.tokens import token_page
+from server.http.api.trash import Cursor as TrashCursor
+from server.http.api.trash import shown_trash
 from server.http.api.webhooks import webhook_page
 from server.http.assets import Assets
 from server.http.gate import COOKIE, Access, client_address, policy_with_inline, session_cookie, set_session
@@ -42,6 +44,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 MAX_FORM_BYTES = 4096
 AUDIT_ROWS = 50
+TRASH_ROWS = 100
 
 
 class Pages:
@@ -116,7 +119,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
             "checkpoints": run_checkpoints(session, run_id, settings),
             "history": run_history(session, run_id),
         }
-    context |= {"small_charts": small_charts(), "series_of": series_of}
+    context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
     if form := _form_in_question(shown, context["series"]["series"]):
         context |= {"form": form, "guarded": MAPS[form["map"]].guarded, "stable_maps": stable_maps(form["time"])}
     title = shown["name"] or f"Run {run_id}"
@@ -193,6 +196,13 @@ def workers(request: Request, database: DatabaseDep, settings: SettingsDep) -> R
     return _pages(request).render(
         "workers.html", title="Workers and queues", json_url="/api/workers", workers=known, queues=queues
     )
+
+
+@router.get("/trash")
+def trash(request: Request, database: DatabaseDep, settings: SettingsDep, cursor: TrashCursor = None) -> Response:
+    with database.read() as session:
+        shown = shown_trash(session, settings, cursor, TRASH_ROWS)
+    return _pages(request).render("trash.html", title="Trash", json_url="/api/trash", trash=shown)
 
 
 @router.get("/theory")

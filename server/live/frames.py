@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, BlockRow, Run, Transition
+from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, Transition
 from server.runs.answers import alert_answer, eta_seconds
 from server.series.encoding import dumps
 from server.series.reading import Layout, Points, StoredEvent, events_after, events_of
@@ -83,9 +83,9 @@ def parse_position(text: str) -> tuple[int, int]:
 
 
 def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[list[EncodedEvent], int] | None:
-    """Events of the numbers after `after`, and the number up to which they go; None if the run does not exist."""
+    """Events of the numbers after `after`, and the number up to which they go; None if there is no such run (any more)."""
     run = session.get(Run, run_id)
-    if run is None:
+    if run is None or run.deleted_at is not None:
         return None
     stored = events_after(session, run_id, after, limit)
     return [_encode(event, run) for event in stored], min(run.seq, after + limit)
@@ -99,7 +99,7 @@ def read_new_events(
     The number of queries does not grow with the number of runs, because this is called several times a second. `layouts` is a
     cache that the caller keeps.
     """
-    newest = dict(session.execute(select(Run.id, Run.seq).where(Run.id.in_(known))).all())
+    newest = dict(session.execute(select(Run.id, Run.seq).where(Run.id.in_(known), NOT_IN_TRASH)).all())
     changed = {run_id: newest.get(run_id) for run_id, seq in known.items() if newest.get(run_id) != seq}
     if not changed:
         return {}
@@ -142,7 +142,7 @@ def _by_run(rows: Iterable[Stored]) -> dict[int, list[Stored]]:
 def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
     """The run's newest number and a status frame of the present state."""
     run = session.get(Run, run_id)
-    if run is None:
+    if run is None or run.deleted_at is not None:
         return None
     status = _status(run, run.seq, run.status, run.status_reason, run.step, run.attempt, None)
     return run.seq, EncodedEvent(run.seq, (Frame("status", status),)).encode(None)

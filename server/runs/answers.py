@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from sqlalchemy import BigInteger, ColumnElement, Row, Text, bindparam, case, cast, func, select
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, Run, Sweep, Worker
+from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep, Worker
 from server.runs.queues import QueueState, all_queues, misfit, queue_states, serves
 from server.runs.submitters import SUBMITTER
 from server.series.forms import CONFIGURED, forms_json
@@ -43,7 +43,7 @@ RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
 )
 _FACTS = (*PLAIN_FIELDS, "gpu", "worker", "user", "steps", "alerts", "sweep_name")
 _RUNS = select(*RUN_COLUMNS)
-_BY_NUMBER = _RUNS.where(_RUN.id == bindparam("run"))
+_BY_NUMBER = _RUNS.where(_RUN.id == bindparam("run"), NOT_IN_TRASH)
 ALERT_FIELDS = (
     "id", "run_id", "seq", "attempt", "kind", "severity", "step", "series", "layer", "eigenvalue", "tensor", "value", "message",
     "created_at",
@@ -58,7 +58,7 @@ def run_row(session: Session, run_id: int) -> Row[Any] | None:
 
 def run_rows(session: Session, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
     """RUN_COLUMNS of the runs for which the conditions hold, oldest first."""
-    return session.execute(_RUNS.where(*conditions).order_by(_RUN.id)).all()
+    return session.execute(_RUNS.where(NOT_IN_TRASH, *conditions).order_by(_RUN.id)).all()
 
 
 def run_answers(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[dict[str, Any]]:

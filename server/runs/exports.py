@@ -14,6 +14,7 @@ from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
 from server.errors import Conflict
 from server.runs.archive import ArchiveWriter
+from server.runs.trash import why_absent
 from stablessm_core import __version__
 
 MAX_RUNS = 500
@@ -43,8 +44,8 @@ def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], s
     for run_id in run_ids:
         with database.read() as session:
             run = session.get(Run, run_id)
-            if run is None:
-                raise LookupError(f"there is no run {run_id}")
+            if run is None or run.deleted_at is not None:
+                raise LookupError(why_absent(run, run_id))
             check_ended([run])
             if run.sweep_id is not None and run.sweep_id not in sweeps:
                 sweep = session.get_one(Sweep, run.sweep_id)

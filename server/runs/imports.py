@@ -23,8 +23,10 @@ from server.database.connection import Database
 from server.database.fence import add_transition
 from server.database.models import FINAL, STATUSES, Base, BlockRow, Run, Sweep
 from server.runs.archive import PART, ArchiveError, blocks_in, read_json, read_parts, verify
-from server.runs.deletion import delete_run
+from server.runs.deletion import purge
 from server.runs.exports import MAX_RUNS, PARTS, RUN_FIELDS, SWEEP_FIELDS, columns_of
+from server.runs.trash import move_to_trash
+from server.series.occupied import recount
 from server.series.reading import Layout, read_series
 from stablessm_core.config import ConfigError, Tag, parse_config
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
@@ -71,7 +73,9 @@ def import_archive(database: Database, file: IO[bytes], *, submitted_by: int | N
 
 def _take_back(database: Database, runs: Sequence[int], sweeps: Sequence[int]) -> None:
     for run_id in runs:
-        delete_run(database, run_id)
+        with database.write() as session:
+            move_to_trash(session, run_id, by="import")
+        purge(database, None, run_id)
     with database.write() as session:
         session.execute(delete(Sweep).where(Sweep.id.in_(sweeps)))
 
@@ -88,6 +92,7 @@ def _store(session: Session, number: int, parts: dict[str, Any], blocks: Iterato
             session.execute(insert(_table(table)), [row | {"run_id": run_id} for row in parts[name]])
     for rows in blocks:
         session.execute(insert(_table(BlockRow)), [row | {"run_id": run_id} for row in rows])
+    recount(session, run_id)
     add_transition(session, run, f"imported: run {number} of {source}")
     try:
         layout = Layout(session, run_id)

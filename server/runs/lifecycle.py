@@ -96,6 +96,8 @@ def submit(
     run = session.scalars(select(Run).where(Run.id == new if new is not None else Run.idempotency_key == idempotency_key)).one()
     if new is not None:
         add_transition(session, run, "submitted")
+    elif run.deleted_at is not None:
+        raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is in the trash")
     elif run.config != values["config"]:
         raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is configured differently")
     return run
@@ -130,6 +132,7 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
     run.started_at = run.started_at or time.time()
     run.worker, run.host = owner, owner.rsplit(":", 2)[0]  # host:pid:start
     run.gpu_name = next(iter(capabilities.get("gpus", ())), None) if run.config["train"]["device"] != "cpu" else None
+    run.deleted_at = run.deleted_by = None  # an older program may have resumed a run of the trash
     run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")
     add_transition(session, run, run.status_reason, truncated_from=done + 1 if cut else None)
     return Claim(run.id, run.attempt, dict(run.config), checkpoints)
@@ -275,6 +278,6 @@ def _get(session: Session, run_id: int) -> Run:
     run = session.scalars(
         select(Run).where(Run.id == run_id).with_for_update().execution_options(populate_existing=True)
     ).one_or_none()
-    if run is None:
-        raise LookupError(f"there is no run {run_id}")
+    if run is None or run.deleted_at is not None:
+        raise LookupError(f"there is no run {run_id}" if run is None else f"run {run_id} is in the trash")
     return run

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
-from server.database.models import STATUSES, Run
+from server.database.models import NOT_IN_TRASH, STATUSES, Run
 from server.runs.filter_fields import Field, field
 from server.runs.filter_syntax import FilterError
 from server.runs.filters import has_tag, parse_filter
@@ -74,7 +74,7 @@ def _page(
     if cursor is not None:
         conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))
     # numbers first: sorting whole runs, or the answers made of them, would cost several times as much
-    chosen = select(Run.id, _column(key).label("key")).where(*conditions)
+    chosen = select(Run.id, _column(key).label("key")).where(NOT_IN_TRASH, *conditions)
     page = chosen.order_by(*_order(key, Run.id, _column(key), descending)).limit(limit + 1).subquery()
     table = Run.__table__ if columns else Run  # what is not mapped to objects costs half
     wanted = select(*(columns or (Run,)), page.c.key).join_from(table, page, page.c.id == Run.__table__.c.id)
@@ -104,7 +104,7 @@ def chosen_runs(
 
     Raises LookupError for a number that does not exist, FilterError, ValueError when there are more than `limit`.
     """
-    conditions: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = [NOT_IN_TRASH]
     if ids is not None:
         conditions.append(Run.id.in_(ids))
     if sweep is not None:

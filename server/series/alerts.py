@@ -10,9 +10,11 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
-from server.database.models import AlertRow, Transition
+from server.database.models import AlertRow, Run, Transition
 from stablessm_core.nonfinite import as_text
 from stablessm_core.telemetry.detectors import KINDS, Alert
+
+OF_KEPT_RUNS = AlertRow.run_id.not_in(select(Run.id).where(Run.deleted_at.is_not(None)))  # none of the trash
 
 
 def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:

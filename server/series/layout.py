@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import Row, Select, bindparam, select
 from sqlalchemy.orm import Session
 
-from server.database.models import Run, SeriesRow
+from server.database.models import NOT_IN_TRASH, Run, SeriesRow
 from server.series.forms import MISSING, form_data, readable_form
 from stablessm_core.forms import Form
 
@@ -20,7 +20,7 @@ _LAYOUT: Select[Any] = (
         _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived, _SERIES.c.form, MISSING.label("missing"),
     )
     .select_from(_RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id))
-    .where(_RUN.c.id == bindparam("run"))
+    .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
     .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
 )  # fmt: skip
 

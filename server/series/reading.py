@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, SeriesRow, Transition
 from server.database.payloads import DamagedPayload, stored_numbers, stored_pieces
 from server.series.forms import MISSING, form_data, readable_form
 from server.series.layout import Layout as Layout
@@ -63,7 +63,7 @@ _CATALOGUE = (
         _SERIES.c.form, MISSING.label("missing"), _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
     )
     .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
-    .where(_RUN.c.id == bindparam("run"))
+    .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
     .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from stablessm_core.client import archives, frames, live, numbers, past, service
 from stablessm_core.client import runs as _runs  # in the class these names are methods
 from stablessm_core.client import sweeps as _sweeps
+from stablessm_core.client import trash as _trash
 from stablessm_core.client.connection import ApiError, Connection, find_server
 from stablessm_core.client.frames import PandasMissing
 from stablessm_core.client.live import FINAL, LiveEvent
@@ -33,7 +34,6 @@ class Client(Connection):
     run = _runs.run
     runs = _runs.runs
     update = _runs.update
-    delete = _runs.delete
     cancel = _runs.cancel
     resume = _runs.resume
     clone = _runs.clone
@@ -46,6 +46,11 @@ class Client(Connection):
 
     export_archive = archives.export_archive
     import_archive = archives.import_archive
+    delete = _trash.delete
+    undelete = _trash.undelete
+    delete_for_good = _trash.delete_for_good
+    trash = _trash.trash
+    occupied = _trash.occupied
 
     submit_sweep = _sweeps.submit_sweep
     sweep = _sweeps.sweep

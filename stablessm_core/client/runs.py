@@ -39,11 +39,6 @@ def update(self: Connection, run_id: int, **changes: Any) -> dict[str, Any]:
     return changed
 
 
-def delete(self: Connection, run_id: int) -> None:
-    """Delete an ended run."""
-    self.send("DELETE", f"/api/runs/{run_id}")
-
-
 def cancel(self: Connection, run_id: int) -> dict[str, Any]:
     """A queued run ends at once, a running one within seconds."""
     changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/cancel")

@@ -61,6 +61,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
     config = RunConfig.model_validate({"task": {"name": "digits"}, "tags": [EVIL[:50]]}).model_dump(mode="json")
     run: dict[str, Any] = {
         "id": 7,
+        "bytes_stored": 1_234_567,
         "url": "/runs/7",
         "name": EVIL,
         "tags": [EVIL],
@@ -145,7 +146,12 @@ PAST: dict[str, Any] = {
     ],
 }  # fmt: skip
 
-CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of}
+CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of, "trash_hours": 24.0}
+OCCUPIED = {"runs": 3, "bytes_stored": 10_000_000}
+TRASHED = {
+    "id": 9, "name": EVIL, "tags": [EVIL], "status": "finished", "task": "digits", "bytes_stored": 12_345, "deleted_at": 1.0,
+    "deleted_by": EVIL, "until": 2.0,
+}  # fmt: skip
 GROUP = {
     "key": {"optimizer.lr": 0.1},
     "runs": [7],
@@ -217,6 +223,7 @@ def page(name: str) -> Tags:
             ],
         },
         "alerts.html": {"alerts": {"alerts": [ALERT]}},
+        "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
         "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}, "maps": MAPS.values()},
         "login.html": {"error": EVIL, "next": EVIL},
         "error.html": {"error": {"code": "not_found", "message": EVIL, "field": EVIL, "allowed": EVIL}},
@@ -233,6 +240,7 @@ PAGES = [
     "new.html",
     "workers.html",
     "alerts.html",
+    "trash.html",
     "theory.html",
     "login.html",
     "error.html",

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, Run
+from server.database.models import NOT_IN_TRASH, AlertRow, Run
 from server.http.api.deps import DatabaseDep, PrincipalDep
 from server.http.api.runs import absent, refused_filter
 from server.http.schemas.runs import MAX_ID, AlertList, RunId
@@ -18,6 +18,7 @@ from server.runs.answers import ALERT_FIELDS, ALERTS
 from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.filters import parse_filter
 from server.runs.submitters import mine
+from server.series.alerts import OF_KEPT_RUNS
 from server.series.encoding import json_response
 
 router = APIRouter(prefix="/api", tags=["alerts"])
@@ -29,8 +30,8 @@ Severity = Annotated[Literal["warning", "critical"] | None, Query(description="O
 def run_alerts(session: Session, run_id: int, *, since: int = 0, limit: int = 1000) -> dict[str, Any]:
     """The run's alerts, oldest first. Raises NotFound."""
     found = _answers(session, ALERTS.where(AlertRow.run_id == run_id, AlertRow.id > since).order_by(AlertRow.id).limit(limit))
-    if not found and session.scalar(select(Run.id).where(Run.id == run_id)) is None:
-        raise absent(run_id)
+    if session.scalar(select(Run.id).where(Run.id == run_id, NOT_IN_TRASH)) is None:
+        raise absent(session, run_id)
     return {"alerts": found, "next_cursor": None}
 
 
@@ -39,7 +40,7 @@ def all_alerts(
     of_runs: Sequence[ColumnElement[bool]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Alerts of all runs, or of those for which the conditions hold, after number `since` and before `cursor`, newest first."""
-    chosen = ALERTS.where(AlertRow.id > since)
+    chosen = ALERTS.where(AlertRow.id > since, OF_KEPT_RUNS)
     if of_runs:
         chosen = chosen.where(AlertRow.run_id.in_(select(Run.id).where(*of_runs)))
     if cursor is not None:

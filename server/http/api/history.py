@@ -12,10 +12,10 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from sqlalchemy.orm import Session
 
 from server.checkpoint_store import StoreError
-from server.database.models import CheckpointRow, Run
+from server.database.models import CheckpointRow
 from server.errors import Conflict, NotFound, Unavailable
 from server.http.api.deps import DatabaseDep, SettingsDep
-from server.http.api.runs import absent
+from server.http.api.runs import find_run
 from server.http.schemas.history import CheckpointList, HistoryAnswer, LogAnswer, Step
 from server.http.schemas.runs import MAX_ID, RunId
 from server.runs import checkpoints, history, logs
@@ -135,10 +135,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _status(session: Session, run_id: int) -> str:
-    run = session.get(Run, run_id)
-    if run is None:
-        raise absent(run_id)
-    return run.status
+    return find_run(session, run_id).status
 
 
 def _plain(found: dict[str, Any]) -> str:

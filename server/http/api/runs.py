@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -20,29 +18,31 @@ from server.http.schemas.queues import Placed, columns
 from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, RunPatch
 from server.runs import lifecycle
 from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
-from server.runs.deletion import delete_run
 from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
 from server.runs.submission import submit_run
 from server.runs.submitters import mine
+from server.runs.trash import why_absent
 from server.runs.worker_wakeups import wake_workers
 from server.series.encoding import dumps, json_response
-from server.settings import Settings, run_folder
+from server.settings import Settings
 from stablessm_core.config import RunConfig, parse_config, with_settings
 
-log = logging.getLogger("stablessm.server")
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 
 def find_run(session: Session, run_id: int) -> Run:
+    """Raises NotFound, of a run in the trash too."""
     run = session.get(Run, run_id)
-    if run is None:
-        raise absent(run_id)
+    if run is None or run.deleted_at is not None:
+        raise absent(session, run_id)
     return run
 
 
-def absent(run_id: int) -> NotFound:
-    return NotFound(f"there is no run {run_id}", field="run_id")
+def absent(session: Session, run_id: int) -> NotFound:
+    run = session.get(Run, run_id)
+    allowed = None if run is None else f"POST /api/runs/{run_id}/restore brings it back"
+    return NotFound(why_absent(run, run_id), field="run_id", allowed=allowed)
 
 
 def run_shown(session: Session, run_id: int, lease_seconds: float) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def run_shown(session: Session, run_id: int, lease_seconds: float) -> dict[str, 
 def _row(session: Session, run_id: int) -> Row[Any]:
     row = run_row(session, run_id)
     if row is None:
-        raise absent(run_id)
+        raise absent(session, run_id)
     return row
 
 
@@ -162,25 +162,6 @@ def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: Sett
     if place:
         wake_workers(settings.broker_url)  # it may fit a worker now that had nothing to do
     return _written(request, database, run_id)
-
-
-@router.delete("/{run_id}", status_code=204)
-def delete(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> None:
-    """Delete a run that has ended, with everything recorded of it; checkpoints on other machines stay where they are."""
-    with database.read() as session:
-        find_run(session, run_id)
-    try:
-        delete_run(database, run_id)
-    except lifecycle.NotAllowed as error:
-        raise Conflict(str(error), field="status", allowed="cancel it first") from None
-    except LookupError:
-        pass  # somebody else was faster
-    try:
-        shutil.rmtree(run_folder(settings.data_dir, run_id))
-    except FileNotFoundError:
-        pass  # it left nothing here
-    except OSError as error:
-        log.warning("the run is deleted, its folder is not: %s", error, extra={"run": run_id})
 
 
 @router.post("/{run_id}/cancel", response_model=RunAnswer)

@@ -39,7 +39,7 @@ def run_catalogue(session: Session, run_id: int) -> dict[str, Any]:
     try:
         seq, known = reading.catalogue_at(session, run_id)
     except LookupError:
-        raise absent(run_id) from None
+        raise absent(session, run_id) from None
     return {"run_id": run_id, "seq": seq, "series": [{k: v for k, v in vars(info).items() if k != "group"} for info in known]}
 
 
@@ -105,7 +105,7 @@ def find_layout(session: Session, run_id: int) -> reading.Layout:
     try:
         return reading.Layout(session, run_id)
     except LookupError:
-        raise absent(run_id) from None
+        raise absent(session, run_id) from None
 
 
 def read_one(

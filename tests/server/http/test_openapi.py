@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = {
     "/api/runs": "get post",
     "/api/runs/{run_id}": "get patch delete",
+    "/api/runs/{run_id}/restore": "post",
+    "/api/trash": "get",
+    "/api/trash/{run_id}": "delete",
     "/api/runs/{run_id}/cancel": "post",
     "/api/runs/{run_id}/resume": "post",
     "/api/runs/{run_id}/clone": "post",

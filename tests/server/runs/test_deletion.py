@@ -1,17 +1,24 @@
-"""A run of any length is deleted in small pieces; whoever comes in between finds nothing half."""
+"""A run of any length is purged in small pieces; whoever comes in between finds nothing half."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import event, func, select, text
 
 from server.database.connection import Database
-from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
-from server.runs import deletion, lifecycle
+from server.database.models import AlertRow, BlockRow, CheckpointRow, DeletedRun, Run, SeriesRow, Transition
+from server.runs import deletion, lifecycle, trash
 from server.series.recording import store_checkpoint
-from tests.server.recording import Recording, claim, claimed, nonfinite
+from server.settings import Settings
+from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
+
+
+@pytest.fixture
+def settings(database: Database, tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / "state", database_url=database.url)
 
 
 def ended(database: Database, flushes: int = 30) -> Recording:
@@ -20,9 +27,25 @@ def ended(database: Database, flushes: int = 30) -> Recording:
         recording.write(2, [nonfinite(step=i)])
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     with database.write() as session:
-        store_checkpoint(session, run_id, attempt, 20, "x", "0" * 64)
+        store_checkpoint(session, run_id, attempt, 2, "x", "0" * 64)
         lifecycle.finish(session, run_id, attempt, "failed")
     return recording
+
+
+def trashed(database: Database, flushes: int = 30) -> int:
+    run_id = ended(database, flushes).claim.run_id
+    with database.write() as session:
+        trash.move_to_trash(session, run_id, by="tester")
+    return run_id
+
+
+def resumed_by_an_older_program(database: Database, run_id: int) -> None:
+    with database.engine.begin() as connection:
+        resume = "UPDATE runs SET status = 'queued', seq = seq + 1, finished_at = NULL WHERE id = :run"
+        connection.execute(text(resume), {"run": run_id})
+        event = ("INSERT INTO transitions (run_id, seq, status, reason, attempt, step, at) "
+                 "SELECT id, seq, status, 'resumed', attempt, step, 1.0 FROM runs WHERE id = :run")  # fmt: skip
+        connection.execute(text(event), {"run": run_id})
 
 
 def rows(database: Database, run_id: int) -> dict[str, int]:
@@ -32,10 +55,10 @@ def rows(database: Database, run_id: int) -> dict[str, int]:
 
 
 def test_no_statement_deletes_more_than_a_piece_and_only_this_run_goes(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion, "ROWS", 7)
-    run_id, other = ended(database).claim.run_id, ended(database).claim.run_id
+    run_id, other = trashed(database), trashed(database)
     kept, deleted = rows(database, other), []
 
     def note(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
@@ -47,7 +70,7 @@ def test_no_statement_deletes_more_than_a_piece_and_only_this_run_goes(
                 assert session.scalar(select(func.count()).where(CheckpointRow.run_id == run_id)) == 0
 
     event.listen(database.engine, "after_cursor_execute", note)
-    deletion.delete_run(database, run_id)
+    assert deletion.purge(database, settings, run_id)
     event.remove(database.engine, "after_cursor_execute", note)
     assert deleted[-1] == -1
     assert max(deleted) <= 7
@@ -56,30 +79,59 @@ def test_no_statement_deletes_more_than_a_piece_and_only_this_run_goes(
     assert rows(database, other) == kept
     with database.read() as session:
         assert session.scalars(select(Run.id)).all() == [other]
+        assert [(row.run_id, row.files) for row in session.scalars(select(DeletedRun))] == [(run_id, [["x", "0" * 64]])]
+    assert not deletion.purge(database, settings, run_id), "it is gone already"
 
 
-def test_a_resume_in_between_begins_anew(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_that_is_cut_short_goes_on_and_cannot_be_undone(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = trashed(database)
+
+    def away(_settings: Settings, _run_id: int) -> None:
+        raise OSError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "remove_stored", away)
+        with pytest.raises(OSError, match="store"):
+            deletion.purge(database, settings, run_id)
+    with database.write() as session:
+        with pytest.raises(lifecycle.NotAllowed, match="is being deleted for good"):
+            trash.take_out(session, run_id, by="tester")
+        assert trash.due(session, 24.0, 10) == [run_id], "whatever its age"
+    assert deletion.purge(database, settings, run_id)
+
+
+def test_a_resume_by_an_older_program_in_between_begins_anew(
+    database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deletion, "ROWS", 7)
-    run_id = ended(database).claim.run_id
-    pieces = deletion._piece
+    run_id, pieces = trashed(database), deletion._piece
 
-    def resumed_after_the_first(database: Database, run_id: int) -> bool:
+    def resumed_after_the_first(database: Database, run_id: int) -> bool | None:
         more = pieces(database, run_id)
-        with database.write() as session:
-            lifecycle.resume_run(session, run_id)
+        if more and run_of(database, run_id).status != "queued":
+            resumed_by_an_older_program(database, run_id)
         return more
 
     monkeypatch.setattr(deletion, "_piece", resumed_after_the_first)
-    with pytest.raises((lifecycle.NotAllowed, LookupError), match=f"run {run_id} is queued"):
-        deletion.delete_run(database, run_id)
+    assert not deletion.purge(database, settings, run_id)
+    assert run_of(database, run_id).deleted_at is None
     again = claim(database)
     assert (again.run_id, again.checkpoint) == (run_id, None)
     assert rows(database, run_id)["blocks"] == 0
+    with database.write() as session:
+        lifecycle.finish(session, run_id, again.attempt, "finished")
+    with database.write() as session:
+        trash.move_to_trash(session, run_id, by="tester")
+    with database.write() as session:
+        trash.take_out(session, run_id, by="tester")  # what the first purge left does not stand in the way
 
 
-def test_only_ended_runs_are_deleted(database: Database) -> None:
-    run_id = claimed(database).run_id
-    with pytest.raises(lifecycle.NotAllowed, match=f"run {run_id} is running"):
-        deletion.delete_run(database, run_id)
-    with pytest.raises(LookupError, match="there is no run 99"):
-        deletion.delete_run(database, 99)
+def test_what_an_older_program_resumed_from_the_trash_stays_when_it_ends(database: Database, settings: Settings) -> None:
+    run_id = trashed(database, 1)
+    resumed_by_an_older_program(database, run_id)
+    with database.engine.begin() as connection:  # and trained by an older worker
+        connection.execute(text("UPDATE runs SET status = 'finished' WHERE id = :run"), {"run": run_id})
+    assert not deletion.purge(database, settings, run_id)
+    assert run_of(database, run_id).deleted_at is None
