@@ -41,7 +41,8 @@ class Monitor:
             ratio, state = columns[names.layer_series(layer.index, "grad_over_weight")], columns[f"state/{layer.index}"]
             values = (Values(x) for x in (ratio, recorded["weight"], of["boundary_distance"], state))
             layers.append(LayerRows(layer.index, layer.path, *values))
-        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns["norms"], layers), derived
+        batch = columns[names.BATCH_NONFINITE][:, 0] if names.BATCH_NONFINITE in columns else None
+        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns["norms"], layers, batch), derived
 
     def _wide(self, layer: LayerForm, columns: Mapping[str, np.ndarray]) -> LayerRows:
         def of(kind: str) -> np.ndarray:

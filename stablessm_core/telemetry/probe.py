@@ -7,6 +7,7 @@ device work on tensors, so it can be compiled or captured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -68,11 +69,15 @@ class Probe:
         self._wide_at = [at[id(layer.watched.weight)] for layer in self._wide]
         self._narrow_weights: list[Tensor] = [layer.watched.weight for layer in self._narrow]
         self._log_dts: list[Tensor] = [layer.watched.log_dt for layer in self._narrow if layer.watched.log_dt is not None]
+        self._nothing: Tensor
+        self._codes: list[Tensor]
+        self._nothing, *self._codes = torch.arange(3.0, device=self._values.device).view(3, 1)  # of no, input, target
         self.layout = self._layout()
         self.catalogue = self._catalogue()
 
     def _catalogue(self) -> list[names.SeriesSpec]:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
+        catalogue.append(names.scalar(names.BATCH_NONFINITE, names.BATCH))
         for layer in self.layers:
             form = layer.watched.form
             catalogue += (
@@ -84,6 +89,7 @@ class Probe:
 
     def _layout(self) -> list[tuple[str, int]]:
         layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self._parameters)), (names.GRAD_NORM, 1)]
+        layout.append((names.BATCH_NONFINITE, 1))
         layout += [(names.layer_series(layer.index, "grad_over_weight"), layer.width) for layer in self._narrow]
         layout += [(names.layer_series(layer.index, "weight"), layer.width) for layer in self._narrow]
         layout += [
@@ -122,11 +128,17 @@ class Probe:
 
     @torch.no_grad()
     def row(
-        self, weights: Weights, loss: Tensor, lr: Tensor, gradients: Sequence[Tensor], states: Sequence[Tensor]
+        self,
+        weights: Weights,
+        loss: Tensor,
+        lr: Tensor,
+        gradients: Sequence[Tensor],
+        states: Sequence[Tensor],
+        batch: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
         """One row, float32 (columns,), and the global L2 norm of the gradient, float64 (). Never waits for the device.
 
-        loss (), lr (1,), `gradients()` and `states()` of the step that began with `weights`.
+        loss (), lr (1,), `gradients()` and `states()` of the step that began with `weights`; batch: its input and its target.
         """
         if self._small:
             torch._foreach_copy_(self._copies, [gradients[i] for i in self._small])
@@ -139,7 +151,7 @@ class Probe:
         grad_norm = torch.linalg.vector_norm(norms)
         # one dtype in each cat: of several it copies piece by piece
         parts = [loss.detach().reshape(1).float(), lr.float(), weights.norms.float()]
-        parts.append(torch.cat([largest, grad_norm.reshape(1)]).float())
+        parts += [torch.cat([largest, grad_norm.reshape(1)]).float(), self._nonfinite(batch)]
         if weights.narrow is not None:
             gradient = torch.cat([gradients[i] for i in self._narrow_at])
             parts += [(gradient / weights.narrow).abs_(), weights.narrow]  # the same bits as |grad| / |w|
@@ -151,6 +163,14 @@ class Probe:
         ):
             parts += _summary(distance, w, log_dt, gradients[i], state)
         return torch.cat(parts), grad_norm
+
+    def _nonfinite(self, batch: Sequence[Tensor]) -> Tensor:
+        """(1,): the sum of the codes of what is not finite. Integers always are; the largest magnitude tells of all numbers."""
+        codes = [(code, t) for code, t in zip(self._codes, batch, strict=False) if t.is_floating_point() or t.is_complex()]
+        if not codes:
+            return self._nothing
+        bad = [torch.where(torch.linalg.vector_norm(t, math.inf).isfinite(), self._nothing, code) for code, t in codes]
+        return bad[0] if len(bad) == 1 else bad[0] + bad[1]
 
 
 def _chunks(tensor: Tensor) -> int:

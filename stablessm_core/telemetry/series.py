@@ -1,7 +1,8 @@
 """The catalogue of series: every name, unit and meaning, once. No other file spells a series name.
 
 A *group* of series is recorded together: its columns share steps and travel in the same blocks. `scalars` holds the width-1
-series of every step, `ssm/{layer}` the per-eigenvalue ones of a layer, `eval` what comes at its own pace.
+series of every step, `batch` what is known of its batch, `ssm/{layer}` the per-eigenvalue ones of a layer, `eval` what comes at
+its own pace.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from stablessm_core.forms import DERIVED, Form
 TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
 STEP_TIME = "train/step_seconds"
+BATCH_NONFINITE = "train/batch_nonfinite"
 LR = "optim/lr"
 GRAD_NORM = "optim/grad_norm"
 EVAL_LOSS = "eval/loss"
@@ -22,6 +24,7 @@ GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
+BATCH = "batch"  # apart from the scalars, whose columns are fixed in runs that began without it
 # the numbers of a run's result
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
@@ -56,6 +59,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     TRAIN_LOSS: ("", "Training loss of the step."),
     TRAIN_RATE: ("1/s", "Sequence steps (tokens) trained per second, over the last flush."),
     STEP_TIME: ("s", "Wall time per training step, over the last flush."),
+    BATCH_NONFINITE: ("", "What of the step's batch was not finite: 0 nothing, 1 the input, 2 the target, 3 both."),
     LR: ("", "Learning rate of the step."),
     GRAD_NORM: ("", "Global L2 norm of the gradient, before clipping."),
     EVAL_LOSS: ("", "Mean loss on the evaluation split."),

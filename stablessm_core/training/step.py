@@ -81,7 +81,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def _record(self, weights: Weights, loss: Tensor, gradients: Sequence[Tensor], states: Sequence[Tensor]) -> Tensor:
-        row, norm = self.probe.row(weights, loss, self.optimizer.rates[-1:], gradients, states)
+        row, norm = self.probe.row(weights, loss, self.optimizer.rates[-1:], gradients, states, (self.x, self.y))
         self.ring.write(row)
         return norm
 

@@ -1,8 +1,8 @@
 """The training loop: one run from its configuration to its outcome, straight down the page.
 
 Steps are numbered 1..N. In step s the row recorded belongs to the forward and backward pass of s, before its update.
-A step with a non-finite loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". The host learns of it
-from the recorder, at most one flush later, or before the next evaluation or checkpoint; steps trained in between are not
+A step with a non-finite batch, loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". The host learns
+of it from the recorder, at most one flush later, or before the next evaluation or checkpoint; steps trained in between are not
 recorded and change nothing that lasts, so what is stored of a run never depends on when a flush happened to be.
 """
 

@@ -35,7 +35,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
                     return found
         return at_tensor(KIND, rows, row, tensors[0] + ".grad", float(norms[row, bad[0]]), more)
 
-    yield Condition(None, ~np.isfinite(norms).all(axis=1), alert)
+    yield Condition(None, ~np.isfinite(norms).all(axis=1) & rows.finite_batch, alert)
 
 
 KIND = AlertKind(

@@ -17,7 +17,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:  # noqa: ARG001
         step = rows.first_step + row
         return KIND.alert(step=step, message=f"loss is {value}", series=names.TRAIN_LOSS, tensor="loss", value=value)
 
-    yield Condition(None, ~np.isfinite(rows.loss), alert)
+    yield Condition(None, ~np.isfinite(rows.loss) & rows.finite_batch, alert)
 
 
 KIND = AlertKind(

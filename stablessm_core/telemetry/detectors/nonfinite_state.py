@@ -23,7 +23,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:  # noqa: ARG001
     holds = np.zeros(len(rows.loss), bool)
     for layer in rows.layers:
         holds |= ~np.isfinite(layer.state.values).all(axis=1)
-    yield Condition(None, holds, alert)
+    yield Condition(None, holds & rows.finite_batch, alert)
 
 
 KIND = AlertKind(

@@ -10,6 +10,7 @@ from stablessm_core.telemetry.detectors import (
     dead_eigenvalues,
     grad_over_weight,
     no_progress,
+    nonfinite_batch,
     nonfinite_gradient,
     nonfinite_loss,
     nonfinite_state,
@@ -22,6 +23,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         nonfinite_weight.KIND,
+        nonfinite_batch.KIND,
         nonfinite_state.KIND,
         nonfinite_loss.KIND,
         nonfinite_gradient.KIND,

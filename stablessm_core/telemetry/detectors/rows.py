@@ -47,13 +47,20 @@ class LayerRows:
 class Rows:
     """Consecutive training steps from `first_step` on.
 
-    `norms` is (rows, 2 x parameters): the norms of all weights, then those of all gradients.
+    `norms` is (rows, 2 x parameters): the norms of all weights, then those of all gradients. `batch`, (rows,), says what of the
+    batch was not finite, as the series does; None where that was not recorded.
     """
 
     first_step: int
     loss: np.ndarray
     norms: np.ndarray
     layers: list[LayerRows]
+    batch: np.ndarray | None = None
+
+    @property
+    def finite_batch(self) -> np.ndarray:
+        """(rows,): what is not finite in such a row is not the data's doing."""
+        return np.ones(len(self.loss), bool) if self.batch is None else self.batch == 0
 
     @property
     def weight_norms(self) -> np.ndarray:
@@ -65,4 +72,5 @@ class Rows:
 
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
-        return Rows(self.first_step, self.loss[:count], self.norms[:count], [layer.cut(count) for layer in self.layers])
+        layers, batch = [layer.cut(count) for layer in self.layers], None if self.batch is None else self.batch[:count]
+        return Rows(self.first_step, self.loss[:count], self.norms[:count], layers, batch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -238,3 +240,14 @@ def test_every_kind_is_explained_and_every_setting_is_a_field_of_the_configurati
     assert {name for name, kind in KINDS.items() if kind.detect is None} == {
         "no_progress", "rolled_back", "worker_lost", "trainer_crashed", "spool_full"
     }  # fmt: skip
+
+
+def test_a_nonfinite_batch_is_blamed_instead_of_what_it_made_nonfinite() -> None:
+    history = History()
+    history.loss[20] = history.norms[20, 3] = history.state[0, 20, 4] = np.nan
+    flags = np.zeros(STEPS, np.float32)
+    flags[20] = 3
+    blamed = Detectors(PARAMETERS).scan(replace(history.rows(0, STEPS), batch=flags))
+    assert [(a.kind, a.step, a.tensor, a.eigenvalue) for a in blamed] == [("nonfinite_batch", 21, "batch.x", None)]
+    assert "input and target of step 21" in blamed[0].message
+    assert "nonfinite_state" in {a.kind for a in Detectors(PARAMETERS).scan(history.rows(0, STEPS))}

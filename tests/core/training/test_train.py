@@ -20,6 +20,7 @@ from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink
+from stablessm_core.training import train as train_module
 from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint
 from stablessm_core.training.train import Outcome, pick_device, train
 
@@ -370,3 +371,32 @@ def test_on_a_gpu_no_step_waits_for_the_device_and_a_resumed_run_has_the_same_bi
     go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     assert np.array_equal(losses(straight), losses(both))
     assert len(losses(straight)) == 200
+
+
+@pytest.mark.parametrize(("which", "tensor"), [("x", "batch.x"), ("y", "batch.y")])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_a_bad_batch_is_blamed_itself_and_no_eigenvalue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, tensor: str, bad: float
+) -> None:
+    def get_damaged(*given: Any) -> Any:
+        task = get_task(*given)
+        whole = task.batch
+
+        def batch(step: int, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            pair = dict(zip("xy", (t.clone() for t in whole(step, *rest)), strict=True))
+            if step == 20:
+                pair[which].view(-1)[7] = bad
+            return pair["x"], pair["y"]
+
+        monkeypatch.setattr(task, "batch", batch)
+        return task
+
+    monkeypatch.setattr(train_module, "get_task", get_damaged)
+    outcome, sink = go(small(), tmp_path)
+    assert (outcome.status, outcome.step) == ("diverged", 20)
+    code = {"x": 1.0, "y": 2.0}[which]
+    assert outcome.divergence == {"step": 20, "layer": None, "eigenvalue": None, "tensor": tensor, "value": str(code)}
+    assert [(alert.kind, alert.step) for alert in sink.alerts] == [("nonfinite_batch", 20)]
+    steps, flags = sink.series(names.BATCH_NONFINITE)
+    assert steps.tolist() == list(range(1, 21))
+    assert flags[:, 0].tolist() == [0.0] * 19 + [code]
