@@ -136,10 +136,16 @@ def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: 
     loss = trace(page, "loss", "train")
     assert loss["x"][0] == 1
     assert loss["x"] == sorted(set(loss["x"]))
+    page.locator("#log").scroll_into_view_if_needed()
+    page.locator("[data-log-text]", has_text="training on").wait_for()
     with installation.client() as client:
         client.post("/api/runs/1/cancel").raise_for_status()
         last = installation.wait_for_end(client, 1)["step"]
     page.locator('[data-status="cancelled"]').first.wait_for()
+    page.locator("[data-log-text]", has_text="training ended: cancelled").wait_for()  # the page goes on reading to its last words
+    page.locator("[data-timeline] li", has_text="cancel requested").wait_for()
+    page.locator(f'[data-part="checkpoints"] a[href$="/checkpoints/{last}"]').wait_for()
+    page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
     drawn_step(page, last)
 
 
