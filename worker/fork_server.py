@@ -102,7 +102,7 @@ class ForkServer:
             last_output = _tail(output.fileno())
             pipe.close()
             output.close()
-            if isinstance(error, EOFError | BrokenPipeError):
+            if isinstance(error, EOFError | ConnectionError):
                 raise ServerGone(last_output or self._last_output()) from error
             raise
         return TrainingProcess(pid, pipe, output)

@@ -20,6 +20,7 @@ from worker.pipe import Message
 from worker.training_process import Place, TrainingProcess, spawn
 
 LATER_SECONDS = 2.0  # a run's first seconds are not shared with the import of the next process, where it is spawned
+COLD_SECONDS = 0.02  # between two looks at what starts
 MOST_DEATHS = 3  # of fork servers without a training process that became warm
 RETRY_SECONDS = (1.0, 5.0, 30.0)
 GPU_SECONDS = 2.0  # between two looks for a GPU that another worker has given back
@@ -193,7 +194,7 @@ class ProcessPool(threading.Thread):
     def _pause(self) -> float:
         now = time.monotonic()
         if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self.lanes):
-            return 0.05
+            return COLD_SECONDS
         return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.process is None)])
 
     def _end(self, process: TrainingProcess) -> None:

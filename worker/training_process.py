@@ -49,7 +49,10 @@ class TrainingProcess:
         return self.capabilities is not None
 
     def alive(self) -> bool:
-        return self._ended is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        try:
+            return self._ended is None and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # another thread has just taken its exit code
+            return False
 
     def start_run(self, order: Message, log: Path) -> None:
         """Give it its run; from now on it writes to the run's log. Raises OSError if it is gone."""
