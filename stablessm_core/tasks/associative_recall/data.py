@@ -18,9 +18,15 @@ EVALUATION_TOKENS = 1 << 22  # very long sequences are evaluated on fewer of the
 class AssociativeRecallTask(Task):
     """k v k v ... => q v(q): a fresh map from keys to values per sequence, length/2 pairs drawn with replacement.
 
+    The query is drawn among the distinct keys that are present, each as likely as the other, however often it stands there.
     Tokens 0 .. K-1 are keys, K .. V-3 values (K the smaller half of V - 2), V-2 the prefix "=>" before the query, V-1 a
     no-op that the task does not use. Inputs have length + 2 tokens; every next token trains, only the last one, the answer,
-    is evaluated. Every training batch is new.
+    is evaluated. Every training batch is new, or with `train_sequences` one of a fixed set, drawn by the run's seed.
+
+    The generator is the one that the paper's runs used (HazyResearch/safari, `synthetics.py`) but for this: there the training
+    set is always fixed (4,000 sequences), duplicates are taken out of both sets together, tokens are numbered in the order of
+    their spelling, and one seed makes the data of every run. Here two sequences may be the same by chance, in training and
+    evaluation too (likely only where the vocabulary and the length are tiny).
     """
 
     kind = "next_token"
@@ -31,6 +37,8 @@ class AssociativeRecallTask(Task):
         self._pairs = section.length // 2
         self._keys = (section.vocabulary_size - 2) // 2
         self._values = section.vocabulary_size - 2 - self._keys
+        self._train_sequences = section.train_sequences
+        self._training: tuple[int, OnDevice] | None = None  # seed, the fixed set
         count = max(1, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // self.length))
         tokens = self._sequences(count, generator("cpu", 0, 0, EVALUATION))
         answers = torch.full((count, self.length), IGNORED)
@@ -39,12 +47,23 @@ class AssociativeRecallTask(Task):
         self.facts = {"pairs": self._pairs, "keys": self._keys, "values": self._values, "evaluation_sequences": count}
 
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
-        tokens = self._sequences(batch_size, generator(device, seed, step, TRAIN))
+        random = generator(device, seed, step, TRAIN)
+        if self._train_sequences is None:
+            tokens = self._sequences(batch_size, random)
+        else:
+            chosen = torch.randint(self._train_sequences, (batch_size,), device=random.device, generator=random)
+            tokens = self._training_set(seed, device)[chosen]
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
         x, y = self._evaluation(device)
         return in_batches(batch_size, x, y)
+
+    def _training_set(self, seed: int, device: Device) -> Tensor:
+        if self._training is None or self._training[0] != seed:
+            assert self._train_sequences is not None
+            self._training = seed, OnDevice(self._sequences(self._train_sequences, generator("cpu", seed, 0, TRAIN)))
+        return self._training[1](device)[0]
 
     def _sequences(self, count: int, random: torch.Generator) -> Tensor:
         """(count, length + 3) int64: the pairs, "=>", the query, its value."""
@@ -55,6 +74,8 @@ class AssociativeRecallTask(Task):
         value_of = self._keys + draw(self._values, count, self._keys)
         keys = draw(self._keys, count, self._pairs)
         pairs = torch.stack([keys, value_of.gather(1, keys)], dim=2).flatten(1)
-        query = keys.gather(1, draw(self._pairs, count, 1))
+        absent = torch.ones(count, self._keys, dtype=torch.bool, device=random.device).scatter_(1, keys, False)
+        scores = torch.rand(count, self._keys, device=random.device, generator=random)  # multinomial would wait for the device
+        query = scores.masked_fill_(absent, -1.0).argmax(1, keepdim=True)
         prefix = torch.full_like(query, self._keys + self._values)
         return torch.cat([pairs, prefix, query, value_of.gather(1, query)], dim=1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stablessm_core.tasks.section import TaskSection
+
+MOST_TOKENS = 1 << 29  # of a fixed training set: 4 GiB
 
 
 class AssociativeRecall(TaskSection):
@@ -17,6 +19,17 @@ class AssociativeRecall(TaskSection):
     name: Literal["associative_recall"]
     length: int = Field(20, ge=2, le=131_072, multiple_of=2, description="Tokens of key-value pairs before the query.")
     vocabulary_size: int = Field(10, ge=6, le=10_000, description="Tokens, the two special ones included.")
+    train_sequences: int | None = Field(
+        None, ge=1, le=1_000_000, description="A fixed training set of so many sequences (4,000 in the paper); null: all are new."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> AssociativeRecall:
+        if self.train_sequences is not None and self.train_sequences * self.length > MOST_TOKENS:
+            raise ValueError(
+                f"train_sequences is {self.train_sequences:,}, length {self.length:,}; allowed are {MOST_TOKENS:,} tokens in all"
+            )
+        return self
 
     def sequence_length(self) -> int:
         return self.length + 2  # the prefix and the query

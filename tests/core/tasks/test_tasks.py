@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import parse_config
+from stablessm_core.config import ConfigError, parse_config
 from stablessm_core.tasks.base import IGNORED, Task, mixed_seed
 from stablessm_core.tasks.files import DataError
 from stablessm_core.tasks.loading import get_task
@@ -231,3 +231,28 @@ def test_every_configured_task_can_be_made_and_has_the_length_the_limits_count_w
     task = get_task(parsed, data_root)
     assert task.length == parsed.sequence_length()
     assert task.facts
+
+
+@pytest.mark.parametrize("fixed", [None, 20_000])
+def test_recall_queries_every_distinct_key_alike_however_often_it_stands_there(fixed: int | None) -> None:
+    """In the published generator a queried key stands 2.69 times among 10 pairs of 4 keys; drawn among pairs it would be 3.24."""
+    x, _ = make("associative_recall", length=20, vocabulary_size=10, train_sequences=fixed).batch(1, 20_000, 0, "cpu")
+    keys, query = x[:, :20:2], x[:, 21:]
+    times = (keys == query).sum(1)
+    assert times.min() >= 1
+    assert times.float().mean().item() == pytest.approx(2.69, abs=0.05)
+
+
+def test_recall_draws_from_a_fixed_training_set_where_one_is_asked_for() -> None:
+    task = make("associative_recall", train_sequences=40)
+    seen = [task.batch(step, 64, 3, "cpu") for step in range(1, 9)]
+    assert len({tuple(row) for x, _ in seen for row in x.tolist()}) == 40
+    again = make("associative_recall", train_sequences=40).batch(5, 64, 3, "cpu")
+    assert all(torch.equal(a, b) for a, b in zip(again, seen[4], strict=True))
+    other = {tuple(row) for row in task.batch(1, 64, 4, "cpu")[0].tolist()}
+    assert not other & {tuple(row) for x, _ in seen for row in x.tolist()}
+
+
+def test_a_fixed_training_set_beyond_memory_is_refused_at_its_field() -> None:
+    with pytest.raises(ConfigError, match="allowed are 536,870,912 tokens in all"):
+        parse_config({"task": {"name": "associative_recall", "length": 131_072, "train_sequences": 5000}})
