@@ -84,6 +84,16 @@ def test_a_name_is_given_changed_and_taken_back(client: httpx.Client) -> None:
     assert needed_scope("PATCH", "/api/sweeps/1") == "submit"
 
 
+def test_only_who_submitted_a_sweep_or_an_administrator_names_it(client: httpx.Client) -> None:
+    made = [client.post("/api/tokens", json={"name": name, "scope": "submit"}).json()["secret"] for name in ("ada", "bob")]
+    ada, bob = ({"Authorization": f"Bearer {secret}"} for secret in made)
+    answer = client.post("/api/sweeps", json={"base": BODY, "grid": {"train.seed": [1]}}, headers=ada).raise_for_status().json()
+    assert (answer["submitted_by"], answer["user"]) == (1, "ada")
+    assert error_of(client.patch("/api/sweeps/1", json={"name": "bob's"}, headers=bob), 403)["code"] == "forbidden"
+    for headers, name in ((ada, "ada's"), (None, "ours")):
+        assert client.patch("/api/sweeps/1", json={"name": name}, headers=headers).json()["name"] == name
+
+
 def test_a_run_of_no_sweep_has_no_sweep_name(client: httpx.Client) -> None:
     assert client.post("/api/runs", json=BODY).json()["sweep_name"] is None
 
@@ -101,3 +111,5 @@ def test_a_sweep_whose_runs_are_deleted_is_still_there(client: httpx.Client) -> 
     assert client.get("/api/sweeps/1/table?group_by=train.seed").json()["rows"] == []
     for page in ("/sweeps", "/sweeps/1"):
         assert client.get(page).is_success
+    client.post("/api/runs/2/restore").raise_for_status()
+    assert [row["run"] for row in client.get("/api/sweeps/1/table").json()["rows"]] == [2]
