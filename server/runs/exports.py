@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import FINAL, AlertRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
+from server.database.payloads import verify
 from server.errors import Conflict
 from server.runs.archive import ArchiveWriter
 from server.runs.trash import why_absent
@@ -25,7 +26,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 SWEEP_FIELDS = ("base", "grid", "created_at", "name")
 PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
-LEFT_OUT = ("id", "run_id", "payload")  # of their rows
+LEFT_OUT = ("id", "run_id", "payload", "checksum")  # of their rows
 FETCH_ROWS = 50
 
 
@@ -77,7 +78,9 @@ def _rows(session: Session, table: type[Base], run_id: int) -> Iterator[dict[str
 
 
 def _blocks(session: Session, run_id: int) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Raises DamagedPayload: what was not written as it is would get the digest of something whole."""
     of, names = _table(BlockRow), columns_of(BlockRow)
-    chosen = select(*(of.c[name] for name in names), of.c.payload).where(of.c.run_id == run_id).order_by(*of.primary_key)
-    for *values, payload in session.execute(chosen.execution_options(yield_per=FETCH_ROWS)):
-        yield dict(zip(names, values, strict=True)), bytes(payload)
+    chosen = select(*of.c).where(of.c.run_id == run_id).order_by(*of.primary_key).execution_options(yield_per=FETCH_ROWS)
+    for row in session.execute(chosen):
+        verify(row)
+        yield {name: getattr(row, name) for name in names}, bytes(row.payload)

@@ -22,6 +22,7 @@ from server.backup.create import kind_of
 from server.database.connection import Database
 from server.database.fence import add_transition
 from server.database.models import FINAL, STATUSES, Base, BlockRow, Run, Sweep
+from server.database.payloads import checksum
 from server.runs.archive import PART, ArchiveError, blocks_in, read_json, read_parts, verify
 from server.runs.deletion import purge
 from server.runs.exports import MAX_RUNS, PARTS, RUN_FIELDS, SWEEP_FIELDS, columns_of
@@ -197,7 +198,7 @@ def _checked_blocks(least: dict[tuple[str, bool], int], name: str, data: bytes) 
             decode(payload, (columns, count) if row["level"] == 0 else (columns, len(STATS), count))
         except ValueError as error:
             raise ArchiveError(f"{name}: {error}") from None
-        rows.append(row | {"payload": payload})
+        rows.append(row | {"payload": payload, "checksum": checksum(payload, row["attempt"], count)})
     return rows
 
 

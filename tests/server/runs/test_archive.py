@@ -58,11 +58,11 @@ def exported(database: Database, *run_ids: int) -> io.BytesIO:
     return file
 
 
-def blocks(database: Database, run_id: int) -> list[tuple[Any, ...]]:
+def blocks(database: Database, run_id: int) -> list[dict[str, Any]]:
     table = BlockRow.__table__
     with database.read() as session:
         rows = session.execute(select(*table.c).where(table.c.run_id == run_id).order_by(*table.primary_key))
-        return [tuple(value for name, value in row._mapping.items() if name != "run_id") for row in rows]
+        return [{name: value for name, value in row._mapping.items() if name != "run_id"} for row in rows]
 
 
 @pytest.fixture(scope="module", params=["sqlite to postgres", "postgres to sqlite"])
@@ -103,6 +103,7 @@ def test_a_sweep_arrives_bit_for_bit_in_a_server_of_the_other_engine(places: tup
             same = ("name", "tags", "notes", "config", "status", "status_reason", "result", "divergence", "step", "attempt",
                     "created_at", "started_at", "finished_at", "forms", "alerts", "host", "worker")  # fmt: skip
             assert {name: shown[name] for name in same} == {name: old[name] for name in same}
+            assert shown["bytes_stored"] == sum(len(row["payload"]) for row in blocks(target, new["id"])) > 0
             assert shown["environment"]["imported"] == {"run": old["id"], "from": "http://127.0.0.1:8000"}
             assert blocks(target, new["id"]) == blocks(source, old["id"])
             with source.read() as was, target.read() as now:
@@ -124,6 +125,15 @@ def test_a_sweep_arrives_bit_for_bit_in_a_server_of_the_other_engine(places: tup
         assert [run["id"] for run in compared["runs"]] == [run["id"] for run in runs]
         again = there.get("/api/exports", params={"runs": ",".join(str(run["id"]) for run in runs)})
         assert again.status_code == 200
+
+
+def test_damaged_numbers_do_not_get_the_digest_of_whole_ones(sqlite: Database, tmp_path: Path) -> None:
+    run_id = recorded(sqlite)[1].claim.run_id
+    with sqlite.write() as session:
+        row = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id).limit(1)).one()
+        row.payload = row.payload[:-1] + bytes([row.payload[-1] ^ 1])
+    with client_of(application(sqlite.url, tmp_path)) as client:
+        assert "are damaged" in error_of(client.get("/api/exports", params={"runs": str(run_id)}), 500)["message"]
 
 
 def test_only_ended_runs_are_exported_and_only_one_way_of_choosing_them(sqlite: Database, tmp_path: Path) -> None:
