@@ -1,13 +1,13 @@
 """The file of a backup: a tar of parts, their digests in a manifest at its end, rows in a form that no engine owns.
 
-    tables/<table>/<number>.zst   rows: length of the head (4 bytes, little-endian), head (JSON list, one value per column, a
-                                  binary value as its length), then the binary values; about PART_BYTES of them, zstd
+    tables/<table>/<number>.zst   rows (server.backup.rows), about PART_BYTES of them, zstd
     files/<path>                  a file of the data directory, as it is
     manifest.json                 schema, tables, columns, sequences; bytes and SHA-256 of every part
     manifest.sha256               of the manifest, and so of everything
 
 A JSON column travels as the text the database gives, so that NULL stays apart from JSON's null; floats as their shortest decimal,
-which is exact. Reading checks everything: digests find damage, but not malice, since who writes the file also writes its digests.
+which is exact. Reading checks everything and is bounded: digests find damage, but not malice, since who writes the file
+also writes its digests.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import struct
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 import zstandard
 
+from server.backup.rows import CHUNK_BYTES, NotRows, Row, encode_row, read_part
+
 PART_BYTES = 4 << 20
-MAX_PART_BYTES = 256 << 20  # one row may be large; what is larger than this was not written here
-CHUNK_BYTES = 1 << 20
+MAX_MANIFEST_BYTES = 64 << 20
+MAX_READ_BYTES = 4 << 20  # at once: a header that announces more is not ours
+MANIFEST_LISTS = 10_000  # more would be a manifest that is made of brackets, to fill memory
 FORMAT = 1
 MANIFEST, SEAL = "manifest.json", "manifest.sha256"
-_LENGTH = struct.Struct("<I")
-
-Row = tuple[Any, ...]
 
 
 class BackupError(ValueError):
@@ -119,33 +118,12 @@ class ArchiveWriter:
         self.manifest.parts.append(Part(name, len(data), hashlib.sha256(data).hexdigest()))
 
 
-def encode_row(row: Row, binary: list[bool]) -> bytes:
-    payloads = [value for value, is_bytes in zip(row, binary, strict=True) if is_bytes and value is not None]
-    values = [len(v) if is_bytes and v is not None else v for v, is_bytes in zip(row, binary, strict=True)]
-    head = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    return b"".join((_LENGTH.pack(len(head)), head, *payloads))
-
-
-def decode_rows(data: bytes, binary: list[bool]) -> Iterator[Row]:
-    """Inverse of encode_row for the rows of one part."""
-    at, view = 0, memoryview(data)
-    while at < len(data):
-        (length,) = _LENGTH.unpack_from(data, at)
-        values = json.loads(bytes(view[at + 4 : at + 4 + length]).decode("utf-8", "surrogatepass"))
-        at += 4 + length
-        for index, is_bytes in enumerate(binary):
-            if is_bytes and values[index] is not None:
-                size = values[index]
-                values[index] = bytes(view[at : at + size])
-                at += size
-        yield tuple(values)
-
-
 def members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """(name, content) of everything in the file, in order. Raises BackupError when it cannot be read as a backup."""
-    with _readable(path), tarfile.open(path, "r:") as tar:
-        for member in tar:
-            content = tar.extractfile(member) if member.isreg() else None
+    with _readable(path), path.open("rb") as file, tarfile.open(fileobj=_in_pieces(file), mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined] # it would remember every one
+            content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
             if content is None:
                 raise BackupError(f"{path} is damaged: {member.name[:100]!r} is not a file")
             yield member.name, content
@@ -158,7 +136,7 @@ def verify(path: Path) -> Manifest:
     with _readable(path):
         for name, content in members(path):
             if name in (MANIFEST, SEAL):
-                sealed[name] = content.read()
+                sealed[name] = content.read(MAX_MANIFEST_BYTES + 1)
             else:
                 found[name] = _part(name, content)
     if set(sealed) != {MANIFEST, SEAL}:
@@ -179,10 +157,38 @@ def verify(path: Path) -> Manifest:
     return manifest
 
 
-def rows_of(data: bytes, info: TableInfo) -> list[Row]:
-    """The rows of one part."""
-    plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_PART_BYTES)
-    return list(decode_rows(plain, [kind == "bytes" for _, kind in info.columns]))
+def verify_rows(path: Path, manifest: Manifest) -> None:
+    """Every row of a file that `verify` has read, taken apart and counted. Raises BackupError."""
+    counted = {info.name: (info, 0) for info in manifest.tables}
+    for name, content in members(path):
+        if name.startswith("tables/"):
+            info, count = counted[table_of(path, name, manifest).name]
+            counted[info.name] = (info, count + sum(1 for _ in rows_of(path, name, content, info)))
+    for info, count in counted.values():
+        check_count(path, info, count)
+
+
+def table_of(path: Path, name: str, manifest: Manifest) -> TableInfo:
+    """The table that a part belongs to. Raises BackupError."""
+    table = name.split("/")[1]
+    for info in manifest.tables:
+        if info.name == table:
+            return info
+    raise BackupError(f"{path} is damaged: {name[:200]} belongs to no table of its manifest")
+
+
+def rows_of(path: Path, name: str, content: IO[bytes], info: TableInfo) -> Iterator[Row]:
+    """The rows of one part. Raises BackupError."""
+    try:
+        yield from read_part(content, [kind == "bytes" for _, kind in info.columns])
+    except NotRows as error:
+        raise BackupError(f"{path} is damaged: {name[:200]}: {error}") from None
+
+
+def check_count(path: Path, info: TableInfo, count: int) -> None:
+    """Raises BackupError when a table has another number of rows than the manifest says."""
+    if count != info.rows:
+        raise BackupError(f"{path} is damaged: {info.name} has {count:,} rows, its manifest says {info.rows:,}")
 
 
 def is_inside(name: str) -> bool:
@@ -191,11 +197,15 @@ def is_inside(name: str) -> bool:
 
 
 def _manifest(path: Path, data: bytes) -> Manifest:
-    fields = json.loads(data)
-    if fields.get("format") != FORMAT:
-        raise BackupError(f"{path} has format {fields.get('format')}; this version of StableSSM reads format {FORMAT}")
-    tables = [TableInfo(**t | {"columns": [(name, kind) for name, kind in t["columns"]]}) for t in fields.pop("tables")]
-    return Manifest(**fields | {"tables": tables, "parts": [Part(**part) for part in fields["parts"]]})
+    plausible = len(data) <= MAX_MANIFEST_BYTES and data.count(b"[") <= MANIFEST_LISTS and 8 * data.count(b",") <= len(data)
+    try:
+        fields = json.loads(data) if plausible else {}
+        if fields["format"] != FORMAT:
+            raise BackupError(f"{path} has format {fields['format']}; this version of StableSSM reads format {FORMAT}")
+        tables = [TableInfo(**t | {"columns": [(str(name), str(kind)) for name, kind in t["columns"]]}) for t in fields["tables"]]
+        return Manifest(**fields | {"tables": tables, "parts": [Part(**part) for part in fields["parts"]]})
+    except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError):
+        raise BackupError(f"{path} is damaged: its manifest is none") from None
 
 
 def _part(name: str, content: IO[bytes]) -> Part:
@@ -230,3 +240,19 @@ class _Hashing:
         data = self._file.read(size)
         self.digest.update(data)
         return data
+
+
+def _in_pieces(file: IO[bytes]) -> IO[bytes]:
+    return _InPieces(file)  # type: ignore[return-value] # what `tarfile` calls of a file is there
+
+
+class _InPieces:
+    """A file that nobody reads at once: `tarfile` asks for as many bytes as a header announces."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= MAX_READ_BYTES:
+            raise tarfile.ReadError(f"a header announces {size:,} bytes")
+        return self._file.read(size)

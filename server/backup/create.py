@@ -7,6 +7,7 @@ engine, needs no client program of the right version, and holds checkpoints and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -30,9 +31,11 @@ from sqlalchemy import (
     text,
     type_coerce,
 )
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.types import JSON
 
-from server.backup.archive import ArchiveWriter, BackupError, Manifest, Row, TableInfo
+from server.backup.archive import ArchiveWriter, BackupError, Manifest, TableInfo
+from server.backup.rows import Row
 from server.database.connection import Database
 from server.database.models import Base, BlockRow, CheckpointRow, Run
 from server.database.payloads import DamagedPayload, verify
@@ -41,6 +44,7 @@ from stablessm_core import __version__
 
 FETCH_ROWS = 500
 SAY_SECONDS = 1.0
+RIGHTS = " (it has to be able to read every table: use the owner's STABLESSM_DATABASE_URL)"
 
 Say = Callable[[str], None]
 
@@ -54,18 +58,29 @@ def backup(database: Database, data_dir: Path, target: Path, say: Say) -> tuple[
         target = target / time.strftime("stablessm-%Y%m%d-%H%M%S.backup", time.gmtime())
     if target.exists():
         raise BackupError(f"{target} exists already; a backup replaces nothing")
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             manifest = _write(database, data_dir, file, say)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
         _sync_folder(target.parent)
+    except OSError as error:
+        place = error.filename or target
+        raise BackupError(f"no backup was written: {place}: {error.strerror or error}") from None
+    except DBAPIError as error:
+        raise BackupError(f"no backup was written: the database: {_reason(error)}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
     return target, manifest
+
+
+def _reason(error: DBAPIError) -> str:
+    text = str(error.orig).partition("\n")[0][:300]
+    return text + RIGHTS if isinstance(error, ProgrammingError) else text
 
 
 def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Manifest:
@@ -145,7 +160,7 @@ def _files(connection: Connection, data_dir: Path, writer: ArchiveWriter, say: S
                 _copy(writer, log, data_dir / log)
     say(f"files: {sum(part.name.startswith('files/') for part in writer.manifest.parts):,}")
     if absent:
-        what = f"{len(absent):,} checkpoints are missing or damaged here, such as {absent[0]}"
+        what = f"{len(absent):,} checkpoints are missing, unreadable or damaged here, such as {absent[0]}"
         say(f"warning: {what}; their runs would start further back")
 
 
@@ -176,7 +191,7 @@ def _copy(writer: ArchiveWriter, path: str, place: Path) -> str | None:
     try:
         with place.open("rb") as content:
             return writer.file(path, content, os.fstat(content.fileno()).st_size)  # a log grows meanwhile
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return None
 
 

@@ -28,9 +28,21 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError, ProgrammingError, StatementError
 from sqlalchemy.types import TypeEngine
 
-from server.backup.archive import CHUNK_BYTES, BackupError, Manifest, TableInfo, members, rows_of, verify
+from server.backup.archive import (
+    PART_BYTES,
+    BackupError,
+    Manifest,
+    TableInfo,
+    check_count,
+    members,
+    rows_of,
+    table_of,
+    verify,
+)
+from server.backup.rows import CHUNK_BYTES, Row
 from server.database.connection import Database
 from server.database.revision import needed, numbers
 
@@ -42,6 +54,8 @@ KINDS: dict[str, TypeEngine[Any]] = {
     "json": Text(),
     "bytes": LargeBinary(),
 }
+
+BATCH_ROWS = 2000
 
 Say = Callable[[str], None]
 
@@ -116,25 +130,49 @@ def _fill(connection: Connection, manifest: Manifest, source: Path, runs: Path, 
     if connection.dialect.name == "postgresql":
         for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
             connection.execute(text(f"SET LOCAL {timeout} = 0"))
-    tables = {info.name: info for info in manifest.tables}
-    counted = dict.fromkeys(tables, 0)
+    counted = dict.fromkeys((info.name for info in manifest.tables), 0)
+    known = set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
+    for info in manifest.tables:
+        if info.name not in known or not {kind for _, kind in info.columns} <= KINDS.keys():
+            raise BackupError(f"{source} is damaged: schema {manifest.schema} has no such table {info.name[:100]!r}")
     for name, content in members(source):
         if name.startswith("tables/"):
-            info = tables[name.split("/")[1]]
-            rows = rows_of(content.read(), info)
-            columns = [column for column, _ in info.columns]
-            connection.execute(_insert(connection, info), [dict(zip(columns, row, strict=True)) for row in rows])
-            counted[info.name] += len(rows)
+            info = table_of(source, name, manifest)
+            for rows in _batches(rows_of(source, name, content, info)):
+                counted[info.name] += len(rows)
+                _store(connection, info, rows, source)
             say(f"{info.name}: {counted[info.name]:,} of {info.rows:,} rows")
         elif name.startswith("files/runs/"):
             _write_file(runs / name.removeprefix("files/runs/"), content)
     for info in manifest.tables:
-        if counted[info.name] != info.rows:
-            raise BackupError(
-                f"{source} is damaged: {info.name} has {counted[info.name]:,} rows, its manifest says {info.rows:,}"
-            )
+        check_count(source, info, counted[info.name])
         if info.sequence:
             _continue_after(connection, info.name, info.sequence)
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """As many rows at once as PART_BYTES of binary values, or BATCH_ROWS."""
+    batch: list[Row] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes | str))
+        if size >= PART_BYTES or len(batch) >= BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _store(connection: Connection, info: TableInfo, rows: list[Row], source: Path) -> None:
+    columns = [column for column, _ in info.columns]
+    try:
+        connection.execute(_insert(connection, info), [dict(zip(columns, row, strict=True)) for row in rows])
+    except (DataError, IntegrityError, ProgrammingError, InterfaceError, StatementError, OverflowError) as error:
+        if isinstance(error, OperationalError):
+            raise
+        reason = str(error).partition("\n")[0][:200]
+        raise BackupError(f"{source} is damaged: table {info.name} cannot hold its rows: {reason}") from None
 
 
 def _insert(connection: Connection, info: TableInfo) -> Any:

@@ -55,4 +55,10 @@ def _one_line(error: Exception) -> str | None:
         return f"{error}{hint}"
     if isinstance(error, httpx.TransportError):
         return f"no server answers ({error}); start one with `stablessm up`, or set STABLESSM_URL"
-    return str(error) if isinstance(error, UpError | ValueError) else None
+    if isinstance(error, UpError | ValueError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+    from sqlalchemy.exc import DBAPIError  # only now: it takes long, and other commands get on without
+
+    return f"the database: {str(error.orig).partition(chr(10))[0][:300]}" if isinstance(error, DBAPIError) else None

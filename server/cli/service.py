@@ -112,15 +112,16 @@ def _back_up_regularly(given: Settings, folder: Path, every: float, keep: int) -
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--verify", "only_verify", is_flag=True, help="Only compare every byte with its SHA-256.")
+@click.option("--verify", "only_verify", is_flag=True, help="Only compare every byte with its SHA-256, and read every row.")
 @DATA_DIR
 @DATABASE
 def restore(file: Path, only_verify: bool, **options: Any) -> None:
     """Bring a backup back into an empty database and data directory, of either engine."""
     if only_verify:
-        from server.backup.archive import verify
+        from server.backup.archive import verify, verify_rows
 
         found = verify(file)
+        verify_rows(file, found)
         rows = sum(table.rows for table in found.tables)
         click.echo(f"{file} is undamaged: schema {found.schema}, {rows:,} rows, manifest {found.digest}")
         return

@@ -22,6 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
 from server.database.models import Webhook
+from server.logs import OncePerCause
 from server.webhooks import registry
 from server.webhooks.guarded_post import Failed, Refused, post
 from stablessm_core import __version__
@@ -42,6 +43,7 @@ class WebhookDelivery:
         self._lock = DeliveryLock(database)
         self._calls: dict[int, Future[bool]] = {}
         self._next: dict[int, float] = {}  # webhook -> when it may be tried again, on our clock
+        self._failures: dict[int, OncePerCause] = {}
         self._pool = ThreadPoolExecutor(4, "webhook")
         self._thread = threading.Thread(target=self._run, name="webhook_delivery", daemon=True)
 
@@ -90,6 +92,7 @@ class WebhookDelivery:
 
     def _deliver(self, number: int) -> bool:
         """Send one webhook what is due; True when something was delivered."""
+        failures = self._failures.setdefault(number, OncePerCause())
         try:
             with self.database.read() as session:
                 webhook = session.get(Webhook, number)
@@ -107,11 +110,14 @@ class WebhookDelivery:
                         registry.mark_failed(session, number, reason)
             if reason is not None:
                 self._next[number] = time.monotonic() + registry.pause(webhook.failures + 1)
-                log.warning("webhook %d: %s", number, reason)
+                if failures.is_news(reason):
+                    log.warning("webhook %d: %s", number, reason)
             elif news.events:
+                failures.worked()
                 self._woken.set()  # there may be more
         except SQLAlchemyError as error:
-            log.warning("webhook %d waits for the database: %s", number, str(error).partition("\n")[0])
+            if failures.is_news(type(error)):
+                log.warning("webhook %d waits for the database: %s", number, str(error).partition("\n")[0])
             return False
         return bool(news.events) and reason is None
 
