@@ -72,11 +72,20 @@ class Settings(BaseSettings):
     )  # fmt: skip
     failures_per_minute: int = Field(
         10, ge=1, le=MOST, description="Wrong tokens from one address per minute. "
-        "Behind a reverse proxy all clients have its address: raise it, and limit there.",
+        "Behind a reverse proxy that STABLESSM_TRUSTED_PROXIES does not name all clients have its address.",
     )  # fmt: skip
     runs_per_minute: int = Field(
         60, ge=0, le=MOST, description="Submissions of one token per minute, ten minutes' worth of them at once; a sweep is one. "
         "`0`: no limit.",
+    )  # fmt: skip
+    trusted_proxies: Names = Field(
+        (), description="Addresses and networks of reverse proxies, comma separated, e.g. `10.0.0.7,10.1.0.0/16`. Of them alone "
+        "`X-Forwarded-For` and `X-Forwarded-Proto` are believed: throttle and audit log get the client's address, and cookies "
+        "are Secure.",
+    )  # fmt: skip
+    user_header: str | None = Field(
+        None, description="Header in which a trusted proxy names the user, e.g. `X-Forwarded-User`; believed only beside a token "
+        "made for a proxy (`stablessm token create --proxy`).",
     )  # fmt: skip
     lease_seconds: float = Field(
         25.0, ge=LEASES[0], le=LEASES[1], description="A run without a sign of life for so long has lost its worker and goes "

@@ -70,6 +70,8 @@ interface RunConfig {
 interface RunAnswer {
   id: number;
   name: string | null;
+  host: string | null;
+  gpu_name: string | null;
   status: string;
   status_reason: string;
   step: number;

@@ -35,7 +35,7 @@ SECONDS = 0.5
 MAX_ROWS = 1_000_000
 PRUNE_SECONDS = 3600.0
 RUN = re.compile(r"/api/runs/(\d{1,18})(?:/.*)?")
-FIELDS = ("id", "at", "token_id", "token_name", "address", "method", "path", "status", "run_id")
+FIELDS = ("id", "at", "token_id", "token_name", "user_name", "address", "method", "path", "status", "run_id")
 
 
 class Audit:
@@ -76,6 +76,7 @@ class Audit:
             "at": time.time(),
             "token_id": who.token_id if who else None,
             "token_name": who.name if who else "",
+            "user_name": who.user if who else "",
             "address": address[:60],
             "method": _printable(scope["method"], 10),
             "path": _printable(self._secret.sub("...", scope["path"]), 300),

@@ -12,10 +12,10 @@ MIN_TOKEN_LENGTH = 16
 # What is not named here needs the scope admin: a new route is closed until it is named.
 PUBLIC = ("/healthz", "/login")  # need no token at all
 READ_PAGES = frozenset(
-    ("", "alerts", "compare", "docs", "logout", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static", "sweeps",
-     "theory", "trash", "workers")
+    ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static",
+     "sweeps", "theory", "trash", "workers")
 )  # fmt: skip
-READ_API = frozenset(("alerts", "compare", "exports", "figures", "queues", "runs", "sweeps", "trash", "workers"))
+READ_API = frozenset(("alerts", "compare", "exports", "figures", "me", "queues", "runs", "sweeps", "trash", "workers"))
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/(runs|sweeps)/[^/]+"
@@ -32,8 +32,8 @@ def needed_scope(method: str, path: str) -> str:
     if method in READ_METHODS:
         known = second.split("/", 1)[0] in READ_API if first == "api" else first in READ_PAGES
         return "read" if known else "admin"
-    if (method, path) == ("POST", "/logout"):
-        return "read"
+    if (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
+        return "read"  # what concerns nobody else
     return "submit" if SUBMIT.fullmatch(f"{method} {path}") else "admin"
 
 

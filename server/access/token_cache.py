@@ -13,13 +13,14 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.access.tokens import PREFIX, Principal, digest, live_principals
-from server.access.users import OWNER
+from server.access.users import OWNER, named_by_proxies, user_of_identity
 from server.database.connection import Database
 from server.database.models import Token
 from server.errors import Unavailable
@@ -47,6 +48,7 @@ class TokenCache:
         self.loads = 0  # how often the database was asked
         self._live: dict[str, Principal] = {}
         self._by_id: dict[int, Principal] = {}
+        self._identities: dict[str, tuple[int, str, bool]] = {}  # users that a proxy may name
         self._looked = self._loaded = float("-inf")
         self._away = False
         self._loading: asyncio.Future[None] | None = None
@@ -102,6 +104,23 @@ class TokenCache:
         """The live token of this number as far as the copy knows; 0 is the token of the settings."""
         return self._by_id.get(token_id) if token_id else self.owner
 
+    async def for_user(self, principal: Principal, identity: str) -> Principal:
+        """A proxy's principal, as the user whom the proxy calls so; made when first seen. Raises Unavailable."""
+        await self.refresh()
+        if identity not in self._identities:
+            await asyncio.wait([self.in_thread(lambda: self._make_user(identity))], timeout=WAIT_SECONDS)
+        if (known := self._identities.get(identity)) is None:
+            raise Unavailable("the database does not answer, so users cannot be named", headers={"Retry-After": "2"})
+        user_id, name, may_change_all = known
+        return replace(principal, user_id=user_id, user=name, may_change_all=may_change_all, named=True)
+
+    def with_user_of_token(self, session: Session, principal: Principal) -> Principal:
+        """The principal, with the user whose its token is by now."""
+        if principal.token_id is None or principal.named:
+            return principal
+        token = session.get(Token, principal.token_id)
+        return replace(principal, user_id=token.user_id) if token is not None else principal
+
     def used(self, principal: Principal | None) -> Principal | None:
         """The principal, noted as used now; None for one that has expired."""
         if principal is None or not principal.is_live():
@@ -138,6 +157,7 @@ class TokenCache:
         try:
             with self.database.read() as session:
                 live = live_principals(session)
+                identities = named_by_proxies(session)
                 for loader in self._also_load:
                     loader(session)
         except SQLAlchemyError as error:
@@ -148,7 +168,16 @@ class TokenCache:
         self._away = False
         self.loads += 1
         self._live, self._by_id = live, {p.token_id: p for p in live.values() if p.token_id is not None}
+        self._identities = identities
         self._loaded = time.monotonic()
+
+    def _make_user(self, identity: str) -> None:
+        try:
+            with self.database.write() as session:
+                user = user_of_identity(session, identity)
+                self._identities[identity] = (user.id, user.name, user.may_change_all)
+        except (SQLAlchemyError, ValueError) as error:
+            log.warning("a user whom a proxy names cannot be made: %s", str(error).partition("\n")[0])
 
     async def _keep_writing_uses(self) -> None:
         while True:

@@ -13,15 +13,21 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from server.database.models import Token
+from server.access.users import create_user, user_called
+from server.database.models import Token, User
 
 SCOPES = ("read", "submit", "admin")  # each holds the one before
 PREFIX = "ssm_"
 SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
 MAX_LIVE = 1000
+# the first fields of a Principal, in their order
+PRINCIPAL = (
+    Token.id, Token.name, Token.scope, Token.sha256, Token.expires_at, Token.user_id, func.coalesce(User.name, ""),
+    func.coalesce(User.may_change_all, false()), Token.names_users,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,13 +64,23 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create_token(session: Session, name: str, scope: str, expires_at: float | None) -> tuple[Token, str]:
-    """A new token and its secret, which is known here and now only. Raises TooManyTokens."""
+def create_token(
+    session: Session, name: str, scope: str, expires_at: float | None, *, user: str | None = None, names_users: bool = False
+) -> tuple[Token, str]:
+    """A new token and its secret, which is known here and now only. Raises TooManyTokens, TooManyUsers.
+
+    It belongs to the user of that name, made if there is none; with no name to a new user named like the token. With
+    `names_users` it is a proxy's, and each request that shows it says for whom.
+    """
     count = session.scalar(select(func.count()).select_from(_live().subquery()))
     if (count or 0) >= MAX_LIVE:
         raise TooManyTokens(f"there are {count} tokens in use")
     secret = PREFIX + secrets.token_urlsafe(32)
     token = Token(name=name, scope=scope, sha256=digest(secret), created_at=time.time(), expires_at=expires_at)
+    token.names_users = names_users
+    if not names_users:
+        known = user_called(session, user) if user else None
+        token.user_id = (known or create_user(session, user or name, numbered=True)).id
     session.add(token)
     session.flush()
     return token, secret
@@ -85,7 +101,7 @@ def list_tokens(session: Session, limit: int) -> list[Token]:
 
 def live_principals(session: Session) -> dict[str, Principal]:
     """The principals of all tokens in use, by the token's SHA-256."""
-    chosen = _live().with_only_columns(Token.id, Token.name, Token.scope, Token.sha256, Token.expires_at)
+    chosen = _live().outerjoin(User, User.id == Token.user_id).with_only_columns(*PRINCIPAL)
     return {principal.sha256: principal for principal in (Principal(*row) for row in session.execute(chosen))}
 
 

@@ -9,6 +9,7 @@ import click
 from server.cli import archives, history, runs, service, sweeps, trash
 from server.cli.queues import queue
 from server.cli.tokens import token
+from server.cli.users import user
 from stablessm_core import __version__
 
 SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore)
@@ -40,7 +41,7 @@ def main() -> None:
     """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live."""
 
 
-for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, token, queue):
+for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, token, queue, user):
     main.add_command(command)
 
 

@@ -84,11 +84,12 @@ def run_table(runs: Iterable[dict[str, Any]]) -> RenderableType:
             f"{run['config']['optimizer']['lr']:g}",
             number((run["result"] or {}).get("train_loss")),
             str(run["alerts"] or ""),
+            run["user"],
             run["name"] or "",
         ]
         for run in runs
     ]
-    titles = ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "name"]
+    titles = ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "by", "name"]
     return table(rows, titles, numbers=("run", "step", "lr", "loss", "alerts")) if rows else "No runs."
 
 
@@ -112,10 +113,10 @@ def sweep_list(sweeps: Iterable[dict[str, Any]]) -> RenderableType:
 def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
     rows = [
         [str(one["id"]), one["scope"], one["state"], *map(_moment, (one["created_at"], one["expires_at"], one["last_used_at"])),
-         one["name"]]
+         one["name"], "a proxy's" if one["names_users"] else one["user"] or ""]
         for one in tokens
     ]  # fmt: skip
-    titles = ["token", "scope", "state", "created", "ends", "last used", "name"]
+    titles = ["token", "scope", "state", "created", "ends", "last used", "name", "user"]
     return table(rows, titles, numbers=("token",)) if rows else "No tokens."
 
 
@@ -148,12 +149,29 @@ def occupied(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
+def user_table(users: Iterable[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [str(one["id"]), *(_of_quota(one[used], one[f"max_{used}"]) for used in ("running", "queued", "bytes")),
+         "all" if one["may_change_all"] else "own", one["name"]]
+        for one in users
+    ]  # fmt: skip
+    return table(
+        rows, ["user", "running", "queued", "bytes", "changes runs", "name"], numbers=("user", "running", "queued", "bytes")
+    )
+
+
+def _of_quota(used: int, most: int | None) -> str:
+    return f"{used:,}" if most is None else f"{used:,} of {most:,}"
+
+
 def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]] = ()) -> Group:
     title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
     lines = [Text.assemble((printable(title), "bold"), "  ", _status(run["status"]), "  ", printable(run["status_reason"]))]
     lines.append(Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)))
     if "bytes_stored" in run:  # not of an older server
         lines.append(Text(f"  occupies {occupied(run['bytes_stored'])}"))
+    where = f" on {run['host']}" + (f", {run['gpu_name']}" if run["gpu_name"] else "") if run["host"] else ""
+    lines.append(Text(printable(f"  by {run['user']}{where}")))
     if run["waits_for"]:
         lines.append(Text(printable(f"  waits for {run['waits_for']}")))
     if events:

@@ -23,11 +23,13 @@ def token() -> None:
 @click.argument("name")
 @click.option("--scope", type=click.Choice(["read", "submit", "admin"]), default="submit", show_default=True)
 @click.option("--days", type=click.FloatRange(0, 36_500, min_open=True), help="Ends after so many days. Default: never.")
+@click.option("--user", help="Whose it is, by name. Default: a new user named like the token.")
+@click.option("--proxy", is_flag=True, help="A trusted proxy's: its header names the user of each request.")
 @DATA_DIR
-def create_token(name: str, scope: str, days: float | None, data_dir: Path | None) -> None:
+def create_token(name: str, scope: str, days: float | None, user: str | None, proxy: bool, data_dir: Path | None) -> None:
     """Create a token and print its secret, which is shown this once."""
     with connect(data_dir) as client:
-        made = client.create_token(name, scope, days=days)
+        made = client.create_token(name, scope, days=days, user=user, names_users=proxy)
     click.echo(f"token {made['id']} ({made['scope']}); its secret is shown this once:", err=True)
     click.echo(made["secret"])
 

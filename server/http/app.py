@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from server.access.audit import Audit
+from server.access.proxies import Proxies
 from server.access.scopes import check_bind, load_or_create_token
 from server.access.sessions import Sessions
 from server.access.throttle import FailedTokens, RateLimit
@@ -33,6 +34,7 @@ from server.http.api import (
     sweeps,
     tokens,
     trash,
+    users,
     webhooks,
 )
 from server.http.api.deps import known_parameters
@@ -78,6 +80,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 def create_app(settings: Settings) -> FastAPI:
     """The application for these settings. Raises ValueError when the settings would let strangers in."""
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
+    if settings.user_header and not settings.trusted_proxies:
+        raise ValueError("STABLESSM_USER_HEADER is set: STABLESSM_TRUSTED_PROXIES must name the proxies that may send it")
     database = Database(settings.database_url)
     guard(database, SILENCE_SECONDS)
     broadcaster, readiness = Broadcaster(database), service.Readiness()
@@ -117,17 +121,13 @@ def create_app(settings: Settings) -> FastAPI:
     state.access = Access(
         token_cache, sessions, allowed_hosts(settings.host, settings.port, settings.hosts), RateLimit(settings.runs_per_minute),
         settings.streams_per_token, FailedTokens(settings.failures_per_minute),
+        Proxies(settings.trusted_proxies), settings.user_header,
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
     state.pages = pages.Pages(files)
-    api = [
-        part.router
-        for part in (
-            *(runs, trash, history, series, figures, stream, alerts, sweeps, compare, exports),
-            *(queues, service, tokens, audit, webhooks),
-        )
-    ]
+    parts = (runs, trash, history, series, figures, stream, alerts, sweeps, compare, exports)
+    api = [part.router for part in (*parts, queues, service, tokens, users, audit, webhooks)]
     for router in api:
         app.include_router(router, dependencies=[Depends(known_parameters)])
     for router in (html := [assets.router(files), pages.router]):

@@ -26,6 +26,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.audit import Audit
+from server.access.proxies import Proxies, came_over_tls
 from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
 from server.access.sessions import SESSION_SECONDS, Sessions
 from server.access.throttle import FailedTokens, RateLimit
@@ -39,6 +40,7 @@ log = logging.getLogger("stablessm.server")
 
 COOKIE = "stablessm_session"
 STREAM = re.compile(r"/api/runs/[^/]+/stream")
+MAX_IDENTITY = 200
 NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/clone)")
 # Plotly adds one empty style element and fills it through the CSSOM (the first hash is that of the empty string); its map
 # library adds one with fixed rules (the second)
@@ -68,6 +70,8 @@ class Access:
     new_runs: RateLimit
     streams_per_token: int
     failures: FailedTokens
+    proxies: Proxies
+    user_header: str | None
 
     async def recognise(self, secret: str, address: str, *, though_stale: bool = False) -> Principal | None:
         """Whose secret this is. Raises TooMany after too many wrong ones from this address, Unavailable."""
@@ -140,6 +144,7 @@ class Gate:
                 finished = not message.get("more_body", False)
             await send(message)
 
+        self._hear_proxy(scope, state)
         refusal = await self._refusal(scope, state)
         if refusal is not None:
             await refusal(scope, receive, guarded_send)
@@ -158,6 +163,15 @@ class Gate:
             log.exception("unexpected error in %s %s", scope["method"], scope["path"])
             answer = render_error(Request(scope), 500, "something went wrong here; the server's log says what")
             await answer(scope, receive, guarded_send)
+
+    def _hear_proxy(self, scope: Scope, state: dict[str, Any]) -> None:
+        """From here on a request that a trusted proxy passed on has its client's address, and its scheme."""
+        proxies, peer = self.access.proxies, client_address(scope)
+        if proxies.trusts(peer):
+            headers = Headers(scope=scope)
+            state["proxied"] = True
+            scope["client"] = (proxies.client(peer, headers), 0)
+            scope["scheme"] = "https" if came_over_tls(headers) else "http"
 
     @contextmanager
     def _stream(self, scope: Scope, state: dict[str, Any]) -> Iterator[asyncio.Event | None]:
@@ -211,16 +225,26 @@ class Gate:
         else:
             cookie = session_cookie(request.headers)
             principal = await access.sessions.by_cookie(cookie) if cookie else None
+        if principal is not None and principal.names_users:
+            principal = await self._for_user(request, principal, proxied=state.get("proxied", False))
         if principal is None:
             return _unauthorized(request)
         state |= {"principal": principal, "cookie": cookie}
         return None
 
+    async def _for_user(self, request: Request, principal: Principal, *, proxied: bool) -> Principal | None:
+        """Whom a proxy's token stands for in this request; None where it is not a trusted proxy's to say, or it names nobody."""
+        header = self.access.user_header
+        identity = _single(request.headers, header).strip() if header else ""
+        if not proxied or not identity or len(identity) > MAX_IDENTITY or not identity.isprintable():
+            return None
+        return await self.access.token_cache.for_user(principal, identity)
+
     def _check_rate(self, request: Request, principal: Principal) -> Response | None:
         """Raises TooMany when this token submits too often."""
         new_runs = self.access.new_runs
         submits = request.method == "POST" and NEW_RUNS.fullmatch(request.scope["path"]) is not None
-        if submits and (wait := new_runs.take(str(principal.token_id))):
+        if submits and (wait := new_runs.take(f"{principal.token_id}/{principal.user_id}")):
             raise _later("too many submissions", wait, f"{new_runs.per_minute} a minute; a sweep is one")
         return None
 
@@ -234,13 +258,13 @@ class Gate:
         if _is_write(request) or not access.token_cache.asks or "token" not in query:
             return None
         principal = await access.recognise(query["token"], client_address(scope))
-        if principal is not access.token_cache.owner:
+        if principal is None or principal.token_id is not None:
             return None
         state |= {"principal": principal, "entered": True}
         rest = urlencode([(k, v) for k, v in query.items() if k != "token"])
         path = "/" + scope["path"].lstrip("/\\")  # "//host" would lead away from here
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        set_session(answer, access.sessions, principal)
+        set_session(answer, access.sessions, principal, secure=scope["scheme"] == "https")
         return answer
 
 
@@ -256,8 +280,12 @@ def _check_origin(request: Request) -> Response | None:
 
 
 def _check_cookie(request: Request, state: dict[str, Any]) -> Response | None:
-    """A browser names the origin of each write; a write with a cookie and without one comes from no page of ours."""
-    if state["cookie"] and _is_write(request) and not {"origin", "sec-fetch-site"} & set(request.headers):
+    """A browser names the origin of each write; one with a cookie or a proxy's word but without it is no page's of ours."""
+    if (
+        (state["cookie"] or state["principal"].named)
+        and _is_write(request)
+        and not {"origin", "sec-fetch-site"} & set(request.headers)
+    ):
         return render_error(
             request, 403, "a cookie alone is not enough for a write", field="Origin", allowed=f"http://{_host(request)}"
         )

@@ -24,6 +24,7 @@ from server.http.api.sweeps import find_sweep
 from server.http.api.tokens import token_page
 from server.http.api.trash import Cursor as TrashCursor
 from server.http.api.trash import shown_trash
+from server.http.api.users import shown_me, user_page
 from server.http.api.webhooks import webhook_page
 from server.http.assets import Assets
 from server.http.gate import COOKIE, Access, client_address, policy_with_inline, session_cookie, set_session
@@ -237,8 +238,9 @@ async def login(request: Request) -> Response:
         return _pages(request).login(target, error="That is not a token of this server.", status=401)
     request.state.principal = principal  # the audit log names who signed in
     answer = RedirectResponse(target, 303)
-    # the server itself never sees TLS; a browser that came through a proxy with TLS says so in its Origin
-    set_session(answer, access.sessions, principal, secure=request.headers.get("origin", "").startswith("https://"))
+    # the server itself never sees TLS: a trusted proxy says so, and a browser in its Origin
+    secure = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    set_session(answer, access.sessions, principal, secure=secure)
     return answer
 
 
@@ -253,10 +255,16 @@ async def logout(request: Request) -> Response:
     return answer
 
 
+@router.get("/me")
+def me(request: Request, database: DatabaseDep, principal: PrincipalDep) -> Response:
+    return _pages(request).render("me.html", title="You", json_url="/api/me", me=shown_me(database, principal))
+
+
 @router.get("/access")
 def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Response:
     context = {
         "tokens": token_page(request, database)["tokens"],
+        "users": user_page(database)["users"],
         "audit": shown_audit(request, database, cursor, AUDIT_ROWS),
         "webhooks": webhook_page(database)["webhooks"],
         "on_first": cursor is None,

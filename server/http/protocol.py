@@ -19,6 +19,20 @@ TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: clo
 DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: when the socket is closed, the kernel discards what was not taken
 
 
+class Connection(h11.Connection):
+    """Refuses a header that is longer than HEADER_BYTES; h11 itself looks only at those that are not complete yet."""
+
+    def next_event(self) -> Any:
+        """Raises RemoteProtocolError."""
+        if self.their_state is not h11.IDLE:
+            return super().next_event()
+        before = len(self.trailing_data[0])
+        event = super().next_event()
+        if isinstance(event, h11.Request) and before - len(self.trailing_data[0]) > HEADER_BYTES:
+            raise h11.RemoteProtocolError("the header is too long", error_status_hint=431)
+        return event
+
+
 class Protocol(H11Protocol):
     """Closes a connection whose next request header is not complete HEADER_SECONDS after it opened or its first byte came."""
 
@@ -26,6 +40,7 @@ class Protocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self.conn = Connection(h11.SERVER, HEADER_BYTES)
         self.app_state = {**self.app_state, "connection": self}
 
     @property

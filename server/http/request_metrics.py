@@ -74,11 +74,21 @@ class RequestTimer:
                 "status": message["status"],
                 "seconds": round(seconds, 4),
             }
+            extra |= _who(scope)
             if (run := _run_of(scope, message)) is not None:
                 extra["run"] = run
                 if (attempt := scope.get("state", {}).get("attempt")) is not None:
                     extra["attempt"] = attempt
             log.info("write", extra=extra)
+
+
+def _who(scope: Scope) -> dict[str, Any]:
+    """Token and user as the gate recognised them, and the address; the settings' token has no number."""
+    principal = scope.get("state", {}).get("principal")
+    known = {"token": principal.name, "token_id": principal.token_id, "user": principal.user} if principal is not None else {}
+    return {"address": (scope.get("client") or ("",))[0]} | {
+        key: value for key, value in known.items() if value not in (None, "")
+    }
 
 
 def _run_of(scope: Scope, message: Message) -> int | None:

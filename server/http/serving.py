@@ -6,14 +6,17 @@ import logging
 import logging.config
 import resource
 import socket
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from sqlalchemy.exc import DBAPIError
 
+from server.access.scopes import load_or_create_token
 from server.database.connection import Database
 from server.http.app import create_app
-from server.http.protocol import HEADER_BYTES, Protocol
+from server.http.protocol import Protocol
 from server.live.broadcaster import Broadcaster
 from server.settings import Settings
 
@@ -38,6 +41,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, broadcaster: Broadcaster) -> None:
         super().__init__(config)
         self.broadcaster = broadcaster
+        self.on_listening: Callable[[], None] = lambda: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
@@ -45,6 +49,8 @@ class Server(uvicorn.Server):
             # answer on a kept connection takes 43 ms. Accepted connections inherit the option.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await super().startup(sockets)
+        if self.started:
+            self.on_listening()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.broadcaster.stop()
@@ -64,9 +70,9 @@ def make_server(settings: Settings) -> Server:
     app = create_app(settings)
     allow_open_files()
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, http=Protocol, h11_max_incomplete_event_size=HEADER_BYTES, ws="none",
-        loop="auto", lifespan="on", log_config=LOGGING, access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        app, host=settings.host, port=settings.port, http=Protocol, ws="none", loop="auto", lifespan="on", log_config=LOGGING,
+        access_log=False, server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=5,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )  # fmt: skip
     return Server(config, app.state.broadcaster)
 
@@ -75,11 +81,26 @@ def serve(settings: Settings, fd: int | None = None) -> int:
     """Serve until a signal; `fd` is a listening socket that was opened by the parent."""
     server = make_server(settings)
     _check_schema(settings)
+    if fd is None:  # otherwise the parent says it
+        server.on_listening = lambda: announce(settings)
     try:
         server.run(sockets=[socket.socket(fileno=fd)] if fd is not None else None)
     except KeyboardInterrupt:
         pass  # uvicorn raises the signal again once it has shut down
     return 0 if server.started else 1
+
+
+def announce(settings: Settings) -> None:
+    """Say where the server listens and where its token is: with the token on a terminal, as `up` does, never in a log."""
+    url = f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{settings.port}/"
+    file = settings.data_dir / "token"
+    if sys.stdout.isatty():
+        token = (settings.token or load_or_create_token(file)) if settings.auth else None
+        sys.stdout.write(f"StableSSM is at {url}{f'?token={token}' if token else ''}\n")
+        return
+    where = f"the file {file}" if settings.auth else "not asked for (--no-auth)"
+    where = "that of STABLESSM_TOKEN" if settings.auth and settings.token else where
+    log.info("listening on %s, the token is %s", url, where)
 
 
 def _check_schema(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep, Worker
 from server.runs.queues import QueueState, all_queues, misfit, queue_states, serves
+from server.runs.quotas import full_users
 from server.runs.submitters import SUBMITTER
 from server.series.forms import CONFIGURED, forms_json
 
@@ -86,13 +87,14 @@ def _described(
     queued = any(row.status == "queued" for row in rows)
     workers = alive_workers(session, lease_seconds) if queued else []
     queues = queue_states(session) if queued else {}
+    full = full_users(session) if queued else {}
     for row in rows:
         facts: dict[str, Any] = dict(zip(_FACTS, row, strict=False))
         steps, step, rate = facts["steps"], facts["step"], facts["steps_per_second"]
         facts["url"] = f"/runs/{facts['id']}"
         facts["progress"] = min(step / steps, 1.0)
         facts["eta_seconds"] = _eta(steps, step, rate) if facts["status"] == "running" else None
-        facts["waits_for"] = waits_for(row, workers, queues)
+        facts["waits_for"] = waits_for(row, workers, queues, full)
         texts = dict(zip(JSON_FIELDS, row[len(_FACTS) :], strict=False))
         texts["forms"] = forms_json(texts["forms"], row.configured)
         yield facts, texts
@@ -146,8 +148,10 @@ def queue_answers(session: Session, lease_seconds: float) -> list[dict[str, Any]
     ]
 
 
-def waits_for(run: Run | Row[Any], workers: Sequence[Worker], queues: Mapping[str, QueueState]) -> str | None:
-    """What a queued run waits for, in words."""
+def waits_for(
+    run: Run | Row[Any], workers: Sequence[Worker], queues: Mapping[str, QueueState], full: Mapping[int, int]
+) -> str | None:
+    """What a queued run waits for, in words. `full`: users whose quota of running runs is used up, each with it."""
     if run.status != "queued":
         return None
     if not workers:
@@ -164,6 +168,8 @@ def waits_for(run: Run | Row[Any], workers: Sequence[Worker], queues: Mapping[st
         return f"a worker that can train it; {workers[0].host}: {reasons[0]}"
     if run.queue in queues and (obstacle := queues[run.queue].obstacle):
         return f"its queue: {run.queue!r} {obstacle}"
+    if run.user_id is not None and run.user_id in full:
+        return f"other runs of the same user, who may have {full[run.user_id]} running"
     return "a free worker"
 
 

@@ -44,9 +44,10 @@ def list_runs(
     limit: int = 50,
     columns: Sequence[ColumnElement[Any]] = (),
     me: ColumnElement[bool] | None = None,
+    mine: bool = False,
 ) -> RunPage:
     """A page of runs. `sort`: a field of the filter language, "-" before it for descending; runs without it come last.
-    `me`: the condition that a run is of the one who asks.
+    `me`: the condition that a run is of the one who asks; with `mine` it must hold.
 
     With `columns`, the first of them the number, these are read instead of the whole runs.
 
@@ -55,7 +56,8 @@ def list_runs(
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"limit is {limit}; allowed are 1 to {MAX_LIMIT}")
     dialect = session.get_bind().dialect.name
-    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me if "me" in q else None)
+    me = me if mine or "me" in q else None
+    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me, mine)
     # rows that become no objects need not pass through the session either
     found = (session.connection() if columns else session).execute(page).all()
     runs = list(found[:limit]) if columns else [row[0] for row in found[:limit]]
@@ -66,10 +68,12 @@ def list_runs(
 @lru_cache(256)
 def _page(
     dialect: str, q: str, status: str | None, tag: str | None, sort: str, cursor: str | None, limit: int,
-    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None,
+    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None, mine: bool,
 ) -> Select[Any]:  # fmt: skip
     # kept, since composing the statement takes as long as sending it, and a list is mostly looked at again
     conditions = matching(dialect, q=q, status=status, tag=tag, me=me)
+    if mine and me is not None:
+        conditions.append(me)
     key, descending = _sort_field(sort, dialect)
     if cursor is not None:
         conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))

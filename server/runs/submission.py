@@ -17,6 +17,7 @@ from server.errors import Conflict, Invalid, TooMany
 from server.runs.answers import alive_workers, has_reported
 from server.runs.lifecycle import NotAllowed, new_sweep, submit
 from server.runs.queues import DEFAULT_QUEUE, misfit, serves
+from server.runs.quotas import check_quota
 from server.runs.worker_wakeups import wake_workers
 from server.settings import Settings
 from stablessm_core.config import ConfigError, RunConfig, parse_config, with_settings
@@ -27,21 +28,20 @@ MAX_GRID_RUNS = 500
 
 def submit_run(
     database: Database, settings: Settings, config: RunConfig, *, key: str | None = None, cloned_from: int | None = None,
-    submitted_by: int | None = None, user_id: int | None = None,
-    place: Mapping[str, Any] | None = None,
+    submitted_by: int | None = None, user_id: int | None = None, place: Mapping[str, Any] | None = None,
 ) -> tuple[Run, bool]:  # fmt: skip
     """The queued run and whether it is new. `place`: its queue, priority, needs_gpu, as jobs.submit takes them.
 
     Raises Invalid if nobody here can train it, Conflict if `key` means another run, TooMany if too many wait already.
     """
     with database.read() as session:
-        check_room(session, settings, 1)
+        check_room(session, settings, 1, user_id)
         workers = alive_workers(session, settings.lease_seconds)
     check_trainable(config, workers, database, settings, queue=_queue(place))
     try:
         with database.write() as session:
-            known = key and _known_key(session, key, submitted_by, _queue(place))
-            stored = known or (key and _stored_key(key, submitted_by, _queue(place)))
+            known = key and _known_key(session, key, submitted_by, user_id, _queue(place))
+            stored = known or (key and _stored_key(key, submitted_by, user_id, _queue(place)))
             run = submit(
                 session, config, idempotency_key=stored, cloned_from=cloned_from, submitted_by=submitted_by, user_id=user_id,
                 **place or {},
@@ -53,15 +53,15 @@ def submit_run(
     return run, not known
 
 
-def _stored_key(key: str, submitted_by: int | None, queue: str) -> str:
-    """What the row keeps of an idempotency key: with another token, or for another queue, the same key is another."""
-    return "sha256:" + hashlib.sha256(json.dumps([submitted_by, queue, key]).encode()).hexdigest()
+def _stored_key(key: str, submitted_by: int | None, user_id: int | None, queue: str) -> str:
+    """What the row keeps of an idempotency key: with another token or user, or for another queue, the same key is another."""
+    return "sha256:" + hashlib.sha256(json.dumps([submitted_by, user_id, queue, key]).encode()).hexdigest()
 
 
-def _known_key(session: Session, key: str, submitted_by: int | None, queue: str) -> str | None:
+def _known_key(session: Session, key: str, submitted_by: int | None, user_id: int | None, queue: str) -> str | None:
     """The key as the row of an earlier submission has it; None if this is the first. Older servers stored it as it came."""
     as_it_came = and_(Run.idempotency_key == key, Run.submitted_by.is_not_distinct_from(submitted_by), Run.queue == queue)
-    same = or_(Run.idempotency_key == _stored_key(key, submitted_by, queue), as_it_came)
+    same = or_(Run.idempotency_key == _stored_key(key, submitted_by, user_id, queue), as_it_came)
     return session.scalar(select(Run.idempotency_key).where(same).limit(1))
 
 
@@ -72,7 +72,7 @@ def submit_sweep(
     """Id of a new sweep whose runs are queued, all or none."""
     configs = [_named(config, setting) for setting, config in expand(base, grid)]
     with database.read() as session:
-        check_room(session, settings, len(configs))
+        check_room(session, settings, len(configs), user_id)
         workers = alive_workers(session, settings.lease_seconds)
     for config in configs:
         check_trainable(config, workers, database, settings, queue=_queue(place))
@@ -107,8 +107,9 @@ def expand(base: dict[str, Any], grid: dict[str, list[Any]]) -> Iterator[tuple[d
             ) from None
 
 
-def check_room(session: Session, settings: Settings, count: int) -> None:
-    """Raises TooMany when `count` more runs would make the queue longer than the installation allows."""
+def check_room(session: Session, settings: Settings, count: int, user_id: int | None) -> None:
+    """Raises TooMany, Invalid when `count` more runs would be more than the installation, or the user's quota, allows."""
+    check_quota(session, user_id, count)
     waiting = session.scalar(select(func.count()).select_from(Run).where(Run.status == "queued")) or 0
     if waiting + count > settings.max_queued:
         raise TooMany(

@@ -15,6 +15,7 @@ from stablessm_core.client import archives, frames, live, numbers, past, service
 from stablessm_core.client import runs as _runs  # in the class these names are methods
 from stablessm_core.client import sweeps as _sweeps
 from stablessm_core.client import trash as _trash
+from stablessm_core.client import users as _users
 from stablessm_core.client.connection import ApiError, Connection, find_server
 from stablessm_core.client.frames import PandasMissing
 from stablessm_core.client.live import FINAL, LiveEvent
@@ -79,6 +80,11 @@ class Client(Connection):
     create_token = service.create_token
     tokens = service.tokens
     revoke_token = service.revoke_token
+    me = _users.me
+    name_me = _users.name_me
+    users = _users.users
+    create_user = _users.create_user
+    change_user = _users.change_user
     audit = service.audit
     create_webhook = service.create_webhook
     webhooks = service.webhooks

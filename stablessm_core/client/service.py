@@ -31,10 +31,19 @@ def workers(self: Connection) -> list[dict[str, Any]]:
     return found
 
 
-def create_token(self: Connection, name: str, scope: str, *, days: float | None = None) -> dict[str, Any]:
-    """A new token of the scope read, submit or admin; its `secret` is in this answer only."""
+def create_token(
+    self: Connection, name: str, scope: str, *, days: float | None = None, user: str | None = None, names_users: bool = False
+) -> dict[str, Any]:
+    """A new token of the scope read, submit or admin; its `secret` is in this answer only.
+
+    It belongs to the user of that name, made if there is none; with none given, to a new one named like the token. With
+    `names_users` it is a trusted proxy's, whose header names the user of each request.
+    """
     ends = time.time() + days * 86_400 if days is not None else None
-    made: dict[str, Any] = self.send("POST", "/api/tokens", {"name": name, "scope": scope, "expires_at": ends})
+    asked: dict[str, Any] = {"name": name, "scope": scope, "expires_at": ends}
+    asked |= {"user": user} if user is not None else {}
+    asked |= {"names_users": True} if names_users else {}
+    made: dict[str, Any] = self.send("POST", "/api/tokens", asked)
     return made
 
 

@@ -20,7 +20,7 @@ from tests.server.recording import Recording, claim
 # what a parameter of a method is given, by its name; all others have defaults
 ARGUMENTS: dict[str, Any] = {
     "config": BODY, "base": BODY, "grid": {"train.seed": [1]}, "run_id": 1, "sweep_id": 1, "token_id": 99, "webhook_id": 99,
-    "name": "train/loss", "names": ["train/loss"], "chart": "loss", "format": "csv", "scope": "read",
+    "user_id": 0, "name": "train/loss", "names": ["train/loss"], "chart": "loss", "format": "csv", "scope": "read",
     "url": "https://hooks.example.org/x", "events": ["run"], "step": 1, "path": Path("/nowhere/checkpoint"),
     "archive": Path(__file__),
 }  # fmt: skip

@@ -82,6 +82,10 @@ def a_run(**changes: Any) -> dict[str, Any]:
     run |= {
         "attempt": 1,
         "worker": "w",
+        "host": EVIL,
+        "gpu_name": EVIL,
+        "user": EVIL,
+        "user_id": 2,
         "cancel_requested": False,
         "seq": 5,
         "step": 400,
@@ -112,6 +116,12 @@ ALERT = {
     "series": "train/loss",
 }
 ALERT |= {"layer": 0, "eigenvalue": 31, "tensor": "loss", "value": "NaN", "message": EVIL, "created_at": 1e9}
+USER = {"id": 2, "name": EVIL, "identity": EVIL + "@", "max_running": 1, "max_queued": None, "max_bytes": 10, "bytes": 5}
+USER |= {"running": 1, "queued": 2, "may_change_all": True, "created_at": 1.0}
+TOKEN = {"id": 3, "name": EVIL, "scope": "read", "state": "live", "user": EVIL, "names_users": False, "created_at": 1.0}
+TOKEN |= {"expires_at": None, "last_used_at": None}
+AUDIT = {"at": 1.0, "token_id": 3, "token_name": EVIL, "user_name": EVIL, "address": EVIL, "method": EVIL, "path": EVIL}
+AUDIT |= {"status": 200, "run_id": 7}
 LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"}
 SERIES = {"series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}]}
 STABLE = [{"name": "best", "gradient_over_weight": 2.0}, {"name": "exp", "gradient_over_weight": 21.6}]
@@ -225,6 +235,14 @@ def page(name: str) -> Tags:
         "alerts.html": {"alerts": {"alerts": [ALERT]}},
         "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
         "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}, "maps": MAPS.values()},
+        "me.html": {"me": {"token_id": 3, "token": EVIL, "scope": "submit", "user": USER}},
+        "access.html": {
+            "tokens": [TOKEN],
+            "users": [USER],
+            "webhooks": [],
+            "audit": {"audit": [AUDIT], "waiting": 0, "lost": 0, "next_cursor": None},
+            "on_first": True,
+        },
         "login.html": {"error": EVIL, "next": EVIL},
         "error.html": {"error": {"code": "not_found", "message": EVIL, "field": EVIL, "allowed": EVIL}},
     }
@@ -242,6 +260,8 @@ PAGES = [
     "alerts.html",
     "trash.html",
     "theory.html",
+    "me.html",
+    "access.html",
     "login.html",
     "error.html",
 ]

@@ -12,6 +12,7 @@ const bodies = {
   "/api/tokens": (form) => ({
     name: text(form, "name"),
     scope: text(form, "scope"),
+    user: text(form, "user") || null,
     expires_at: text(form, "days") ? Date.now() / 1000 + Number(text(form, "days")) * 86_400 : null,
   }),
   "/api/webhooks": (form) => ({ url: text(form, "url"), events: text(form, "events").split(/[\s,]+/).filter(Boolean) }),

@@ -32,6 +32,7 @@ function update(row, run) {
   setText(row, "step", number(run.step));
   const waits = run.waits_for ? `· waits for ${run.waits_for}` : "";
   setText(row, "eta", run.eta_seconds === null ? waits : `· ${duration(run.eta_seconds)} left`);
+  setText(row, "where", run.host ? run.host + (run.gpu_name ? ` · ${run.gpu_name}` : "") : "");
   setText(row, "alerts", run.alerts ? String(run.alerts) : "");
   find("[data-field=alerts]", HTMLElement, row).classList.toggle("bad", run.alerts > 0);
 }

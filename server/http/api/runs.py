@@ -20,8 +20,9 @@ from server.runs import lifecycle
 from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
 from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
+from server.runs.quotas import check_quota
 from server.runs.submission import submit_run
-from server.runs.submitters import mine
+from server.runs.submitters import check_own, mine
 from server.runs.trash import why_absent
 from server.runs.worker_wakeups import wake_workers
 from server.series.encoding import dumps, json_response
@@ -86,6 +87,7 @@ class ListQuery(BaseModel):
     q: str = Field("", max_length=MAX_LENGTH, description="For example `reparam=best lr>=0.005 status=diverged`.")
     status: str | None = Field(None, max_length=100, description="One or several, separated by commas.")
     tag: str | None = Field(None, max_length=200)
+    mine: bool = Field(False, description="Only runs that you submitted.")
     sort: str = Field("-id", max_length=200, description="A field of the filter language, `-` before it for descending.")
     cursor: str | None = Field(None, max_length=2000, description="`next_cursor` of the page before.")
     limit: int = Field(50, ge=1, le=MAX_LIMIT)
@@ -119,7 +121,7 @@ def listed(session: Session, query: ListQuery, principal: Principal) -> RunPage:
     try:
         return list_runs(
             session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
-            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS, me=mine(principal),
+            cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS, me=mine(principal), mine=query.mine,
         )  # fmt: skip
     except FilterError as error:
         raise refused_filter(error) from None
@@ -147,10 +149,13 @@ def show(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Respons
 
 
 @router.patch("/{run_id}", response_model=RunAnswer)
-def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
+def change(
+    run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, request: Request
+) -> Any:
     """Change name, tags or notes; while the run is queued also its queue, priority and GPU."""
     with database.write() as session:
         run = find_run(session, run_id)
+        check_own(principal, run)
         if place := columns(patch):
             try:
                 lifecycle.move(session, run_id, place)
@@ -165,15 +170,15 @@ def change(run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: Sett
 
 
 @router.post("/{run_id}/cancel", response_model=RunAnswer)
-def cancel(run_id: RunId, database: DatabaseDep, request: Request) -> Any:
+def cancel(run_id: RunId, database: DatabaseDep, principal: PrincipalDep, request: Request) -> Any:
     """Stop a queued run at once, a running one within seconds; what it has recorded stays."""
-    return _change_status(request, database, run_id, lifecycle.request_cancel)
+    return _change_status(request, database, principal, run_id, lifecycle.request_cancel)
 
 
 @router.post("/{run_id}/resume", response_model=RunAnswer)
-def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, request: Request) -> Any:
+def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, request: Request) -> Any:
     """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint."""
-    answer = _change_status(request, database, run_id, lifecycle.resume_run)
+    answer = _change_status(request, database, principal, run_id, _resume_within_quota)
     wake_workers(settings.broker_url)
     return answer
 
@@ -208,9 +213,14 @@ def _written(request: Request, database: Database, run_id: int) -> dict[str, Any
     return answer
 
 
-def _change_status(request: Request, database: Database, run_id: int, act: Any) -> dict[str, Any]:
+def _resume_within_quota(session: Session, run_id: int) -> None:
+    run = lifecycle.resume_run(session, run_id)
+    check_quota(session, run.user_id, 0)  # it is counted already
+
+
+def _change_status(request: Request, database: Database, principal: Principal, run_id: int, act: Any) -> dict[str, Any]:
     with database.write() as session:
-        find_run(session, run_id)
+        check_own(principal, find_run(session, run_id))
         try:
             act(session, run_id)
         except lifecycle.NotAllowed as error:

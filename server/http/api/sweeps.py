@@ -87,10 +87,11 @@ def change(sweep_id: SweepId, patch: SweepPatch, database: DatabaseDep, settings
 
 
 @router.post("/{sweep_id}/cancel", response_model=SweepAnswer)
-def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> Any:
+def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
     """Stop every run of a sweep that waits or trains, as `POST /api/runs/{id}/cancel` does; the others stay as they are."""
     with database.write() as session:
         find_sweep(session, sweep_id)
+        check_own(principal, *session.scalars(select(Run).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running")))))
         lifecycle.cancel_sweep(session, sweep_id)
     return show(sweep_id, database, settings)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
 from server.access.token_cache import TokenCache
 from server.access.tokens import MAX_LIVE, TooManyTokens, create_token, list_tokens, revoke_token
+from server.access.users import MAX_USERS, TooManyUsers, user_names
 from server.database.models import Token
 from server.errors import Conflict, Invalid, NotFound
 from server.http.api.deps import DatabaseDep
@@ -18,7 +20,7 @@ from server.http.schemas.runs import MAX_ID
 router = APIRouter(prefix="/api/tokens", tags=["tokens"])
 
 TokenId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the token.", examples=[1])]
-FIELDS = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
+FIELDS = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at", "user_id", "names_users")
 
 
 @router.post("", status_code=201, response_model=NewToken)
@@ -28,11 +30,16 @@ def create(request: Request, wanted: TokenRequest, database: DatabaseDep) -> Any
         raise Invalid("expires_at lies in the past", field="expires_at", allowed="a time to come, or null for never")
     try:
         with database.write() as session:
-            token, secret = create_token(session, wanted.name, wanted.scope, wanted.expires_at)
+            token, secret = create_token(
+                session, wanted.name, wanted.scope, wanted.expires_at, user=wanted.user, names_users=wanted.names_users
+            )
+            answer = token_answer(token, user_names(session))
+    except TooManyUsers as error:
+        raise Conflict(str(error), field="user", allowed=f"at most {MAX_USERS:,}") from None
     except TooManyTokens as error:
         raise Conflict(str(error), field="tokens", allowed=f"at most {MAX_LIVE:,}; revoke one first") from None
     _token_cache(request).forget()
-    return token_answer(token) | {"secret": secret}
+    return answer | {"secret": secret}
 
 
 @router.get("", response_model=TokenList)
@@ -46,23 +53,27 @@ def revoke(request: Request, token_id: TokenId, database: DatabaseDep) -> Any:
     """Revoke a token. It is refused from now on, by other server processes within 2 s; its live streams end within 5 s."""
     with database.write() as session:
         token = revoke_token(session, token_id)
-    if token is None:
-        raise NotFound(f"there is no token {token_id}", field="token_id")
+        if token is None:
+            raise NotFound(f"there is no token {token_id}", field="token_id")
+        answer = token_answer(token, user_names(session))
     _token_cache(request).forget()
-    return token_answer(token)
+    return answer
 
 
 def token_page(request: Request, database: DatabaseDep, limit: int = 1000) -> dict[str, Any]:
     """TokenList, with the last uses that this process knows of."""
     _token_cache(request).write_uses()
     with database.read() as session:
-        return {"tokens": [token_answer(token) for token in list_tokens(session, limit)]}
+        names = user_names(session)
+        return {"tokens": [token_answer(token, names) for token in list_tokens(session, limit)]}
 
 
-def token_answer(token: Token) -> dict[str, Any]:
+def token_answer(token: Token, names: Mapping[int, str]) -> dict[str, Any]:
+    """TokenAnswer; `names` of users by number."""
     expired = token.expires_at is not None and token.expires_at <= time.time()
     state = "revoked" if token.revoked_at is not None else "expired" if expired else "live"
-    return {name: getattr(token, name) for name in FIELDS} | {"state": state}
+    user = None if token.user_id is None else names.get(token.user_id)
+    return {name: getattr(token, name) for name in FIELDS} | {"user": user, "state": state}
 
 
 def _token_cache(request: Request) -> TokenCache:

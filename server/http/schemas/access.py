@@ -21,6 +21,9 @@ EXAMPLE_TOKEN: dict[str, Any] = {
     "expires_at": 1766304000.0,
     "revoked_at": None,
     "last_used_at": 1763712003.5,
+    "user_id": 2,
+    "user": "alice",
+    "names_users": False,
     "state": "live",
 }
 EXAMPLE_AUDIT: dict[str, Any] = {
@@ -28,6 +31,7 @@ EXAMPLE_AUDIT: dict[str, Any] = {
     "at": 1763712003.5,
     "token_id": 3,
     "token_name": "ci",
+    "user_name": "alice",
     "address": "192.0.2.7",
     "method": "POST",
     "path": "/api/runs/7/cancel",
@@ -52,6 +56,12 @@ class TokenRequest(Section):
     name: Annotated[Name, StringConstraints(min_length=1, max_length=100)]
     scope: Scope
     expires_at: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="When it ends; null for never.")
+    user: Annotated[Name, StringConstraints(min_length=1, max_length=100)] | None = Field(
+        None, description="Whose it is, by name; null for a new user named like the token."
+    )
+    names_users: bool = Field(
+        False, description="Whether it is a trusted proxy's, whose header names the user of each request (STABLESSM_USER_HEADER)."
+    )
 
 
 class TokenAnswer(Answer):
@@ -62,6 +72,9 @@ class TokenAnswer(Answer):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
+    user_id: int | None = Field(description="Whose it is; null where nobody was named.")
+    user: str | None = Field(description="The name of that user.")
+    names_users: bool = Field(description="A trusted proxy's: its header names the user of each request.")
     last_used_at: float | None = Field(description="Of other server processes up to half a minute late.")
     state: Literal["live", "expired", "revoked"]
 
@@ -85,6 +98,7 @@ class AuditEntry(Answer):
     at: float
     token_id: int | None = Field(description="null for the token of the settings, and for nobody.")
     token_name: str = Field(description='As it was then; "" when nobody was recognised.')
+    user_name: str = Field(description='As it was then; "" when nobody was named.')
     address: str
     method: str
     path: str

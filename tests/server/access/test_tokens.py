@@ -33,7 +33,7 @@ SUBMITTING = {
     ("POST", "/api/sweeps/1/cancel"), ("PATCH", "/api/sweeps/1"),
     ("POST", "/api/runs/1/resume"), ("POST", "/api/runs/1/clone"),
 }  # fmt: skip
-ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/audit", "/api/webhooks", "/access")
+ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/users", "/api/audit", "/api/webhooks", "/access")
 ORIGIN = {"Origin": "http://127.0.0.1:8000"}
 
 
@@ -67,7 +67,7 @@ def expected_scope(method: str, path: str) -> str:
     """What the written table says, route by route."""
     if path.startswith(ADMINISTRATION):
         return "admin"
-    if method in SAFE or (method, path) == ("POST", "/logout"):
+    if method in SAFE or (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
         return "read"
     return "submit" if (method, path) in SUBMITTING else "admin"
 

@@ -88,6 +88,32 @@ def test_a_refusal_is_one_line_and_exit_status_1(data_dir: Path, arguments: tupl
     assert len(done.output.strip().splitlines()) == 1
 
 
+def test_users_are_named_limited_and_granted(data_dir: Path) -> None:
+    assert run(data_dir, "token", "create", "laptop", "--user", "alice").exit_code == 0
+    assert run(data_dir, "token", "create", "sso", "--proxy").exit_code == 0
+    listed = run(data_dir, "token", "list").output
+    assert "alice" in listed
+    assert "a proxy's" in listed
+    assert run(data_dir, "user", "name", "The lab").output == "you are 'The lab'\n"
+    assert "token 'settings' of the scope admin" in run(data_dir, "user", "me").output
+    done = run(data_dir, "user", "quota", "Alice", "--running", "2", "--queued", "30", "--bytes", "1000")
+    assert done.output.splitlines()[1].split() == ["1", "0", "of", "2", "0", "of", "30", "0", "of", "1,000", "own", "alice"]
+    assert "0 of 2 " not in run(data_dir, "user", "quota", "alice", "--running", "none").output
+    assert run(data_dir, "user", "grant", "alice").output == "alice may change all runs\n"
+    assert run(data_dir, "user", "grant", "alice", "--revoke").output == "alice may change their own runs only\n"
+    users = [json.loads(line) for line in run(data_dir, "user", "list", "--json").output.splitlines()]
+    quotas = [(one["name"], one["max_running"], one["max_queued"]) for one in users]
+    assert quotas == [("The lab", None, None), ("alice", None, 30)]
+    refusals = {
+        ("quota", "bob", "--running", "1"): "there is no user 'bob'", ("quota", "alice"): "--running",
+        ("quota", "alice", "--queued", "-1"): "is no limit", ("name", "ALICE"): "there is a user",
+    }  # fmt: skip
+    for arguments, said in refusals.items():
+        refused = run(data_dir, "user", *arguments)
+        assert refused.exit_code != 0
+        assert said in refused.output
+
+
 def test_no_server_is_said_with_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["runs"], env={"STABLESSM_URL": "http://127.0.0.1:9"})
     assert (done.exit_code, "stablessm up" in done.output) == (1, True)
@@ -241,8 +267,9 @@ def test_a_server_open_to_others_without_a_token_does_not_start(data_dir: Path, 
 
 def test_the_commands_of_the_contract_are_there() -> None:
     local, remote = (
-        "up serve worker migrate doctor backup restore token queue",
-        "submit runs show watch cancel resume compare export import sweep sweeps sweep-table logs checkpoints",
+        "up serve worker migrate doctor backup restore token queue user",
+        "submit runs show watch cancel resume compare export import sweep sweeps sweep-table logs checkpoints "
+        "delete undelete trash retention",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
     for name in main.commands:

@@ -16,6 +16,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
         "id": 7, "status": "diverged", "status_reason": "loss is NaN", "step": 30, "steps": 1000, "attempt": 1, "alerts": 2,
         "name": None, "config": config, "result": {"train_loss": "NaN"}, "divergence": None, "environment": None,
         "waits_for": None, "forms": [{"map": "best", "time": "discrete"}], "steps_per_second": None, "eta_seconds": None,
+        "user": "alice", "host": "node-7", "gpu_name": "NVIDIA H200",
     } | changes  # fmt: skip
 
 
@@ -37,9 +38,9 @@ def test_a_number_that_is_none_is_named(value: float | str | None, shown: str) -
 def test_a_long_line_stays_one_line_without_spaces_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
     show(run_table([a_run(name="x" * 200), a_run(id=12)]))
     title, first, second = capsys.readouterr().out.splitlines()
-    assert title.split() == ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "name"]
-    assert first.split() == ["7", "diverged", "30/1000", "digits", "best", "0.01", "NaN", "2", "x" * 200]
-    assert second == " 12  diverged  30/1000  digits  best  0.01   NaN       2"
+    assert title.split() == ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "by", "name"]
+    assert first.split() == ["7", "diverged", "30/1000", "digits", "best", "0.01", "NaN", "2", "alice", "x" * 200]
+    assert second == " 12  diverged  30/1000  digits  best  0.01   NaN       2  alice"
     show(run_table([]))
     assert capsys.readouterr().out == "No runs.\n"
 
@@ -50,6 +51,7 @@ def test_a_run_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.splitlines() == [
         "run 7  diverged  loss is NaN",
         "  step 30 of 1000, attempt 1",
+        "  by alice on node-7, NVIDIA H200",
         "  waits for a worker",
         "result",
         "  train_loss = NaN",

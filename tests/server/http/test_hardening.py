@@ -129,6 +129,22 @@ def test_what_is_no_request_or_too_long_a_one_is_refused(place: tuple[str, int],
         assert data == b"" or data.split(b" ")[1] in (b"400", b"408", b"431", b"501", b"505")
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("size", "status"), [(65_536, b"200"), (65_537, b"400")])
+def test_a_header_of_the_documented_size_is_read_and_one_byte_more_is_refused(
+    place: tuple[str, int], size: int, status: bytes, *, at_once: bool
+) -> None:
+    start = head(place, "GET", "/healthz", "Connection: close", "X: ")
+    full = start[:-4] + b"x" * (size - len(start)) + start[-4:]
+    assert len(full) == size
+    with socket.create_connection(place) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for first in range(0, size, size if at_once else 30_000):
+            connection.sendall(full[first : first + (size if at_once else 30_000)])
+            time.sleep(0.02)
+        assert everything(connection).split(b" ")[1] == status
+
+
 def test_a_body_that_drips_is_cut_off(place: tuple[str, int]) -> None:
     start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Content-Length: 1000", "Connection: close")
     with socket.create_connection(place) as connection:

@@ -48,6 +48,9 @@ CONTRACT = {
     "/api/compare": "get",
     "/api/exports": "get",
     "/api/imports": "post",
+    "/api/me": "get patch",
+    "/api/users": "get post",
+    "/api/users/{user_id}": "patch",
     "/api/tokens": "get post",
     "/api/tokens/{token_id}": "delete",
     "/api/audit": "get",
@@ -139,7 +142,7 @@ def test_the_written_documentation_names_every_endpoint_and_no_other(document: d
     text = (ROOT / "docs" / "api.md").read_text()
     for path, methods in CONTRACT.items():
         written = path.replace("{run_id}", "{id}").replace("{sweep_id}", "{id}")
-        written = written.replace("{token_id}", "{id}").replace("{webhook_id}", "{id}")
+        written = written.replace("{token_id}", "{id}").replace("{webhook_id}", "{id}").replace("{user_id}", "{id}")
         for method in methods.split():
             assert f"`{method.upper()} {written}`" in text, (method, written)
     named = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", text, re.MULTILINE)
