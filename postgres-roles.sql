@@ -32,7 +32,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, we
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
-GRANT SELECT, INSERT ON deleted_runs TO :"server";
+GRANT SELECT, INSERT, DELETE ON deleted_runs TO :"server";
 GRANT SELECT, INSERT ON installation TO :"server", :"worker";
 GRANT SELECT ON deleted_runs, sweeps TO :"worker";
 -- how many runs of a user may run at once, to be locked while one is claimed; no names

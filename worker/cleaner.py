@@ -12,7 +12,7 @@ from server.database.connection import Database
 from server.runs.folders import remove_deleted
 from worker.writer import DATABASE_AWAY
 
-LOOK_SECONDS = 60.0
+LOOK_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
 
