@@ -34,7 +34,7 @@ from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
 from stablessm_core.telemetry.blocks import LEVELS, STATS, decode
 
 MAX_TEXT, MAX_DEPTH = 1 << 20, 20
-MAX_STEP = 2**53
+MAX_STEP = 10_000_000  # of any configuration
 TAGS = TypeAdapter(list[Tag])
 
 
@@ -97,8 +97,8 @@ def _store(session: Session, number: int, parts: dict[str, Any], blocks: Iterato
     add_transition(session, run, f"imported: run {number} of {source}")
     try:
         layout = Layout(session, run_id)
-        for series in layout.series:
-            read_series(session, run_id, series, layout=layout)
+        for name, series in layout.series.items():  # the outermost columns: all of a wide one would not be bounded
+            read_series(session, run_id, name, eigenvalues=sorted({0, series.width - 1}), layout=layout)
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise ArchiveError(f"a series of run {number} cannot be read: {str(error)[:200]}") from None
     return run_id
@@ -192,7 +192,7 @@ def _checked_blocks(least: dict[tuple[str, bool], int], name: str, data: bytes) 
         _check(name, "level", 0 <= row["level"] <= LEVELS, row["level"])
         _check(name, "stride", 1 <= row["stride"] <= MAX_STEP, row["stride"])
         _check(name, "first_step", 0 <= first <= last <= MAX_STEP, first)
-        _check(name, "point_count", count > 0, count)
+        _check(name, "point_count", 0 < count <= last - first + 1, count)
         _check(name, "column_count", columns >= max(1, least.get((row["group_name"], row["level"] == 0), 1)), columns)
         try:
             decode(payload, (columns, count) if row["level"] == 0 else (columns, len(STATS), count))
