@@ -163,6 +163,12 @@ def _refusal(error: ValidationError) -> str:
     return f"{variable_of(name) or name} is {given!r}; allowed are {'whole ' * (field.annotation is int)}numbers from {limits}"
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can look into, whatever the umask; one that is there stays as it is."""
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def run_folder(data_dir: Path, run_id: int) -> Path:
     """What a run leaves on disk: checkpoints, log, spool."""
     return data_dir / "runs" / str(run_id)

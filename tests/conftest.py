@@ -177,7 +177,7 @@ def sqlite_url(tmp_path: Path, _sqlite_template: Path) -> str:
     """A SQLite database of this test's own, migrated."""
     path = tmp_path / "stablessm.db"
     for file in _sqlite_template.parent.glob(f"{_sqlite_template.name}*"):  # -wal and -shm too, if they are still there
-        shutil.copyfile(file, path.with_name(file.name.replace(_sqlite_template.name, path.name)))
+        shutil.copy(file, path.with_name(file.name.replace(_sqlite_template.name, path.name)))  # with its rights
     return f"sqlite:///{path}"
 
 

@@ -18,7 +18,7 @@ import click
 from server.logs import start_logging
 from server.parent_death import die_with_parent
 from server.runs.queues import MAX_NAME, QUEUE_PATTERN
-from server.settings import LEASES, Settings
+from server.settings import LEASES, Settings, make_private
 from worker.gpus import GpuError
 from worker.lanes import Lanes
 from worker.metrics import serve_metrics
@@ -93,7 +93,7 @@ def main(
         settings = Settings.from_environment(**given, lease_seconds=lease_seconds)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data_dir)
     try:
         lanes = Lanes(settings, slots=slots, spool_bytes=spool_mib << 20, queues=queues)
     except GpuError as error:

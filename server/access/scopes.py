@@ -61,7 +61,7 @@ def check_bind(host: str, token: str | None, extra_hosts: tuple[str, ...], *, no
 def load_or_create_token(path: Path) -> str:
     """The token in `path`, created with 256 random bits and mode 0600 when there is none. Raises ValueError for a short one."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")

@@ -45,6 +45,7 @@ from server.backup.archive import (
 from server.backup.rows import CHUNK_BYTES, Row
 from server.database.connection import Database
 from server.database.revision import needed, numbers
+from server.settings import make_private
 
 KINDS: dict[str, TypeEngine[Any]] = {
     "int": BigInteger(),
@@ -77,7 +78,8 @@ def restore(database: Database, data_dir: Path, source: Path, say: Say) -> Manif
     with _new_schema(database, manifest.schema):
         draft = data_dir / f".runs-restoring-{os.getpid()}"
         try:
-            draft.mkdir(parents=True)
+            make_private(data_dir)
+            draft.mkdir()
             with database.write() as session:
                 connection = session.connection()
                 _fill(connection, manifest, source, draft, say)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import click
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from server.cli.examine_files import BAD, NOTE, OK, Finding, checkpoints, rights
 from server.database.connection import Database
 from server.database.payloads import examine as examine_payloads
+from server.database.revision import SchemaMismatch, check
 from server.settings import Settings
+from stablessm_core.client import find_server
 
-OK, NOTE, BAD = "ok", "note", "missing"
 MARKS = {OK: click.style("ok     ", fg="green"), NOTE: click.style("note   ", fg="yellow"), BAD: click.style("missing", fg="red")}
 # in a process of its own: the server's machine may have no torch, and a broken driver may crash its importer
 TORCH_PROBE = """
@@ -26,14 +30,19 @@ gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 print(json.dumps({"torch": torch.__version__, "gpus": gpus, "built_for": torch.version.cuda}))
 """
 PAYLOAD_SECONDS = 20.0
-Finding = tuple[str, str, str, str]  # state, what, how it is, how to mend it
+SERVER_SECONDS = 5.0
+RESTORE = "look at the disk; `stablessm restore` a backup into an empty database"
 
 
-def examine(settings: Settings, say: Callable[[str], None]) -> int:
-    """Print every finding; 0 if training and serving are possible, else 1."""
+def examine(settings: Settings, say: Callable[[str], None], *, deep: bool = False) -> int:
+    """Print every finding; 0 if training and serving are possible and nothing is open or damaged, else 1.
+
+    `deep` reads all that is stored, however long it takes.
+    """
     worst = 0
-    for check in (_python, _torch, _database, _payloads, _broker, _data, _charts):
-        for state, what, how, fix in check(settings):
+    payloads, files = partial(_payloads, deep=deep), partial(checkpoints, deep=deep)
+    for look in (_python, _torch, rights, _database, payloads, files, _broker, _server, _data, _charts):
+        for state, what, how, fix in look(settings):
             say(f"{MARKS[state]}  {what}: {how}" + (f"\n           {fix}" if fix else ""))
             worst |= state == BAD
     return int(worst)
@@ -72,22 +81,31 @@ def _database(settings: Settings) -> list[Finding]:
         return [(NOTE, "database", f"{database.path} does not exist yet", "`stablessm up` or `stablessm migrate` makes it")]
     try:
         with database.read() as session:
-            revision = session.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+            revision = check(session.connection())
+            if database.path is not None:
+                session.execute(text("SELECT count(*) FROM runs")).scalar_one()
+                damage = session.execute(text("PRAGMA quick_check(1)")).scalar_one()
+                if damage != "ok":
+                    return [(BAD, "database", f"{database.path} is damaged: {damage[:200]}", RESTORE)]
+    except SchemaMismatch as error:
+        return [(BAD, "database", str(error), "`stablessm backup`, then `stablessm migrate`")]
     except SQLAlchemyError as error:
         reason = str(error).splitlines()[0][:200]
+        if "malformed" in reason or "not a database" in reason:
+            return [(BAD, "database", f"{database.path} is damaged: {reason}", RESTORE)]
         return [(BAD, "database", f"{database.dialect}: {reason}", "start it, correct the URL, or run `stablessm migrate`")]
     finally:
         database.close()
     return [(OK, "database", f"{database.dialect}, schema {revision}", "")]
 
 
-def _payloads(settings: Settings) -> list[Finding]:
+def _payloads(settings: Settings, *, deep: bool) -> list[Finding]:
     database = Database(settings.database_url)
     if database.path is not None and not database.path.exists():
         return []
     try:
         with database.read() as session:
-            found = examine_payloads(session, PAYLOAD_SECONDS)
+            found = examine_payloads(session, float("inf") if deep else PAYLOAD_SECONDS)
     except SQLAlchemyError:
         return []  # no database, or an older schema: said above
     finally:
@@ -116,6 +134,28 @@ def _broker(settings: Settings) -> list[Finding]:
         client.close()
 
 
+def _server(settings: Settings) -> list[Finding]:
+    """The server that STABLESSM_URL names, or that an `up` on this data directory says it runs; none has to be there."""
+    named = os.environ.get("STABLESSM_URL")
+    running = (settings.data_dir / "up.json").is_file() and (settings.data_dir / "up.json").read_text().strip()
+    if not (named or running):
+        return [(NOTE, "server", "none is named: STABLESSM_URL is not set and no `stablessm up` runs here", "")]
+    import httpx
+
+    url, token = find_server(settings.data_dir)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.get(f"{url.rstrip('/')}/readyz", headers=headers, timeout=SERVER_SECONDS)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        mend = "correct STABLESSM_URL, or start the server" if named else "start `stablessm up` again: it ended without a word"
+        return [(BAD, "server", f"{url} does not answer: {error}", mend)]
+    if answer.status_code == 401:
+        return [(BAD, "server", f"{url} does not know the token", "set STABLESSM_TOKEN to the token of that server")]
+    if answer.status_code != 200:
+        return [(BAD, "server", f"{url} is not ready: {answer.text[:200]}", "look into its log")]
+    return [(OK, "server", f"{url} is ready", "")]
+
+
 def _data(settings: Settings) -> list[Finding]:
     from stablessm_core.tasks.requirements import available_data
 
@@ -123,7 +163,20 @@ def _data(settings: Settings) -> list[Finding]:
     names = [name for name, state in found.items() if state == "ok"]
     first: Finding = (OK, "data sets", f"{', '.join(names[:12]) or 'none'} in {settings.data_root}", "")
     fix = "put the files there, or set STABLESSM_DATA; polynomial_memory, associative_recall and digits need none"
-    return [first, *((NOTE, f"data set {name}", state[:300], fix) for name, state in found.items() if state != "ok")]
+    wrong = [(name, state) for name, state in found.items() if state != "ok"]
+    again = "cut short or damaged: copy or download it again"
+    return [
+        first,
+        *(
+            (NOTE, f"data set {name}", state[:300], fix) if _is_absent(state) else (BAD, f"data set {name}", state[:300], again)
+            for name, state in wrong
+        ),
+    ]
+
+
+def _is_absent(state: str) -> bool:
+    """Nobody has to have a data set; one that is there and cannot be used is a fault."""
+    return "no such file" in state or "not installed" in state
 
 
 def _charts(_: Settings) -> list[Finding]:

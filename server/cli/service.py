@@ -153,8 +153,9 @@ def retention(**options: Any) -> None:
 @DATABASE
 @BROKER
 @DATA_ROOT
-def doctor(**options: Any) -> None:
+@click.option("--deep", is_flag=True, help="Read every stored number and checkpoint, however long it takes.")
+def doctor(deep: bool, **options: Any) -> None:
     """Check what is needed to train and serve here, and say how to fix what is missing."""
     from server.cli.doctor import examine
 
-    sys.exit(examine(settings(**options), click.echo))
+    sys.exit(examine(settings(**options), click.echo, deep=deep))

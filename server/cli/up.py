@@ -18,7 +18,7 @@ from typing import IO
 from urllib.request import Request, urlopen
 
 from server.access.scopes import check_bind, load_or_create_token
-from server.settings import Settings
+from server.settings import Settings, make_private
 
 STOP_SECONDS = 9.0
 START_SECONDS = 60.0
@@ -35,7 +35,7 @@ class UpError(Exception):
 def up(settings: Settings, *, demo: bool, say: Say) -> int:
     """Run until SIGINT or SIGTERM and return the exit status; further signals change nothing. Raises UpError."""
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data_dir)
     with _lock(settings.data_dir) as state:
         crashed = bool(state.read().strip())  # a clean end empties the file
         listener = _listen(settings.host, settings.port, wait=crashed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import select
 import sqlite3
 import time
@@ -18,7 +20,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
 from server.database.revision import check
-from server.settings import normalize_url
+from server.settings import make_private, normalize_url
 from stablessm_core.nonfinite import json_safe
 
 BUSY_SECONDS = 10.0
@@ -82,7 +84,7 @@ class Database:
         from alembic.config import Config
 
         if (path := self.path) is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(path.parent)
         # Alembic rebuilds SQLite tables to change them; with enforcement on, dropping the old table would delete its children.
         engine = _sqlite_engine(self.url, "BEGIN IMMEDIATE", migrating=True) if path else self.engine
         config = Config()
@@ -126,6 +128,12 @@ def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, migrating: 
     engine = create_engine(
         url, json_serializer=_dump_json, connect_args={"timeout": patience, "check_same_thread": False}, **pool
     )
+
+    @event.listens_for(engine, "do_connect")
+    def keep_private(*_: Any) -> None:
+        # SQLite would make the file as the umask says; -wal and -shm get the rights of the file itself
+        with contextlib.suppress(OSError):  # it is there, or its folder is not
+            os.close(os.open(str(make_url(url).database), os.O_CREAT | os.O_EXCL, 0o600))
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:

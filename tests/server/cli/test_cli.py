@@ -249,6 +249,8 @@ def test_the_schema_is_made_by_migrate(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path, data_dir: Path, sqlite: Database) -> None:
+    data_dir.chmod(0o700)
+    (data_dir / "token").chmod(0o600)
     well = run(data_dir, "doctor", "--database-url", sqlite.url)
     assert well.exit_code == 0, well.output
     assert "schema" in well.output
