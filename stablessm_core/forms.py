@@ -85,8 +85,38 @@ class Form:
         return derived
 
 
+class _Rounded:
+    """numpy with functions rounded correctly in float32, as torch's are next to 1; numpy's own are off by the last bit there."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(np, name)
+        if name not in ("exp", "expm1", "log1p", "tanh"):
+            return function
+        return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+def _float32(x: Any, xp: Any) -> Any:
+    return x if not hasattr(x, "dtype") or x.dtype == xp.float32 else xp.asarray(x, dtype=xp.float32)
+
+
+def _at_one(map_: Formulas, weight: Any, dt: Any) -> tuple[Any, Any]:
+    """The eigenvalue in float32, as the layer computes it, and where it is exactly 1 or -1 there."""
+    xp = map_.xp
+    run = type(map_)(_Rounded() if xp is np else xp, map_.a, map_.b).lambda_bar(_float32(weight, xp), _float32(dt, xp))
+    return run, xp.abs(run) == 1
+
+
+def _eigenvalue(map_: Formulas, weight: Any, dt: Any) -> Any:
+    run, at_one = _at_one(map_, weight, dt)
+    return map_.xp.where(at_one, run, map_.lambda_bar(weight, dt))
+
+
+def _boundary_distance(map_: Formulas, weight: Any, dt: Any) -> Any:
+    """1 - |lambda_bar| without cancellation, but 0 where the recurrence that runs, in float32, has reached the boundary."""
+    _, at_one = _at_one(map_, weight, dt)
+    distance = map_.boundary_distance(weight, dt)
+    return map_.xp.where(at_one, map_.xp.zeros_like(distance), distance)
+
+
 # in the order of their columns in the coarser levels of a layer's blocks
-DERIVED: dict[str, Callable[[Formulas, Any, Any], Any]] = {
-    "eigenvalue": lambda map_, weight, dt: map_.lambda_bar(weight, dt),
-    "boundary_distance": lambda map_, weight, dt: map_.boundary_distance(weight, dt),
-}
+DERIVED: dict[str, Callable[[Formulas, Any, Any], Any]] = {"eigenvalue": _eigenvalue, "boundary_distance": _boundary_distance}

@@ -49,6 +49,11 @@ class BestDiscrete(_Best, Discrete):
     least_b = 0.5
 
     @property
+    def ratio_at_zero(self) -> float:
+        t = 2 * self.b - 1  # at b = 0.5 w = 0 is lambda = -1, on the boundary
+        return 2 * self.a if t >= 1 else 2 * self.a / t / t if t > 0 else math.inf
+
+    @property
     def reachable(self) -> Interval:
         return Interval(1.0 - 1.0 / self.b, 1.0, closed_low=True)
 

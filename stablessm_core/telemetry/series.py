@@ -70,7 +70,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "weight": ("", "Trainable weight w of each eigenvalue."),
     "dt": ("", "Step size of each eigenvalue (continuous time only)."),
     "eigenvalue": ("", "Eigenvalue lambda_bar of the discrete recurrence, f(w) or exp(dt f(w))."),
-    "boundary_distance": ("", "1 - |lambda_bar|: distance to the stability boundary; negative is unstable."),
+    "boundary_distance": (
+        "",
+        "1 - |lambda_bar|: distance to the boundary; 0 where float32 gives exactly 1, negative is unstable.",
+    ),
     "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
     "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),
     "boundary_distance_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of 1 - |lambda_bar| over the layer; NaN is largest."),

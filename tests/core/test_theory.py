@@ -51,3 +51,10 @@ def test_the_memory_function_is_the_response_to_an_impulse() -> None:
     np.testing.assert_allclose(memory_function(modes, b, c, 50), response, rtol=1e-12)
     with pytest.raises(ValueError, match="d_state"):
         memory_function(modes, b[:3], c, 5)
+
+
+def test_discrete_best_has_no_finite_ratio_on_the_lower_boundary() -> None:
+    assert math.isinf(float(gradient_over_weight("best", "discrete", -1.0)))
+    for b in (0.75, 2.0):
+        at_zero, near = (float(gradient_over_weight("best", "discrete", 1 - 1 / (w * w + b), b=b)) for w in (0.0, 1e-3))
+        assert at_zero == pytest.approx(near, rel=1e-4)

@@ -21,7 +21,8 @@ def _condition(rows: Rows, layer: LayerRows) -> Condition:
 
     def alert(row: int) -> Alert:
         worst, count = int(np.nanargmin(distance[row])), int(unstable[row].sum())
-        what = "|lambda_bar| >= 1, distance to the boundary"
+        reached = distance[row, worst] == 0
+        what = f"|lambda_bar| {'has reached 1 exactly in float32' if reached else '>= 1'}, distance to the boundary"
         return at_eigenvalue(KIND, rows, row, layer, layer.distance, worst, chart="boundary_distance", count=count, what=what)
 
     return Condition(layer.layer, unstable.any(axis=1), alert)

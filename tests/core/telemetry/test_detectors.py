@@ -251,3 +251,11 @@ def test_a_nonfinite_batch_is_blamed_instead_of_what_it_made_nonfinite() -> None
     assert [(a.kind, a.step, a.tensor, a.eigenvalue) for a in blamed] == [("nonfinite_batch", 21, "batch.x", None)]
     assert "input and target of step 21" in blamed[0].message
     assert "nonfinite_state" in {a.kind for a in Detectors(PARAMETERS).scan(history.rows(0, STEPS))}
+
+
+def test_an_eigenvalue_that_float32_makes_one_is_said_to_have_reached_it() -> None:
+    history = History()
+    history.distance[1, 30, 2] = 0.0
+    [alert] = history.alerts(min_boundary_distance=1e-4)
+    assert (alert.kind, alert.layer, alert.eigenvalue, alert.step) == ("unstable_eigenvalue", 1, 2, 31)
+    assert "|lambda_bar| has reached 1 exactly in float32" in alert.message

@@ -1,0 +1,41 @@
+"""What is derived from recorded weights is the recurrence that runs: in float32, where a guarded map reaches the boundary too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from stablessm_core.forms import Form
+from stablessm_core.maps import MAPS
+from stablessm_core.reparameterization import get_reparameterization
+
+PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
+EDGES = [0.0, -17.3, -17.4, -16.6, 16.6, 16.7, 9.0, 9.1, -9.1, 5_000.0, 1e4, -1e4, 1.0, -1.0]
+
+
+def derived(name: str, time: str, kind: str, w: np.ndarray, dt: float = 1e-3) -> np.ndarray:
+    recorded = {"weight": w, "dt": np.full_like(w, dt)}
+    return Form.of_map(name, time).derive(kind, {k: v.astype(np.float64) for k, v in recorded.items()})
+
+
+@pytest.mark.parametrize(("name", "time"), PAIRS)
+def test_the_distance_is_zero_exactly_where_the_layers_eigenvalue_is_one(name: str, time: str) -> None:
+    w = np.concatenate([np.linspace(-40, 40, 80_001), EDGES]).astype(np.float32)
+    run = get_reparameterization(name, time=time).lambda_bar(torch.from_numpy(w), torch.full((len(w),), 1e-3)).numpy()
+    distance, eigenvalue = derived(name, time, "boundary_distance", w), derived(name, time, "eigenvalue", w)
+    differing = (distance == 0) != (np.abs(run) == 1)
+    assert differing.sum() <= 2  # the last bit of an exponential, at the edge
+    np.testing.assert_array_equal(np.abs(eigenvalue) == 1, distance == 0)
+    finite = np.abs(run) < 1e30
+    np.testing.assert_allclose(eigenvalue[finite], run[finite], rtol=1e-5, atol=2e-7)
+
+
+@pytest.mark.parametrize(("name", "w"), [("exp", -17.4), ("softplus", -17.3), ("sigmoid", 17.3), ("tanh", 9.1), ("tanh", -9.1)])
+def test_guarded_maps_reach_one_in_float32(name: str, w: float) -> None:
+    weight = np.array([w, w / 2], np.float32)
+    assert get_reparameterization(name)(torch.from_numpy(weight)).abs().tolist()[0] == 1.0
+    distance = derived(name, "discrete", "boundary_distance", weight)
+    assert distance[0] == 0
+    assert 0 < distance[1] < 1e-2
+    assert abs(derived(name, "discrete", "eigenvalue", weight)[0]) == 1
