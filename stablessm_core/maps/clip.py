@@ -1,4 +1,4 @@
-"""clip: the weight is the eigenvalue, cut off a little inside the boundary (S5's Re lambda <= -1e-4).
+"""clip: the weight is the eigenvalue, cut off 1e-4 inside the boundary (S5's Re lambda <= -1e-4), which it never reaches.
 
 Its slope on the bound is the inner one, so that an eigenvalue set on the bound can leave it.
 """

@@ -161,7 +161,8 @@ class DiscreteFromRate(Discrete):
 class Map:
     """One map. `forms`: its formulas by kind of time, where it has them.
 
-    guarded: f nears the stability boundary ever more slowly and no weight reaches it but where float32 rounds to 1; a cut such as relu's or clip's is no guard.
+    guarded: f nears the stability boundary ever more slowly and no weight reaches it, but where float32 rounds to 1; a cut such
+    as relu's or clip's is no guard.
     stable_by: what keeps it stable, for people; "the map" or "nothing" without.
     """
 
