@@ -50,7 +50,10 @@ def test_what_readers_get_names_no_absolute_path(station: Station, tmp_path: Pat
     assert str(station.data_dir) in log.read_text(), "what is planted is there to be left out"
     station.until("the end of its log", lambda: any("run failed" in text for _, text in station.run_log(run_id)))
     answers = {}
-    with running(station.database.url, tmp_path) as (address, _), httpx.Client(base_url=address, headers=BEARER, timeout=60) as client:
+    with (
+        running(station.database.url, tmp_path) as (address, _),
+        httpx.Client(base_url=address, headers=BEARER, timeout=60) as client,
+    ):
         document = client.get("/openapi.json").json()
         paths = [path for path, methods in document["paths"].items() if "get" in methods and "stream" not in path]
         for path in [*paths, "/", "/runs/1", "/runs/1?x=1", "/alerts", "/workers", "/new?clone=1", "/compare?runs=1", "/access"]:
