@@ -142,7 +142,7 @@ def test_workers_of_one_machine_get_a_gpu_each_and_one_without_waits_for_it(two_
         waiting = [worker for worker in session.scalars(select(Worker)) if "problem" in worker.capabilities]
     run = third.run(third.submit(SMALL))
     if run.status == "queued":
-        assert "no free GPU" in (waits_for(run, waiting, {}) or "")
+        assert "no free GPU" in (waits_for(run, waiting, {}, {}) or "")
     left = first.children()
     first.process.send_signal(signal.SIGKILL)
     assert third.until("the GPU of the worker that is gone", lambda: gpus_of(third)) == booked[0]
