@@ -104,7 +104,7 @@ def _is_ours(folder: Path, own: str, files: list[tuple[Path, str]]) -> bool:
 def _names(folder: Path) -> set[str] | None:
     """The installations that a folder names; None if it names none."""
     try:
-        with os.fdopen(os.open(folder / NOTE, os.O_RDONLY | os.O_NOFOLLOW)) as file:
+        with os.fdopen(os.open(folder / NOTE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             return set(file.read(4096).split()) or None
     except (OSError, UnicodeDecodeError):
         return None

@@ -51,7 +51,7 @@ class Housekeeping:
             try:
                 if purge(self.database, self.settings, run_id):
                     log.info("deleted for good", extra={"run": run_id})
-            except StoreError as error:
+            except (StoreError, ValueError) as error:  # the store is away, or its package is not installed
                 log.warning("it is deleted for good later: %s", error, extra={"run": run_id})
         remove_deleted(self.database, self.settings.data_dir, pause=self._stopping.is_set)
 

@@ -78,7 +78,7 @@ def delete_for_good(run_id: RunId, database: DatabaseDep, settings: SettingsDep)
 def _purge(database: Database, settings: Settings, run_id: int) -> bool:
     try:
         return purge(database, settings, run_id)
-    except StoreError as error:
+    except (StoreError, ValueError) as error:  # the store is away, or its package is not installed
         log.warning("it is deleted for good later: %s", error, extra={"run": run_id})
         return True  # it is beyond bringing back, and the housekeeping goes on with it
 
