@@ -238,5 +238,5 @@ def test_the_service_tells_how_it_is(client: httpx.Client, recording: Recording)
     text = client.get("/metrics").text
     assert 'stablessm_runs{status="running"} 1.0\n' in text
     assert "stablessm_workers_alive 1.0\n" in text
-    assert all(line.startswith(("#", "stablessm_")) for line in text.splitlines())
+    assert all(line.startswith(("#", "stablessm_", "process_")) for line in text.splitlines())
     assert client.get("/readyz").json()["checks"]["database"] == "ok"
