@@ -285,7 +285,7 @@ def test_hostile_names_are_only_text_on_every_page(page: Any, installation: Inst
         "/access",
         f"/new?clone={run - 2}",
     ]
-    for path in [*paths, f"/?q=name~{HOSTILE[:4]}"]:
+    for path in [*paths, f'/?q=name~"{HOSTILE[:4]}"']:
         page.goto(f"{installation.url}{path}")
         page.wait_for_load_state("networkidle") if "/runs/" not in path else becomes(
             page, "document.querySelector('.modebar-btn')"

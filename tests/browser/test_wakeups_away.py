@@ -70,7 +70,7 @@ def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
     page.locator("[data-stream=slow]", has_text="polling every 2 s").wait_for()
     with database.write() as session:
         lifecycle.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # nobody tells the server
-    page.locator("[data-status=running]").wait_for()
+    page.locator(".status[data-status=running]").wait_for()
     page.reload()
     page.locator("[data-stream=slow]").wait_for()
     redis_server.start()

@@ -46,7 +46,11 @@ def tracebacks_shown(session: Session, run_id: int) -> list[dict[str, Any]]:
     return [{"attempt": row.attempt, "text": row.text, "at": row.at} for row in logs.read_tracebacks(session, run_id)]
 
 
-@router.get("/{run_id}/log", response_model=LogAnswer)
+@router.get(
+    "/{run_id}/log",
+    response_model=LogAnswer,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The log; text on request."}},
+)
 def log(
     run_id: RunId,
     database: DatabaseDep,

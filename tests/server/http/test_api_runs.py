@@ -9,14 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, func, select
 
 from server.database.connection import Database
+from server.database.models import BlockRow, Run
 from server.runs import lifecycle
 from server.series.alerts import insert_alerts
-from server.settings import run_folder
 from stablessm_core.config import RunConfig
-from tests.server.http_service import BODY, application, client_of, error_of, settings
+from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import CPU, Recording, claim, nonfinite
 
 
@@ -204,15 +204,16 @@ def test_a_run_is_cancelled_resumed_and_deleted(client: httpx.Client) -> None:
 
 def test_deleting_a_run_deletes_what_it_recorded(client: httpx.Client, database: Database, tmp_path: Path) -> None:
     submit(client)
-    folder = run_folder(settings(database.url, tmp_path).data_dir, 1)
-    (folder / "checkpoints").mkdir(parents=True)
     recording = Recording(database, claim(database))
     recording.write(20)
     with database.write() as session:
         lifecycle.finish(session, 1, recording.claim.attempt, "finished")
     assert client.delete("/api/runs/1").status_code == 204
     error_of(client.get("/api/runs/1/series"), 404)
-    assert not folder.exists()
+    assert client.delete("/api/trash/1").status_code == 204
+    with database.read() as session:
+        assert session.scalar(select(func.count()).select_from(BlockRow)) == 0
+        assert session.get(Run, 1) is None
 
 
 def test_a_running_run_shows_progress_and_is_asked_to_stop(client: httpx.Client, database: Database) -> None:

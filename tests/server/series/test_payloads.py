@@ -142,10 +142,10 @@ def test_the_api_answers_with_the_error_body(recorded: Recording, tmp_path: Path
 
 def test_the_doctor_finds_damage_and_says_what_to_do(recorded: Recording, tmp_path: Path) -> None:
     settings = Settings(database_url=recorded.database.url, data_dir=tmp_path)
-    [whole] = doctor._payloads(settings)
+    [whole] = doctor._payloads(settings, deep=True)
     assert whole[0] == doctor.OK
     damage(recorded, "one bit")
-    [damaged] = doctor._payloads(settings)
+    [damaged] = doctor._payloads(settings, deep=True)
     assert damaged[0] == doctor.BAD
     assert "ssm/0, steps 65 to 128 are damaged" in damaged[2]
     assert "stablessm restore" in damaged[3]
