@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import func, select
 
 from server.cli.main import main
 from server.database.connection import Database
+from server.database.models import Run
 from server.runs import lifecycle
 from tests.server.http_service import BODY, TOKEN, running
 from tests.server.recording import claim
@@ -81,16 +84,19 @@ def test_watching_says_how_each_run_ends(
     data_dir: Path, sqlite: Database, monkeypatch: pytest.MonkeyPatch, second: str, status: int
 ) -> None:
     monkeypatch.setattr("server.cli.sweeps.POLL_SECONDS", 0.02)
-    submitted = threading.Event()
+
+    def queued() -> int:
+        with sqlite.read() as session:
+            return session.scalar(select(func.count()).where(Run.status == "queued")) or 0
 
     def train() -> None:
-        submitted.wait(60)
+        while queued() < 2:
+            time.sleep(0.02)
         end(sqlite, "finished", 0.5)
         end(sqlite, second, float("nan") if second == "diverged" else 0.25)
 
-    training = threading.Thread(target=train)
+    training = threading.Thread(target=train, daemon=True)
     training.start()
-    monkeypatch.setattr("server.cli.sweeps.time.sleep", lambda seconds: submitted.wait(seconds) or submitted.set())
     done = run(data_dir, "sweep", "-", "--watch", text=SWEEP)
     training.join()
     assert done.exit_code == status, done.output
