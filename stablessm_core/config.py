@@ -97,18 +97,30 @@ class Model(Section, defer_build=True):
 
 
 class Optimizer(Section, defer_build=True):
-    name: Literal["adamw"] = Field("adamw", description="The optimizer.")
+    name: Literal["adamw", "sgd"] = Field(
+        "adamw", description="adamw: each weight's step is about lr, however large its gradient; sgd: lr times the gradient."
+    )
     lr: float = Field(0.01, gt=0, le=1000.0, description="Learning rate after the warm-up.")
     recurrent_lr: float | None = Field(
-        None, gt=0, le=1000.0, description="For the eigenvalue weights and step sizes; null means lr."
+        None, ge=0, le=1000.0, description="For the eigenvalue weights and step sizes; null means lr, 0 freezes them."
     )
-    weight_decay: float = Field(0.01, ge=0, le=10.0, description="Decoupled weight decay of all but the recurrent parameters.")
+    momentum: float = Field(0.0, ge=0, lt=1, description="Only used by sgd: velocity = momentum * velocity + gradient.")
+    nesterov: bool = Field(False, description="Only used by sgd: look ahead along the velocity; needs momentum > 0.")
+    weight_decay: float = Field(
+        0.01, ge=0, le=10.0, description="Of all but the recurrent parameters; decoupled from the gradient for sgd as for adamw."
+    )
     recurrent_weight_decay: float = Field(0.0, ge=0, le=10.0, description="For the eigenvalue weights and step sizes.")
     schedule: Literal["constant", "cosine", "linear"] = Field(
         "constant", description="After the warm-up; cosine and linear end at 0."
     )
     warmup_steps: int = Field(0, ge=0, le=10_000_000, description="Linear warm-up from 0 over this many steps.")
     grad_clip: float | None = Field(None, gt=0, le=1e9, description="Clip the global gradient norm to this; null never clips.")
+
+    @model_validator(mode="after")
+    def _looks_ahead_along_something(self) -> Self:
+        if self.name == "sgd" and self.nesterov and self.momentum == 0:
+            raise not_allowed("nesterov", "true with momentum 0", "momentum > 0 with nesterov")
+        return self
 
 
 class Train(Section, defer_build=True):
@@ -137,8 +149,17 @@ class Train(Section, defer_build=True):
     on_nonfinite: Literal["stop", "continue", "rollback"] = Field(
         "stop", description="stop: end as 'diverged'; continue: train on; rollback: last checkpoint with a lower learning rate."
     )
-    max_rollbacks: int = Field(3, ge=0, le=100, description="Then the run ends as 'diverged'.")
-    rollback_lr_factor: float = Field(0.5, gt=0, lt=1, description="Each rollback multiplies the learning rate by this.")
+    on_warning: Literal["continue", "stop", "rollback", "lower_lr"] = Field(
+        "continue",
+        description="Acts before numbers are lost, at the critical alerts overflow_near and, with sgd, training_explodes. "
+        "stop: end there, as 'cancelled'; rollback: as with on_nonfinite; lower_lr: lower learning rate from that step on.",
+    )
+    max_rollbacks: int = Field(
+        3, ge=0, le=100, description="Rollbacks and lowerings in all; then lost numbers end the run and warnings change nothing."
+    )
+    rollback_lr_factor: float = Field(
+        0.5, gt=0, lt=1, description="Each rollback or lowering multiplies the learning rate by this."
+    )
 
 
 class Telemetry(Section, defer_build=True):
@@ -182,6 +203,9 @@ class RunConfig(Section):
             raise not_allowed(
                 "model.d_model", f"{model.d_model} (about {parameters:,} parameters)", f"at most {MAX_PARAMETERS:,} parameters"
             )
+        heeded = [self.alerts.max_overflow_budget] + [self.alerts.max_loss_over_best] * (self.optimizer.name == "sgd")
+        if self.train.on_warning != "continue" and heeded == [None] * len(heeded):
+            raise not_allowed("train.on_warning", f"{self.train.on_warning!r} with its alerts switched off", "'continue'")
         activations = (
             self.train.batch_size * self.task.sequence_length() * max(model.d_model, model.d_state, hidden) * model.n_layers
         )

@@ -22,7 +22,8 @@ class Form:
     """lambda_bar = f(w) in discrete time (rule "none"), exp(scale dt f(w)) in continuous time ("zoh", zero-order hold).
 
     map, time, a, b: f, as in `maps`. dt: the step size, one number for all eigenvalues, or "dt", the kind of the layer's recorded
-    series that holds it; None in discrete time. Raises ValueError for what this version cannot derive from.
+    series that holds it; None in discrete time. length: steps of the sequences that the layer runs over, where that is known;
+    it is stored with the series that need it. Raises ValueError for what this version cannot derive from.
     """
 
     map: str
@@ -32,6 +33,7 @@ class Form:
     a: float = 1.0
     b: float = 0.5
     dt: str | float | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
         formulas(self.map, self.time, np, a=self.a, b=self.b)
@@ -42,6 +44,8 @@ class Form:
                 f"dt is {self.dt!r} and scale {self.scale} in {self.time} time; discrete time has no dt and scale 1, "
                 "continuous time needs a dt"
             )
+        if self.length is not None and self.length < 1:
+            raise ValueError(f"length is {self.length}; at least 1 is needed")
 
     @classmethod
     def of_map(cls, name: str, time: str, *, a: float = 1.0, b: float = 0.5) -> Form:
@@ -61,8 +65,8 @@ class Form:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The form as plain data, for JSON."""
-        return asdict(self)
+        """The form as plain data, for JSON; without a length where there is none, as earlier versions know it."""
+        return {name: value for name, value in asdict(self).items() if name != "length" or value is not None}
 
     @property
     def inputs(self) -> tuple[str, ...]:

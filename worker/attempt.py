@@ -17,6 +17,7 @@ from server.database.watchdog import guard
 from server.runs import lifecycle
 from server.settings import run_folder
 from stablessm_core.config import parse_config
+from stablessm_core.forking import ForkError
 from stablessm_core.telemetry.detectors import Alert, no_progress
 from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
@@ -77,18 +78,21 @@ class Attempt:
             self.writer.environment(shown)
             on_ready()
 
+        newest = self._newest_checkpoint()
         outcome = train(
             self.config,
             sink=self.writer,
             data_root=Path(self._order["data_root"]),
             checkpoint_dir=checkpoint_folder(self._data_dir, self.run_id, self.number),
-            resume=self._newest_checkpoint(),
+            resume=newest,
+            fork=None if newest else self._origin(),
             should_stop=self._should_stop,
             on_ready=ready,
         )
         status = "queued" if outcome.status == "drained" else outcome.status
-        log.info("training ended: %s", _reason(outcome.status, outcome.divergence) or outcome.status)
-        self.writer.finish(EndRecord(status, _reason(outcome.status, outcome.divergence), outcome.result, outcome.divergence))
+        reason = outcome.reason or _reason(outcome.status, outcome.divergence)
+        log.info("training ended: %s", reason or outcome.status)
+        self.writer.finish(EndRecord(status, reason, outcome.result, outcome.divergence))
         return status
 
     def save_records(self) -> None:
@@ -121,8 +125,31 @@ class Attempt:
             log.info("going on after step %d, from its checkpoint", step)
             return file
         if newest:
-            self.writer.truncate(0, "no checkpoint is left undamaged")
+            self.writer.truncate(self._begin, "no checkpoint is left undamaged")
         return None
+
+    def _origin(self) -> Path | None:
+        """The checkpoint of another run that this one begins from, here or brought from the store. Raises ForkError."""
+        origin = self._order.get("origin")
+        if origin is None:
+            return None
+        what = f"the checkpoint of step {origin['step']} of run {origin['parent']}, from which this fork begins,"
+        if origin["path"] is None:
+            raise ForkError(f"{what} is not there any more: run {origin['parent']} was deleted, or has gone another way since")
+        file: Path = self._data_dir / origin["path"]
+        if problem := _damage(file, origin["sha256"]):
+            # hidden: the worker removes it after the attempt
+            file = checkpoint_folder(self._data_dir, self.run_id, self.number) / f".origin-{origin['step']}.safetensors"
+            problem = self._fetch(origin["path"], file, origin["sha256"], patience=FETCH_SECONDS, here=problem)
+            if problem:
+                raise ForkError(f"{what} cannot be had on this machine: {problem}")
+        log.info("beginning after step %d, from the checkpoint of run %d", origin["step"], origin["parent"])
+        return file
+
+    @property
+    def _begin(self) -> int:
+        """The step after which the run begins when it has no checkpoint of its own."""
+        return int((self._order.get("origin") or {"step": 0})["step"])
 
     def _fetch(self, path: str, file: Path, sha256: str, *, patience: float, here: str) -> str | None:
         """Bring a checkpoint from the store; says why it cannot be had. `here`: why the file on this machine cannot be used.

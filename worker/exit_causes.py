@@ -8,6 +8,8 @@ import signal
 import traceback
 from pathlib import Path
 
+from stablessm_core.forking import ForkError
+
 LEASE_LOST = 75  # exit code: another attempt owns the run, or it is over; nothing was written after that
 MAX_REASON = 1000  # characters of a reason; the run's log file has everything
 MAX_FRAMES = 100  # of a traceback, the innermost
@@ -39,6 +41,8 @@ def of_exit(returncode: int, out_of_memory: bool, last_output: str) -> str:
 def of_exception(error: BaseException) -> str:
     """Type and message of an exception without its trace; memory and CUDA errors named as such."""
     name, text = type(error).__name__, str(error)
+    if isinstance(error, ForkError):
+        return one_line(text)  # a sentence already
     if name == "OutOfMemoryError":
         return one_line(f"out of GPU memory: {text}")
     if isinstance(error, MemoryError) or "not enough memory" in text or "can't allocate memory" in text:

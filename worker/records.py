@@ -69,6 +69,7 @@ def to_bytes(record: Record) -> bytes:
             "alerts": [asdict(alert) for alert in record.alerts],
             "step": record.step,
             "steps_per_second": record.steps_per_second,
+            "so_far": dict(record.so_far),
             "blocks": [
                 [b.group, b.level, b.first_step, b.stride, b.values.shape, len(payload)]
                 for b, payload in zip(record.blocks, payloads, strict=True)
@@ -95,4 +96,5 @@ def from_bytes(data: bytes) -> Record:
     for group, level, first_step, stride, shape, size in fields["blocks"]:
         blocks.append(Block(group, level, first_step, stride, decode(data[at : at + size], tuple(shape))))
         at += size
-    return Flush(blocks, [Alert(**one) for one in fields["alerts"]], fields["step"], fields["steps_per_second"])
+    alerts = [Alert(**one) for one in fields["alerts"]]
+    return Flush(blocks, alerts, fields["step"], fields["steps_per_second"], fields.get("so_far", {}))  # an older one has none

@@ -106,6 +106,7 @@ class Supervision:
             "attempt": self.claim.attempt,
             "config": self.claim.config,
             "checkpoints": [[c.step, c.path, c.sha256] for c in self.claim.checkpoints],
+            "origin": self._origin(),
             "data_dir": str(self.settings.data_dir),
             "data_root": str(self.settings.data_root),
             "checkpoint_store": self.settings.checkpoint_store,
@@ -114,6 +115,13 @@ class Supervision:
             "spool_bytes": self.spool_bytes,
             "log": log_path,
         }
+
+    def _origin(self) -> Message | None:
+        origin = self.claim.origin
+        if origin is None:
+            return None
+        at = origin.checkpoint
+        return {"parent": origin.parent, "step": origin.step, "path": at and at.path, "sha256": at and at.sha256}
 
     def _follow(self) -> None:
         look_at = time.monotonic()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -21,7 +22,8 @@ from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.runs import lifecycle
+from server.database.models import FINAL, Run
+from server.runs import lifecycle, verdicts
 from server.series import recording
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
@@ -232,15 +234,33 @@ class Writer:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _store(self, record: Record) -> None:
+        judged = judged_at_end(self.database, self.run_id, record)  # read before the row is locked
         with self.database.write() as session:
-            store(session, self.run_id, self.attempt, record)
+            store(session, self.run_id, self.attempt, record, judged)
 
 
-def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
-    """Store one record under its fence; repeating it changes nothing. Raises LeaseLost."""
+def judged_at_end(database: Database, run_id: int, record: Record) -> dict[str, Any] | None:
+    """What the verdict on the run says as it ends; None where there is none: then the server judges it later."""
+    if not isinstance(record, EndRecord) or record.status not in FINAL:
+        return None
+    ending = {"status": record.status, "reason": record.reason, "divergence": record.divergence}
+    try:
+        with database.read() as session:
+            run = session.get(Run, run_id)
+            return None if run is None else verdicts.judged(session, run, ending=ending)
+    except DATABASE_AWAY:
+        raise
+    except Exception:  # it must end all the same
+        log.exception("no verdict on the run as it ended")
+        return None
+
+
+def store(session: Session, run_id: int, attempt: int, record: Record, judged: dict[str, Any] | None = None) -> None:
+    """Store one record under its fence; repeating it changes nothing. judged: of the run's end. Raises LeaseLost."""
     match record:
         case Flush():
-            recording.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, record.steps_per_second)
+            rate = record.steps_per_second
+            recording.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, rate, record.so_far)
         case CatalogueRecord():
             recording.store_catalogue(session, run_id, attempt, record.series)
         case CheckpointRecord():
@@ -252,4 +272,5 @@ def store(session: Session, run_id: int, attempt: int, record: Record) -> None:
         case EndRecord(status="queued"):
             lifecycle.release(session, run_id, attempt, record.reason)
         case EndRecord():
-            lifecycle.finish(session, run_id, attempt, record.status, record.reason, record.result, record.divergence)
+            end = (record.status, record.reason, record.result, record.divergence)
+            lifecycle.finish(session, run_id, attempt, *end, judged)

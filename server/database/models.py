@@ -90,6 +90,19 @@ class Run(Base):
     # the distinct forms of its layers, from its series, for lists and filters; None: see server/series/forms.py
     forms: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
     bytes_stored: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # see server/series/occupied.py
+    # what its numbers say: the largest and smallest so far over all layers, eigenvalues and steps, those taken back later too
+    largest_ratio: Mapped[float | None] = mapped_column(Float(53))  # finite |grad|/|w|
+    largest_relative_step: Mapped[float | None] = mapped_column(Float(53))  # finite
+    nearest_distance: Mapped[float | None] = mapped_column(Float(53))  # 1 - |lambda_bar|, negative outside
+    overflow_budget: Mapped[float | None] = mapped_column(Float(53))
+    # of its last step {eigenvalues, of, worst_distance, overflow_budget, overflows_at_length}; None: all inside, or not known
+    unstable: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
+    cause: Mapped[str | None] = mapped_column(String(40))  # of the verdict; None: nothing went wrong, or not judged
+    judged_at: Mapped[float | None] = mapped_column(Float(53))  # since when `unstable` and `cause` are those of the ended run
+    forked_from: Mapped[int | None] = mapped_column(Id, index=True)  # the run whose checkpoint it began from
+    forked_at_step: Mapped[int | None] = mapped_column(BigInteger)  # the step of that checkpoint
+    fork_changes: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)  # what was changed, by dotted path
+    hidden: Mapped[bool] = mapped_column(server_default=text("false"))  # from lists, unless they ask for hidden runs
     deleted_at: Mapped[float | None] = mapped_column(Float(53))  # since when it is in the trash; None: it is not
     deleted_by: Mapped[str | None] = mapped_column(String(200))  # who put it there, by name
     __table_args__ = (
@@ -116,6 +129,18 @@ class Run(Base):
 
 
 NOT_IN_TRASH = Run.deleted_at.is_(None)  # of every list, and of whatever finds a run by its number
+
+
+class View(Base):
+    """A saved view of the list of runs: its query string (filter, order, columns) under a name."""
+
+    __tablename__ = "views"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    user_id: Mapped[int | None] = mapped_column(Id)
+    name: Mapped[str] = mapped_column(String(100))
+    query: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[float] = mapped_column(Float(53))
+    __table_args__ = (Index("ix_views_user_id_name", "user_id", "name", unique=True),)
 
 
 class DeletedRun(Base):

@@ -119,7 +119,7 @@ def read_new_events(
     for run_id in near:
         of_run, upper = rows.get(run_id, []), runs[run_id].seq
         layout = partial(_layout, session, run_id, {row.group_name for row in of_run}, layouts)
-        stored = events_of(known[run_id], upper, of_run, alerts_of.get(run_id, ()), changes_of.get(run_id, ()), layout)
+        stored = events_of(session, known[run_id], upper, of_run, alerts_of.get(run_id, ()), changes_of.get(run_id, ()), layout)
         found[run_id] = [_encode(event, runs[run_id]) for event in stored], upper
     return found
 

@@ -12,10 +12,12 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, case
+from sqlalchemy import and_, case, select
+from sqlalchemy.orm import Session
 
 from server.database.models import Run, SeriesRow
 from stablessm_core.forms import Form
+from stablessm_core.tasks.registry import TASKS
 from stablessm_core.telemetry.series import LAYER_GROUPS
 
 log = logging.getLogger("stablessm.server")
@@ -64,6 +66,23 @@ def forms_json(stored: str | None, configured: str | None) -> str:
         return stored
     form = configured_form(None if configured is None else json.loads(configured))
     return json.dumps([] if form is None else [form])
+
+
+def configured_recording(session: Session, run_id: int) -> tuple[int | None, int]:
+    """Sequence length and steps between recorded ones, from the run's configuration; (None, 1) where that does not say.
+
+    For runs whose catalogue does not have them: recorded before, or by an older worker.
+    """
+    config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
+    every = int(config.get("telemetry", {}).get("every", 1))
+    section = TASKS.get(config.get("task", {}).get("name", ""))
+    if section is None:
+        return None, every
+    try:
+        return section.model_validate(config["task"]).sequence_length(), every
+    except (ValueError, NotImplementedError) as error:
+        log.warning("the sequence length of run %d is not known: %s", run_id, error)
+        return None, every
 
 
 def map_names(forms: Iterable[Mapping[str, Any]]) -> str:

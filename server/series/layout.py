@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Row, Select, bindparam, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run, SeriesRow
-from server.series.forms import MISSING, form_data, readable_form
+from server.series.forms import MISSING, configured_recording, form_data, readable_form
 from stablessm_core.forms import Form
+from stablessm_core.stability import overflow_budget, relative_step
+from stablessm_core.telemetry.series import (
+    DERIVED_GROUPS,
+    LAYER_GROUPS,
+    OVERFLOW_BUDGET,
+    RELATIVE_STEP,
+    SeriesSpec,
+    following_catalogue,
+    source_group,
+)
 
 _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
@@ -23,6 +34,7 @@ _LAYOUT: Select[Any] = (
     .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
     .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
 )  # fmt: skip
+_SMALLEST = "boundary_distance_smallest"  # of a wide layer
 
 
 @dataclass(frozen=True)
@@ -34,11 +46,40 @@ class Points:
     value: np.ndarray
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where one series is: `width` columns from `offset` on in the blocks of its group; a derived one in the coarse ones only."""
+
+    name: str
+    group: str
+    offset: int
+    width: int
+    unit: str
+    derived: bool
+    form: dict[str, Any] | None = None  # of its layer, as plain data
+
+    @property
+    def kind(self) -> str:
+        """Which series of its layer it is."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def source(self) -> str:
+        """The group whose raw blocks it is read from."""
+        return source_group(self.group)
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps after its own a value of it needs."""
+        return 1 if self.derived and self.kind == RELATIVE_STEP else 0
+
+
 class Layout:
     """Where each series of one run lives in its group's blocks, and how the derived ones are computed.
 
     `seq` and `step` are those of the run when this was read. Holds nothing of the session: it may be kept while the catalogue
-    does not grow. A derived series whose form this version does not know is left out.
+    does not grow. A derived series whose form this version does not know is left out. newest: of each group of a layer the step
+    and column that a live stream saw last.
     """
 
     def __init__(self, session: Session, run_id: int) -> None:
@@ -46,35 +87,105 @@ class Layout:
         if not rows:
             raise LookupError(f"there is no run {run_id}")
         self.run_id, self.seq, self.step = run_id, int(rows[0].seq), int(rows[0].step)
-        layers = {row.group: form_data(row.form, row.missing) for row in rows if row.derived}
-        self.forms: dict[str, Form] = {group: form for group, data in layers.items() if (form := readable_form(data))}
-        known = (row for row in rows if row.name is not None and (not row.derived or row.group in self.forms))
-        self.series: dict[str, Row[Any]] = {row.name: row for row in known}
+        self.newest: dict[str, tuple[int, np.ndarray]] = {}
+        layers = {row.group: form_data(row.form, row.missing) for row in rows if row.name is not None}
+        places = [
+            Place(row.name, row.group, row.offset, row.width, row.unit, row.derived, layers[row.group])
+            for row in rows
+            if row.name is not None
+        ]
+        for item in implied(session, run_id, [(p.name, p.group, p.width) for p in places], layers):
+            offset = sum(p.width for p in places if p.group == item.group)
+            places.append(Place(item.name, item.group, offset, item.width, item.unit, derived=True, form=item.form))
+            layers[item.group] = item.form
+        derived = {place.group for place in places if place.derived}
+        self.forms: dict[str, Form] = {group: form for group in sorted(derived) if (form := readable_form(layers[group]))}
+        self.series: dict[str, Place] = {p.name: p for p in places if not p.derived or p.group in self.forms}
 
-    def find(self, name: str) -> Row[Any]:
+    def find(self, name: str) -> Place:
         """Raises LookupError."""
         if name not in self.series:
             raise LookupError(f"run {self.run_id} has no series {name!r}")
         return self.series[name]
 
-    def span(self, row: Row[Any]) -> slice:
+    def span(self, row: Place) -> slice:
         """Columns of the group's raw blocks that the series is made from."""
-        parts = [row] if not row.derived else [self.series[f"{row.group}/{k}"] for k in self._inputs(row)]
+        parts = [row] if not row.derived else self._sources(row)
         return slice(min(p.offset for p in parts), max(p.offset + p.width for p in parts))
 
-    def raw(self, row: Row[Any], block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(width, count) of one series from a raw block of its group, whose first row is column `base`; derived: float64."""
+    def raw(self, row: Place, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(width, count) of one series from a raw block of its group, whose first row is column `base`; derived: float64.
+
+        A series that needs the step after gives a column less: the block is of consecutive steps.
+        """
         if not row.derived:
             return block[row.offset - base : row.offset - base + row.width][eigenvalues]
-        sources = {kind: self.series[f"{row.group}/{kind}"] for kind in self._inputs(row)}
-        parts = {kind: self.raw(source, block, base, eigenvalues).astype(np.float64) for kind, source in sources.items()}
-        return self.forms[row.group].derive(row.name.rpartition("/")[2], parts)
+        form, every = self.forms[row.group], row.kind == OVERFLOW_BUDGET  # a budget is of all eigenvalues
+        parts = {
+            source.kind: self.raw(source, block, base, slice(None) if every else eigenvalues).astype(np.float64)
+            for source in self._sources(row)
+        }
+        if row.kind == OVERFLOW_BUDGET:
+            nearest = (
+                parts[_SMALLEST][:1] if _SMALLEST in parts else form.derive("boundary_distance", parts).min(0, keepdims=True)
+            )
+            return np.asarray(overflow_budget(form.length or 0, nearest))[eigenvalues]
+        if row.kind == RELATIVE_STEP:
+            lambda_, distance = (form.derive(kind, parts) for kind in ("eigenvalue", "boundary_distance"))
+            return np.asarray(relative_step(lambda_.T, distance.T)).T
+        return form.derive(row.kind, parts)
 
-    def _inputs(self, row: Row[Any]) -> tuple[str, ...]:
-        return self.forms[row.group].inputs
+    def _sources(self, row: Place) -> list[Place]:
+        smallest = self.series.get(f"{row.source}/{_SMALLEST}")
+        if smallest is not None:
+            return [smallest]
+        return [self.series[f"{row.source}/{kind}"] for kind in self.forms[row.group].inputs]
 
-    def points(self, group: str, first_step: int, stride: int, values: np.ndarray) -> list[Points]:
-        """All series of a raw block (columns, count)."""
+    def follows(self, group: str) -> bool:
+        """Whether something in the group's points needs the step before them."""
+        return any(row.source == group and row.steps_ahead for row in self.series.values())
+
+    def points(
+        self, group: str, first_step: int, stride: int, values: np.ndarray, before: np.ndarray | None = None
+    ) -> list[Points]:
+        """All series of a raw block (columns, count). `before`: the column of step first_step - 1, where that is recorded: of
+        what needs the step after, this block's points say the values from there on."""
         steps = first_step + stride * np.arange(values.shape[1], dtype=np.int64)
-        rows = [row for row in self.series.values() if row.group == group]
-        return [Points(row.name, steps, np.ascontiguousarray(self.raw(row, values).T)) for row in rows]
+        found = []
+        for row in (row for row in self.series.values() if row.source == group):
+            if not row.steps_ahead:
+                found.append(Points(row.name, steps, np.ascontiguousarray(self.raw(row, values).T)))
+                continue
+            whole = values if stride == 1 or values.shape[1] == 1 else values[:, :1]  # else the steps between are not known
+            first = first_step
+            if before is not None:
+                whole, first = np.concatenate([before[:, None], whole], axis=1), first_step - 1
+            if whole.shape[1] > 1:
+                at = first + np.arange(whole.shape[1] - 1, dtype=np.int64)
+                found.append(Points(row.name, at, np.ascontiguousarray(self.raw(row, whole).T)))
+        return found
+
+
+def implied(
+    session: Session, run_id: int, stored: Iterable[tuple[str, str, int]], forms: Mapping[str, Mapping[str, Any] | None]
+) -> list[SeriesSpec]:
+    """Derived series that the run's catalogue lacks, because an older version described it: they are read from what it has.
+
+    stored: (name, group, width) of the catalogue; forms: per group.
+    """
+    known = {name: (group, width) for name, group, width in stored}
+    groups = {group for group, _ in known.values()}
+    lacking = [
+        g for g in sorted(groups) if g.startswith(LAYER_GROUPS) and g == source_group(g) and g + DERIVED_GROUPS not in groups
+    ]
+    if not lacking:
+        return []
+    length, every = configured_recording(session, run_id)
+    found: list[SeriesSpec] = []
+    for group in lacking:
+        form, index = readable_form(forms.get(group)), group.removeprefix(LAYER_GROUPS)
+        _, width = known.get(f"{group}/weight", ("", 0))
+        if form is None or not index.isdigit() or (width == 0 and f"{group}/{_SMALLEST}" not in known):
+            continue
+        found += following_catalogue(int(index), width, form, length=length, every_eigenvalue=width > 0 and every == 1)
+    return found

@@ -16,13 +16,13 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, SeriesRow, Transition
-from server.database.payloads import DamagedPayload, stored_numbers, stored_pieces
+from server.database.payloads import NEEDED, DamagedPayload, stored_numbers, stored_pieces
 from server.series.forms import MISSING, form_data, readable_form
 from server.series.layout import Layout as Layout
 from server.series.layout import Points as Points
-from server.series.zoom import Reader
-from stablessm_core.telemetry.blocks import BUCKET, LEVELS
-from stablessm_core.telemetry.series import MEANINGS
+from server.series.layout import implied
+from server.series.zoom import Reader, bucket_bounds, level_for
+from stablessm_core.telemetry.series import MEANINGS, RELATIVE_STEP, source_group
 
 MAX_POINTS = 2000
 log = logging.getLogger(__name__)
@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SeriesInfo:
-    """One entry of a run's catalogue. `points`: recorded steps so far; first and last are None before the first one."""
+    """One entry of a run's catalogue. `points`: recorded steps so far; first and last are None before the first one.
+
+    What needs the step after has a point less than its layer's weight (fewer where telemetry was dropped in between).
+    """
 
     name: str
     group: str
@@ -112,13 +115,29 @@ def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
     rows = session.execute(_CATALOGUE, {"run": run_id}).all()
     if not rows:
         raise LookupError(f"there is no run {run_id}")
-    return rows[0].seq, [
-        SeriesInfo(name, group, width, unit, meaning(name), derived, form, first, last, int(points or 0))
-        for _, name, group, width, unit, derived, stored, missing, first, last, points in rows
-        if name is not None
-        for form in [form_data(stored, missing)]
-        if not derived or readable_form(form) is not None
-    ]
+    extents = {row.group_name: (row.first_step, row.last_step, int(row.points or 0)) for row in rows}
+    forms = {row.group_name: form_data(row.form, row.missing) for row in rows if row.name is not None}
+    found = {}
+    for row in rows:
+        if row.name is not None and (not row.derived or readable_form(forms[row.group_name]) is not None):
+            extent = _known(row.name, extents[source_group(row.group_name)])
+            found[row.name] = SeriesInfo(
+                row.name, row.group_name, row.width, row.unit, meaning(row.name), row.derived, forms[row.group_name], *extent
+            )
+    extra = implied(session, run_id, [(info.name, info.group, info.width) for info in found.values()], forms)
+    for item in extra:
+        extent = _known(item.name, extents[source_group(item.group)])
+        found[item.name] = SeriesInfo(
+            item.name, item.group, item.width, item.unit, item.meaning, item.derived, item.form, *extent
+        )
+    return rows[0].seq, sorted(found.values(), key=lambda info: info.group) if extra else list(found.values())
+
+
+def _known(name: str, extent: tuple[int | None, int | None, int]) -> tuple[int | None, int | None, int]:
+    first, last, points = extent
+    if last is None or name.rpartition("/")[2] != RELATIVE_STEP:
+        return extent
+    return (first, last - 1, points - 1) if points > 1 else (None, None, 0)
 
 
 def meaning(name: str) -> str:
@@ -151,12 +170,10 @@ def read_series(
     if points <= max_points:
         steps, values = reader.raw([(low, high)])
         return answer(step=steps, value=_rows(values))
-    # buckets up to twice as long as asked for: finer material would cost up to 16 times as much to read
-    level = max(k for k in range(LEVELS + 1) if BUCKET**k * max_points <= 2 * points)
-    first, end, weight, stats = reader.elements(level, low, high)
-    size = -(-int(weight.sum()) // max_points)  # with longer buckets each is one of its own
-    starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
-    ends = np.append(starts[1:], len(first)) - 1
+    first, end, weight, stats = reader.elements(level_for(points, max_points), low, high)
+    if not len(first):  # no two recorded steps follow on each other
+        return answer(step=first, value=_rows(stats[:, 2]))
+    starts, ends = bucket_bounds(weight, max_points)
     return answer(
         step=first[starts],
         last_step=end[ends],
@@ -185,10 +202,11 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
         rows += session.scalars(first.limit(1))
     alerts = session.scalars(select(AlertRow).where(*between[1]).order_by(AlertRow.id))
     changes = session.scalars(select(Transition).where(*between[2]))
-    return events_of(seq, upper, rows, alerts, changes, lambda: layout or Layout(session, run_id))
+    return events_of(session, seq, upper, rows, alerts, changes, lambda: layout or Layout(session, run_id))
 
 
 def events_of(
+    session: Session,
     seq: int,
     upper: int,
     rows: Iterable[BlockRow],
@@ -196,20 +214,45 @@ def events_of(
     changes: Iterable[Transition],
     layout: Callable[[], Layout],
 ) -> list[StoredEvent]:
-    """The events seq + 1..upper of one run from all that is stored under them; `layout` is asked once, if there are points."""
+    """The events seq + 1..upper of one run from all that is stored under them; `layout` is asked once, if there are points.
+
+    A series that needs the step after stands in the event of that step. The database is asked for the step before the first
+    point only where `layout` has not seen it.
+    """
     events = {number: StoredEvent(number) for number in range(seq + 1, upper + 1)}
     found: Layout | None = None
     for row, number, at, values in _pieces(rows, seq, upper):
         found = found or layout()
         event = events[number]
-        event.points += found.points(row.group_name, row.first_step + at * row.stride, row.stride, values)
-        last = row.first_step + (at + values.shape[1] - 1) * row.stride
+        first, before = row.first_step + at * row.stride, None
+        if found.follows(row.group_name):
+            before = _column_before(session, found, row.group_name, first)
+        event.points += found.points(row.group_name, first, row.stride, values, before)
+        last = first + (values.shape[1] - 1) * row.stride
+        found.newest[row.group_name] = last, values[:, -1]
         event.attempt, event.last_step = row.attempt, max(event.last_step, last)
     for alert in alerts:
         events[alert.seq].alerts.append(alert)
     for change in changes:
         events[change.seq].transition = change
     return [e for e in events.values() if e.points or e.alerts or e.transition]
+
+
+def _column_before(session: Session, layout: Layout, group: str, step: int) -> np.ndarray | None:
+    """The raw column (columns,) of the step before this one; None where that was not recorded or cannot be read."""
+    known = layout.newest.get(group)
+    if known is not None and known[0] == step - 1:
+        return known[1]
+    own = [_BLOCK.c.run_id == layout.run_id, _BLOCK.c.group_name == group, _BLOCK.c.level == 0, _BLOCK.c.first_step < step]
+    query = select(*NEEDED, _BLOCK.c.stride).where(*own).order_by(_BLOCK.c.first_step.desc()).limit(1)
+    row = session.execute(query).one_or_none()
+    at, rest = divmod(step - 1 - row.first_step, row.stride) if row is not None else (0, 1)
+    if row is None or rest or at >= row.point_count:
+        return None
+    try:
+        return stored_numbers(row)[:, at]
+    except DamagedPayload:
+        return None  # said where its own points are read
 
 
 def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:

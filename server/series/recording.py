@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, case, delete, func, select, update
+from sqlalchemy import Float, and_, case, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
@@ -23,7 +23,7 @@ from server.series.occupied import checkpoint_bytes, recount
 from stablessm_core.telemetry.blocks import BUCKET, Block, encode
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged import cut, pack
-from stablessm_core.telemetry.series import SeriesSpec
+from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +36,20 @@ def store_flush(
     alerts: Sequence[Alert] = (),
     step: int = 0,
     steps_per_second: float | None = None,
+    so_far: Mapping[str, float] | None = None,
 ) -> int:
     """Store one flush as one event; gives the run's `seq` after it.
 
     All blocks and alerts of a flush share one `seq`. A flush that brings nothing new (a repeat, or only progress) makes no
-    event: it takes no number, so `seq` has no gaps. `step` is the last training step done. Raises LeaseLost.
+    event: it takes no number, so `seq` has no gaps. `step` is the last training step done. `so_far`: the extremes of these steps,
+    by the names in SO_FAR; the run's row keeps the more extreme of these and what it has, steps taken back later included.
+    Raises LeaseLost.
     """
     rows = [_block_row(run_id, attempt, block) for block in blocks]  # compressed before the row is locked
     # `step` only grows here: a repeated older flush must not turn the progress back (truncate does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
     values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
+    values |= {name: _kept(name, value) for name, value in (so_far or {}).items()}
     if steps_per_second is not None:
         values["steps_per_second"] = steps_per_second
     taken = session.execute(
@@ -104,7 +108,8 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
             old.form = item.form
         elif item.form not in (None, old.form):
             raise ValueError(f"series {item.name!r} has the form {item.form}; run {run_id} has it with {old.form}")
-    if forms := distinct([*(run.forms or []), *(item.form for item in series)]):
+    of_layers = (item.form for item in series if not item.group.endswith(DERIVED_GROUPS))
+    if forms := distinct([*(run.forms or []), *of_layers]):
         run.forms = forms
     session.flush()
 
@@ -157,12 +162,14 @@ def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason
 def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
     """Delete what is stored of `from_step` and later; True if there was anything.
 
-    A raw block that straddles is cut at the step; a level block that was merged, where one of its pieces ended before.
+    A raw block that straddles is cut at the step; a level block that was merged, where one of its pieces ended before. What
+    follows from two steps goes one step earlier: where recording goes on, it is not known of the last step left.
     """
-    late = and_(BlockRow.run_id == run_id, BlockRow.last_step >= from_step)
+    follows = and_(BlockRow.group_name.endswith(DERIVED_GROUPS), BlockRow.last_step >= from_step - 1)
+    late = and_(BlockRow.run_id == run_id, or_(BlockRow.last_step >= from_step, follows))
     straddling = session.scalars(select(BlockRow).where(late, BlockRow.first_step < from_step)).all()
     for row in straddling:
-        _shorten(row, from_step)
+        _shorten(row, from_step - 1 if row.group_name.endswith(DERIVED_GROUPS) else from_step)
     session.flush()
     removed = session.execute(delete(BlockRow).where(late).returning(BlockRow.level)).all()
     session.execute(delete(CheckpointRow).where(CheckpointRow.run_id == run_id, CheckpointRow.step >= from_step))
@@ -185,6 +192,11 @@ def _shorten(row: BlockRow, from_step: int) -> None:
     row.payload = pack(values[..., : row.point_count], pieces)
     row.checksum = checksum(row.payload, row.attempt, row.point_count)
     row.last_step = row.first_step + (row.point_count - 1) * row.stride + tail
+
+
+def _kept(name: str, value: float) -> Any:
+    column, new = Run.__table__.c[name], literal(value, Float(53))
+    return case((or_(column.is_(None), column < new if SO_FAR[name] is max else column > new), new), else_=column)
 
 
 def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:

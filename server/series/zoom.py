@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from server.database.models import BlockRow
 from server.database.payloads import NEEDED, stored_numbers
-from server.series.layout import Layout
-from stablessm_core.telemetry.blocks import BUCKET
+from server.series.layout import Layout, Place
+from stablessm_core.telemetry.blocks import BUCKET, LEVELS, envelope
 
 GAPS_PER_QUERY = 100
+CHUNK = 4096  # raw points read at once where no level has them
 LAST_STEP = 2**62
 
 # Built once: composing a statement costs as much as running it. Their bounds let the index end the search.
@@ -35,14 +36,26 @@ _UP_TO = case((_BLOCKS.last_step <= _HIGH, _BLOCKS.last_step), else_=_HIGH) - _B
 # the points inside the bounds, exactly: what is read must not depend on where blocks begin, which compaction changes
 _POINTS = func.sum(_UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1)
 _EXTENT = select(func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS).where(_OVERLAPPING)
+Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # first and last step, points, stats (columns, 4, n)
 _CONTENT = select(*NEEDED, _BLOCKS.stride).where(_OVERLAPPING).order_by(_BLOCKS.first_step)
+
+
+class Shared:
+    """Blocks that were read and decoded for one reader, for the others of the same stretch: the series of a group share them."""
+
+    def __init__(self) -> None:
+        self.extents: dict[Any, Any] = {}
+        self.blocks: dict[Any, list[Row[Any]]] = {}
+        self.numbers: dict[Any, np.ndarray] = {}
 
 
 class Reader:
     """Loads one series (or some of its eigenvalues) from the blocks of its group."""
 
-    def __init__(self, session: Session, layout: Layout, row: Row[Any], eigenvalues: Sequence[int] | None) -> None:
-        self.session, self.layout, self.row = session, layout, row
+    def __init__(
+        self, session: Session, layout: Layout, row: Place, eigenvalues: Sequence[int] | None, shared: Shared | None = None
+    ) -> None:
+        self.session, self.layout, self.row, self.shared = session, layout, row, shared
         self.eigenvalues = None if eigenvalues is None else np.asarray(eigenvalues, np.int64)
         if self.eigenvalues is not None and (bad := [e for e in self.eigenvalues.tolist() if not 0 <= e < row.width]):
             raise ValueError(f"series {row.name!r} has no eigenvalue {bad[0]}; allowed are 0 to {row.width - 1}")
@@ -52,14 +65,24 @@ class Reader:
     def extent(self, from_step: int | None, to_step: int | None) -> tuple[int, int, int]:
         """First and last step to read, and how many points lie there."""
         asked = self._asked(0, 0 if from_step is None else from_step, LAST_STEP if to_step is None else to_step)
-        low, high, points = self.session.execute(_EXTENT, asked).one()
+        key, shared = tuple(asked.values()), self.shared
+        if shared is None or key not in shared.extents:
+            found = self.session.execute(_EXTENT, asked).one()
+            if shared is not None:
+                shared.extents[key] = found
+        else:
+            found = shared.extents[key]
+        low, high, points = found
         if low is None:
             return 0, -1, 0
-        low, high = max(low, from_step or low), high if to_step is None else min(high, to_step)
-        return low, high, int(points)
+        low, end = max(low, from_step or low), high if to_step is None else min(high, to_step)
+        # what needs the step after is not known of the newest
+        return (low, end - 1, max(0, int(points) - 1)) if self.row.steps_ahead and end == high else (low, end, int(points))
 
     def raw(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
         """Steps (n,) and values (columns, n) of the recorded points inside the gaps."""
+        if self.row.steps_ahead:
+            return self._changes(gaps)
         steps, values = [np.empty(0, np.int64)], []
         span, columns = self.layout.span(self.row), self.columns
         narrow = self.eigenvalues is not None and len(self.eigenvalues) > 0 and not self.row.derived
@@ -68,7 +91,7 @@ class Reader:
             low, high = int(self.eigenvalues.min()), int(self.eigenvalues.max()) + 1
             span, columns = slice(span.start + low, span.start + high), self.eigenvalues - low
         for block in self._blocks(0, gaps):
-            numbers = stored_numbers(block, span, self.row.name)
+            numbers = self._numbers(block, span)
             numbers = numbers[columns] if narrow else self.layout.raw(self.row, numbers, span.start, columns)
             at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
             for begin, stop in _inside(at, at, gaps):
@@ -77,15 +100,51 @@ class Reader:
         dtype = np.float64 if self.row.derived else np.float32
         return np.concatenate(steps), np.concatenate(values, axis=1) if values else np.empty((self.width, 0), dtype)
 
+    def _changes(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        # of two steps each, wherever their blocks meet; one step more is read than asked for
+        span, wider = self.layout.span(self.row), _joined([(low, high + 1) for low, high in gaps])
+        steps, numbers = [np.empty(0, np.int64)], [np.empty((span.stop - span.start, 0), np.float32)]
+        for block in self._blocks(0, wider):
+            values = self._numbers(block, span)
+            at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
+            for begin, stop in _inside(at, at, wider):
+                steps.append(at[begin:stop])
+                numbers.append(values[:, begin:stop])
+        at, values = np.concatenate(steps), np.concatenate(numbers, axis=1)
+        changes = self.layout.raw(self.row, values, span.start, self.columns)
+        known = np.zeros(max(0, len(at) - 1), bool)
+        for begin, stop in _inside(at, at, gaps):
+            known[begin:stop] = np.diff(at[begin : stop + 1]) == 1
+        return at[:-1][known], changes[:, known] if len(known) else np.empty((self.width, 0))
+
+    def _fine(self, level: int, gaps: list[tuple[int, int]]) -> list[Part]:
+        """What no level has, out of the raw points: as they are, or, where they are many, in buckets as long as the level's."""
+        if sum(high - low + 1 for low, high in gaps) <= CHUNK * BUCKET:
+            steps, values = self.raw(gaps)
+            return [(steps, steps, np.ones(len(steps), np.int64), raw_stats(values))]
+        size, empty = BUCKET**level, np.empty(0, np.int64)
+        parts = [(empty, empty, empty, np.empty((self.width, 4, 0), np.float32))]
+        for low, high in gaps:
+            for begin in range(low, high + 1, CHUNK):
+                steps, values = self.raw([(begin, min(high, begin + CHUNK - 1))])
+                if not len(steps):
+                    continue
+                starts = np.arange(0, len(steps), size)
+                ends = np.minimum(starts + size, len(steps))
+                with np.errstate(over="ignore"):
+                    stats = envelope(values.astype(np.float32, copy=False), size)
+                parts.append((steps[starts], steps[ends - 1], ends - starts, stats))
+        return parts
+
     def elements(self, level: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Buckets of `level` and finer ones that together cover low..high: first and last step, points, stats (columns, 4, n)."""
         gaps = [(low, high)]
-        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        parts: list[Part] = []
         for k in range(level, 0, -1):
             covered: list[tuple[int, int]] = []
-            for block in self._blocks(k, gaps):
+            for block in self._blocks(k, gaps, self.row.group):
                 own = slice(self.row.offset, self.row.offset + self.row.width)
-                stats = stored_numbers(block, own, self.row.name)[self.columns]
+                stats = self._numbers(block, own)[self.columns]
                 first = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
                 end = first + block.stride - block.stride // BUCKET**k  # the last point of each bucket
                 for begin, stop in _inside(first, end, gaps):
@@ -93,8 +152,7 @@ class Reader:
                     parts.append((first[begin:stop], end[begin:stop], weight, stats[..., begin:stop]))
                     covered.append((int(first[begin]), int(first[stop - 1]) + block.stride - 1))
             gaps = _minus(gaps, covered)
-        steps, values = self.raw(gaps)
-        parts.append((steps, steps, np.ones(len(steps), np.int64), _stats(values)))
+        parts += self._fine(level, gaps)
         parts.sort(key=lambda part: int(part[0][0]) if len(part[0]) else high)
         first, end, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
         stats = np.concatenate([part[3] for part in parts], axis=2)
@@ -103,7 +161,18 @@ class Reader:
             return first, end, weight, stats
         return first[order], end[order], weight[order], stats[..., order]
 
-    def _blocks(self, level: int, gaps: list[tuple[int, int]]) -> list[Row[Any]]:
+    def _numbers(self, block: Row[Any], columns: slice) -> np.ndarray:
+        if self.shared is None:
+            return stored_numbers(block, columns, self.row.name)
+        key = (block.group_name, block.level, block.first_step)
+        if key not in self.shared.numbers:
+            self.shared.numbers[key] = stored_numbers(block)
+        return self.shared.numbers[key][columns]
+
+    def _blocks(self, level: int, gaps: list[tuple[int, int]], group: str = "") -> list[Row[Any]]:
+        key = (*self._asked(level, 0, 0, group).values(), *gaps)
+        if self.shared is not None and key in self.shared.blocks:
+            return self.shared.blocks[key]
         found: dict[int, Row[Any]] = {}
         for at in range(0, len(gaps), GAPS_PER_QUERY):
             part = gaps[at : at + GAPS_PER_QUERY]
@@ -111,12 +180,29 @@ class Reader:
             if len(part) > 1:
                 query = query.where(or_(*(and_(_BLOCKS.first_step <= high, _BLOCKS.last_step >= low) for low, high in part)))
             found.update(
-                {row.first_step: row for row in self.session.execute(query, self._asked(level, part[0][0], part[-1][1]))}
+                {row.first_step: row for row in self.session.execute(query, self._asked(level, part[0][0], part[-1][1], group))}
             )
+        if self.shared is not None:
+            self.shared.blocks[key] = list(found.values())
         return list(found.values())
 
-    def _asked(self, level: int, low: int, high: int) -> dict[str, Any]:
-        return {"run": self.layout.run_id, "group": self.row.group, "level": level, "low": low, "high": high}
+    def _asked(self, level: int, low: int, high: int, group: str = "") -> dict[str, Any]:
+        return {"run": self.layout.run_id, "group": group or self.row.source, "level": level, "low": low, "high": high}
+
+
+def level_for(points: int, most: int) -> int:
+    """The coarsest level whose buckets are fine enough for `most` of them over so many points.
+
+    They may become twice as long as asked for: finer material would cost up to 16 times as much to read.
+    """
+    return max(k for k in range(LEVELS + 1) if BUCKET**k * most <= 2 * points)
+
+
+def bucket_bounds(weight: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last index of each of at most `most` buckets of elements that stand for `weight` points each."""
+    size = -(-int(weight.sum()) // most)  # with longer elements each is a bucket of its own
+    starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
+    return starts, np.append(starts[1:], len(weight)) - 1
 
 
 def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -127,6 +213,17 @@ def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> 
         if begin < stop:
             ranges.append((begin, stop))
     return ranges
+
+
+def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same steps, where gaps (ascending) may overlap: one gap in their stead."""
+    joined: list[tuple[int, int]] = []
+    for low, high in gaps:
+        if joined and low <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(high, joined[-1][1])
+        else:
+            joined.append((low, high))
+    return joined
 
 
 def _minus(gaps: list[tuple[int, int]], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -145,7 +242,7 @@ def _minus(gaps: list[tuple[int, int]], covered: list[tuple[int, int]]) -> list[
     return left
 
 
-def _stats(values: np.ndarray) -> np.ndarray:
+def raw_stats(values: np.ndarray) -> np.ndarray:
     """Each raw point (columns, n) as a bucket of its own, float32 (columns, 4, n)."""
     with np.errstate(over="ignore"):  # a derived value beyond float32 is infinite here, as in the stored levels
         values = values.astype(np.float32, copy=False)

@@ -39,10 +39,22 @@ class Monitor:
             of = {kind: layer.form.derive(kind, recorded) for kind in DERIVED}
             derived[names.layer_group(layer.index)] = np.concatenate(list(of.values()), axis=1)
             ratio, state = columns[names.layer_series(layer.index, "grad_over_weight")], columns[f"state/{layer.index}"]
-            values = (Values(x) for x in (ratio, recorded["weight"], of["boundary_distance"], state))
-            layers.append(LayerRows(layer.index, layer.path, *values))
-        batch = columns[names.BATCH_NONFINITE][:, 0] if names.BATCH_NONFINITE in columns else None
-        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns["norms"], layers, batch), derived
+            layers.append(
+                LayerRows(
+                    layer.index,
+                    layer.path,
+                    ratio=Values(ratio),
+                    weight=Values(recorded["weight"]),
+                    distance=Values(of["boundary_distance"]),
+                    state=Values(state),
+                    form=layer.form,
+                    recorded=recorded,
+                )
+            )
+        batch, lr, grad_norm = (
+            columns[name][:, 0] if name in columns else None for name in (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM)
+        )
+        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns["norms"], layers, batch, lr, grad_norm), derived
 
     def _wide(self, layer: LayerForm, columns: Mapping[str, np.ndarray]) -> LayerRows:
         def of(kind: str) -> np.ndarray:

@@ -25,10 +25,12 @@ LARGE = 1 << 16
 class Weights(NamedTuple):
     """What a row tells of the weights a step begins with; copies, so that the update may overlap with who reads them.
 
-    norms: (parameters,), as in a row. narrow, dt: (sum of widths,), layer after layer. wide: per wide layer (w, log_dt).
+    norms: (parameters,), as in a row. norm: (1,), of all parameters. narrow, dt: (sum of widths,), layer after layer. wide: per
+    wide layer (w, log_dt).
     """
 
     norms: Tensor
+    norm: Tensor
     narrow: Tensor | None
     dt: Tensor | None
     wide: list[tuple[Tensor, Tensor | None]]
@@ -77,6 +79,7 @@ class Probe:
     def _catalogue(self) -> list[names.SeriesSpec]:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
         catalogue.append(names.scalar(names.BATCH_NONFINITE, names.BATCH))
+        catalogue += [names.scalar(name, names.PROGRESS) for name in (names.WEIGHT_NORM, names.LOSS_OVER_BEST)]
         for layer in self.layers:
             form = layer.watched.form
             catalogue += (
@@ -88,7 +91,7 @@ class Probe:
 
     def _layout(self) -> list[tuple[str, int]]:
         layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self._parameters)), (names.GRAD_NORM, 1)]
-        layout.append((names.BATCH_NONFINITE, 1))
+        layout += [(names.WEIGHT_NORM, 1), (names.BATCH_NONFINITE, 1)]
         layout += [(names.layer_series(layer.index, "grad_over_weight"), layer.width) for layer in self._narrow]
         layout += [(names.layer_series(layer.index, "weight"), layer.width) for layer in self._narrow]
         layout += [
@@ -118,8 +121,10 @@ class Probe:
     @torch.no_grad()
     def weights(self) -> Weights:
         """The half of a row that is known before the step."""
+        pieces = torch.linalg.vector_norm(self._values, dim=1)
         return Weights(
-            _largest_of(torch.linalg.vector_norm(self._values, dim=1), self._value_pieces),
+            _largest_of(pieces, self._value_pieces),
+            torch.linalg.vector_norm(pieces, dtype=torch.float64).reshape(1),
             torch.cat(self._narrow_weights) if self._narrow else None,
             saturated_exp(torch.cat(self._log_dts), torch) if self._log_dts else None,
             [(w.watched.weight.clone(), None if w.watched.log_dt is None else w.watched.log_dt.clone()) for w in self._wide],
@@ -150,7 +155,7 @@ class Probe:
         grad_norm = torch.linalg.vector_norm(norms)
         # one dtype in each cat: of several it copies piece by piece
         parts = [loss.detach().reshape(1).float(), lr.float(), weights.norms.float()]
-        parts += [torch.cat([largest, grad_norm.reshape(1)]).float(), self._nonfinite(batch)]
+        parts += [torch.cat([largest, grad_norm.reshape(1), weights.norm]).float(), self._nonfinite(batch)]
         if weights.narrow is not None:
             gradient = torch.cat([gradients[i] for i in self._narrow_at])
             parts += [(gradient / weights.narrow).abs_(), weights.narrow]  # the same bits as |grad| / |w|

@@ -17,16 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
-from stablessm_core.telemetry.detectors import KINDS, Alert, Detectors
+from stablessm_core.telemetry.detectors import KINDS, Alert, Detectors, Rows
+from stablessm_core.telemetry.following import Following
 from stablessm_core.telemetry.monitor import Monitor
 from stablessm_core.telemetry.ring import Ring, RowCopy
-from stablessm_core.telemetry.series import SeriesSpec
+from stablessm_core.telemetry.series import LOSS_OVER_BEST, SeriesSpec
 from stablessm_core.telemetry.sinks import Flush as Flush
 from stablessm_core.telemetry.sinks import MemorySink as MemorySink
 from stablessm_core.telemetry.sinks import Sink as Sink
@@ -36,8 +38,10 @@ FLUSH_SECONDS = 0.2
 QUEUE = 8
 PATIENCE = 5.0  # seconds
 RING_BYTES = 1 << 26
-DETECTORS = "detectors"  # beside the groups, in what a checkpoint keeps of the telemetry
+DETECTORS, FOLLOWING = "detectors", "following"  # beside the groups, in what a checkpoint keeps of the telemetry
 RATE_SECONDS = 10.0  # steps per second are over this long
+
+Heed = Literal["at", "before"]
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +64,8 @@ class Recorder:
     monitor: derived columns and detectors; without one the catalogue may hold no derived series.
     ring: where the rows are; who writes them there itself, in a captured graph say, calls `recorded` instead of `record`.
     halt: at the first non-finite step set `fatal` and take nothing after that step, until `truncate`.
+    heed: "at" or "before": likewise set `warned` at the first critical alert that comes before numbers are lost; with "before"
+    its row is not taken either, so that its step can be trained in another way. May be changed when `drain`ed.
     """
 
     def __init__(
@@ -73,16 +79,20 @@ class Recorder:
         monitor: Monitor | None = None,
         gauges: Mapping[str, Callable[[int, float], float]] | None = None,
         halt: bool = False,
+        heed: Heed | None = None,
         flush_steps: int = FLUSH_STEPS,
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.fatal: Alert | None = None
+        self.warned: Alert | None = None
+        self.heed = heed
         self.dropped, self.errors = 0, 0  # steps whose telemetry was lost; calls that raised
         self.latest: dict[str, float] = {}  # last value of each scalar series that reached the sink
         self._sink, self._every, self._monitor, self._halt = sink, every, monitor, halt
         self._gauges = dict(gauges or {})
         ends = np.cumsum([width for _, width in layout])
         self._columns = {name: slice(int(end) - width, int(end)) for (name, width), end in zip(layout, ends, strict=True)}
+        self._following = Following(monitor.layers, catalogue, every) if monitor else None
         self._groups = self._recorded_groups(catalogue)
         self._levels = {group: LevelBuilder(group, every) for group in self._groups}
         columns = int(ends[-1])
@@ -119,6 +129,10 @@ class Recorder:
         self.ring.advance()
         if self.ring.rows >= self._flush_steps or perf_counter() - self._flushed_at >= self._flush_seconds:
             self.flush()
+
+    def skipped(self) -> None:
+        """A row was written into `ring` that is recorded already: its step is trained again. Call it when drained."""
+        self.ring.skip()
 
     def log(self, step: int, group: str, values: Mapping[str, float]) -> None:
         """Record values of a group that comes at its own pace (evaluation), in the order of its catalogue columns."""
@@ -174,9 +188,9 @@ class Recorder:
 
     def levels(self) -> dict[str, np.ndarray]:
         """What the coarser levels wait for and the detectors remember, for a checkpoint; call it when drained."""
-        parts: dict[str, LevelBuilder | Detectors] = dict(self._levels)
-        if self._monitor:
-            parts[DETECTORS] = self._monitor.detectors
+        parts: dict[str, LevelBuilder | Detectors | Following] = dict(self._levels)
+        if self._monitor and self._following:
+            parts |= {DETECTORS: self._monitor.detectors, FOLLOWING: self._following}
         return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.state().items()}
 
     def restore_levels(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -189,8 +203,21 @@ class Recorder:
             self._levels[group] = LevelBuilder(group, self._every)
             if own := of(group):
                 self._levels[group].restore(own)
-        if self._monitor:
+        if self._monitor and self._following:
             self._monitor.detectors.restore(of(DETECTORS))
+            self._following.restore(of(FOLLOWING))
+
+    def go_on(self) -> None:
+        """Take the steps after those that came before `warned`; what was recorded in between is forgotten."""
+        self.flush(force=True)
+        done = threading.Event()
+
+        def forget() -> None:
+            self.warned = None
+            done.set()
+
+        self._queue.put(forget)
+        done.wait()
 
     def truncate(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
         """Take back the steps after `to_step`; recording goes on at `to_step + 1` as if they had never been.
@@ -202,7 +229,7 @@ class Recorder:
 
         def forget() -> None:
             self.restore_levels(levels)
-            self.fatal = None
+            self.fatal = self.warned = None
 
         for job in (lambda: self._sink.truncate(to_step, reason), forget, done.set):
             self._queue.put(job)
@@ -225,7 +252,7 @@ class Recorder:
                     raise ValueError(f"series {series.name!r} is derived; that needs a monitor")
             elif known is not None and known.stop - known.start != series.width:
                 raise ValueError(f"series {series.name!r} has width {series.width}; its columns are {known.stop - known.start}")
-            elif known is not None or series.name in self._gauges:
+            elif known is not None or series.name in self._gauges or (self._following and series.name == LOSS_OVER_BEST):
                 groups.setdefault(series.group, []).append(series)
         return groups
 
@@ -272,32 +299,54 @@ class Recorder:
         self.errors += 1
 
     def _process(self, batch: _Batch) -> None:
-        if self.fatal is not None:
+        if self.fatal is not None or self.warned is not None:
             return
         table = np.concatenate([copy.wait() for copy in batch.copies])
         columns = {name: table[:, where] for name, where in self._columns.items()}
         alerts: list[Alert] = []
         derived: dict[str, np.ndarray] = {}
-        fatal = None
+        fatal = warned = None
         if self._monitor is not None:
             rows, derived = self._monitor.read(batch.first_step, columns)
-            bad = self._monitor.detectors.first_nonfinite(rows) if self._halt else None
-            if bad is not None:
-                table, rows = table[: bad + 1], rows.cut(bad + 1)
-                columns = {name: values[: bad + 1] for name, values in columns.items()}
-                derived = {group: values[: bad + 1] for group, values in derived.items()}
-            alerts = self._monitor.detectors.scan(rows)
-            if bad is not None:
-                fatal = next(alert for alert in alerts if KINDS[alert.kind].nonfinite)
+            count, alerts, fatal, warned = self._scan(self._monitor.detectors, rows)
+            if count < len(table):
+                table = table[:count]
+                columns = {name: values[:count] for name, values in columns.items()}
+                derived = {group: values[:count] for group, values in derived.items()}
+        coarse: list[Block] = []
+        so_far: dict[str, float] = {}
+        if self._following is not None and len(table):
+            coarse, made, so_far = self._following.read(batch.first_step, columns)
+            columns |= made
         for name, gauge in self._gauges.items():
             columns[name] = np.full((len(table), 1), gauge(batch.rows, batch.seconds), np.float32)
         last_step = batch.first_step + len(table) - 1
-        blocks = self._blocks(batch.first_step, last_step, columns, derived, keep_last=fatal is not None)
-        self.latest.update((name, float(values[-1, 0])) for name, values in columns.items() if values.shape[1] == 1)
+        blocks: list[Block] = []
+        keep_last = fatal is not None or (warned is not None and self.heed == "at")
+        if len(table):
+            blocks = self._blocks(batch.first_step, last_step, columns, derived, keep_last=keep_last) + coarse
+            self.latest.update((name, float(values[-1, 0])) for name, values in columns.items() if values.shape[1] == 1)
         try:
-            self._sink.write(Flush(blocks, alerts, last_step, batch.steps_per_second))
+            self._sink.write(Flush(blocks, alerts, last_step, batch.steps_per_second, so_far))
         finally:
-            self.fatal = fatal  # after the fatal step is out, so that the trainer may stop as soon as it sees it
+            # after the step is out, so that the trainer may act as soon as it sees it
+            self.fatal, self.warned = fatal, warned
+
+    def _scan(self, detectors: Detectors, rows: Rows) -> tuple[int, list[Alert], Alert | None, Alert | None]:
+        """How many rows to take, their alerts, and the alert at which nothing more is taken: numbers lost, or a warning."""
+        bad = detectors.first_nonfinite(rows) if self._halt else None
+        taken = rows if bad is None else rows.cut(bad + 1)
+        before = detectors.state() if self.heed else {}
+        alerts = detectors.scan(taken)
+        last = None if bad is None else rows.first_step + bad
+        warned = next((a for a in alerts if _comes_before(a) and a.step != last), None) if self.heed else None
+        if warned is not None:
+            detectors.restore(before)
+            count = warned.step - rows.first_step + (self.heed == "at")
+            alerts = detectors.scan(rows.cut(count)) if count else []
+            return count, alerts if self.heed == "at" else [*alerts, warned], None, warned
+        fatal = None if bad is None else next(alert for alert in alerts if KINDS[alert.kind].nonfinite)
+        return len(taken.loss), alerts, fatal, None
 
     def _blocks(
         self, first: int, last: int, columns: Mapping[str, np.ndarray], derived: Mapping[str, np.ndarray], *, keep_last: bool
@@ -315,6 +364,10 @@ class Recorder:
             if keep_last and (last - 1) % self._every:
                 blocks.append(Block(group, 0, last, self._every, np.ascontiguousarray(raw[:, -1:])))
         return blocks
+
+
+def _comes_before(alert: Alert) -> bool:
+    return KINDS[alert.kind].comes_before and alert.severity == "critical"
 
 
 def _merged(jobs: list[_Batch | Callable[[], None] | None]) -> list[_Batch | Callable[[], None] | None]:

@@ -36,6 +36,12 @@ class Ring:
             raise RuntimeError(f"ring holds {self.rows} rows that were not taken; at most {self.max_rows} fit")
         self.rows += 1
 
+    def skip(self) -> None:
+        """Leave out the row that `write` appended; only of an empty ring, so that the rows of a copy stay consecutive."""
+        if self.rows:
+            raise RuntimeError(f"ring holds {self.rows} rows that were not taken; a row can be left out of an empty one only")
+        self._start = (self._start + 1) % len(self._buffer)
+
     def take(self) -> RowCopy:
         """Start copying every row since the last call; the ring is empty afterwards."""
         first = self._buffer[self._start : self._start + self.rows]

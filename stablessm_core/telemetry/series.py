@@ -1,13 +1,14 @@
 """The catalogue of series: every name, unit and meaning, once. No other file spells a series name.
 
 A *group* of series is recorded together: its columns share steps and travel in the same blocks. `scalars` holds the width-1
-series of every step, `batch` what is known of its batch, `ssm/{layer}` the per-eigenvalue ones of a layer, `eval` what comes at
-its own pace.
+series of every step, `batch` what is known of its batch, `progress` how far training is from where it was, `ssm/{layer}` the
+per-eigenvalue ones of a layer, `eval` what comes at its own pace. `ssm/{layer}/derived` records nothing: its series follow from
+those of `ssm/{layer}`, step by step, and only their coarse levels are stored.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stablessm_core.forms import DERIVED, Form
@@ -18,19 +19,26 @@ STEP_TIME = "train/step_seconds"
 BATCH_NONFINITE = "train/batch_nonfinite"
 LR = "optim/lr"
 GRAD_NORM = "optim/grad_norm"
+WEIGHT_NORM = "train/weight_norm"
+LOSS_OVER_BEST = "train/loss_over_best"
 EVAL_LOSS = "eval/loss"
 EVAL_ACCURACY = "eval/accuracy"
 GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
-BATCH = "batch"  # apart from the scalars, whose columns are fixed in runs that began without it
+# apart from the scalars, whose columns are fixed in runs that began without them
+BATCH, PROGRESS = "batch", "progress"
 # the numbers of a run's result
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
     "telemetry_errors",
 )  # fmt: skip
 LAYER_GROUPS = "ssm/"  # what the groups of layers begin with
+DERIVED_GROUPS = "/derived"  # what the groups end with whose series follow from those of the layer
+RELATIVE_STEP, OVERFLOW_BUDGET = "relative_step", "overflow_budget"
+# a run's numbers so far, over all layers and eigenvalues, and which of two is kept
+SO_FAR = {"largest_ratio": max, "largest_relative_step": max, "nearest_distance": min, "overflow_budget": max}
 
 WIDE = 4096  # eigenvalues; layers above this are recorded as quantiles and extremes unless the run asks for all
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -60,6 +68,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     TRAIN_RATE: ("1/s", "Sequence steps (tokens) trained per second, over the last flush."),
     STEP_TIME: ("s", "Wall time per training step, over the last flush."),
     BATCH_NONFINITE: ("", "What of the step's batch was not finite: 0 nothing, 1 the input, 2 the target, 3 both."),
+    WEIGHT_NORM: ("", "Global L2 norm of all trained weights, before the step's update."),
+    LOSS_OVER_BEST: ("", "Training loss over the smallest so far, this step included: 1 at a new best."),
     LR: ("", "Learning rate of the step."),
     GRAD_NORM: ("", "Global L2 norm of the gradient, before clipping."),
     EVAL_LOSS: ("", "Mean loss on the evaluation split."),
@@ -72,7 +82,17 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "eigenvalue": ("", "Eigenvalue lambda_bar of the discrete recurrence, f(w) or exp(dt f(w))."),
     "boundary_distance": (
         "",
-        "1 - |lambda_bar|: distance to the boundary; 0 where float32 gives exactly 1, negative is unstable.",
+        "1 - |lambda_bar|: distance to the boundary; 0, where float32 gives exactly 1, is on it, negative is unstable.",
+    ),
+    RELATIVE_STEP: (
+        "",
+        "|change of lambda_bar by the step's update| / (1 - |lambda_bar|): below 1 nothing crosses the boundary. Infinite from "
+        "the boundary, NaN from outside. Known once the next step is recorded, and only where every step is.",
+    ),
+    OVERFLOW_BUDGET: (
+        "",
+        "length ln|lambda_bar|max / 88.72: at 1 the state overflows float32, at 1/2 the loss behind an unbounded activation; "
+        "negative inside the boundary.",
     ),
     "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
     "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),
@@ -86,6 +106,15 @@ MEANINGS: dict[str, tuple[str, str]] = {
 
 def layer_group(layer: int) -> str:
     return f"ssm/{layer}"
+
+
+def derived_group(layer: int) -> str:
+    return layer_group(layer) + DERIVED_GROUPS
+
+
+def source_group(group: str) -> str:
+    """The group in whose raw blocks the series of `group` lie, or what they are derived from."""
+    return group.removesuffix(DERIVED_GROUPS)
 
 
 def layer_series(layer: int, kind: str) -> str:
@@ -113,3 +142,17 @@ def wide_layer_catalogue(layer: int, form: Form) -> list[SeriesSpec]:
     for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
     return [SeriesSpec(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]
+
+
+def following_catalogue(layer: int, width: int, form: Form, *, length: int | None, every_eigenvalue: bool) -> list[SeriesSpec]:
+    """The derived series of one layer that need its sequence length, or the step after; in the order of their columns.
+
+    length: steps of the sequences that the layer runs over, None where that is not known: then there is no budget.
+    every_eigenvalue: whether the weights of every eigenvalue are recorded at every step, as the relative step needs.
+    """
+    widths = ({RELATIVE_STEP: width} if every_eigenvalue else {}) | ({OVERFLOW_BUDGET: 1} if length else {})
+    data = replace(form, length=length).data
+    return [
+        SeriesSpec(layer_series(layer, kind), derived_group(layer), n, *MEANINGS[kind], derived=True, form=data)
+        for kind, n in widths.items()
+    ]

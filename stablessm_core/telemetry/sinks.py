@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,17 +11,19 @@ import numpy as np
 
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.series import SeriesSpec
+from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
 
 
 @dataclass(frozen=True)
 class Flush:
-    """What became known since the last flush. `step`: last training step covered; `blocks`: raw (level 0) and coarser ones."""
+    """What became known since the last flush. `step`: last training step covered; `blocks`: raw (level 0) and coarser ones;
+    `so_far`: the extremes of these steps over all layers, by the names in SO_FAR, never NaN, those that are known."""
 
     blocks: list[Block]
     alerts: list[Alert]
     step: int
     steps_per_second: float | None
+    so_far: Mapping[str, float] = field(default_factory=dict)
 
 
 class Sink(Protocol):
@@ -45,7 +47,8 @@ class Sink(Protocol):
 
 @dataclass
 class MemorySink:
-    """Keeps a run's telemetry in memory, for training from Python without a service. `checkpoints`: (step, path, sha-256)."""
+    """Keeps a run's telemetry in memory, for training from Python without a service. `checkpoints`: (step, path, sha-256);
+    `so_far`: the extremes over all steps that came, those taken back included."""
 
     catalogue: dict[str, SeriesSpec] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
@@ -54,6 +57,7 @@ class MemorySink:
     rollbacks: list[tuple[int, str]] = field(default_factory=list)
     step: int = 0
     steps_per_second: float | None = None
+    so_far: dict[str, float] = field(default_factory=dict)
 
     def open(self, series: list[SeriesSpec]) -> None:
         self.catalogue |= {s.name: s for s in series}
@@ -63,6 +67,8 @@ class MemorySink:
         self.alerts += flush.alerts
         self.step = flush.step
         self.steps_per_second = flush.steps_per_second or self.steps_per_second
+        for name, value in flush.so_far.items():
+            self.so_far[name] = SO_FAR[name](value, self.so_far.get(name, value))
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         self.checkpoints.append((step, path, sha256))
@@ -72,7 +78,7 @@ class MemorySink:
         self.step = to_step
         self.checkpoints = [c for c in self.checkpoints if c[0] <= to_step]
         kept = [block for block in self.blocks if block.first_step <= to_step]
-        self.blocks = [_up_to(block, to_step) for block in kept if block.level == 0 or block.last_step <= to_step]
+        self.blocks = [_up_to(block, to_step) for block in kept if block.level == 0 or block.last_step <= _whole(block, to_step)]
 
     def needed(self) -> Collection[int]:
         return [step for step, _, _ in self.checkpoints[-1:]]
@@ -90,6 +96,11 @@ class MemorySink:
         if not blocks:
             return np.empty(0, np.int64), np.empty((0, wanted.width), np.float32)
         return np.concatenate(steps), np.concatenate(values)
+
+
+def _whole(block: Block, to_step: int) -> int:
+    # what follows from two steps comes one step late: of `to_step` itself it is not known where recording goes on
+    return to_step - 1 if block.group.endswith(DERIVED_GROUPS) else to_step
 
 
 def _up_to(block: Block, step: int) -> Block:

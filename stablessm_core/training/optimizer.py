@@ -1,29 +1,34 @@
-"""Which parameters learn how fast: AdamW's groups, the learning rate of each step, and the update as device work alone."""
+"""Which parameters learn how fast: their groups, the learning rate of each step, and the update as device work alone."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from stablessm_core.config import Optimizer as OptimizerConfig
 from stablessm_core.telemetry.watch import watched_layers
 
 
-class AdamW(torch.optim.AdamW):
-    """AdamW whose every number lies in a tensor with a fixed address, so that a captured graph of `update` is an update.
+class Scheduled(torch.optim.Optimizer):
+    """An optimizer whose every number lies in a tensor with a fixed address, so that a captured graph of `update` is an update.
 
     factor: (), what the learning rates are multiplied by; the only number a training step is given by the host. rates: (groups
     + 1,), rates of the groups and, last, the common one; float64, because that is what a Python number is, but on CUDA float32,
-    which is what the fused kernel reads there. Moments exist from the start; a restored checkpoint is copied into them.
+    which is what the fused kernels read there. Moments exist from the start; a restored checkpoint is copied into them.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:
-        # fused: one pass over memory, and unlike the default no host copy of the step counters
-        super().__init__(groups, fused=True)
+    factor: Tensor
+    rates: Tensor
+    _base: Tensor
+
+    def hold(self, common_lr: float, moments: Callable[[Tensor], dict[str, Tensor]]) -> None:
+        """Give every number its place. `moments`: what the update keeps of a parameter, as it is before the first step."""
         device = self.param_groups[0]["params"][0].device
         dtype = torch.float32 if device.type == "cuda" else torch.float64
         self.factor = torch.ones((), dtype=dtype, device=device)
@@ -32,12 +37,31 @@ class AdamW(torch.optim.AdamW):
         for group, rate in zip(self.param_groups, self.rates.unbind(), strict=False):
             group["lr"] = rate
             for p in group["params"]:
-                step = torch.zeros((), device=p.device)
-                self.state[p] = {"step": step, "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                self.state[p] = moments(p)
 
     def schedule(self) -> None:
         """Every rate to `factor` times its unscheduled one."""
         torch.mul(self._base, self.factor, out=self.rates)
+
+    def update(self) -> None:
+        """One step of every parameter that has a gradient; device work alone."""
+        raise NotImplementedError
+
+
+class AdamW(torch.optim.AdamW, Scheduled):
+    """AdamW, decoupled weight decay: p <- (1 - lr * decay) p - lr * mean / (sqrt(mean of squares) + eps)."""
+
+    def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:
+        # fused: one pass over memory, and unlike the default no host copy of the step counters
+        super().__init__(groups, fused=True)
+        self.hold(
+            common_lr,
+            lambda p: {
+                "step": torch.zeros((), device=p.device),
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            },
+        )
 
     @torch.no_grad()
     def update(self) -> None:
@@ -60,6 +84,37 @@ class AdamW(torch.optim.AdamW):
                 lr=group["lr"],
                 weight_decay=group["weight_decay"],
                 eps=group["eps"],
+            )
+
+
+class SGD(Scheduled):
+    """Gradient descent: p <- (1 - lr * decay) p - lr * v with v <- momentum * v + gradient; Nesterov: gradient + momentum * v.
+
+    The bits of torch.optim.SGD, fused, but for the weight decay: that is decoupled as AdamW's is, so that the field of the
+    configuration means one thing. PyTorch's would add decay * p to the gradient, and with momentum to the velocity.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], common_lr: float, *, momentum: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(groups, {"momentum": momentum, "nesterov": nesterov})
+        self.hold(common_lr, lambda p: {"momentum_buffer": torch.zeros_like(p)} if momentum else {})
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            if group["weight_decay"]:
+                torch._foreach_mul_(moved, (1 - group["lr"] * group["weight_decay"]).to(moved[0].dtype))
+            sgd(
+                moved,
+                [p.grad for p in moved if p.grad is not None],
+                [self.state[p].get("momentum_buffer") for p in moved],
+                fused=True,
+                weight_decay=0.0,
+                momentum=group["momentum"],
+                lr=group["lr"],
+                dampening=0.0,
+                nesterov=group["nesterov"],
+                maximize=False,
             )
 
 
@@ -92,8 +147,8 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
-    """AdamW over `parameter_groups`; each group keeps its unscheduled rate in `base_lr`."""
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Scheduled:
+    """The configuration's optimizer over `parameter_groups`; each group keeps its unscheduled rate in `base_lr`."""
     groups = parameter_groups(
         model,
         lr=config.lr,
@@ -101,7 +156,10 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> AdamW:
         weight_decay=config.weight_decay,
         recurrent_weight_decay=config.recurrent_weight_decay,
     )
-    return AdamW([group | {"base_lr": group["lr"]} for group in groups], config.lr)
+    groups = [group | {"base_lr": group["lr"]} for group in groups]
+    if config.name == "sgd":
+        return SGD(groups, config.lr, momentum=config.momentum, nesterov=config.nesterov)
+    return AdamW(groups, config.lr)
 
 
 def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:

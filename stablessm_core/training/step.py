@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stablessm_core.tasks.base import Task
 from stablessm_core.telemetry.probe import Probe, Weights
 from stablessm_core.telemetry.ring import Ring
-from stablessm_core.training.optimizer import AdamW, clip_gradients
+from stablessm_core.training.optimizer import Scheduled, clip_gradients
 
 
 class TrainingStep:
@@ -33,7 +33,7 @@ class TrainingStep:
         self,
         model: nn.Module,
         task: Task,
-        optimizer: AdamW,
+        optimizer: Scheduled,
         probe: Probe,
         ring: Ring,
         *,

@@ -6,15 +6,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 from sqlalchemy.orm import Session
 
+from server.database.connection import Database
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep
 from server.http.api.runs import absent
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
-from server.series import reading
+from server.series import files, reading
 from server.series.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed_json
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
@@ -23,7 +25,8 @@ MAX_NUMBERS = 1 << 25  # one answer: points * width
 MAX_CHOSEN = 4096
 MEDIA = {"arrow": "application/vnd.apache.arrow.stream", "csv": "text/csv; charset=utf-8"}
 Step = Annotated[int | None, Query(ge=0, le=MAX_ID)]
-MaxPoints = Annotated[int, Query(ge=1, le=10_000_000, description="More points than this become buckets.")]
+MAX_POINTS = Query(ge=1, le=10_000_000, description="More points than this become buckets.")
+MaxPoints = Annotated[int, MAX_POINTS]
 Eigenvalues = Annotated[str | None, Query(max_length=20_000, description="Only these columns, for example 0,3,5-9.")]
 
 
@@ -67,16 +70,33 @@ def read(
     database: DatabaseDep,
     from_step: Step = None,
     to_step: Step = None,
-    max_points: MaxPoints = reading.MAX_POINTS,
+    max_points: Annotated[int | None, MAX_POINTS] = None,
     eigenvalues: Eigenvalues = None,
     format: Annotated[Literal["json", "arrow", "csv", "typed"], Query()] = "json",
+    download: Annotated[bool, Query(description="As a file; every point unless `max_points` is given.")] = False,
 ) -> Response:
-    """One series: raw points, or, beyond `max_points`, buckets with min, max, last value and count of non-finite values."""
-    if from_step is not None and to_step is not None and from_step > to_step:
-        raise Invalid(f"from_step {from_step} is after to_step {to_step}", field="from_step", allowed=f"<= {to_step}")
+    """One series: raw points, or, beyond `max_points` (2,000 where nothing is said), buckets with min, max, last value and count
+    of non-finite values. `download=true` gives every point as a file, however many there are."""
+    check_stretch(from_step, to_step)
+    if download and max_points is None:
+        return _every_point(database, run_id, name, from_step, to_step, eigenvalues, format)
     with database.read() as session:
         layout = find_layout(session, run_id)
-        data = read_one(session, layout, name, from_step, to_step, max_points, eigenvalues)
+        data = read_one(session, layout, name, from_step, to_step, max_points or reading.MAX_POINTS, eigenvalues)
+    answer = _formatted(layout, name, data, format)
+    if download:
+        what = f"{name}-buckets" if data.value is None else name
+        answer.headers["Content-Disposition"] = _attachment(run_id, what, format)
+    return answer
+
+
+def check_stretch(from_step: int | None, to_step: int | None) -> None:
+    """Raises Invalid where the first step comes after the last."""
+    if from_step is not None and to_step is not None and from_step > to_step:
+        raise Invalid(f"from_step {from_step} is after to_step {to_step}", field="from_step", allowed=f"<= {to_step}")
+
+
+def _formatted(layout: reading.Layout, name: str, data: reading.SeriesData, format: str) -> Response:
     width = data.value.shape[1] if data.value is not None else int(_of(data.last).shape[1])
     last = data.last_step if data.last_step is not None else data.step
     head = {"name": name, "width": width, "unit": data.unit, "seq": layout.seq, "last_step": int(last[-1]) if len(last) else None}
@@ -90,9 +110,29 @@ def read(
         metadata = {key: str(value) for key, value in head.items()}
         return Response(arrow_stream(parts, metadata), media_type=MEDIA["arrow"])
     if format == "csv":
-        titles = [t for key, values in parts.items() for t in _titles(key, values, data.eigenvalues)]
+        titles = [t for key, values in parts.items() for t in files.titles(key, values, data.eigenvalues)]
         return Response(",".join(titles).encode() + b"\n" + csv_rows(list(parts.values())), media_type=MEDIA["csv"])
     return json_response(_joined(head, {key: json_array(values) for key, values in parts.items()}))
+
+
+def _every_point(
+    database: Database, run_id: int, name: str, from_step: int | None, to_step: int | None, eigenvalues: str | None, format: str
+) -> Response:
+    # read and sent piece by piece: a long series of many eigenvalues is larger than any one answer may be
+    with database.read() as session:
+        layout = find_layout(session, run_id)
+        row = find_series(layout, name)
+        chosen = parse_eigenvalues(eigenvalues, row.width) if eigenvalues is not None else None
+        stretch = files.Stretch(session, layout, row, chosen, from_step, to_step)
+    if format == "typed":
+        raise Invalid("format is 'typed', which is no file", field="format", allowed="csv, arrow or json")
+    write = {"csv": files.csv_file, "arrow": files.arrow_file, "json": files.json_file}[format]
+    headers = {"Content-Disposition": _attachment(run_id, name, format)}
+    return StreamingResponse(write(database, stretch), media_type=MEDIA.get(format, "application/json"), headers=headers)
+
+
+def _attachment(run_id: int, name: str, format: str) -> str:
+    return f'attachment; filename="run-{run_id}-{name.replace("/", "-")}.{format}"'
 
 
 def _joined(head: dict[str, Any], arrays: dict[str, bytes]) -> bytes:
@@ -118,11 +158,7 @@ def read_one(
     eigenvalues: str | None = None,
 ) -> reading.SeriesData:
     """`reading.read_series` with refusals that name the field."""
-    run_id = layout.run_id
-    if name not in layout.series:
-        known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"
-        raise NotFound(f"run {run_id} has no series {name[:120]!r}", field="name", allowed=known)
-    width = layout.series[name].width
+    run_id, width = layout.run_id, find_series(layout, name).width
     chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues is not None else None
     numbers = min(max_points, max(layout.step, 1)) * (len(chosen) if chosen is not None else width)
     if numbers > MAX_NUMBERS:
@@ -132,6 +168,14 @@ def read_one(
     return reading.read_series(
         session, run_id, name, from_step=from_step, to_step=to_step, max_points=max_points, eigenvalues=chosen, layout=layout
     )
+
+
+def find_series(layout: reading.Layout, name: str) -> Any:
+    """The series' row. Raises NotFound."""
+    if name not in layout.series:
+        known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"
+        raise NotFound(f"run {layout.run_id} has no series {name[:120]!r}", field="name", allowed=known)
+    return layout.series[name]
 
 
 def parse_eigenvalues(text: str, width: int) -> list[int]:
@@ -162,12 +206,6 @@ def columns_of(data: reading.SeriesData) -> dict[str, np.ndarray]:
 def _of(values: np.ndarray | None) -> np.ndarray:
     assert values is not None  # an envelope has all of them
     return values
-
-
-def _titles(key: str, values: np.ndarray, eigenvalues: np.ndarray | None) -> list[str]:
-    if values.ndim == 1:
-        return [key]
-    return [f"{key}_{e}" for e in (range(values.shape[1]) if eigenvalues is None else eigenvalues)]
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the API answers about recorded numbers: a run's catalogue, its series in JSON or as typed arrays, runs side by side."""
+"""What the API answers about recorded numbers: a run's catalogue, its series in JSON or as typed arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from server.http.schemas.runs import EXAMPLE_FORM, EXAMPLE_RUN, Answer, RunAnswer
+from server.http.schemas.runs import EXAMPLE_FORM, Answer
 from stablessm_core.nonfinite import Spelling
 
 EXAMPLE_TYPED = {"dtype": "f8", "bdata": "AAAAAAAA8D8AAAAAAAAAQA=="}
@@ -85,63 +85,3 @@ class SeriesAnswer(Answer):
     max: Numbers = None
     last: Numbers = None
     nonfinite: list[int] | list[list[int]] | TypedArray | None = None
-
-
-class Difference(Answer):
-    field: str
-    values: list[Any] = Field(description="In the order of the runs; null where a configuration does not have the field.")
-
-
-class RatioRange(Answer):
-    """Range of grad_over_weight over all layers, eigenvalues and steps of a run."""
-
-    run_id: int
-    reparameterization: str
-    min: float | None
-    q05: float | None
-    median: float | None
-    q95: float | None
-    max: float | None
-    finite: int
-    total: int
-
-
-class CompareGroup(Answer):
-    key: dict[str, Any]
-    runs: list[int]
-    finite: int = Field(description="Runs whose final loss is finite; means are over these only.")
-    total: int
-    final_loss: dict[str, float | None]
-    grad_over_weight: dict[str, Any]
-
-
-EXAMPLE_COMPARE: dict[str, Any] = {
-    "runs": [EXAMPLE_RUN],
-    "differences": [{"field": "optimizer.lr", "values": [0.01]}],
-    "ranges": [
-        {
-            "run_id": 1,
-            "reparameterization": "best",
-            "min": 1e-6,
-            "q05": 1e-5,
-            "median": 0.002,
-            "q95": 0.1,
-            "max": 0.8,
-            "finite": 64000,
-            "total": 64000,
-        }
-    ],
-    "groups": [],
-    "curves": {"1": {"train/loss": {"name": "train/loss", "step": EXAMPLE_TYPED, "value": EXAMPLE_TYPED}}},
-}
-
-
-class CompareAnswer(Answer):
-    """Several runs side by side; curves are typed arrays by run and series."""
-
-    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_COMPARE]})
-    runs: list[RunAnswer]
-    differences: list[Difference]
-    ranges: list[RatioRange]
-    groups: list[CompareGroup]
-    curves: dict[str, dict[str, dict[str, Any]]]

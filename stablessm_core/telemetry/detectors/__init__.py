@@ -1,8 +1,8 @@
 """Alerts: each kind in a file of its own with what detects it, and the registry of them all. Pure numpy, no torch."""
 
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Severity
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Setup, Severity
 from stablessm_core.telemetry.detectors.episodes import REARM_STEPS, Detectors
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
 
-__all__ = ["KINDS", "REARM_STEPS", "Alert", "AlertKind", "Detectors", "LayerRows", "Rows", "Severity", "Values"]
+__all__ = ["KINDS", "REARM_STEPS", "Alert", "AlertKind", "Detectors", "LayerRows", "Rows", "Setup", "Severity", "Values"]

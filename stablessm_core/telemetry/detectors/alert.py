@@ -42,13 +42,32 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What of the run's configuration says how its weights move and what its states bear.
+
+    length: of the sequences. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
+    learning rate of the eigenvalue weights over the common one. grad_clip: largest global norm of the gradient, or None.
+    """
+
+    length: int
+    limit: float
+    optimizer: str = "adamw"
+    momentum: float = 0.0
+    nesterov: bool = False
+    recurrent: float = 1.0
+    grad_clip: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watch:
     """What a detector knows beside the rows. `threshold` is the alert's setting, 0 for an alert that has none.
 
-    `memory` is the detector's own from flush to flush, by layer; checkpoints keep it.
+    `setup` is None where nobody said it: what needs it stays silent. `memory` is the detector's own from flush to flush, by
+    layer; checkpoints keep it.
     """
 
     parameters: list[str]
+    setup: Setup | None = None
     threshold: float = 0.0
     memory: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -70,6 +89,7 @@ class AlertKind:
     detect: Detect | None = None
     settings: type[BaseModel] | None = None
     nonfinite: bool = False  # numbers are lost: the run ends here unless `train.on_nonfinite` says otherwise
+    comes_before: bool = False  # numbers are soon lost: where it is critical, `train.on_warning` says what to do
     of_attempt: bool = False  # about an attempt and not about a step: the next attempt may raise it again at the same step
 
     @property

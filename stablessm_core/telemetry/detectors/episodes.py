@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Watch
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
 
@@ -20,10 +20,10 @@ REARM_STEPS = 100
 class Detectors:
     """Watches a run from its first row to its last. `thresholds` are the alerts' settings; a None switches its alert off.
 
-    parameters: names of the model's parameters, in the order of the rows' norms.
+    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains.
     """
 
-    def __init__(self, parameters: list[str], **thresholds: float | None) -> None:
+    def __init__(self, parameters: list[str], setup: Setup | None = None, **thresholds: float | None) -> None:
         allowed = {kind.setting for kind in KINDS.values()} - {None}
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed are {sorted(map(str, allowed))}")
@@ -31,7 +31,7 @@ class Detectors:
         for kind in KINDS.values():
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None:
-                self._watches[kind.name] = Watch(parameters=parameters, threshold=threshold)
+                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
         self._last: dict[tuple[str, int], int] = {}  # last step at which a condition held, by kind and layer
 
     def reset(self) -> None:
@@ -57,7 +57,7 @@ class Detectors:
                 continue
             name = "dead_eigenvalues" if what == "zeros" else kind[0]  # older checkpoints
             if name in self._watches:
-                self._watches[name].memory[int(layer)] = np.array(array, np.int64)
+                self._watches[name].memory[int(layer)] = np.array(array)
 
     def first_nonfinite(self, rows: Rows) -> int | None:
         """The first row in which numbers are lost: a non-finite loss, weight, state or gradient."""

@@ -7,7 +7,18 @@ from stablessm_core.telemetry.detectors.alert import AlertKind
 ROLLED_BACK = AlertKind(
     name="rolled_back",
     severity="warning",
-    meaning="Numbers were lost, and training went back to a checkpoint; the message says which and why.",
+    meaning="Numbers were lost, or a warning said that they soon would be (`train.on_warning`), and training went back to a "
+    "checkpoint; the message says which and why.",
+)
+LR_LOWERED = AlertKind(
+    name="lr_lowered",
+    severity="warning",
+    meaning="A warning said that numbers would soon be lost, and the learning rate is lower from there on (`train.on_warning`).",
+)
+STOPPED_EARLY = AlertKind(
+    name="stopped_early",
+    severity="warning",
+    meaning="A warning said that numbers would soon be lost, and the run ended there (`train.on_warning`).",
 )
 WORKER_LOST = AlertKind(
     name="worker_lost",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from stablessm_core.forms import Form
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class Values:
 class LayerRows:
     """One layer in consecutive training steps. `path` is its weight's name in the model.
 
-    `weight` and `distance` have the same columns.
+    `weight` and `distance` have the same columns. `form` and `recorded`: how distances follow from what was recorded, the form's
+    inputs, (rows, d_state); None where only extremes were.
     """
 
     layer: int
@@ -37,10 +41,13 @@ class LayerRows:
     weight: Values
     distance: Values
     state: Values
+    form: Form | None = None
+    recorded: Mapping[str, np.ndarray] | None = None
 
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))
-        return LayerRows(self.layer, self.path, ratio, weight, distance, state)
+        recorded = None if self.recorded is None else {kind: values[:count] for kind, values in self.recorded.items()}
+        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class Rows:
     """Consecutive training steps from `first_step` on.
 
     `norms` is (rows, 2 x parameters): the norms of all weights, then those of all gradients. `batch`, (rows,), says what of the
-    batch was not finite, as the series does; None where that was not recorded.
+    batch was not finite, as the series does; `lr` and `grad_norm`, (rows,), are the learning rate and the gradient's global norm
+    before clipping. None: not recorded.
     """
 
     first_step: int
@@ -56,6 +64,8 @@ class Rows:
     norms: np.ndarray
     layers: list[LayerRows]
     batch: np.ndarray | None = None
+    lr: np.ndarray | None = None
+    grad_norm: np.ndarray | None = None
 
     @property
     def finite_batch(self) -> np.ndarray:
@@ -72,5 +82,6 @@ class Rows:
 
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
-        layers, batch = [layer.cut(count) for layer in self.layers], None if self.batch is None else self.batch[:count]
-        return Rows(self.first_step, self.loss[:count], self.norms[:count], layers, batch)
+        layers = [layer.cut(count) for layer in self.layers]
+        batch, lr, grad_norm = (None if v is None else v[:count] for v in (self.batch, self.lr, self.grad_norm))
+        return Rows(self.first_step, self.loss[:count], self.norms[:count], layers, batch, lr, grad_norm)

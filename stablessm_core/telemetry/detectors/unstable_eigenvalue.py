@@ -1,4 +1,4 @@
-"""An eigenvalue is on the stability boundary or beyond it, where the state grows without limit."""
+"""An eigenvalue is beyond the stability boundary, where the state grows with the sequence. On the boundary is not beyond it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,54 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stablessm_core.stability import overflow_budget, steps_left
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
+from stablessm_core.telemetry.detectors.next_step import can_cross, weight_steps, weights_before
 from stablessm_core.telemetry.detectors.place import at_eigenvalue
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
-def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:  # noqa: ARG001
-    return (_condition(rows, layer) for layer in rows.layers)
+def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
+    if len(rows.loss):
+        for layer in rows.layers:
+            if layer.form is None or can_cross(layer.form):
+                yield _condition(rows, layer, watch)
 
 
-def _condition(rows: Rows, layer: LayerRows) -> Condition:
+def _condition(rows: Rows, layer: LayerRows, watch: Watch) -> Condition:
     distance = layer.distance.values
-    unstable = distance <= 0
+    unstable = distance < 0  # a map that sits on the boundary, relu say, stays there
+    before = weights_before(layer, watch)
 
     def alert(row: int) -> Alert:
         worst, count = int(np.nanargmin(distance[row])), int(unstable[row].sum())
-        reached = distance[row, worst] == 0
-        what = f"|lambda_bar| {'has reached 1 exactly in float32' if reached else '>= 1'}, distance to the boundary"
-        return at_eigenvalue(KIND, rows, row, layer, layer.distance, worst, chart="boundary_distance", count=count, what=what)
+        steps = None if watch.setup is None else weight_steps(rows, layer, watch.setup, before)
+        more = _what_it_means(layer, row, worst, watch, None if steps is None else float(steps[row, worst]))
+        what = "beyond the stability boundary, 1 - |lambda_bar| is"
+        return at_eigenvalue(
+            KIND, rows, row, layer, layer.distance, worst, chart="boundary_distance", count=count, what=what, more=more
+        )
 
     return Condition(layer.layer, unstable.any(axis=1), alert)
 
 
+def _what_it_means(layer: LayerRows, row: int, column: int, watch: Watch, step: float | None) -> str:
+    """How much of the overflow budget is spent and how many steps are left at the least."""
+    if watch.setup is None:
+        return ""
+    length, limit = watch.setup.length, watch.setup.limit
+    budget = float(overflow_budget(length, layer.distance.values[row, column]))
+    text = f"; overflow budget {budget:.3g} of {limit:g} at length {length}"
+    if step is None or not step > 0 or layer.form is None or layer.recorded is None:
+        return text
+    recorded = {kind: values[row, column] for kind, values in layer.recorded.items()}
+    left = float(steps_left(layer.form, recorded, step, length, limit))
+    return text + (f"; at steps of {step:.3g}, {int(left):,} or more until it overflows" if left < 1e9 else "")
+
+
 KIND = AlertKind(
     name="unstable_eigenvalue",
-    severity="critical",
-    meaning="An eigenvalue of the recurrence has an absolute value of 1 or more.",
+    severity="warning",
+    meaning="An eigenvalue of the recurrence has an absolute value above 1. States overflow where its overflow budget is spent.",
     detect=detect,
 )

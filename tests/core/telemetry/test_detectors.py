@@ -170,16 +170,16 @@ def test_the_boundary_is_watched_from_inside_and_beyond(flush: int) -> None:
     found = history.alerts(flush, min_boundary_distance=1e-4)
     assert [(a.kind, a.severity, a.step, a.eigenvalue) for a in found] == [
         ("boundary_distance", "warning", 31, 1),
-        ("unstable_eigenvalue", "critical", 41, 1),
+        ("unstable_eigenvalue", "warning", 41, 1),
     ]
     assert found[1].value == pytest.approx(-1e-3)
 
 
-def test_on_the_boundary_is_unstable_and_thresholds_can_be_off() -> None:
+def test_on_the_boundary_is_not_beyond_it_and_thresholds_can_be_off() -> None:
     history = History()
-    history.distance[1, 3, 2] = 0.0
+    history.distance[1, 3:, 2] = 0.0  # where relu sits, and what float32 makes of exp and softplus close to 1
     history.ratio[0, 3, 2] = 1e30
-    assert [(a.kind, a.step) for a in history.alerts()] == [("unstable_eigenvalue", 4)]
+    assert history.alerts(min_boundary_distance=1e-4) == []
 
 
 def test_eigenvalues_without_any_gradient_for_long_are_dead(flush: int) -> None:
@@ -238,7 +238,7 @@ def test_every_kind_is_explained_and_every_setting_is_a_field_of_the_configurati
     assert all(kind.meaning.endswith(".") for kind in KINDS.values())
     assert list(Alerts.model_fields) == [kind.setting for kind in KINDS.values() if kind.setting]
     assert {name for name, kind in KINDS.items() if kind.detect is None} == {
-        "no_progress", "rolled_back", "worker_lost", "trainer_crashed", "spool_full"
+        "no_progress", "rolled_back", "lr_lowered", "stopped_early", "worker_lost", "trainer_crashed", "spool_full"
     }  # fmt: skip
 
 
@@ -251,11 +251,3 @@ def test_a_nonfinite_batch_is_blamed_instead_of_what_it_made_nonfinite() -> None
     assert [(a.kind, a.step, a.tensor, a.eigenvalue) for a in blamed] == [("nonfinite_batch", 21, "batch.x", None)]
     assert "input and target of step 21" in blamed[0].message
     assert "nonfinite_state" in {a.kind for a in Detectors(PARAMETERS).scan(history.rows(0, STEPS))}
-
-
-def test_an_eigenvalue_that_float32_makes_one_is_said_to_have_reached_it() -> None:
-    history = History()
-    history.distance[1, 30, 2] = 0.0
-    [alert] = history.alerts(min_boundary_distance=1e-4)
-    assert (alert.kind, alert.layer, alert.eigenvalue, alert.step) == ("unstable_eigenvalue", 1, 2, 31)
-    assert "|lambda_bar| has reached 1 exactly in float32" in alert.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from stablessm_core.config import Optimizer, parse_config
 from stablessm_core.layers import StableSSM
 from stablessm_core.model import Network, build_model
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.training.optimizer import build_optimizer, describe_groups, lr_factor, parameter_groups
+from stablessm_core.training.optimizer import AdamW, Scheduled, build_optimizer, describe_groups, lr_factor, parameter_groups
 
 
 def network(time: str = "continuous") -> Network:
@@ -68,20 +69,31 @@ def test_a_rate_of_its_own_moves_the_recurrent_weights_by_that_much() -> None:
         torch.testing.assert_close(before[path] - p.detach(), torch.full_like(p, step), rtol=1e-3, atol=1e-6)
 
 
-def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates() -> None:
+def pytorchs(optimizer: Scheduled, ours: Network, theirs: Network, settings: dict[str, float]) -> torch.optim.Optimizer:
+    """PyTorch's own, over the same groups of the other model. Its SGD couples the decay, so there it is left out."""
+    path_of = {id(p): path for path, p in ours.named_parameters()}
+    of = dict(theirs.named_parameters())
+    groups = [{**g, "params": [of[path_of[id(p)]] for p in g["params"]], "lr": g["base_lr"]} for g in optimizer.param_groups]
+    if isinstance(optimizer, AdamW):
+        return torch.optim.AdamW(groups, fused=True)
+    return torch.optim.SGD([{**g, "weight_decay": 0.0} for g in groups], fused=True, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "adamw"},
+        {"name": "sgd"},
+        {"name": "sgd", "momentum": 0.9},
+        {"name": "sgd", "momentum": 0.9, "nesterov": True},
+    ],
+    ids=["adamw", "sgd", "momentum", "nesterov"],
+)
+def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates(settings: dict[str, Any]) -> None:
     ours, theirs = network(), network()
-    config = Optimizer(lr=0.02, recurrent_lr=0.003, weight_decay=0.1, grad_clip=None)
+    config = Optimizer(lr=0.02, recurrent_lr=0.003, weight_decay=0.1, grad_clip=None, **settings)
     optimizer = build_optimizer(ours, config)
-    groups = [
-        {
-            "params": [
-                dict(theirs.named_parameters())[path] for path, p in ours.named_parameters() if any(p is q for q in g["params"])
-            ]
-        }
-        | {"lr": g["base_lr"], "weight_decay": g["weight_decay"], "base_lr": g["base_lr"]}
-        for g in optimizer.param_groups
-    ]
-    reference = torch.optim.AdamW(groups, fused=True)
+    reference = pytorchs(optimizer, ours, theirs, {key: settings[key] for key in settings.keys() - {"name"}})
     for step in range(1, 21):
         for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
             p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step * 1000 + p.numel()))
@@ -91,8 +103,25 @@ def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates() -> None:
         optimizer.update()
         for group in reference.param_groups:
             group["lr"] = group["base_lr"] * (step / 20)
+            if config.name == "sgd" and group["name"] == "matrices":  # decoupled, as AdamW's
+                with torch.no_grad():
+                    for p in group["params"]:
+                        p.mul_(1 - group["lr"] * 0.1)
         reference.step()
     assert all(torch.equal(p, q) for p, q in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_recurrent_rate_of_0_leaves_the_recurrence_as_it_is_and_trains_the_rest(name: str) -> None:
+    model = network()
+    optimizer = build_optimizer(model, Optimizer(name=name, momentum=0.9, recurrent_lr=0.0))  # type: ignore[arg-type]
+    before = {path: p.detach().clone() for path, p in model.named_parameters()}
+    for _ in range(3):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.update()
+    for path, p in model.named_parameters():
+        assert torch.equal(p, before[path]) == path.endswith((".w", ".log_dt")), path
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,17 @@ from stablessm_core.training.train import train
 NOWHERE = Path("/nonexistent")  # the tasks here need no data
 
 
-def config(device: str = "cpu", *, time: str = "discrete", steps: int = 200, **model: Any) -> RunConfig:
+SGD = {"name": "sgd", "momentum": 0.9, "nesterov": True}
+
+
+def config(
+    device: str = "cpu", *, time: str = "discrete", steps: int = 200, optimizer: dict[str, Any] | None = None, **model: Any
+) -> RunConfig:
     return parse_config(
         {
             "task": {"name": "polynomial_memory", "length": 12},
             "model": {"n_layers": 2, "d_model": 6, "d_state": 5, "reparameterization": {"name": "exp", "time": time}} | model,
-            "optimizer": {"grad_clip": 0.3, "warmup_steps": 20, "schedule": "cosine", "recurrent_lr": 0.003},
+            "optimizer": {"grad_clip": 0.3, "warmup_steps": 20, "schedule": "cosine", "recurrent_lr": 0.003} | (optimizer or {}),
             "train": {"steps": steps, "batch_size": 4, "device": device, "eval_every": 0, "checkpoint_every": 0},
         }
     )
@@ -116,10 +121,12 @@ class Tape(TorchDispatchMode):
                 tensor.copy_(outs[i])
 
 
-@pytest.mark.parametrize("time", ["discrete", "continuous"])
+@pytest.mark.parametrize(("time", "optimizer"), [("discrete", {}), ("continuous", {}), ("discrete", SGD)])
 @pytest.mark.slow
-def test_a_step_recorded_once_and_replayed_trains_with_the_very_bits_of_the_eager_one(time: str) -> None:
-    eager, replayed = (Rig(config(time=time, dropout=0.2)) for _ in range(2))
+def test_a_step_recorded_once_and_replayed_trains_with_the_very_bits_of_the_eager_one(
+    time: str, optimizer: dict[str, Any]
+) -> None:
+    eager, replayed = (Rig(config(time=time, optimizer=optimizer, dropout=0.2)) for _ in range(2))
     torch.manual_seed(1)
     eager.go(200)
     torch.manual_seed(1)

@@ -21,7 +21,7 @@ from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink
 from stablessm_core.training import train as train_module
-from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint
+from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from stablessm_core.training.train import Outcome, pick_device, train
 
 NOWHERE = Path("/nonexistent")  # the tasks here need no data
@@ -115,8 +115,9 @@ def test_the_recorded_ratio_is_the_gradient_over_the_weight_before_clipping_and_
         {"model.reparameterization": {"name": "softplus", "time": "continuous"}, "optimizer.grad_clip": 0.1},
         {"train.precision": "bfloat16", "model.dropout": 0.1},
         {"task": {"name": "associative_recall", "length": 6}, "train.on_nonfinite": "rollback", "telemetry.every": 3},
+        {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.nesterov": True, "optimizer.warmup_steps": 30},
     ],
-    ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3"],
+    ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3", "sgd-momentum"],
 )
 def test_a_resumed_run_has_the_very_bits_of_one_that_was_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = small(changes | {"train.eval_every": 15})
@@ -135,6 +136,13 @@ def test_a_resumed_run_has_the_very_bits_of_one_that_was_never_stopped(tmp_path:
     for path, tensor in ends[0].tensors.items():
         if not path.startswith("levels/scalars"):
             assert torch.equal(tensor.reshape(-1).view(torch.uint8), ends[1].tensors[path].reshape(-1).view(torch.uint8)), path
+
+
+def test_a_run_resumed_after_its_last_step_still_tells_its_loss(tmp_path: Path) -> None:
+    first, sink = go(small(), tmp_path)
+    again, _ = go(small(), tmp_path, resume=sink.checkpoints[-1][1])
+    assert again.result["train_loss"] == first.result["train_loss"]
+    assert again.status == "finished"
 
 
 def test_a_resumed_run_raises_the_alerts_of_one_that_was_never_stopped(tmp_path: Path) -> None:
@@ -265,6 +273,73 @@ def test_rolling_back_from_the_first_steps_returns_to_the_initial_state(tmp_path
     assert lr[0, 0] == np.float32(0.81)
 
 
+# overflows at step 42, and a critical alert says so at 36
+DYING = {
+    "model.reparameterization.name": "direct",
+    "task.length": 100,
+    "optimizer.lr": 0.2,
+    "train.steps": 60,
+    "train.checkpoint_every": 10,
+    "train.rollback_lr_factor": 0.1,
+}
+
+
+def test_a_warning_can_stop_a_run_while_all_its_numbers_are_finite(tmp_path: Path) -> None:
+    died, dead = go(small(DYING), tmp_path / "died")
+    near = next(a for a in dead.alerts if a.kind == "overflow_near")
+    assert (died.status, near.severity) == ("diverged", "critical")
+    assert near.step < died.step
+    outcome, sink = go(small(DYING | {"train.on_warning": "stop", "train.checkpoint_every": 7}), tmp_path / "stopped")
+    assert (outcome.status, outcome.step, outcome.divergence) == ("cancelled", near.step, None)
+    assert f"train.on_warning at step {near.step}" in outcome.reason
+    assert near.message in outcome.reason
+    assert np.array_equal(losses(sink), losses(dead)[: near.step])
+    assert [(a.kind, a.step) for a in sink.alerts][-2:] == [("overflow_near", near.step), ("stopped_early", near.step)]
+    assert max(step for step, _, _ in sink.checkpoints) < near.step
+
+
+def test_a_warning_can_send_a_run_back_before_its_numbers_are_lost(tmp_path: Path) -> None:
+    outcome, sink = go(small(DYING | {"train.on_warning": "rollback"}), tmp_path)
+    assert (outcome.status, outcome.step, outcome.result["rollbacks"]) == ("finished", 60, 1)
+    near, back = (next(a for a in sink.alerts if a.kind == kind) for kind in ("overflow_near", "rolled_back"))
+    assert [to for to, _ in sink.rollbacks] == [30]
+    assert (near.step, back.step) == (36, 36)
+    assert near.message in back.message
+    assert np.isfinite(losses(sink)).all()
+    steps, lr = sink.series(names.LR)
+    np.testing.assert_allclose(lr[:, 0], np.where(steps <= 30, 0.2, 0.02), rtol=1e-6)
+
+
+def test_a_warning_can_lower_the_rate_from_its_own_step_on(tmp_path: Path) -> None:
+    config = small(DYING | {"train.on_warning": "lower_lr", "train.max_rollbacks": 2, "model.dropout": 0.1})
+    outcome, sink = go(config, tmp_path / "straight")
+    assert (outcome.status, outcome.result["rollbacks"], sink.rollbacks) == ("finished", 2, [])
+    lowered = [a for a in sink.alerts if a.kind == "lr_lowered"]
+    near = next(a.step for a in sink.alerts if a.kind == "overflow_near")
+    assert [a.step for a in lowered] == [near, near], "it still held after the first"
+    assert "learning rates x 0.1 from" in lowered[0].message
+    steps, lr = sink.series(names.LR)
+    assert np.array_equal(steps, np.arange(1, 61))
+    np.testing.assert_allclose(lr[:, 0], np.where(steps < near, 0.2, 0.002), rtol=1e-6)
+    assert np.isfinite(losses(sink)).all()
+    # when the host learns of it, and from where it trains again, changes no bit; nor does a stop after it
+    other = small(config.model_dump(mode="json") | {"train.checkpoint_every": 0})
+    _, elsewhere = go(other, tmp_path / "elsewhere")
+    both = MemorySink()
+    go(config, tmp_path / "stopped", both, should_stop=lambda: "drain" if both.alerts and both.step >= near else None)
+    again, _ = go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    assert again.status == "finished"
+    for other_sink in (elsewhere, both):
+        for name in (names.TRAIN_LOSS, names.LR, names.layer_series(0, "weight")):
+            for a, b in zip(sink.series(name), other_sink.series(name), strict=True):
+                assert np.array_equal(a, b), name
+
+
+def test_warnings_beyond_the_last_rollback_change_nothing(tmp_path: Path) -> None:
+    outcome, sink = go(small(DYING | {"train.on_warning": "rollback", "train.max_rollbacks": 0}), tmp_path)
+    assert (outcome.status, outcome.step, sink.rollbacks) == ("diverged", 42, [])
+
+
 def test_cancelled_runs_stop_at_the_step_and_can_be_resumed(tmp_path: Path) -> None:
     outcome, sink = go(small(), tmp_path, should_stop=stop_at(7, "cancel"))
     assert (outcome.status, outcome.step, len(losses(sink))) == ("cancelled", 7, 7)
@@ -286,6 +361,17 @@ def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path: Path) 
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="cannot be read"):
         go(small(), tmp_path, resume=path)
+
+
+def test_a_checkpoint_from_before_a_field_was_added_is_one_of_the_same_run(tmp_path: Path) -> None:
+    _, sink = go(small({"train.steps": 3}), tmp_path)
+    old = load_checkpoint(sink.checkpoints[-1][1])
+    for field in ("momentum", "nesterov"):
+        del old.state["config"]["optimizer"][field]
+    path, _ = save_checkpoint(tmp_path / "old", 3, old.tensors, old.state)
+    assert go(small({"train.steps": 4}), tmp_path, resume=path)[0].status == "finished"
+    with pytest.raises(CheckpointError, match=r"another optimizer\.momentum$"):
+        go(small({"train.steps": 4, "optimizer.momentum": 0.5}), tmp_path, resume=path)
 
 
 def test_a_failing_sink_never_stops_training_and_is_in_the_result(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 
 from server.database.connection import Database
 from server.runs import lifecycle
+from server.series import files, overview
 from stablessm_core.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claimed, nonfinite
 from web.figures import CHARTS
 
 RATIO, WEIGHT, EIGENVALUE = "ssm/0/grad_over_weight", "ssm/0/weight", "ssm/0/eigenvalue"
+DERIVED = {"ssm/0/boundary_distance", "ssm/0/relative_step", "ssm/0/overflow_budget"}
 
 
 @pytest.fixture
@@ -54,9 +57,11 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 def test_the_catalogue_names_every_series_with_its_extent(client: httpx.Client) -> None:
     answer = client.get("/api/runs/1/series").json()
     by_name = {series["name"]: series for series in answer["series"]}
-    assert set(by_name) == {"train/loss", RATIO, WEIGHT, EIGENVALUE, "ssm/0/boundary_distance"}
+    assert set(by_name) == {"train/loss", RATIO, WEIGHT, EIGENVALUE, *DERIVED}
     assert (by_name[RATIO]["width"], by_name["train/loss"]["width"]) == (4, 1)
-    assert all((s["first_step"], s["last_step"], s["points"]) == (1, 300, 300) for s in by_name.values())
+    extents = {name: (s["first_step"], s["last_step"], s["points"]) for name, s in by_name.items()}
+    assert extents.pop("ssm/0/relative_step") == (1, 299, 299)  # it needs the step after
+    assert set(extents.values()) == {(1, 300, 300)}
     assert "grad" in by_name[RATIO]["meaning"] or "dL" in by_name[RATIO]["meaning"]
     assert answer["seq"] == client.get("/api/runs/1").json()["seq"]
 
@@ -107,6 +112,41 @@ def test_more_points_than_asked_for_become_an_envelope(client: httpx.Client, rec
     assert body["last_step"] == 300
 
 
+@pytest.mark.parametrize("name", ["train/loss", RATIO, EIGENVALUE])
+def test_a_download_has_every_point_also_of_a_run_that_goes_on(
+    client: httpx.Client, recording: Recording, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address on the page stays the same while the run grows past any number that it could name."""
+    page = client.get("/runs/1").text
+    link = f"/api/runs/1/series/{name}?format={{}}&amp;download=true"
+    assert all(f'href="{link.format(form)}"' in page for form in ("csv", "arrow", "json"))
+    assert "max_points" not in page
+    monkeypatch.setattr(files, "PIECE_NUMBERS", 3000)  # several pieces
+    recording.write(3000)
+    truth = recording.truth[name].astype(np.float32)
+    answers = {form: client.get(link.format(form).replace("&amp;", "&")) for form in ("csv", "arrow", "json")}
+    for form, answer in answers.items():
+        assert f'filename="run-1-{name.replace("/", "-")}.{form}"' in answer.headers["content-disposition"]
+    rows = np.genfromtxt(io.StringIO(answers["csv"].text), delimiter=",", skip_header=1)
+    assert same(rows[:, 0], np.arange(1.0, 3301.0))
+    assert same(rows[:, 1:].astype(np.float32), truth)
+    table = pa.ipc.open_stream(answers["arrow"].content).read_all()
+    column = table["value"].combine_chunks()
+    values = column if truth.shape[1] == 1 else column.flatten()
+    assert same(values.to_numpy(zero_copy_only=False).reshape(truth.shape), truth)
+    assert answers["json"].json() == client.get(f"/api/runs/1/series/{name}?max_points=10000").json()
+    assert client.get(link.format("json").replace("&amp;", "&") + "&from_step=9000").json()["value"] == []
+
+
+def test_a_download_of_buckets_says_so(client: httpx.Client) -> None:
+    answer = client.get(f"/api/runs/1/series/{RATIO}?format=csv&download=true&max_points=30")
+    assert 'filename="run-1-ssm-0-grad_over_weight-buckets.csv"' in answer.headers["content-disposition"]
+    assert answer.text.startswith("step,min_0,")
+    one = client.get("/api/runs/1/series/train/loss?format=csv&download=true&max_points=300&eigenvalues=0")
+    assert 'filename="run-1-train-loss.csv"' in one.headers["content-disposition"]
+    assert error_of(client.get("/api/runs/1/series/train/loss?format=typed&download=true"), 422)["field"] == "format"
+
+
 def test_a_stretch_and_some_eigenvalues(client: httpx.Client, recording: Recording) -> None:
     body = read(client, RATIO, from_step=60, to_step=80, eigenvalues="3,0-1")
     assert body["step"] == list(range(60, 81))
@@ -128,6 +168,43 @@ def test_a_stretch_and_some_eigenvalues(client: httpx.Client, recording: Recordi
 def test_a_question_that_makes_no_sense_is_refused(client: httpx.Client, query: str, field: str) -> None:
     error = error_of(client.get(f"/api/runs/1/series/{RATIO}?{query}"), 422)
     assert error["field"] == field
+
+
+def unpacked(body: bytes) -> tuple[dict[str, Any], bytes]:
+    size = int.from_bytes(body[:4], "little")
+    return json.loads(body[4 : 4 + size]), body[4 + size :]
+
+
+def test_the_overview_is_what_the_series_are(client: httpx.Client, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording.write(700)
+    head, data = unpacked(client.get("/api/runs/1/overview?points=100", headers={"accept-encoding": "gzip"}).content)
+    assert (head["part"], head["layer"], list(head["series"])) == ("scalars", None, ["train/loss"])
+    body = read(client, "train/loss", max_points=100)
+    refs = head["series"]["train/loss"]["arrays"]
+    for name, (dtype, at, length) in refs.items():
+        assert same(np.frombuffer(data, f"<{dtype}", length, at).astype(np.float32), numbers(body[name])), name
+    assert all(at % 8 == 0 for _, at, _ in refs.values())
+    monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
+    answer = client.get("/api/runs/1/overview?part=layer&points=100&eigenvalues=1,3&top=0")
+    head, data = unpacked(answer.content)
+    assert head["lines"] == [1, 3]
+    assert set(head["series"]) == {RATIO, WEIGHT, EIGENVALUE, *DERIVED}
+    one = head["series"][RATIO]
+    dtype, at, length = one["arrays"]["lines"]
+    lines = np.frombuffer(data, f"<{dtype}", length, at).reshape(2, -1)
+    assert same(lines, numbers(read(client, RATIO, max_points=100, eigenvalues="1,3")["last"]).T)
+    assert one["arrays"]["heat"][0] == "u1"
+    assert "heat" not in head["series"][WEIGHT]["arrays"]
+    assert one["arrays"]["step"] == head["series"][WEIGHT]["arrays"]["step"], "steps that are shared are sent once"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("part=some", "part"), ("points=1", "points"), ("part=layer&layer=1", "layer"), ("part=layer&eigenvalues=4", "eigenvalues"),
+     ("from_step=5&to_step=2", "from_step"), ("layers=1", "layers")],
+)  # fmt: skip
+def test_an_overview_that_makes_no_sense_is_refused(client: httpx.Client, query: str, field: str) -> None:
+    assert error_of(client.get(f"/api/runs/1/overview?{query}"), 422)["field"] == field
 
 
 def test_an_unknown_series_lists_the_known_ones(client: httpx.Client) -> None:
@@ -153,6 +230,19 @@ def test_a_bound_chart_holds_the_runs_numbers(client: httpx.Client, recording: R
         chosen = client.get(f"/api/runs/1/figures/{chart}?eigenvalues=1,3").json()
         names = [t["name"] for t in chosen["data"] if t["meta"].get("each") == "eigenvalue"]
         assert [name.split()[-1] for name in names] == ["1", "3"]
+
+
+def test_a_chart_is_one_file_that_needs_nothing_else(client: httpx.Client) -> None:
+    query = "eigenvalues=1&from_step=10&to_step=150&width=640&height=400"
+    figure = client.get(f"/api/runs/1/figures/grad_over_weight?{query}").json()
+    assert (figure["layout"]["width"], figure["layout"]["height"]) == (640, 400)
+    line = next(t for t in figure["data"] if t["meta"].get("each") == "eigenvalue")
+    assert decode(line["x"])[[0, -1]].tolist() == [10, 150]
+    answer = client.get(f"/api/runs/1/figures/grad_over_weight?{query}&format=html")
+    assert "attachment" in answer.headers["content-disposition"]
+    inside = answer.text.partition('id="figure">')[2].partition("</script>")[0]
+    assert json.loads(inside.replace("<\\/", "</")) == figure
+    assert "<script src" not in answer.text
 
 
 def test_an_unknown_chart_or_layer_is_refused(client: httpx.Client) -> None:
@@ -184,6 +274,13 @@ def test_runs_are_compared(client: httpx.Client, recording: Recording) -> None:
     of_first = next(r for r in answer["ranges"] if r["run_id"] == 1)
     assert (of_first["total"], of_first["finite"]) == (truth.size, int(np.isfinite(truth).sum()))
     assert same(decode(answer["curves"]["1"]["train/loss"]["value"])[:, 0], recording.truth["train/loss"][:, 0])
+    of_loss = client.get("/api/compare/curves?runs=2,1").json()
+    assert of_loss["curves"]["1"] == {"train/loss": answer["curves"]["1"]["train/loss"]}
+    assert (of_loss["ranges"], of_loss["pooled"]) == ([], [])
+    of_ratio = client.get("/api/compare/curves?runs=2,1&series=max_grad_over_weight&points=50").json()
+    assert list(of_ratio["curves"]["1"]) == ["max_grad_over_weight"]
+    assert [r["run_id"] for r in of_ratio["ranges"]] == [1]
+    assert of_ratio["pooled"][0]["total"] == truth.size
     assert [group["key"] for group in answer["groups"]] == [{"model.reparameterization.name": n} for n in ("direct", "best")]
     assert client.get("/api/compare?q=reparam=best").json()["runs"][0]["id"] == 1
 
@@ -191,7 +288,7 @@ def test_runs_are_compared(client: httpx.Client, recording: Recording) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "field"),
     [("", 422, "runs"), ("runs=1&q=lr>0", 422, "runs"), ("runs=x", 422, "runs"), ("runs=1,99", 404, "runs"), ("q=zz=1", 422, "q"),
-     ("runs=1&group_by=nothing", 422, "group_by"), ("sweep=0", 422, "sweep"), ("runs=" + ",".join(["1"] * 101), 422, "runs")],
+     ("runs=1&group_by=nothing", 422, "group_by"), ("sweep=0", 422, "sweep"), ("runs=" + ",".join(["1"] * 201), 422, "runs")],
 )  # fmt: skip
 def test_a_comparison_that_makes_no_sense_is_refused(client: httpx.Client, query: str, status: int, field: str) -> None:
     assert error_of(client.get(f"/api/compare?{query}"), status)["field"] == field

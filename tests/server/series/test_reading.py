@@ -194,7 +194,8 @@ def test_nothing_recorded_yet_or_in_this_stretch_is_empty(database: Database) ->
 
 
 def test_the_catalogue_counts_what_is_recorded(database: Database) -> None:
-    recording = Recording(database, claimed(database, model__reparameterization__time="continuous"), every=2, first=2)
+    claim = claimed(database, model__reparameterization__time="continuous", telemetry__every=2)
+    recording = Recording(database, claim, every=2, first=2)
     recording.write(30)
     recording.write(5)
     with database.read() as session:
@@ -208,6 +209,7 @@ def test_the_catalogue_counts_what_is_recorded(database: Database) -> None:
         "ssm/0/dt": (4, 2, 70, 35, False),
         "ssm/0/eigenvalue": (4, 2, 70, 35, True),
         "ssm/0/boundary_distance": (4, 2, 70, 35, True),
+        "ssm/0/overflow_budget": (1, 2, 70, 35, True),
     }
     assert all(i.meaning for i in listed)
 

@@ -21,7 +21,7 @@ from server.series.recording import store_catalogue, store_checkpoint, store_flu
 from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
-from stablessm_core.telemetry.series import layer_catalogue, scalar
+from stablessm_core.telemetry.series import following_catalogue, layer_catalogue, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
 
 
@@ -298,15 +298,16 @@ def test_what_an_older_worker_stored_without_a_form_has_that_of_its_configuratio
     own = claimed(database, model__reparameterization={"name": "exp", "time": "continuous"})
     form = Form.of_map("exp", "continuous")
     layer = layer_catalogue(0, 8, form)
+    following = following_catalogue(0, 8, form, length=100, every_eigenvalue=True)
     with database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, [replace(s, form=None) for s in [scalar("train/loss"), *layer]])
         assert session.scalars(select(SeriesRow.name).where(SeriesRow.form.is_not(None))).all() == []
     for _ in range(2):
         with database.read() as session:
-            assert {i.name: i.form for i in reading.catalogue(session, own.run_id)} == {s.name: s.form for s in layer} | {
-                "train/loss": None
-            }
-            assert reading.Layout(session, own.run_id).forms == {"ssm/0": form}
+            found = {i.name: i.form for i in reading.catalogue(session, own.run_id)}
+            assert found == {s.name: s.form for s in [scalar("train/loss"), *layer, *following]}
+            forms = reading.Layout(session, own.run_id).forms
+            assert {group: form.data for group, form in forms.items()} == {s.group: s.form for s in [*layer, *following]}
             assert answers.run_answers(session, answers.run_rows(session, Run.id == own.run_id), 25.0)[0]["forms"] == [form.data]
         with database.write() as session:
             store_catalogue(session, own.run_id, own.attempt, [scalar("train/loss"), *layer])

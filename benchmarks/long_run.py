@@ -1,0 +1,230 @@
+"""How fast does the page of a very long run open? 1,000,000 steps x 8 layers x 256 eigenvalues, in Chromium.
+
+    python -m benchmarks.long_run make FOLDER [--steps 1000000] [--layers 8] [--width 256]
+    python -m benchmarks.long_run measure FOLDER [--repeat 5]
+
+`make` trains nothing: it writes noise through the functions that store what a worker records, every raw block and every level.
+Layer 0 is noise in every value; the values of the other layers do not change with the steps, so that the file stays small (as
+many rows, short payloads). One ratio of layer 0 is NaN. `measure` starts `stablessm serve` on the folder and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from server.series.recording import store_catalogue, store_flush
+from stablessm_core.config import parse_config
+from stablessm_core.forms import DERIVED, Form
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.blocks import Block, LevelBuilder
+
+PIECE = 2048  # steps of a raw block, as compaction leaves them
+NOISE = 8  # different pieces, taken in turn
+LOST = (654_321, 77)  # step and eigenvalue of the one value that is not a number
+SCALARS = (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)
+ZOOMS = {"300,000 steps": (100_000, 400_000), "100,000 steps": (200_000, 300_000), "3,000 steps": (500_000, 503_000)}
+DRAWN = "[data-chart='%s'][data-drawn]"
+ZOOM = """([low, high]) => new Promise((done) => {
+  const loss = document.querySelector('[data-chart="loss"]');
+  const heat = document.querySelector('[data-chart="grad_over_weight_heatmap"]');
+  heat.scrollIntoView();
+  setTimeout(() => {
+    const start = performance.now();
+    const seen = () => {
+      const x = heat.data?.[0]?.x ?? [];
+      return x.length > 100 && x[0] >= low - (high - low) / 50 && x[x.length - 1] <= high + (high - low) / 50;
+    };
+    const look = () => (seen() ? done(performance.now() - start) : requestAnimationFrame(look));
+    Plotly.relayout(loss, {"xaxis.range[0]": low, "xaxis.range[1]": high}).then(look);
+  }, 1000);
+})"""
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["make", "measure"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--repeat", type=int, default=5)
+    given = parser.parse_args()
+    if given.what == "make":
+        given.folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([_command(), "migrate"], env=_environment(given.folder), check=True, stdout=subprocess.DEVNULL)
+        begun = time.perf_counter()
+        run_id = make(_url(given.folder), given.steps, given.layers, given.width)
+        print(f"run {run_id} of {given.steps:,} steps in {time.perf_counter() - begun:.0f} s")
+    else:
+        print("\n".join(measure(given.folder, given.repeat)))
+
+
+def make(url: str, steps: int, layers: int, width: int) -> int:
+    """Write the run; gives its number."""
+    database = Database(url)
+    model = {"n_layers": layers, "d_state": width, "reparameterization": {"name": "best"}}
+    body = {"name": "long", "task": {"name": "polynomial_memory"}, "model": model, "train": {"steps": steps}}
+    with database.write() as session:
+        lifecycle.submit(session, parse_config(body))
+    with database.write() as session:
+        claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"]})
+    assert claim is not None
+    form = Form.of_map("best", "discrete")
+    catalogue = [names.scalar(name) for name in SCALARS]
+    for layer in range(layers):
+        catalogue += names.layer_catalogue(layer, width, form)
+    with database.write() as session:
+        store_catalogue(session, claim.run_id, claim.attempt, catalogue)
+    groups = [names.SCALARS, *(names.layer_group(layer) for layer in range(layers))]
+    builders = {group: LevelBuilder(group, 1) for group in groups}
+    noise, still = _noise(width, form), _still(width, form)
+    for first in range(1, steps + 1, PIECE):
+        count = min(PIECE, steps - first + 1)
+        at = np.arange(first, first + count)
+        blocks: list[Block] = []
+        for group in groups:
+            if group == names.SCALARS:
+                values = _scalars(at, steps)
+            elif group == names.layer_group(0):
+                values = noise[first // PIECE % NOISE][:, :count].copy()
+                values[:width] *= np.float32(np.exp(first / steps))
+                if first <= LOST[0] < first + count and width > LOST[1]:
+                    values[LOST[1], LOST[0] - first] = np.nan
+            else:
+                values = still[:, :count]
+            recorded = len(values) if group == names.SCALARS else 2 * width
+            blocks += [Block(group, 0, first, 1, np.ascontiguousarray(values[:recorded]))]
+            blocks += builders[group].feed(first, values)
+        with database.write() as session:
+            store_flush(session, claim.run_id, claim.attempt, blocks, (), int(at[-1]), 100.0)
+    with database.write() as session:
+        lifecycle.finish(session, claim.run_id, claim.attempt, "finished", "")
+    database.close()
+    return claim.run_id
+
+
+def measure(folder: Path, repeat: int) -> list[str]:
+    """A table: how the page of run 1 opens, cold and warm, what is sent, and how long a zoom takes."""
+    playwright = import_module("playwright.sync_api")
+    lines = ["| | median | from | to |", "| --- | ---: | ---: | ---: |"]
+    with served(folder) as url, playwright.sync_playwright() as play:
+        options = {"executable_path": os.environ.get("CHROMIUM_PATH", "/usr/bin/chromium"), "args": ARGUMENTS}
+        found: dict[str, list[float]] = {}
+        for _ in range(repeat):
+            with play.chromium.launch(**options) as browser:
+                page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+                page.goto(f"{url}/workers?token={'t' * 32}")
+                for state in ("cold", "warm", "warm"):
+                    for name, value in opened(page, f"{url}/runs/1").items():
+                        found.setdefault(f"{state}: {name}", []).append(value)
+                for name, (low, high) in ZOOMS.items():
+                    found.setdefault(f"zoom to {name}: all visible charts, s", []).append(zoomed(page, low, high))
+    for name, values in found.items():
+        lines.append(f"| {name} | {statistics.median(values):.2f} | {min(values):.2f} | {max(values):.2f} |")
+    return lines
+
+
+def opened(page: Any, url: str) -> dict[str, float]:
+    """Seconds from the navigation until charts are drawn, requests, megabytes over the wire."""
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    wire, requests = [0.0], [0]
+    session.on("Network.loadingFinished", lambda event: wire.__setitem__(0, wire[0] + event["encodedDataLength"]))
+    session.on("Network.requestWillBeSent", lambda _: requests.__setitem__(0, requests[0] + 1))
+    page.goto(url, wait_until="commit")
+    page.wait_for_selector(DRAWN % "loss")
+    first = page.evaluate("performance.now()") / 1000
+    page.wait_for_selector(DRAWN % "grad_over_weight_heatmap")
+    every = page.evaluate("performance.now()") / 1000
+    page.wait_for_selector(DRAWN % "weight", state="attached")
+    session.detach()
+    return {"first chart, s": first, "heat map, s": every, "requests": requests[0], "MB": wire[0] / 1e6}
+
+
+def zoomed(page: Any, low: int, high: int) -> float:
+    """Seconds from a new range in the loss chart until the heat map shows it at full resolution."""
+    return float(page.evaluate(ZOOM, [low, high])) / 1000
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen([_command(), "serve", "--port", str(port)], env=_environment(folder), stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            try:
+                httpx.get(f"{url}/healthz", timeout=5).raise_for_status()
+                break
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        yield url
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _noise(width: int, form: Form) -> list[np.ndarray]:
+    # per piece float32 (4 width, PIECE): ratio, weight, and what is derived from the weight
+    rng = np.random.default_rng(0)
+    start = np.linspace(0.2, 3.0, width)[:, None]
+    pieces = []
+    for _ in range(NOISE):
+        ratio = np.exp(rng.standard_normal((width, PIECE), np.float32) - 3)
+        weight = (start + 0.05 * rng.standard_normal((width, PIECE))).astype(np.float32)
+        pieces.append(_with_derived(ratio, weight, form))
+    return pieces
+
+
+def _still(width: int, form: Form) -> np.ndarray:
+    weight = np.repeat(np.linspace(0.2, 3.0, width, dtype=np.float32)[:, None], PIECE, axis=1)
+    return _with_derived(weight / 10, weight, form)
+
+
+def _with_derived(ratio: np.ndarray, weight: np.ndarray, form: Form) -> np.ndarray:
+    derived = [form.derive(kind, {"weight": weight.astype(np.float64)}) for kind in DERIVED]
+    return np.concatenate([ratio, weight, *derived]).astype(np.float32)
+
+
+def _scalars(at: np.ndarray, steps: int) -> np.ndarray:
+    rng = np.random.default_rng(int(at[0]))
+    loss = np.exp(-at / steps * 4) * np.exp(0.1 * rng.standard_normal(len(at)))
+    return np.stack([loss, np.full(len(at), 1e-3), np.exp(rng.standard_normal(len(at)))]).astype(np.float32)
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{folder.resolve() / 'stablessm.db'}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    own = {"STABLESSM_DATA_DIR": str(folder.resolve()), "STABLESSM_DATABASE_URL": _url(folder), "STABLESSM_TOKEN": "t" * 32}
+    return {**os.environ, **own}
+
+
+def _command() -> str:
+    return shutil.which("stablessm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "stablessm"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Precision, recall, lead time and false alarms of a rule over runs, with Wilson intervals. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.warnings.reading import Record
+
+Z = 1.96  # 95 %
+Fired = Callable[[Record], list[int]]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """caught, missed: runs that died, warned of before or not. false: runs that lived and were warned of. leads: steps."""
+
+    caught: int
+    missed: int
+    false: int
+    lived: int
+    leads: Sequence[int]
+    false_alarms: int
+    healthy_steps: int
+
+    @property
+    def precision(self) -> str:
+        return share(self.caught, self.caught + self.false)
+
+    @property
+    def recall(self) -> str:
+        return share(self.caught, self.caught + self.missed)
+
+    @property
+    def lead(self) -> str:
+        if not self.leads:
+            return ""
+        low, middle, high = np.percentile(np.array(self.leads), [10, 50, 90])
+        return f"{middle:g} ({low:.0f} to {high:.0f})"
+
+    @property
+    def false_per_1000(self) -> str:
+        if not self.healthy_steps:
+            return ""
+        low, high = wilson(self.false_alarms, self.healthy_steps)
+        return f"{1e3 * self.false_alarms / self.healthy_steps:.2f} [{1e3 * low:.2f}, {1e3 * high:.2f}]"
+
+
+def rates(records: Sequence[Record], fired: Fired) -> Rates:
+    """`fired`: the steps at which the rule raised an alert in a run. Only steps before the fatal one warn."""
+    died, lived = [r for r in records if r.died], [r for r in records if not r.died]
+    early = [[step for step in fired(r) if step < r.steps] for r in died]
+    leads = [r.steps - min(steps) for r, steps in zip(died, early, strict=True) if steps]
+    alarms = [len(fired(r)) for r in lived]
+    return Rates(
+        caught=len(leads),
+        missed=len(died) - len(leads),
+        false=sum(n > 0 for n in alarms),
+        lived=len(lived),
+        leads=leads,
+        false_alarms=sum(alarms),
+        healthy_steps=sum(r.steps for r in lived),
+    )
+
+
+def curve(records: Sequence[Record], signal: str) -> list[tuple[float, float, float]]:
+    """(threshold, recall, precision) of "the signal reached the threshold before the run died", largest threshold first."""
+    values = sorted(((r.signals.get(signal, 0.0), r.died) for r in records), reverse=True)
+    deaths = sum(died for _, died in values)
+    points, caught = [], 0
+    for n, (value, died) in enumerate(values, 1):
+        caught += died
+        if deaths and (n == len(values) or values[n][0] != value):
+            points.append((value, caught / deaths, caught / n))
+    return points
+
+
+def wilson(count: int, total: int) -> tuple[float, float]:
+    """The Wilson interval of count out of total."""
+    if not total:
+        return 0.0, 1.0
+    p, w = count / total, Z * Z / total
+    middle, half = p + w / 2, Z * math.sqrt(p * (1 - p) / total + w / (4 * total))
+    return max(0.0, (middle - half) / (1 + w)), min(1.0, (middle + half) / (1 + w))
+
+
+def share(count: int, total: int) -> str:
+    if not total:
+        return ""
+    low, high = wilson(count, total)
+    return f"{count / total:.2f} [{low:.2f}, {high:.2f}] ({count}/{total})"

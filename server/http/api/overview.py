@@ -1,0 +1,105 @@
+"""What the page of a run shows, however long the run: one binary answer for its scalars, one for a layer."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Query, Request, Response
+
+from server.errors import Invalid
+from server.http.api.deps import DatabaseDep
+from server.http.api.series import Eigenvalues, Step, check_stretch, find_layout, parse_eigenvalues
+from server.http.schemas.runs import RunId
+from server.series.encoding import dumps
+from server.series.overview import MAX_LINES, Overview, read_overview
+from server.series.reading import Layout
+from stablessm_core.telemetry.series import LAYER_GROUPS, layer_group, layer_series
+
+router = APIRouter(prefix="/api/runs", tags=["series"])
+
+MEDIA = "application/vnd.stablessm.overview"
+HEAT = "grad_over_weight"
+EXAMPLE = """uint32 length of the head | head, JSON | arrays, each at a multiple of 8 bytes after the head
+{"run_id": 1, "seq": 18, "part": "scalars", "layer": null, "lines": [],
+ "series": {"train/loss": {"width": 1, "last_step": 412, "arrays": {"step": ["f8", 0, 412], "value": ["f4", 3296, 412]}}}}
+"""
+DTYPES = {"float32": "f4", "float64": "f8", "int64": "f8", "int32": "i4", "int8": "i1", "uint8": "u1"}
+
+
+@router.get(
+    "/{run_id}/overview",
+    response_class=Response,
+    responses={200: {"content": {MEDIA: {"schema": {"type": "string", "format": "binary"}, "example": EXAMPLE}}}},
+)
+def overview(
+    run_id: RunId,
+    database: DatabaseDep,
+    request: Request,
+    part: Annotated[
+        Literal["scalars", "layer", "all"], Query(description="The run's scalars, the series of one layer.")
+    ] = "scalars",
+    layer: Annotated[int, Query(ge=0, le=127)] = 0,
+    points: Annotated[int, Query(ge=10, le=4000, description="At most so many buckets.")] = 1000,
+    from_step: Step = None,
+    to_step: Step = None,
+    eigenvalues: Eigenvalues = None,
+    top: Annotated[
+        int, Query(ge=0, le=MAX_LINES, description="Lines of the eigenvalues with the largest gradient over weight.")
+    ] = 8,
+    heat: Annotated[str, Query(max_length=200, description="Kinds of series of which a heat map is made, or nothing.")] = HEAT,
+) -> Response:
+    """Everything a screen needs of a stretch: scalars as they are or as buckets; of a layer the bands, middle values, drawn lines
+    and heat map, and what is not finite. Binary: a JSON head, then the arrays it names as [dtype, offset, length]."""
+    check_stretch(from_step, to_step)
+    with database.read() as session:
+        layout = find_layout(session, run_id)
+        rows = list(_of_part(layout, part, layer))
+        if part == "layer" and not rows and layer and any(row.group.startswith(LAYER_GROUPS) for row in layout.series.values()):
+            raise Invalid(f"run {run_id} has no layer {layer}", field="layer", allowed="a layer that it records")
+        width = max((row.width for row in rows), default=1)
+        chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues else []
+        found, lines = read_overview(
+            session, layout, rows, points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top,
+            by=layer_series(layer, HEAT), heat=[layer_series(layer, kind) for kind in heat.split(",")],
+        )  # fmt: skip
+    head = {"run_id": run_id, "seq": layout.seq, "part": part, "layer": layer if part != "scalars" else None, "lines": lines}
+    body = pack(head, found)
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(body, media_type=MEDIA, headers={"Vary": "Accept-Encoding"})
+    headers = {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+    return Response(gzip.compress(body, 1), media_type=MEDIA, headers=headers)
+
+
+def _of_part(layout: Layout, part: str, layer: int) -> Iterable[Any]:
+    group = layer_group(layer)
+    for row in layout.series.values():
+        scalar = not row.group.startswith(LAYER_GROUPS)
+        if (scalar and part != "layer") or (part != "scalars" and (row.group == group or row.group.startswith(group + "/"))):
+            yield row
+
+
+def pack(head: dict[str, Any], found: Iterable[Overview]) -> bytes:
+    """The body: length of the head, head, arrays; `web/static/overview.js` and the client read it."""
+    buffers: list[bytes] = []
+    at = 0
+    known: dict[bytes, list[Any]] = {}  # series that share their steps send them once
+    series: dict[str, Any] = {}
+    for one in found:
+        refs: dict[str, list[Any]] = {}
+        for name, values in one.arrays.items():
+            dtype = DTYPES[values.dtype.name]
+            data = np.ascontiguousarray(values, "<" + dtype if dtype[1] != "1" else None).tobytes()
+            key = data if name == "step" else b""
+            if not key or key not in known:
+                ref = [dtype, at, values.size]
+                buffers.append(data + bytes(-len(data) % 8))
+                at += len(buffers[-1])
+                known[key] = ref
+            refs[name] = known[key]
+        series[one.name] = {"width": one.width, **one.facts, "arrays": refs}
+    text = dumps(head | {"series": series})
+    text += b" " * (-(len(text) + 4) % 8)
+    return len(text).to_bytes(4, "little") + text + b"".join(buffers)

@@ -1,0 +1,107 @@
+"""What the steps of a layer's eigenvalues consisted of: the map, the optimizer and the gradient apart."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query, Response
+
+from server.database.models import Run
+from server.errors import Invalid, NotFound
+from server.http.api.deps import DatabaseDep
+from server.http.api.runs import find_run
+from server.http.api.series import Eigenvalues, find_layout, parse_eigenvalues
+from server.http.schemas.runs import MAX_ID, RunId
+from server.http.schemas.steps import StepsAnswer
+from server.series.encoding import dumps, json_response
+from server.series.reading import Layout, read_series
+from stablessm_core.nonfinite import json_safe
+from stablessm_core.stability import overflow_budget, split_steps
+from stablessm_core.telemetry import series as names
+
+router = APIRouter(prefix="/api/runs", tags=["series"])
+
+MAX_STEPS, MAX_NUMBERS = 1000, 20_000  # steps; steps times eigenvalues
+MAX_SEARCHED = 1 << 22  # steps times eigenvalues that are looked through for those that moved most
+SHOWN = 8  # eigenvalues, where none are chosen: those that moved most
+
+
+@router.get("/{run_id}/steps", response_model=StepsAnswer)
+def steps(
+    run_id: RunId,
+    database: DatabaseDep,
+    step: Annotated[int, Query(ge=1, le=MAX_ID, description="The first step.")],
+    to_step: Annotated[int | None, Query(ge=1, le=MAX_ID, description="The last step; without it there is one.")] = None,
+    layer: Annotated[int, Query(ge=0, le=127)] = 0,
+    eigenvalues: Eigenvalues = None,
+) -> Response:
+    """The relative step of some eigenvalues and what made it: slope of the map, gradient, learning rate, the optimizer."""
+    last = step if to_step is None else to_step
+    if not step <= last < step + MAX_STEPS:
+        raise Invalid(f"to_step is {last}", field="to_step", allowed=f"{step} to {step + MAX_STEPS - 1}")
+    with database.read() as session:
+        run, layout = find_run(session, run_id), find_layout(session, run_id)
+        name = names.layer_series(layer, names.RELATIVE_STEP)
+        if name not in layout.series:
+            raise NotFound(
+                f"run {run_id} has no relative step of layer {layer}: the weights of every step are not recorded",
+                field="layer",
+                allowed=", ".join(s.split("/")[1] for s in layout.series if s.endswith(names.RELATIVE_STEP)) or "none",
+            )
+        width = layout.series[name].width
+        chosen = None if eigenvalues is None else parse_eigenvalues(eigenvalues, width)
+
+        def read(kind: str, columns: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
+            full = kind if "/" in kind else names.layer_series(layer, kind)
+            data = read_series(session, run_id, full, from_step=step, to_step=last + 1, eigenvalues=columns, layout=layout)
+            return data.step, np.asarray(data.value, np.float64)
+
+        if chosen is None:
+            if (last - step + 1) * width > MAX_SEARCHED:
+                raise Invalid(f"{width} eigenvalues are many for {last - step + 1} steps", field="eigenvalues", allowed="0,3,5-9")
+            _, moved = read(names.RELATIVE_STEP, None)
+            chosen = _most_moved(moved)
+        if (last - step + 1) * len(chosen) > MAX_NUMBERS:
+            raise Invalid("the answer would be too long", field="eigenvalues", allowed=f"steps * eigenvalues <= {MAX_NUMBERS:,}")
+        parts = {kind: read(kind, chosen) for kind in _needed(layout, name)}
+        at = parts["weight"][0]
+        rates = read(names.LR, None) if names.LR in layout.series else (at, np.full((len(at), 1), np.nan))
+        found = _split(run, layout, layer, parts, rates)
+    return json_response(dumps(json_safe({"run_id": run_id, "layer": layer, "eigenvalues": chosen} | found)))
+
+
+def _needed(layout: Layout, name: str) -> tuple[str, ...]:
+    return ("grad_over_weight", *layout.forms[layout.series[name].group].inputs)
+
+
+def _most_moved(moved: np.ndarray) -> list[int]:
+    if not len(moved):
+        return list(range(min(SHOWN, moved.shape[1])))
+    lost = np.where(np.isnan(moved), np.inf, moved).max(axis=0)
+    return sorted(np.argsort(-lost, kind="stable")[:SHOWN].tolist())
+
+
+def _split(
+    run: Run,
+    layout: Layout,
+    layer: int,
+    read: dict[str, tuple[np.ndarray, np.ndarray]],
+    rates: tuple[np.ndarray, np.ndarray],
+) -> dict[str, Any]:
+    form = layout.forms[names.derived_group(layer)]
+    at = read["weight"][0]
+    lr = recurrent_rate(run.config.get("optimizer", {})) * rates[1][:, 0]
+    recorded = {kind: read[kind][1] for kind in form.inputs}
+    parts: dict[str, np.ndarray] = split_steps(form, recorded, read["grad_over_weight"][1], lr) if len(at) > 1 else {}
+    known = np.diff(at) == 1  # where telemetry was dropped, nothing follows
+    if parts and form.length is not None:
+        parts["overflow_budget"] = overflow_budget(form.length, parts["distance"])
+    lists = {name: values[known].tolist() for name, values in parts.items()}
+    return {"form": form.data, "step": at[:-1][known].tolist(), **lists}
+
+
+def recurrent_rate(optimizer: dict[str, Any]) -> float:
+    """What the recorded learning rate is multiplied by for the recurrent weights, from the run's configuration."""
+    common, own = optimizer.get("lr"), optimizer.get("recurrent_lr")
+    return 1.0 if own is None or not common else float(own) / float(common)

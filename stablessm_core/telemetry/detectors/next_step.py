@@ -1,0 +1,50 @@
+"""How far the next update may move an eigenvalue's weight: for alerts that come before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stablessm_core.forms import Form
+from stablessm_core.maps import formulas
+from stablessm_core.stability import gradient_size, predicted_weight_step
+from stablessm_core.telemetry.detectors.alert import Setup, Watch
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+
+
+def can_cross(form: Form) -> bool:
+    """Whether an eigenvalue of this form can be beyond the stability boundary at all."""
+    reach = formulas(form.map, form.time, np, a=form.a, b=form.b).reachable
+    return reach.high > (1.0 if form.time == "discrete" else 0.0) or (reach.low < -1.0 and form.time == "discrete")
+
+
+def weights_before(layer: LayerRows, watch: Watch) -> np.ndarray:
+    """The weights one step before each row, (rows, d_state). The detector's memory keeps those of the last row."""
+    w = layer.weight.values
+    first = watch.memory.get(layer.layer, w[0])
+    watch.memory[layer.layer] = w[-1].copy()
+    return np.concatenate([first[None], w[:-1]])
+
+
+def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, before: np.ndarray) -> np.ndarray | None:
+    """|dw| that the update of each row may make, (rows, d_state); None where that cannot be known.
+
+    before: `weights_before`; the step from there counts with momentum.
+    """
+    if rows.lr is None or layer.recorded is None:
+        return None
+    rate, w = setup.recurrent * rows.lr[:, None].astype(np.float64), layer.weight.values
+    if setup.optimizer == "adamw":
+        return np.asarray(predicted_weight_step("adamw", rate, w))  # type: ignore[arg-type]
+    gradient = gradient_size(layer.ratio.values, w) * _clipped(rows, setup)[:, None]
+    previous = np.abs(w.astype(np.float64) - before) if setup.momentum else 0.0
+    return np.asarray(
+        predicted_weight_step(setup.optimizer, rate, gradient, setup.momentum, previous, nesterov=setup.nesterov)  # type: ignore[arg-type]
+    )
+
+
+def _clipped(rows: Rows, setup: Setup) -> np.ndarray:
+    # what is left of the gradient after clipping, (rows,)
+    if setup.grad_clip is None or rows.grad_norm is None:
+        return np.ones(len(rows.loss))
+    with np.errstate(all="ignore"):
+        return np.minimum(1.0, setup.grad_clip / rows.grad_norm.astype(np.float64))

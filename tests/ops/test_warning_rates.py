@@ -1,0 +1,33 @@
+"""The rates of docs/warnings.md count what they say."""
+
+from __future__ import annotations
+
+from benchmarks.warnings.rates import curve, rates, wilson
+from benchmarks.warnings.reading import Record
+
+
+def run(died: bool, steps: int, alerts: list[int], loss: float = 1.0) -> Record:
+    told = [("training_explodes", "critical", step) for step in alerts]
+    end = "diverged" if died else "finished"
+    return Record(1, "wider", "sgd", "best", 0.1, 10, "continue", end, steps, None, told, {"loss over best": loss})
+
+
+def test_only_an_alert_before_the_fatal_step_warns_and_one_in_a_run_that_lives_is_false() -> None:
+    runs = [run(True, 9, [4, 7]), run(True, 9, [9]), run(True, 9, []), run(False, 300, [20, 150]), run(False, 700, [])]
+    found = rates(runs, lambda r: r.warned)
+    assert (found.caught, found.missed, found.false, found.lived) == (1, 2, 1, 2)
+    assert (found.leads, found.false_alarms, found.healthy_steps) == ([5], 2, 1000)
+    assert found.precision.startswith("0.50 [")
+    assert found.recall.startswith("0.33 [")
+    assert found.false_per_1000.startswith("2.00 [")
+
+
+def test_the_interval_is_wilsons() -> None:
+    assert [round(x, 4) for x in wilson(7, 10)] == [0.3968, 0.8922]
+    assert [round(x, 4) for x in wilson(0, 20)] == [0.0, 0.1611]
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_a_curve_goes_down_the_thresholds_and_takes_ties_together() -> None:
+    runs = [run(True, 9, [], 50.0), run(False, 9, [], 40.0), run(True, 9, [], 40.0), run(False, 9, [], 2.0)]
+    assert curve(runs, "loss over best") == [(50.0, 0.5, 1.0), (40.0, 1.0, 2 / 3), (2.0, 1.0, 0.5)]
