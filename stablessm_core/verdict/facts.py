@@ -1,0 +1,274 @@
+"""What recorded numbers say, one question per function: who crossed and how, how the loss grew, whether a gradient spiked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stablessm_core.stability import gradient_size, overflow_budget, predicted_weight_step, relative_slope, relative_step
+from stablessm_core.verdict.record import Layer, Run, Scalars, Source
+
+TAIL = 64  # rows of a layer that are looked at before the end
+LOSS_TAIL = 1024  # and of the scalars
+SPIKE_ROWS = 20  # a spike of a gradient is looked for in so many rows, against the median of as many before it
+SPIKE = 10.0
+ROSE = 10.0  # times its best: the loss has left what training had reached
+CALM = 3.0
+SMALL_UPDATE = 0.1  # of the weights' norm: the model stays what it was
+HALF_ROWS = 8  # losses that must all be float16 numbers before one says that they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """The first time an eigenvalue was outside. step: the first recorded step at which it was; value: lambda_bar there.
+
+    outside of width eigenvalues of its layer were outside then. From the recorded row before, where there is one that shows it:
+    before, the step; distance_before; slope, R_f; weight_step, the |dw| that the optimizer's next step could make, None where
+    not known; factor: what it is made of, for people. relative_step: of the step that crossed; None where rows are missing.
+    """
+
+    layer: int
+    eigenvalue: int
+    step: int
+    value: float | None
+    distance: float
+    outside: int
+    width: int
+    before: int | None = None
+    value_before: float | None = None
+    distance_before: float | None = None
+    relative_step: float | None = None
+    slope: float | None = None
+    weight_step: float | None = None
+    lr: float | None = None
+    gradient: float | None = None
+
+    @property
+    def predicted(self) -> float | None:
+        """The relative step that the optimizer's next weight step could make, to first order: R_f |dw|."""
+        return None if self.slope is None or self.weight_step is None else self.slope * self.weight_step
+
+
+@dataclass(frozen=True)
+class Spike:
+    """The largest |g| of an eigenvalue over the last rows: its step, size and growth over the median of those before it."""
+
+    step: int
+    size: float
+    growth: float
+    ratio: float
+    value: float | None  # lambda_bar at that step
+    zero_after: int  # rows after it whose gradient is exactly 0
+    rows_after: int
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The eigenvalue furthest outside, or nearest to the boundary, of one recorded row of all layers."""
+
+    step: int
+    layer: int
+    eigenvalue: int
+    distance: float
+    value: float | None
+    budget: float | None
+    outside: int  # eigenvalues of all layers
+    known: int  # eigenvalues whose place is recorded
+    layers_outside: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the loss stood in the last row before the end: its best, and since when it was ROSE times that."""
+
+    step: int
+    loss: float
+    best: float
+    best_step: int
+    rose_at: int | None
+    jump: float  # of the row at which it rose, over the row before
+    record: float  # the same over the largest loss before it
+    grad_norm: float
+    grad_growth: float  # over the row `since`, that before it rose or some rows back
+    since: int
+
+    @property
+    def times(self) -> float:
+        return self.loss / self.best if self.best > 0 else math.inf
+
+
+def crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = None) -> Crossing | None:
+    """The first crossing of the layer, or of this eigenvalue; None if it was never recorded outside."""
+    if not layer.can_cross:
+        return None
+    step = source.first_outside(layer.index, eigenvalue)
+    if step is None:
+        return None
+    rows = source.layer(layer.index, step - 2 * run.every, step)
+    at = len(rows) - 1
+    outside = int((rows.distance[at] < 0).sum())
+    if eigenvalue is None:
+        eigenvalue, distance = rows.worst(at) or (0, math.nan)
+    else:
+        distance = float(rows.distance_of(eigenvalue)[at])
+    found = {
+        "layer": layer.index,
+        "eigenvalue": eigenvalue,
+        "step": step,
+        "value": None if rows.eigenvalue is None else float(rows.eigenvalue[at, eigenvalue]),
+        "distance": distance,
+        "outside": outside,
+        "width": layer.width,
+    }
+    if at == 0 or rows.eigenvalue is None or rows.weight is None or layer.form is None:
+        return Crossing(**found)  # type: ignore[arg-type]
+    one = {"weight": rows.weight[at - 1, eigenvalue]} | ({} if rows.dt is None else {"dt": rows.dt[at - 1, eigenvalue]})
+    scalars = source.scalars(int(rows.step[at - 1]), int(rows.step[at - 1]))
+    lr = _recurrent_lr(run, scalars)
+    gradient = None if rows.ratio is None else float(gradient_size(rows.ratio[at - 1, eigenvalue], one["weight"]))
+    moved = float(abs(rows.weight[at - 1, eigenvalue] - rows.weight[at - 2, eigenvalue])) if at >= 2 else 0.0
+    step_size = None if lr is None else _weight_step(run, lr, gradient, moved, scalars)
+    consecutive = run.every == 1 and rows.step[at] - rows.step[at - 1] == 1
+    pair = slice(at - 1, at + 1)
+    relative = relative_step(rows.eigenvalue[pair, eigenvalue], rows.distance[pair, eigenvalue])[0] if consecutive else None
+    return Crossing(
+        **found,  # type: ignore[arg-type]
+        before=int(rows.step[at - 1]),
+        value_before=float(rows.eigenvalue[at - 1, eigenvalue]),
+        distance_before=float(rows.distance[at - 1, eigenvalue]),
+        relative_step=None if relative is None else float(relative),
+        slope=float(relative_slope(layer.form, one)) if consecutive else None,
+        weight_step=step_size if consecutive else None,
+        lr=lr,
+        gradient=gradient,
+    )
+
+
+def _recurrent_lr(run: Run, scalars: Scalars) -> float | None:
+    # recorded is the common rate, after schedule and rollbacks; the recurrent one keeps its proportion to it
+    if not len(scalars):
+        return None
+    common, own = float(run.config["optimizer"]["lr"]), run.config["optimizer"].get("recurrent_lr")
+    return float(scalars.lr[-1]) * (1.0 if own is None or common == 0 else float(own) / common)
+
+
+def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scalars: Scalars) -> float | None:
+    if run.optimizer not in ("adamw", "sgd") or (run.optimizer == "sgd" and gradient is None):
+        return None
+    clip = run.config["optimizer"].get("grad_clip")
+    norm = float(scalars.grad_norm[-1]) if len(scalars) else math.nan
+    clipped = (gradient or 0.0) * (clip / norm if clip and norm > clip else 1.0)
+    nesterov = bool(run.config["optimizer"].get("nesterov"))
+    return float(predicted_weight_step(run.optimizer, lr, clipped, run.momentum, moved, nesterov=nesterov))
+
+
+def worst(run: Run, source: Source, step: int, only: int | None = None) -> Worst | None:
+    """The worst eigenvalue of all layers (or of one) at this recorded step; None where no distance is known there."""
+    found, outside, known, layers = None, 0, 0, []
+    for layer in run.layers:
+        if only is not None and layer.index != only:
+            continue
+        rows = source.layer(layer.index, step, step)
+        place = rows.worst(0) if len(rows) else None
+        if place is None:
+            continue
+        out = int((rows.distance[0] < 0).sum())
+        outside, known = outside + out, known + rows.distance.shape[1]
+        layers += [layer.index] if out else []
+        if found is None or place[1] < found[2]:
+            value = None if rows.eigenvalue is None else float(rows.eigenvalue[0, place[0]])
+            found = (layer.index, place[0], place[1], value)
+    if found is None:
+        return None
+    index, eigenvalue, distance, value = found
+    budget = None if run.length is None else float(overflow_budget(run.length, distance))
+    return Worst(step, index, eigenvalue, distance, value, budget, outside, known, tuple(layers))
+
+
+def spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> Spike | None:
+    """The spike of this eigenvalue's |g| before step `end`; None where the gradient is not recorded or too few rows are."""
+    rows = source.layer(layer.index, end - 3 * SPIKE_ROWS, end - 1)
+    if rows.weight is None or rows.ratio is None or len(rows) < 3:
+        return None
+    g = gradient_size(rows.ratio[:, eigenvalue], rows.weight[:, eigenvalue])
+    late = g[-SPIKE_ROWS:]
+    if np.isnan(late).all():
+        return None
+    at = len(g) - len(late) + int(np.nanargmax(late))
+    before = g[max(0, at - SPIKE_ROWS) : at]
+    if not len(before):
+        return None
+    base = float(np.nanmedian(before))
+    growth = float(g[at]) / base if base > 0 else (math.inf if g[at] > 0 else 1.0)
+    value = None if rows.eigenvalue is None else float(rows.eigenvalue[at, eigenvalue])
+    zero = int((g[at + 1 :] == 0).sum())
+    return Spike(int(rows.step[at]), float(g[at]), growth, float(rows.ratio[at, eigenvalue]), value, zero, len(g) - at - 1)
+
+
+def growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
+    """How the loss had grown in the last finite row before step `end`. scalars: the rows up to it, LOSS_TAIL of them or all."""
+    keep = np.flatnonzero((scalars.step < end) & np.isfinite(scalars.loss))
+    if not len(keep):
+        return None
+    step, loss, norm = scalars.step[keep], scalars.loss[keep], scalars.grad_norm[keep]
+    early = source.best_loss(int(step[0]))
+    largest = source.largest_loss(int(step[0]))
+    lows = np.minimum.accumulate(loss if early is None else np.append(early[1], loss))[-len(loss) :]
+    with np.errstate(all="ignore"):
+        times = np.where(lows > 0, loss / lows, np.where(loss > 0, np.inf, 1.0))
+    best = float(lows[-1])
+    best_step = early[0] if early is not None and early[1] <= best else int(step[int(np.argmin(loss))])
+    rose, jump, record = None, 1.0, 1.0
+    at = 0
+    if times[-1] >= ROSE:
+        calm = np.flatnonzero(times < ROSE)
+        at = int(calm[-1]) + 1 if len(calm) else 0
+        rose = int(step[at])
+        if at > 0:
+            before = float(np.max(loss[:at])) if largest is None else max(largest, float(np.max(loss[:at])))
+            jump, record = float(loss[at] / loss[at - 1]) if loss[at - 1] > 0 else math.inf, float(loss[at] / before)
+    back = max(0, at - 1) if rose is not None else max(0, len(norm) - 1 - SPIKE_ROWS)
+    grown = float(norm[-1] / norm[back]) if norm[back] > 0 and back < len(norm) - 1 else math.nan
+    return Growth(int(step[-1]), float(loss[-1]), best, best_step, rose, jump, record, float(norm[-1]), grown, int(step[back]))
+
+
+def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
+    """How large the update before step `end` was beside all weights, at most: lr |grad| / |params| under SGD, with momentum over
+    (1 - mu); lr sqrt(number of parameters) / |params| under AdamW. None where that is not known.
+    """
+    rows = np.flatnonzero(scalars.step < end)
+    if not len(rows) or scalars.weight_norm is None:
+        return None
+    at, gap = int(rows[-1]), end - int(scalars.step[rows[-1]])
+    size, lr = float(scalars.weight_norm[at]), float(scalars.lr[at])
+    if not size > 0:
+        return None
+    if run.optimizer == "adamw":
+        count = (run.environment or {}).get("parameters")
+        return None if not count else gap * lr * math.sqrt(count) / size
+    norms = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at + 1]
+    clip = run.config["optimizer"].get("grad_clip")
+    norm = float(np.nanmax(norms)) if np.isfinite(norms).any() else math.nan
+    norm = min(norm, clip) if clip else norm
+    reach = 1 / (1 - run.momentum) if run.momentum < 1 else math.inf
+    return gap * lr * norm * reach / size
+
+
+def in_half_precision(scalars: Scalars, end: int) -> bool:
+    """Whether every recorded finite loss is a float16 number, which by chance one float32 in 8,192 is."""
+    losses = scalars.loss[(scalars.step < end) & np.isfinite(scalars.loss)]
+    distinct = np.unique(losses)
+    with np.errstate(over="ignore"):
+        return len(distinct) >= HALF_ROWS and bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+
+
+def step_sizes(run: Run, source: Source, layer: Layer, end: int) -> tuple[float, float, int] | None:
+    """Largest dt of the layer at its first recorded row, at the row of step `end`, and which eigenvalue has it."""
+    first, last = source.layer(layer.index, 0, run.first_step + run.every), source.layer(layer.index, end, end)
+    if not len(last) or last.dt is None or np.isnan(last.dt[0]).all():
+        return None
+    which = int(np.nanargmax(last.dt[0]))
+    began = float(np.nanmax(first.dt[0])) if len(first) and first.dt is not None else math.nan
+    return began, float(last.dt[0, which]), which

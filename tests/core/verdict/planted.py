@@ -1,0 +1,123 @@
+"""Runs with a known cause, really trained: the project's own model, task, step, probe and detectors, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm_core.config import RunConfig, parse_config, with_settings
+from stablessm_core.model import build_model
+from stablessm_core.nonfinite import as_text
+from stablessm_core.tasks.loading import get_task
+from stablessm_core.telemetry.detectors import KINDS, Detectors
+from stablessm_core.telemetry.monitor import LayerForm, Monitor
+from stablessm_core.telemetry.probe import Probe
+from stablessm_core.telemetry.series import BATCH_NONFINITE, GRAD_NORM, LR, TRAIN_LOSS
+from stablessm_core.training.optimizer import build_optimizer
+from stablessm_core.training.step import TrainingStep
+from stablessm_core.verdict import Layer, Rows, Run, Scalars
+from stablessm_core.verdict.recorded import Recorded
+
+WEIGHT_NORM = "train/weight_norm"
+SMALL: dict[str, Any] = {
+    "task": {"name": "polynomial_memory", "length": 100},
+    "model": {"n_layers": 1, "d_model": 16, "d_state": 16, "reparameterization": {"name": "direct"}},
+    "train": {"batch_size": 16, "device": "cpu"},
+}
+DIGITS = {"task": {"name": "digits"}}
+Spoil = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+class Ring:
+    """Stands where the recorder's ring stands: keeps every row."""
+
+    def __init__(self) -> None:
+        self.rows: list[Tensor] = []
+
+    def write(self, row: Tensor) -> None:
+        self.rows.append(row.clone())
+
+
+def configured(**changes: Any) -> RunConfig:
+    """SMALL with changes at paths, __ for the dot."""
+    return parse_config(with_settings(SMALL, {path.replace("__", "."): value for path, value in changes.items()}))
+
+
+def trained(
+    config: RunConfig, *, spoil: Spoil | None = None, loss: Callable[[Any, Tensor, Tensor], Tensor] | None = None
+) -> tuple[Run, Recorded]:
+    """The run, stopped at its first non-finite row as the trainer stops, and all that it recorded.
+
+    spoil: changes the batch of a step. loss: instead of the task's.
+    """
+    torch.set_num_threads(1)
+    settings = config.train
+    task = get_task(config.task, Path("unused"))
+    if loss is not None:
+        task.loss = loss.__get__(task)  # type: ignore[method-assign, attr-defined]
+    model = build_model(config, task)
+    optimizer, probe, ring = build_optimizer(model, config.optimizer), Probe(model), Ring()
+    batch = task.batch(1, settings.batch_size, settings.seed, "cpu")
+    step = TrainingStep(
+        model, task, optimizer, probe, ring, batch=batch, precision=settings.precision, grad_clip=config.optimizer.grad_clip
+    )  # type: ignore[arg-type]
+    ends = np.cumsum([width for _, width in probe.layout])
+    where = {name: slice(int(end) - width, int(end)) for (name, width), end in zip(probe.layout, ends, strict=True)}
+    layers = [LayerForm(one.index, one.path, one.watched.form, one.wide) for one in probe.layers]
+    watched = torch.tensor(
+        [
+            i
+            for name, at in where.items()
+            if name in (TRAIN_LOSS, "norms", BATCH_NONFINITE) or name.startswith("state/")
+            for i in range(at.start, at.stop)
+        ]
+    )
+    flag = list(watched).index(where[BATCH_NONFINITE].start)
+    for s in range(1, settings.steps + 1):
+        x, y = task.batch(s, settings.batch_size, settings.seed, "cpu")
+        step.feed(*(spoil(s, x, y) if spoil else (x, y)), 1.0)
+        step.run()
+        row = ring.rows[-1][watched]
+        if not bool(row.isfinite().all()) or row[flag] > 0:
+            break
+    table = torch.stack(ring.rows).numpy()
+    columns = {name: table[:, at] for name, at in where.items()}
+    if WEIGHT_NORM not in columns:
+        columns[WEIGHT_NORM] = np.sqrt((columns["norms"][:, : len(probe.parameter_names)] ** 2).sum(1, keepdims=True))
+    detectors = Detectors(probe.parameter_names, **config.alerts.model_dump())
+    alerts = [alert.__dict__ for alert in detectors.scan(Monitor(layers, detectors).read(1, columns)[0])]
+    fatal = next((alert for alert in alerts if KINDS[alert["kind"]].nonfinite), None)
+    steps = np.arange(1, len(table) + 1)
+    rows = {}
+    for layer in layers:
+        kinds = {
+            "weight": f"ssm/{layer.index}/weight",
+            "grad_over_weight": f"ssm/{layer.index}/grad_over_weight",
+            "dt": f"ssm/{layer.index}/dt",
+        }
+        rows[layer.index] = Rows.derived(
+            layer.form, steps, {kind: columns[name] for kind, name in kinds.items() if name in columns}
+        )
+    scalars = Scalars(
+        step=steps, loss=columns[TRAIN_LOSS][:, 0].astype(float), grad_norm=columns[GRAD_NORM][:, 0].astype(float),
+        lr=columns[LR][:, 0].astype(float), batch=columns[BATCH_NONFINITE][:, 0],
+        weight_norm=columns[WEIGHT_NORM][:, 0].astype(float),
+    )  # fmt: skip
+    divergence = fatal and {name: fatal[name] for name in ("step", "layer", "eigenvalue", "tensor")} | {
+        "value": as_text(fatal["value"])
+    }
+    run = Run(
+        status="diverged" if fatal else "finished",
+        step=len(table),
+        config=config.model_dump(mode="json"),
+        environment={"parameters": sum(p.numel() for p in model.parameters()), "data": {"length": task.length}},
+        divergence=divergence,
+        alerts=alerts,
+        layers=[Layer(layer.index, 16, layer.form) for layer in layers],
+    )
+    return run, Recorded(scalars, rows)
