@@ -1,0 +1,158 @@
+"""Forks over REST: which checkpoint, which changes, what is refused before it is trained; forks and siblings of a run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from server.series.recording import store_catalogue, store_checkpoint, store_flush
+from server.settings import run_folder
+from stablessm_core.forms import Form
+from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
+from tests.server.http_service import application, client_of, error_of
+from tests.server.recording import claim, run_of, submitted
+
+DIRECT = {"name": "direct run", "model__reparameterization__name": "direct", "train__steps": 100}
+FATAL = 58
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    with client_of(application(database.url, tmp_path)) as client:
+        yield client
+
+
+def diverged(database: Database, data_dir: Path, *, weight: float = 0.5) -> int:
+    """A run that recorded every step, left checkpoints of steps 20 and 40, and died at FATAL."""
+    submitted(database, **DIRECT)
+    run = claim(database)
+    catalogue = [scalar(TRAIN_LOSS), *layer_catalogue(0, 2, Form.of_map("direct", "discrete"))]
+    weights = np.stack([np.full(FATAL, 0.5), np.full(FATAL, weight)])
+    rows = np.concatenate([np.ones((2, FATAL)), weights]).astype(np.float32)
+    with database.write() as session:
+        store_catalogue(session, run.run_id, run.attempt, catalogue)
+        blocks = [Block("scalars", 0, 1, 1, np.ones((1, FATAL), np.float32)), Block("ssm/0", 0, 1, 1, rows)]
+        store_flush(session, run.run_id, run.attempt, blocks, [], FATAL, 50.0)
+        for step in (20, 40):
+            path = f"runs/{run.run_id}/checkpoints/attempt-1/step-{step:010d}.safetensors"
+            (file := data_dir / path).parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"%d" % step)
+            store_checkpoint(session, run.run_id, 1, step, path, hashlib.sha256(b"%d" % step).hexdigest())
+        fatal = {"step": FATAL, "layer": 0, "eigenvalue": 1, "tensor": "ssm.state"}
+        lifecycle.finish(session, run.run_id, run.attempt, "diverged", "inf", {"train_loss": 1.0}, fatal)
+    return run.run_id
+
+
+def fork(client: httpx.Client, run: int, changes: dict[str, Any], **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/api/runs/{run}/fork", json={"changes": changes, **body})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def test_a_fork_begins_at_the_last_good_checkpoint_and_says_what_it_changed(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
+    run = diverged(database, tmp_path / "state")
+    made = fork(client, run, {"optimizer.lr": 0.001, "train.batch_size": 128}, priority=3)
+    assert (made["forked_from"], made["forked_at_step"], made["fork_changes"]) == (run, 40, {"optimizer.lr": 0.001})
+    assert (made["status"], made["step"], made["steps"], made["priority"]) == ("queued", 40, 100, 3)
+    assert (made["name"], made["cloned_from"], made["sweep_id"]) == ("direct run | lr 0.001", None, None)
+    assert fork(client, made["id"], {}, from_step=0)["name"] == "direct run | replay"  # of a fork, from the initial weights
+    taken = claim(database)
+    assert taken.origin is not None
+    assert (taken.run_id, taken.origin.parent, taken.origin.step, taken.checkpoints) == (made["id"], run, 40, ())
+    assert taken.origin.checkpoint is not None
+    assert taken.origin.checkpoint.sha256 == hashlib.sha256(b"40").hexdigest()
+    assert run_of(database, made["id"]).step == 40
+
+    found = client.get("/api/runs", params={"q": f"forked_from={run}"}).json()["runs"]
+    assert [one["id"] for one in found] == [made["id"]]
+    listed = client.get(f"/api/runs/{run}/forks").json()
+    assert listed["died_at"] == FATAL
+    (one,) = listed["forks"]
+    assert (one["id"], one["from_step"], one["said"], one["outcome"]) == (made["id"], 40, "lr 0.001", "open")
+    assert one["text"] == f"From step 40 with lr 0.001: running at step 40 (the original diverged at {FATAL})."
+    assert one["compare_url"].startswith(f"/compare?runs={run},{made['id']}")
+
+
+def test_a_checkpoint_can_be_named_and_the_initial_weights_are_always_there(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
+    run = diverged(database, tmp_path / "state")
+    assert fork(client, run, {}, from_step=20)["forked_at_step"] == 20
+    assert fork(client, run, {}, from_step=0)["step"] == 0
+    error = error_of(client.post(f"/api/runs/{run}/fork", json={"from_step": 30}), 422)
+    assert (error["field"], error["allowed"]) == ("from_step", "0, 20, 40")
+    error = error_of(client.post(f"/api/runs/{run}/fork", json={"from_step": 40, "changes": {"train.steps": 40}}), 422)
+    assert (error["field"], error["allowed"]) == ("changes.train.steps", "more than 40")
+    assert fork(client, run, {"train.steps": 40})["forked_at_step"] == 20  # the last one that leaves something to train
+
+
+def test_a_checkpoint_that_is_nowhere_is_not_taken(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    run = diverged(database, tmp_path / "state")
+    (run_folder(tmp_path / "state", run) / "checkpoints/attempt-1/step-0000000040.safetensors").unlink()
+    answer = client.post(f"/api/runs/{run}/fork", json={"from_step": 40})
+    if database.path is None:  # its workers may be on other machines, whose disks nobody knows here
+        assert answer.status_code == 201
+        return
+    error = error_of(answer, 422)
+    assert "neither on this machine nor in a checkpoint store" in error["message"]
+    assert error["allowed"] == "0, 20"
+    assert fork(client, run, {})["forked_at_step"] == 20
+
+
+def test_what_a_fork_cannot_change_is_refused(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    run = diverged(database, tmp_path / "state", weight=1.0203)
+    for changes, field in (
+        ({"model.d_state": 8}, "model.d_state"),
+        ({"train.seed": 1}, "train.seed"),
+        ({"optimizer.lr": -1}, "optimizer.lr"),
+        ({"optimizer.nothing": 1}, "optimizer.nothing"),
+    ):
+        error = error_of(client.post(f"/api/runs/{run}/fork", json={"changes": changes}), 422)
+        assert error["field"] == field
+    best = {"model.reparameterization.name": "best"}
+    error = error_of(client.post(f"/api/runs/{run}/fork", json={"changes": best, "from_step": 40}), 422)
+    assert error["field"] == "changes.model.reparameterization.name"
+    assert "eigenvalue 1 of layer 0 is 1.02" in error["message"]
+    assert "reaches [-1, 1)" in error["message"]
+    assert fork(client, run, best)["forked_at_step"] == 0  # the last place where all of them can be reached
+    error_of(client.post("/api/runs/99/fork"), 404)
+
+
+def test_siblings_are_alike_but_for_map_rate_and_seed_and_survivors_come_first(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
+    run = diverged(database, tmp_path / "state")
+    fork(client, run, {})
+    for changes in (
+        {"train__seed": 1},
+        {"optimizer__lr": 0.001},
+        {"model__d_state": 8},
+        {"train__steps": 99},
+        {"model__dropout": 0.5},
+    ):
+        submitted(database, **DIRECT | changes)
+    claim(database)  # the fork, which is no sibling
+    claim(database)
+    other = claim(database)
+    with database.write() as session:
+        lifecycle.finish(session, other.run_id, 1, "finished", "", {"train_loss": 0.25})
+    found = client.get(f"/api/runs/{run}/siblings").json()["siblings"]
+    assert [(one["differs"], one["survived"]) for one in found] == [({"optimizer.lr": 0.001}, True), ({"train.seed": 1}, False)]
+    assert (found[0]["said"], found[0]["loss"], found[0]["status"]) == ("lr 0.001", 0.25, "finished")
+
+
+def test_resuming_a_diverged_run_says_that_it_repeats_itself(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    run = diverged(database, tmp_path / "state")
+    assert "repeats the same numbers" in client.post(f"/api/runs/{run}/resume").json()["status_reason"]

@@ -1,0 +1,110 @@
+"""Forks through a real worker: a replay has the bits of its original, a frozen recurrence lives where the original died."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs.deletion import purge
+from server.runs.forking import died_at, fork_run, forks_of
+from server.runs.lifecycle import Fork, submit
+from server.runs.trash import move_to_trash
+from server.series.reading import read_series
+from server.settings import Settings
+from stablessm_core.config import parse_config
+from tests.worker.station import Station
+
+FATAL, PARTED = 15, 10
+DYING: dict[str, Any] = {  # `direct` with steps many times the distance to the boundary
+    "task": {"name": "polynomial_memory", "length": 100},
+    "model": {"d_model": 16, "d_state": 8, "reparameterization": {"name": "direct"}},
+    "optimizer": {"lr": 0.3},
+    "train": {"steps": 40, "batch_size": 16, "eval_every": 0, "checkpoint_every": 10, "device": "cpu"},
+}
+Forks = tuple[Station, Settings, Run]
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    folder = tmp_path_factory.mktemp("state")
+    settings = Settings(data_dir=folder)
+    station = Station(Database(settings.database_url), folder)
+    station.database.migrate()
+    station.start("--slots", "2")
+    original = station.until_ended(station.submit(DYING))
+    assert (original.status, original.divergence and original.divergence["step"]) == ("diverged", FATAL), original.status_reason
+    yield station, settings, original
+    station.close()
+
+
+def made(forks: Forks, **changes: Any) -> int:
+    station, settings, original = forks
+    named = {path.replace("__", "."): value for path, value in changes.items()}
+    return fork_run(station.database, settings, original.id, from_step=None, changes=named)
+
+
+def weights(station: Station, run_id: int) -> tuple[list[int], np.ndarray]:
+    with station.database.read() as session:
+        data = read_series(session, run_id, "ssm/0/weight")
+    assert data.value is not None
+    return data.step.tolist(), data.value
+
+
+def test_forks_go_on_from_the_last_good_checkpoint_and_say_what_the_original_died_of(forks: Forks) -> None:
+    station, _, original = forks
+    replay, frozen, other = (
+        made(forks),
+        made(forks, optimizer__recurrent_lr=0),
+        made(forks, model__reparameterization__name="best"),
+    )
+    ended = {run_id: station.until_ended(run_id) for run_id in (replay, frozen, other)}
+    assert [run.status for run in ended.values()] == ["diverged", "finished", "finished"], [
+        r.status_reason for r in ended.values()
+    ]
+
+    steps, losses = station.losses(original.id)
+    assert station.losses(replay) == (steps[PARTED:], losses[4 * PARTED :])  # bit for bit, under the original's numbers
+    assert ended[replay].divergence == original.divergence
+    assert ended[replay].environment is not None
+    assert ended[replay].environment["fork"] == {"at_step": PARTED, "changed": "nothing (a replay)", "moments": "kept"}
+
+    rows, frozen_weights = weights(station, frozen)
+    assert rows == list(range(PARTED + 1, 41))
+    assert (frozen_weights == frozen_weights[0]).all()
+    assert (frozen_weights[0] == weights(station, original.id)[1][PARTED]).all()
+    # at step 10 eigenvalues are outside, where `best` has none: it begins where all of them can be reached
+    assert ended[other].forked_at_step == 0
+    assert ended[frozen].step == 40
+    with station.database.read() as session:
+        assert died_at(session, station.run(original.id)) == FATAL
+        told = {fork["id"]: fork["outcome"] for fork in forks_of(session, station.run(original.id))}
+    assert told == {replay: "dies", frozen: "lives", other: "lives"}
+
+
+def test_a_fork_whose_checkpoint_is_gone_fails_with_a_sentence(forks: Forks) -> None:
+    station, settings, original = forks
+    folder = settings.data_dir / "runs" / str(original.id)
+    shutil.move(folder, kept := Path(f"{folder}-kept"))
+    try:
+        with station.database.write() as session:
+            orphan = submit(session, parse_config(DYING), fork=Fork(original.id, PARTED, {})).id
+        failed = station.until_ended(orphan)
+    finally:
+        shutil.move(kept, folder)
+    assert failed.status == "failed"
+    said = f"the checkpoint of step {PARTED} of run {original.id}, from which this fork begins, cannot be had on this machine"
+    assert failed.status_reason.startswith(said)
+    with station.database.write() as session:
+        move_to_trash(session, original.id, by="a test")
+    purge(station.database, None, original.id)
+    with station.database.write() as session:
+        orphan = submit(session, parse_config(DYING), fork=Fork(original.id, PARTED, {})).id
+    failed = station.until_ended(orphan)
+    assert "is not there any more: run 1 was deleted" in failed.status_reason
