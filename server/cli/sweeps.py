@@ -70,19 +70,31 @@ def sweeps(name: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
 @click.command("sweep-table")
 @SWEEP_ID
 @click.option("--format", "form", type=click.Choice(list(FORMATS.values())), help="Default: by the ending of -o, else markdown.")
-@click.option("--group-by", default="", help="Columns, separated by commas: a row per group, with finite / total and means.")
+@click.option(
+    "--group-by",
+    default="",
+    help="Columns, separated by commas: a row per group, with finite / total, stable / total and medians.",
+)
 @click.option("--columns", default="", help="Only these columns, separated by commas, in this order.")
+@click.option("--grid", is_flag=True, help="What became of each cell instead, maps down and learning rates across.")
 @click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="File. Default: standard output.")
 @DATA_DIR
-def table(sweep_id: int, form: str | None, group_by: str, columns: str, output: Path | None, data_dir: Path | None) -> None:
+def table(
+    sweep_id: int, form: str | None, group_by: str, columns: str, grid: bool, output: Path | None, data_dir: Path | None
+) -> None:
     """Write every run of a sweep with its final numbers, also those that diverged or failed, as one table."""
     from server.cli.terminal import printable
 
     form = form or (FORMATS.get(output.suffix) if output else None) or "markdown"
     if form == "parquet" and output is None:
         raise click.ClickException("Parquet is no text; -o says which file to write")
+    if grid and (group_by or columns):
+        raise click.ClickException("--grid has its own groups and columns; leave out --group-by and --columns")
     with connect(data_dir) as client:
-        content = client.download_sweep_table(sweep_id, form, group_by=_names(group_by), columns=_names(columns))
+        if grid:
+            content = client.download_sweep_grid(sweep_id, form)
+        else:
+            content = client.download_sweep_table(sweep_id, form, group_by=_names(group_by), columns=_names(columns))
     if output is not None:
         output.write_bytes(content)
         click.echo(f"{output}  {len(content):,} bytes")
@@ -110,7 +122,8 @@ def _follow(client: Client, sweep_id: int) -> int:
     except KeyboardInterrupt:
         click.echo(f"Sweep {sweep_id} goes on; `stablessm sweep-table {sweep_id}` shows what it has come to.")
         return 130
-    click.echo(f"{found['finite']} of {found['total']} runs finished with a finite loss")
+    stable = f"{found['stable']} of {found['total']} with every eigenvalue inside the boundary"
+    click.echo(f"{found['finite']} of {found['total']} runs finished with a finite loss; {stable}")
     return 0 if found["statuses"].get("finished", 0) == found["total"] else 2
 
 

@@ -1,155 +1,143 @@
-"""Runs side by side: what differs in their configurations, how their curves and gradient-over-weight ratios compare.
+"""Runs side by side: what differs in their configurations, what became of them, and how groups of them stand to each other.
 
-Nothing is averaged over runs that left the finite numbers without saying so: every mean stands beside finite / total.
+Counting, medians, ranking and paired differences follow server.runs.aggregation; curves are server.runs.compare_curves'.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-import numpy as np
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from server.database.models import Run
-from server.series.forms import forms_of_run, map_names
-from server.series.reading import Layout, SeriesData, read_series
-from stablessm_core.telemetry.series import TRAIN_LOSS
+from server.runs.aggregation import End, Summary, end_of, paired, ranks, summary
+from server.runs.compare_curves import CURVE_POINTS, RunCurves, ranges, read_curves
+from server.series.reading import SeriesData
+from stablessm_core.config import RunConfig
 
-MAX_RUNS = 100
-CURVE_POINTS = 500
-MAX_RATIO = "max_grad_over_weight"
+MAX_RUNS = 200
 GROUP_BY = "model.reparameterization.name"
 ABSENT = None  # how a field that a configuration does not have is shown
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`differences`: {field, values} in the order of the runs; `ranges` one per run; `groups` by the fields asked for;
-    `curves`: per run the series `train/loss` and `max_grad_over_weight` (over all layers and eigenvalues)."""
+    """`differences`: {field, values} in the order of the runs; `ends` and `ranges` one per run; `groups` by the fields asked for,
+    `paired` the differences of each to one of them; `curves`: per run the series `train/loss` and `max_grad_over_weight` (over
+    all layers and eigenvalues), `pooled` their ranges by map."""
 
     runs: list[Run]
     differences: list[dict[str, Any]]
-    ranges: list[dict[str, Any]]
+    ends: list[dict[str, Any]]
     groups: list[dict[str, Any]]
+    paired: dict[str, Any] | None
+    ranges: list[dict[str, Any]]
+    pooled: list[dict[str, Any]]
     curves: dict[int, dict[str, SeriesData]]
 
 
 def compare(
-    session: Session, runs: Sequence[Run], *, group_by: Sequence[str] = (GROUP_BY,), points: int = CURVE_POINTS
+    session: Session,
+    runs: Sequence[Run],
+    *,
+    group_by: Sequence[str] = (GROUP_BY,),
+    against: str | None = None,
+    points: int = CURVE_POINTS,
+    curves: bool = True,
 ) -> Comparison:
-    """Compare the runs. `group_by`: dotted configuration paths. Raises ValueError for a path no configuration has."""
-    flat = [dict(_flatten(run.config)) for run in runs]
+    """Compare the runs. `group_by`: dotted configuration paths; `against`: label of the group that the others are paired with,
+    the best one without it. Raises ValueError for a path no configuration has, and for a group that is not there."""
+    flat = [complete(run.config) for run in runs]
     for path in group_by:
         if runs and not any(path in config for config in flat):
             raise ValueError(f"group_by has {path[:80]!r}; allowed are {', '.join(sorted({p for c in flat for p in c}))}")
-    curves: dict[int, dict[str, SeriesData]] = {}
-    ranges = []
-    for run in runs:
-        curves[run.id], span = _curves(session, run, points)
-        ranges.append({"run_id": run.id, "reparameterization": map_names(forms_of_run(run))} | span)
-    losses = [_final_loss(run, curves[run.id].get(TRAIN_LOSS)) for run in runs]
+    read = [read_curves(session, run, points) for run in runs] if curves else []
+    ends = [end_of(run) for run in runs]
+    different = differences(flat)
     keys = [tuple(_key(config.get(path)) for path in group_by) for config in flat] if group_by else []
+    members = {key: [i for i, k in enumerate(keys) if k == key] for key in dict.fromkeys(keys)}
+    sums = [summary(ends[i] for i in chosen) for chosen in members.values()]
     groups = [
-        _group(dict(zip(group_by, key, strict=True)), [i for i, k in enumerate(keys) if k == key], runs, losses, ranges)
-        for key in dict.fromkeys(keys)
+        _group(dict(zip(group_by, key, strict=True)), [runs[i].id for i in chosen], of, rank, [read[i] for i in chosen if read])
+        for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
     ]
-    return Comparison(list(runs), _differences(flat), ranges, groups, curves)
-
-
-def _curves(session: Session, run: Run, points: int) -> tuple[dict[str, SeriesData], dict[str, Any]]:
-    layout = Layout(session, run.id)
-    curves = {}
-    if TRAIN_LOSS in layout.series:
-        curves[TRAIN_LOSS] = read_series(session, run.id, TRAIN_LOSS, max_points=points, layout=layout)
-    layers = [name for name in layout.series if name.endswith("/grad_over_weight")]
-    ratios = [_envelope(read_series(session, run.id, name, max_points=points, layout=layout)) for name in layers]
-    if ratios:
-        curves[MAX_RATIO] = _largest(ratios)
-    return curves, _range(ratios)
-
-
-def _envelope(data: SeriesData) -> SeriesData:
-    """Raw points as buckets of one, so that all stretches look alike."""
-    if data.value is None:
-        return data
-    finite = np.isfinite(data.value)
-    shown = np.where(finite, data.value, np.float32(np.nan))
-    return replace(
-        data,
-        value=None,
-        last_step=data.step,
-        count=np.ones_like(data.step),
-        min=shown,
-        max=shown,
-        last=data.value,
-        nonfinite=(~finite).astype(np.int64),
+    others = [row["field"] for row in different if row["field"] not in group_by]
+    return Comparison(
+        runs=list(runs),
+        differences=different,
+        ends=[
+            {"run_id": run.id, "outcome": end.outcome, "loss": end.loss, **_per_step(run)}
+            for run, end in zip(runs, ends, strict=True)
+        ],
+        groups=groups,
+        paired=_paired(groups, [_by_setting(chosen, flat, ends, others) for chosen in members.values()], against),
+        ranges=[one.range for one in read],
+        pooled=ranges(read),
+        curves={one.run_id: one.curves for one in read},
     )
 
 
-def _largest(layers: list[SeriesData]) -> SeriesData:
-    """Per step the largest ratio over layers and eigenvalues (n, 1): finite maximum, non-finite values counted beside it.
-
-    `last` is the largest last value as numpy.max sees it: NaN if one is NaN.
-    """
-    rows = min(len(layer.step) for layer in layers)  # the layers of a run are recorded together
-    top, low, last, bad = (
-        np.concatenate([_of(layer, part)[:rows] for layer in layers], axis=1) for part in ("max", "min", "last", "nonfinite")
-    )
-    return SeriesData(
-        MAX_RATIO,
-        "",
-        None,
-        step=layers[0].step[:rows],
-        last_step=_of(layers[0], "last_step")[:rows],
-        count=_of(layers[0], "count")[:rows],
-        min=np.fmin.reduce(low, axis=1, keepdims=True),
-        max=np.fmax.reduce(top, axis=1, keepdims=True),
-        last=last.max(axis=1, keepdims=True),
-        nonfinite=bad.sum(axis=1, keepdims=True),
-    )
+def usual_groups(runs: Sequence[Run]) -> str | None:
+    """What runs are grouped by where nothing else is asked for: the map, if they have one."""
+    return GROUP_BY if any(GROUP_BY in complete(run.config) for run in runs) else None
 
 
-def _range(ratios: list[SeriesData]) -> dict[str, Any]:
-    """Smallest and largest finite ratio, its quantiles, and finite / total values.
-
-    Quantiles are those of the last value in each bucket: of every value while the run is short, else of an even sample.
-    """
-    low, high, sample = (_finite(ratios, part) for part in ("min", "max", "last"))
-    q05, median, q95 = np.quantile(sample, [0.05, 0.5, 0.95]).tolist() if sample.size else (None, None, None)
-    total = sum(int(_of(r, "count").sum()) * _of(r, "last").shape[1] for r in ratios)
-    return {
-        "min": float(low.min()) if low.size else None,
-        "q05": q05,
-        "median": median,
-        "q95": q95,
-        "max": float(high.max()) if high.size else None,
-        "finite": total - sum(int(_of(r, "nonfinite").sum()) for r in ratios),
-        "total": total,
-    }
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration by dotted path, with the defaults of what it was stored without: an older one has not every field."""
+    try:
+        return dict(_flatten(RunConfig.model_validate(dict(config)).model_dump(mode="json")))
+    except ValidationError:  # of another program, or of a task that is not installed here
+        flat = dict(_flatten(config))
+        return {path: value for path, value in _defaults().items() if path.partition(".")[0] in config} | flat
 
 
-def _finite(ratios: list[SeriesData], part: str) -> np.ndarray:
-    values = np.concatenate([_of(r, part).ravel() for r in ratios]) if ratios else np.empty(0)
-    return values[np.isfinite(values)]
+@cache
+def _defaults() -> dict[str, Any]:
+    usual = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
+    return {path: value for path, value in _flatten(usual) if not path.startswith("task.") and path not in ("name", "tags")}
 
 
-def _group(
-    key: dict[str, Any], members: list[int], runs: Sequence[Run], losses: list[float | None], ranges: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """One group: its runs, final losses of those that ended finite, ratio range over all of them."""
-    finite = [loss for i in members if (loss := losses[i]) is not None and math.isfinite(loss) and runs[i].status != "diverged"]
-    spread = {"mean": float(np.mean(finite)), "min": min(finite), "max": max(finite)} if finite else None
-    spans = [ranges[i] for i in members]
+def differences(flat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Fields whose value is not the same in all configurations; names and tags are no configuration."""
+    paths = dict.fromkeys(path for config in flat for path in config if path not in ("name", "tags"))
+    rows = [{"field": path, "values": [config.get(path, ABSENT) for config in flat]} for path in paths]
+    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
+
+
+def label(key: Mapping[str, Any]) -> str:
+    """A group in a few characters: its values."""
+    return ", ".join("none" if value is None else str(value) for value in key.values())
+
+
+def _per_step(run: Run) -> dict[str, float | None]:
+    """What one step is in tokens and in seconds of training, by the run's mean speed; None where it is not known."""
+    try:
+        config = RunConfig.model_validate(run.config)
+        tokens: int | None = config.train.batch_size * config.task.sequence_length()
+    except ValidationError:
+        tokens = None
+    seconds = (run.result or {}).get("seconds")
+    if seconds and run.step:
+        return {"tokens_per_step": tokens, "seconds_per_step": seconds / run.step}
+    return {"tokens_per_step": tokens, "seconds_per_step": 1 / run.steps_per_second if run.steps_per_second else None}
+
+
+def _group(key: dict[str, Any], runs: list[int], of: Summary, rank: int, read: list[RunCurves]) -> dict[str, Any]:
+    spans = [one.range for one in read]
     lows, highs = ([s[end] for s in spans if s[end] is not None] for end in ("min", "max"))
+    counts = {name: value for name, value in asdict(of).items() if name != "loss"}
     return {
         "key": key,
-        "runs": [runs[i].id for i in members],
-        "finite": len(finite),
-        "total": len(members),
-        "final_loss": spread or {"mean": None, "min": None, "max": None},
+        "label": label(key),
+        "rank": rank,
+        "outcome": of.outcome,
+        "runs": runs,
+        **counts,
+        "final_loss": asdict(of.loss),
         "grad_over_weight": {
             "min": min(lows) if lows else None,
             "max": max(highs) if highs else None,
@@ -159,25 +147,34 @@ def _group(
     }
 
 
-def _final_loss(run: Run, curve: SeriesData | None) -> float | None:
-    """The result's, or, while there is none, the newest recorded one."""
-    stated = (run.result or {}).get("train_loss")
-    if stated is not None:
-        return float(stated)  # "NaN" and the infinities included
-    if curve is None or not len(curve.step):
+def _by_setting(
+    chosen: Sequence[int], flat: Sequence[Mapping[str, Any]], ends: Sequence[End], others: Sequence[str]
+) -> dict[Hashable, End]:
+    """The ends of a group's runs by their other settings; the second run with the same ones is paired with a second one."""
+    found: dict[Hashable, End] = {}
+    seen: dict[Hashable, int] = {}
+    for i in chosen:
+        setting = tuple(_key(flat[i].get(path)) for path in others)
+        seen[setting] = seen.get(setting, -1) + 1
+        found[setting, seen[setting]] = ends[i]
+    return found
+
+
+def _paired(groups: list[dict[str, Any]], settings: list[dict[Hashable, End]], against: str | None) -> dict[str, Any] | None:
+    """Each group's losses less those of the group `against`. Raises ValueError for a group that is not there."""
+    if against is not None and against not in (labels := [group["label"] for group in groups]):
+        raise ValueError(f"against is {against[:80]!r}; allowed are {', '.join(labels) or 'no groups: give group_by'}")
+    if len(groups) < 2:
         return None
-    last = curve.value if curve.value is not None else curve.last
-    return None if last is None else float(last[-1, 0])
+    named = (i for i, group in enumerate(groups) if group["label"] == against)
+    first = next(named, min(range(len(groups)), key=lambda i: groups[i]["rank"]))
+    rows = [
+        {"label": group["label"], **asdict(paired(settings[first], settings[i]))} for i, group in enumerate(groups) if i != first
+    ]
+    return {"against": groups[first]["label"], "rows": rows}
 
 
-def _differences(flat: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fields whose value is not the same in all configurations; names and tags are no configuration."""
-    paths = dict.fromkeys(path for config in flat for path in config if path not in ("name", "tags"))
-    rows = [{"field": path, "values": [config.get(path, ABSENT) for config in flat]} for path in paths]
-    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
-
-
-def _flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in config.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name}.")
@@ -186,10 +183,4 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _key(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _of(data: SeriesData, name: str) -> np.ndarray:
-    values = getattr(data, name)
-    assert isinstance(values, np.ndarray)  # an envelope has them all
-    return values
+    return tuple(map(_key, value)) if isinstance(value, list) else tuple(value.items()) if isinstance(value, dict) else value

@@ -1,22 +1,21 @@
 """A sweep as one table: a row per run, or per group of runs, with what was varied and what came out.
 
-Every run of the sweep has its row, whatever became of it, and non-finite numbers stay what they are. A mean over a group goes
-over its finite runs and stands beside finite / total.
+Every run of the sweep has its row, whatever became of it, and non-finite numbers stay what they are. Groups follow the one rule
+of server.runs.aggregation: numbers go over the finite runs and stand beside finite / total and stable / total.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep
+from server.runs.aggregation import End, Spread, Summary, end_of, spread, summary
 from server.runs.sweeps import name_of
 
 Kind = Literal["integer", "number", "flag", "text"]
@@ -25,7 +24,8 @@ Value = int | float | bool | str | None
 NOT_METRICS = ("seconds", "telemetry_dropped", "telemetry_errors")  # of the result: how it went, not what came out
 METRICS = ("train_loss", "eval_loss", "eval_accuracy")  # first, and there even if no run has them
 WHERE = ("step", "layer", "eigenvalue", "tensor")  # of a divergence
-STATISTICS = ("mean", "std", "min", "max")
+STATISTICS = tuple(part.name for part in fields(Spread))
+COUNTS = ("finite", "stable", "unstable", "lost", "open", "total")
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` are in the order of `columns`; None is a value that a run does not have. `finite` of `total` runs finished, and with
-    a finite loss."""
+    """`rows` are in the order of `columns`; None is a value that a run does not have. `of` sums up what became of the runs."""
 
     sweep_id: int
     name: str | None
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
-    finite: int
-    total: int
+    of: Summary
     statuses: Mapping[str, int]
+    ends: Mapping[int, End] = field(default_factory=dict)  # by number of the run
 
     @property
     def names(self) -> list[str]:
@@ -59,6 +58,7 @@ def run_table(session: Session, sweep: Sweep) -> Table:
     alerts = select(func.count()).where(AlertRow.run_id == Run.id).correlate(Run).scalar_subquery()
     found = session.execute(select(Run, alerts).where(Run.sweep_id == sweep.id, NOT_IN_TRASH).order_by(Run.id)).all()
     runs = [run for run, _ in found]
+    ends = {run.id: end_of(run) for run in runs}
     results = [run.result or {} for run in runs]
     metrics = dict.fromkeys([*METRICS, *(name for result in results for name in result if name not in NOT_METRICS)])
     columns: dict[Column, list[Any]] = {Column("run", "integer", "number of the run"): [run.id for run in runs]}
@@ -66,6 +66,9 @@ def run_table(session: Session, sweep: Sweep) -> Table:
     columns |= _settings(runs, sweep.grid)
     columns |= {
         Column("status", "text", "what became of it"): [run.status for run in runs],
+        Column("outcome", "text", "stable, unstable or unknown (finished with a finite loss), lost, or open"): [
+            end.outcome for end in ends.values()
+        ],
         Column("step", "integer", "training steps done"): [run.step for run in runs],
         Column("steps", "integer", "training steps to do"): [run.config["train"]["steps"] for run in runs],
     }
@@ -85,29 +88,33 @@ def run_table(session: Session, sweep: Sweep) -> Table:
     }
     rows = tuple(zip(*columns.values(), strict=True))
     statuses = {status: sum(run.status == status for run in runs) for status in dict.fromkeys(run.status for run in runs)}
-    finite = sum(_is_finite(run.status, _number(result.get("train_loss"))) for run, result in zip(runs, results, strict=True))
-    return Table(sweep.id, name_of(sweep), tuple(columns), rows, finite, len(runs), statuses)
+    return Table(sweep.id, name_of(sweep), tuple(columns), rows, summary(ends.values()), statuses, ends)
 
 
 def grouped(table: Table, by: Sequence[str]) -> Table:
-    """One row per combination of the columns `by`: finite / total runs, each status, and the metrics of the finite runs.
+    """One row per combination of the columns `by`: what became of its runs, and the metrics of the finite ones.
 
     Raises ValueError for a name that is no column.
     """
     keys = [_index(table, name, "group_by") for name in by]
-    status, loss = table.names.index("status"), table.names.index("train_loss")
+    run, status = table.names.index("run"), table.names.index("status")
     metrics = [i for i, column in enumerate(table.columns) if column.metric]
     groups: dict[tuple[Value, ...], list[tuple[Value, ...]]] = {}
     for row in table.rows:
         groups.setdefault(tuple(row[i] for i in keys), []).append(row)
     rows = []
     for key, members in groups.items():
-        sound = [row for row in members if _is_finite(row[status], row[loss])]
-        counts = [len(sound), len(members), *(sum(row[status] == s for row in members) for s in ("diverged", "failed"))]
-        spread = [value for i in metrics for value in _spread([row[i] for row in sound])]
-        rows.append((*key, *counts, *spread))
+        ends = {row[run]: table.ends[int(row[run])] for row in members}  # type: ignore[arg-type]
+        of = summary(ends.values())
+        counts = [
+            *(getattr(of, name) for name in COUNTS),
+            *(sum(row[status] == s for row in members) for s in ("diverged", "failed")),
+        ]
+        sound = [row for row in members if ends[row[run]].finite]
+        spreads = [value for i in metrics for value in astuple(spread([float(row[i]) for row in sound if row[i] is not None]))]  # type: ignore[arg-type]
+        rows.append((*key, *counts, *spreads))
     columns = [table.columns[i] for i in keys]
-    columns += [Column(name, "integer", f"{name} runs of the group") for name in ("finite", "total", "diverged", "failed")]
+    columns += [Column(name, "integer", f"{name} runs of the group") for name in (*COUNTS, "diverged", "failed")]
     columns += [
         Column(f"{table.columns[i].name}_{name}", "number", f"{name} of {table.columns[i].name} over the group's finite runs")
         for i in metrics
@@ -172,20 +179,6 @@ def _number(value: Any) -> Any:
 
 def _duration(run: Run) -> float | None:
     return None if run.started_at is None or run.finished_at is None else run.finished_at - run.started_at
-
-
-def _is_finite(status: Any, loss: Any) -> bool:
-    return status == "finished" and loss is not None and math.isfinite(loss)
-
-
-def _spread(values: Sequence[Any]) -> list[float | None]:
-    """Mean, standard deviation (n - 1), smallest and largest of the values that are there; a NaN among them makes all NaN."""
-    there = [float(value) for value in values if value is not None]
-    if not there:
-        return [None] * len(STATISTICS)
-    if not all(map(math.isfinite, there)):
-        return [math.nan] * len(STATISTICS)
-    return [statistics.fmean(there), statistics.stdev(there) if len(there) > 1 else None, min(there), max(there)]
 
 
 def _index(table: Table, name: str, field: str) -> int:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run, Sweep
+from server.runs.aggregation import FINITE, OPEN, STABLE, UNSTABLE
 from server.runs.answers import SWEEP_NAME, run_answers, run_rows
 from server.runs.submitters import SUBMITTER
-from stablessm_core.nonfinite import NONFINITE
 
-_LOSS = Run.result["train_loss"].as_string()
-# went to its end, and with a loss that is a number: what a mean may go over
-FINITE: ColumnElement[bool] = and_(Run.status == "finished", _LOSS.is_not(None), _LOSS.not_in(NONFINITE))
 MAX_LIMIT = 200
 
 
@@ -62,15 +59,21 @@ def _summary(session: Session, sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
 
 
 def _counted(session: Session, sweep_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """By sweep: how many runs have each status, how many finished finite, how many there are. One query."""
-    counted: dict[int, dict[str, Any]] = {number: {"statuses": {}, "finite": 0, "total": 0} for number in sweep_ids}
-    finite = func.sum(case((FINITE, 1), else_=0))
-    chosen = select(Run.sweep_id, Run.status, func.count(), finite).where(Run.sweep_id.in_(sweep_ids), NOT_IN_TRASH)
-    for number, status, runs, sound in session.execute(chosen.group_by(Run.sweep_id, Run.status).order_by(Run.status)):
+    """By sweep: how many runs have each status, and each outcome; how many there are. One query."""
+    counted: dict[int, dict[str, Any]] = {
+        number: {"statuses": {}} | dict.fromkeys(("finite", "stable", "unstable", "lost", "open", "total"), 0)
+        for number in sweep_ids
+    }
+    sums = [func.sum(case((condition, 1), else_=0)) for condition in (FINITE, STABLE, UNSTABLE)]
+    chosen = select(Run.sweep_id, Run.status, func.count(), *sums).where(Run.sweep_id.in_(sweep_ids), NOT_IN_TRASH)
+    for number, status, runs, *sound in session.execute(chosen.group_by(Run.sweep_id, Run.status).order_by(Run.status)):
         of_sweep = counted[number]
         of_sweep["statuses"][status] = runs
-        of_sweep["finite"] += int(sound)
-        of_sweep["total"] += runs
+        finite, stable, unstable = map(int, sound)
+        parts = {"finite": finite, "stable": stable, "unstable": unstable, "total": runs}
+        parts |= {"open": runs} if status in OPEN else {"lost": runs - finite}
+        for name, count in parts.items():
+            of_sweep[name] += count
     return counted
 
 

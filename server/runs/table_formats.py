@@ -40,7 +40,13 @@ def as_parquet(table: Table) -> bytes:
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     schema = pa.schema([pa.field(column.name, getattr(pa, ARROW[column.kind])()) for column in table.columns])
     arrays = [pa.array([row[i] for row in table.rows], type=field.type) for i, field in enumerate(schema)]
-    about = {"sweep": str(table.sweep_id), "name": table.name or "", "finite": str(table.finite), "total": str(table.total)}
+    about = {
+        "sweep": str(table.sweep_id),
+        "name": table.name or "",
+        "finite": str(table.of.finite),
+        "stable": str(table.of.stable),
+    }
+    about |= {"total": str(table.of.total)}
     sink = io.BytesIO()
     parquet.write_table(pa.table(arrays, schema=schema.with_metadata(about)), sink)
     return sink.getvalue()
@@ -78,8 +84,11 @@ def as_latex(table: Table) -> bytes:
 
 def outcome(table: Table) -> str:
     """What became of the runs, in words."""
-    others = ", ".join(f"{count} {status}" for status, count in table.statuses.items())
-    return f"{table.finite} of {table.total} runs finished with a finite loss" + (f" ({others})" if others else "")
+    of, others = table.of, ", ".join(f"{count} {status}" for status, count in table.statuses.items())
+    finite = f"{of.finite} of {of.total} runs finished with a finite loss" + (f" ({others})" if others else "")
+    return f"{finite}; {of.stable} of {of.total} with every eigenvalue inside the boundary" + (
+        f", of {of.unknown} it is not known" if of.unknown else ""
+    )
 
 
 def _plain(value: Value) -> str:

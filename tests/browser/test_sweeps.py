@@ -49,10 +49,10 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 def test_a_sweep_is_found_renamed_downloaded_and_cancelled(page: Any, address: str) -> None:
     page.click("nav >> text=Sweeps")
-    assert re.sub(r"\s+", " ", page.inner_text(".outcome")).strip() == "1 / 4 finite · 1 diverged · 2 queued"
+    assert re.sub(r"\s+", " ", page.inner_text(".outcome")).strip() == "1 / 4 finite, 0 stable · 1 diverged · 2 queued"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.click("text=maps")
-    page.wait_for_selector("[data-grid]:not([hidden])")
+    page.wait_for_selector("[data-part=grid] a.cell")
     assert "step 28, layer 0, eigenvalue 7" in page.inner_text("[data-run='2']")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.click("text=Rename")
@@ -60,7 +60,7 @@ def test_a_sweep_is_found_renamed_downloaded_and_cancelled(page: Any, address: s
     page.click("text=Save")
     page.wait_for_selector("h1:has-text('maps by <b>rate</b>')")
     with page.expect_download() as download:
-        page.click("a:text-is('CSV')")
+        page.locator("a:text-is('CSV')").last.click()
     assert Path(download.value.path()).read_text().count("\n") == 5
     page.on("dialog", lambda dialog: dialog.accept())
     with page.expect_navigation():

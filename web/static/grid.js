@@ -1,73 +1,48 @@
-// A sweep as a table: which values run along the rows and columns, and what each cell says. Pure functions.
+// The lines of a sweep's chart, from the cells that the server has summed up. Pure functions.
 
-import { getPath } from "./config_form.js";
-import { finalLoss, mapOf } from "./run_items.js";
+import { DASHES } from "./pick.js";
 
-const WORST = ["failed", "diverged", "running", "queued", "cancelled", "finished"];
-const ROWS_FIRST = "model.reparameterization.name";
-const COLUMNS_FIRST = "optimizer.lr";
+const MAP = "model.reparameterization.name";
 
 /**
- * [row path, column path]; a sweep over one thing has one row.
- * @param {Record<string, unknown[]>} grid
+ * One line per value of the rows, over the numbers along the columns: the median of each cell's finite runs with the distance to
+ * its quartiles. A cell with lost runs is marked at the edge, whatever the others' loss.
+ * @param {SweepGridAnswer} grid
  */
-export function axes(grid) {
-  const paths = Object.keys(grid).filter((path) => path !== "train.seed" || Object.keys(grid).length === 1);
-  const row = paths.includes(ROWS_FIRST) ? ROWS_FIRST : paths.length > 1 ? paths[0] : null;
-  const rest = paths.filter((path) => path !== row);
-  const column = rest.includes(COLUMNS_FIRST) ? COLUMNS_FIRST : (rest[0] ?? null);
-  return [row, column];
-}
-
-/**
- * Rows of cells.
- * @param {SweepAnswer} sweep
- */
-export function cells(sweep) {
-  const [row, column] = axes(sweep.grid);
-  /** @param {string | null} path */
-  const values = (path) => (path ? sweep.grid[path] : [null]);
-  return values(row).map((r) => values(column).map((c) => cell(sweep.runs.filter((run) => is(run, row, r) && is(run, column, c)))));
-}
-
-/**
- * @param {RunAnswer} run
- * @param {string | null} path
- * @param {unknown} value
- */
-const is = (run, path, value) => path === null || JSON.stringify(getPath(run.config, path)) === JSON.stringify(value);
-
-/**
- * One cell; `loss` is the mean of the finite ones, and `finite` of `total` says how many those are.
- * @param {RunAnswer[]} runs
- */
-export function cell(runs) {
-  const losses = runs.map(finalLoss).filter((loss) => loss !== null).filter(Number.isFinite);
-  const ended = runs.filter((run) => !["queued", "running"].includes(run.status));
-  const finite = ended.filter((run) => run.status === "finished" && Number.isFinite(finalLoss(run) ?? NaN)).length;
-  const status = WORST.find((s) => runs.some((run) => run.status === s)) ?? "queued";
-  const loss = losses.length ? losses.reduce((a, b) => a + b, 0) / losses.length : null;
-  return { status, finite, total: runs.length, done: ended.length, loss, runs };
-}
-
-/**
- * Series "sweep/<map>" for the chart of final loss by learning rate; a cell with a lost run is not a number there.
- * @param {SweepAnswer} sweep
- */
-export function lossByRate(sweep) {
-  const maps = [...new Set(sweep.runs.map(mapOf))];
-  const rates = [...new Set(sweep.runs.map((run) => run.config.optimizer.lr))].sort((a, b) => a - b);
+export function lossLines(grid) {
+  const order = grid.columns.values.map((value, j) => ({ value, j })).filter(({ value }) => typeof value === "number");
+  order.sort((a, b) => Number(a.value) - Number(b.value));
+  const step = Float64Array.from(order, ({ value }) => Number(value));
+  const title = short(grid.columns.path ?? "");
+  const log = step.length > 0 && step[0] > 0;
   /** @type {SeriesByName} */
   const data = {};
-  for (const map of maps) {
-    const last = Float32Array.from(rates, (lr) => {
-      const here = sweep.runs.filter((run) => mapOf(run) === map && run.config.optimizer.lr === lr);
-      const { loss, finite, done } = cell(here);
-      return done > finite ? NaN : (loss ?? 0); // 0 has no place on the logarithmic axis: not there yet
-    });
+  /** @type {Record<string, {array: number[], arrayminus: number[]}>} */
+  const spreads = {};
+  /** @type {Record<string, string[]>} */
+  const lost = {};
+  const items = grid.rows.values.map((value, i) => {
+    const key = `row-${i}`;
+    const cells = order.map(({ j }) => grid.cells[i][j]);
+    const last = Float32Array.from(cells, ({ loss, lost: n }) => number(loss.median) ?? (n ? NaN : 0)); // 0: nothing yet, not drawn
     const finite = last.map((v) => (v > 0 ? v : NaN));
-    const nonfinite = last.map((v) => (Number.isNaN(v) ? 1 : 0));
-    data[`sweep/${map}`] = { step: Float64Array.from(rates), width: 1, min: finite, max: finite, last, nonfinite };
-  }
-  return data;
+    const nonfinite = Float32Array.from(cells, (cell) => (cell.lost ? 1 : 0));
+    data[`sweep/${key}`] = { step, width: 1, min: finite, max: finite, last: finite, nonfinite };
+    /** @param {"q25" | "q75"} part */
+    const away = (part) => cells.map(({ loss }) => Math.abs((number(loss[part]) ?? 0) - (number(loss.median) ?? 0)));
+    spreads[key] = { array: away("q75"), arrayminus: away("q25") };
+    lost[key] = cells.flatMap((cell, j) => (cell.lost ? [`${value ?? ""} ${title} ${step[j]}: ${cell.lost} of ${cell.total} lost`] : []));
+    const isMap = grid.rows.path === MAP;
+    const look = { color: isMap ? `map-${value}` : `line-${i % 8}`, dash: DASHES[isMap ? 0 : Math.floor(i / 8) % 6] };
+    return { key, label: grid.rows.path ? String(value) : "all", ...look };
+  });
+  return { data, items, spreads, lost, title, log };
+}
+
+/** @param {string} path */
+const short = (path) => (path.replace(/\.name$/, "").split(".").pop() ?? "").replaceAll("_", " ").replace(/^lr$/, "learning rate");
+
+/** @param {JsonNumber | null} value */
+function number(value) {
+  return value === null || !Number.isFinite(Number(value)) ? null : Number(value);
 }

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.access.tokens import Principal
-from server.database.models import Run
+from server.database.models import NOT_IN_TRASH, Run
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.runs import refused_filter
 from server.http.api.series import columns_of
+from server.http.schemas.compare import CompareAnswer, CompareCurves
 from server.http.schemas.runs import MAX_ID
-from server.http.schemas.series import CompareAnswer
 from server.runs.answers import run_answers, run_rows
-from server.runs.comparison import MAX_RUNS, compare
+from server.runs.compare_curves import CURVE_POINTS, ranges, read_curves
+from server.runs.comparison import MAX_RUNS, Comparison, compare
 from server.runs.filter_syntax import MAX_LENGTH, FilterError
 from server.runs.listing import chosen_runs
 from server.runs.submitters import mine
@@ -28,17 +30,22 @@ from stablessm_core.nonfinite import json_safe
 
 router = APIRouter(prefix="/api/compare", tags=["compare"])
 
+CurveName = Literal["train/loss", "max_grad_over_weight"]
 ONE_OF = "runs=1,2,3 or sweep=1 or q=..."
 
 
 class CompareQuery(BaseModel):
     """Which runs, exactly one way of saying it, and what they are grouped by."""
 
-    runs: str | None = Field(None, max_length=2000, description=f"Numbers separated by commas, at most {MAX_RUNS}.")
+    runs: str | None = Field(None, max_length=4000, description=f"Numbers separated by commas, at most {MAX_RUNS}.")
     sweep: int | None = Field(None, ge=1, le=MAX_ID)
     q: str | None = Field(None, max_length=MAX_LENGTH, description="A filter as in the list of runs.")
     group_by: str | None = Field(
         None, max_length=500, description="Dotted paths of the configuration separated by commas; none gives no groups."
+    )
+
+    against: str | None = Field(
+        None, max_length=500, description="Label of the group that the others are paired with; the best one without it."
     )
 
     @property
@@ -46,43 +53,95 @@ class CompareQuery(BaseModel):
         return [name for name in ("runs", "sweep", "q") if getattr(self, name) not in (None, "")]
 
 
+class CurvesQuery(CompareQuery):
+    """Which runs, and which curve of theirs."""
+
+    series: CurveName = Field("train/loss", description="One curve per run.")
+    points: int = Field(CURVE_POINTS, ge=10, le=2000, description="At most so many buckets to a curve.")
+
+
+class PageQuery(CompareQuery):
+    """The same for the page, and how it shows them: its address gives the same view again."""
+
+    show: Literal["runs", "groups"] | None = None
+    x: Literal["step", "tokens", "seconds"] = "step"
+    y: Literal["log", "linear"] = "log"
+    on: str | None = Field(None, max_length=4000, description="Runs whose lines are shown, where few are.")
+    off: str | None = Field(None, max_length=4000, description="Runs whose lines are hidden, where few are.")
+
+
 Compared = Annotated[CompareQuery, Query()]
+Curved = Annotated[CurvesQuery, Query()]
+OnPage = Annotated[PageQuery, Query()]
 
 
 @router.get("", response_model=CompareAnswer)
 def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, query: Compared) -> Response:
-    """Table, differences of the configurations, curves, ranges of grad_over_weight with finite / total, groups."""
+    """What differs, what became of each run, groups with finite / total and stable / total, curves, ranges of the ratios."""
     with database.read() as session:
-        return Response(
-            dumps(json_safe(compare_runs(session, query, principal, settings.lease_seconds))), media_type="application/json"
-        )
+        runs = compared_runs(session, query, principal)
+        answer = compare_runs(session, runs, query, settings.lease_seconds)
+    return Response(dumps(json_safe(answer)), media_type="application/json")
 
 
-def compare_runs(session: Session, query: CompareQuery, principal: Principal, lease_seconds: float) -> dict[str, Any]:
-    """CompareAnswer for the query. Raises Invalid, NotFound."""
+@router.get("/curves", response_model=CompareCurves)
+def curves(database: DatabaseDep, principal: PrincipalDep, query: Curved) -> Response:
+    """One curve of each run, and with the ratios their ranges by run and by map: what a chart of many runs needs."""
+    with database.read() as session:
+        read = [read_curves(session, run, query.points, (query.series,)) for run in compared_runs(session, query, principal)]
+    answer = {
+        "curves": {str(one.run_id): {name: _curve(name, data) for name, data in one.curves.items()} for one in read},
+        "ranges": [one.range for one in read if one.range["total"]],
+        "pooled": ranges(read),
+    }
+    return Response(dumps(json_safe(answer)), media_type="application/json")
+
+
+def compared_runs(session: Session, query: CompareQuery, principal: Principal) -> list[Run]:
+    """The runs that are asked for. Raises Invalid, NotFound."""
     if len(query.given) != 1:
         raise Invalid(f"compare needs one way to choose runs; {len(query.given)} are given", field="runs", allowed=ONE_OF)
     ids = _numbers(query.runs) if query.given == ["runs"] else None
     try:
         me = mine(principal)
-        runs = chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=me)
+        return chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=me)
     except LookupError as error:
-        raise NotFound(str(error), field="runs") from None
+        raise NotFound(str(error), field="runs") from None  # a program must not go on with fewer runs than it named
     except FilterError as error:
         raise refused_filter(error) from None
     except ValueError as error:
         raise Invalid(str(error), field=query.given[0], allowed=f"at most {MAX_RUNS} runs") from None
+
+
+def without_missing(session: Session, query: CompareQuery) -> list[int]:
+    """Takes the runs that do not exist (or are in the trash) out of the query, and gives their numbers. Raises Invalid."""
+    if query.given != ["runs"]:
+        return []
+    ids = list(dict.fromkeys(_numbers(query.runs)))
+    there = set(session.scalars(select(Run.id).where(Run.id.in_(ids), NOT_IN_TRASH)))
+    query.runs = ",".join(str(i) for i in ids if i in there)
+    return [i for i in ids if i not in there]
+
+
+def compare_runs(
+    session: Session, runs: list[Run], query: CompareQuery, lease_seconds: float, *, curves: bool = True
+) -> dict[str, Any]:
+    """CompareAnswer of these runs, without curves and ranges if they are not wanted. Raises Invalid."""
     paths = [path.strip() for path in (query.group_by or "").split(",") if path.strip()]
     try:
-        found = compare(session, runs, group_by=paths)
+        found: Comparison = compare(session, runs, group_by=paths, against=query.against or None, curves=curves)
     except ValueError as error:
-        raise Invalid(str(error), field="group_by", allowed=str(error).partition("allowed are ")[2] or None) from None
+        given, _, allowed = str(error).partition("; allowed are ")
+        raise Invalid(given, field=given.partition(" ")[0], allowed=allowed or None) from None
     rows = {row.id: row for row in run_rows(session, Run.id.in_([run.id for run in found.runs]))}
     return {
         "runs": run_answers(session, [rows[run.id] for run in found.runs], lease_seconds),
         "differences": found.differences,
-        "ranges": found.ranges,
+        "ends": found.ends,
         "groups": found.groups,
+        "paired": found.paired,
+        "ranges": found.ranges,
+        "pooled": found.pooled,
         "curves": {
             str(run_id): {name: _curve(name, data) for name, data in curves.items()} for run_id, curves in found.curves.items()
         },

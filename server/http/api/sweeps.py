@@ -14,6 +14,7 @@ from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.schemas.queues import columns
 from server.http.schemas.sweeps import (
     SweepAnswer,
+    SweepGrid,
     SweepId,
     SweepList,
     SweepPatch,
@@ -25,7 +26,8 @@ from server.http.schemas.sweeps import (
 from server.runs import lifecycle, table_formats
 from server.runs.submission import submit_sweep
 from server.runs.submitters import check_own
-from server.runs.sweep_table import Table, grouped, run_table, selected, without_empty
+from server.runs.sweep_grid import Grid, grid_answer, grid_table, sweep_grid
+from server.runs.sweep_table import COUNTS, Table, grouped, run_table, selected, without_empty
 from server.runs.sweeps import sweep_answer, sweep_page
 from server.series.encoding import dumps, json_response
 from stablessm_core.nonfinite import json_safe
@@ -41,6 +43,7 @@ FILES = {  # media type, how a file of it is called, what writes it
 FOR_PEOPLE = ("markdown", "latex")
 Listed = Annotated[SweepQuery, Query()]
 Names = Annotated[str | None, Query(max_length=2000)]
+Axis = Annotated[str | None, Query(max_length=200, description="Path of something that the sweep varies.")]
 
 
 def find_sweep(session: Session, sweep_id: int) -> Sweep:
@@ -119,9 +122,10 @@ def table(
 ) -> Response:
     """Every run of the sweep in a row: settings, status, final metrics, where it diverged; non-finite numbers as what they are.
 
-    `group_by` names columns, separated by commas: then a row is a group of runs, with finite / total and, over the finite ones,
-    mean, standard deviation, minimum and maximum of each metric. `columns` names those wanted, in their order. Markdown and LaTeX
-    have six digits and leave out `status_reason` and columns without a value, unless `columns` names them.
+    `group_by` names columns, separated by commas: then a row is a group of runs, with finite / total, stable / total and, over
+    the finite ones, median, quartiles, minimum, maximum, mean and standard deviation of each metric. `columns` names those
+    wanted, in their order. Markdown and LaTeX have six digits and leave out `status_reason` and columns without a value, unless
+    `columns` names them.
     """
     with database.read() as session:
         made = run_table(session, find_sweep(session, sweep_id))
@@ -131,6 +135,36 @@ def table(
     media, ending, write = FILES[format]
     headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}.{ending}"'}
     return Response(write(made), media_type=media, headers=headers)
+
+
+@router.get("/{sweep_id}/grid", response_model=SweepGrid)
+def grid(
+    sweep_id: SweepId,
+    database: DatabaseDep,
+    format: Annotated[TableFormat, Query()] = "json",
+    rows: Axis = None,
+    columns: Axis = None,
+) -> Response:
+    """What became of the runs along two of the things the sweep varies: maps down, learning rates across unless told otherwise.
+
+    Each cell has finite / total, stable / total and, over its finite runs, the median of the final loss with quartiles.
+    """
+    with database.read() as session:
+        made = asked_grid(session, find_sweep(session, sweep_id), rows, columns)
+    if format == "json":
+        return json_response(dumps(json_safe(grid_answer(made))))
+    media, ending, write = FILES[format]
+    headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}-grid.{ending}"'}
+    return Response(write(grid_table(made)), media_type=media, headers=headers)
+
+
+def asked_grid(session: Session, sweep: Sweep, rows: str | None, columns: str | None) -> Grid:
+    """Raises Invalid for what the sweep does not vary."""
+    try:
+        return sweep_grid(session, sweep, rows or None, columns or None)
+    except ValueError as error:
+        given, _, allowed = str(error).partition("; allowed are ")
+        raise Invalid(given, field=given.partition(" ")[0], allowed=allowed) from None
 
 
 def _asked(made: Table, group_by: list[str], names: list[str], *, short: bool) -> Table:
@@ -152,8 +186,7 @@ def _answer(made: Table) -> dict[str, Any]:
         "columns": [vars(column) for column in made.columns],
         "rows": [dict(zip(made.names, row, strict=True)) for row in made.rows],
         "statuses": dict(made.statuses),
-        "finite": made.finite,
-        "total": made.total,
+        **{name: getattr(made.of, name) for name in COUNTS},
     }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from server.http.schemas.compare import EXAMPLE_COUNTS, EXAMPLE_SPREAD, Counted
 from server.http.schemas.queues import Placement
 from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
 from server.runs.submission import MAX_GRID_RUNS
@@ -29,7 +30,20 @@ EXAMPLE_SWEEP: dict[str, Any] = {
     "user": "ada",
     "statuses": {"diverged": 1, "finished": 3},
     "finite": 3,
+    "stable": 2,
+    "unstable": 1,
+    "lost": 1,
+    "open": 0,
     "total": 4,
+}
+EXAMPLE_GRID_ANSWER: dict[str, Any] = {
+    "sweep_id": 1,
+    "axes": ["optimizer.lr"],
+    "rows": {"path": None, "values": [None]},
+    "columns": {"path": "optimizer.lr", "values": [0.01]},
+    "cells": [[{"outcome": "lost", **EXAMPLE_COUNTS, "loss": EXAMPLE_SPREAD, "runs": [1, 2, 3]}]],
+    "statuses": {"finished": 2, "diverged": 1},
+    **EXAMPLE_COUNTS,
 }
 EXAMPLE_TABLE: dict[str, Any] = {
     "sweep_id": 1,
@@ -45,6 +59,10 @@ EXAMPLE_TABLE: dict[str, Any] = {
     ],
     "statuses": {"diverged": 1, "finished": 1},
     "finite": 1,
+    "stable": 1,
+    "unstable": 0,
+    "lost": 1,
+    "open": 0,
     "total": 2,
 }
 
@@ -69,7 +87,7 @@ class SweepPatch(Section):
     name: Name | None = Field(None, description="null: the name of its base configuration.")
 
 
-class SweepSummary(Answer):
+class SweepSummary(Counted):
     """A sweep and what became of its runs."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_SWEEP]})
@@ -82,8 +100,6 @@ class SweepSummary(Answer):
     submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
     user: str | None = Field(description="Who submitted it, by name; null when none of its runs is left.")
     statuses: dict[str, int] = Field(description="How many runs have each status.")
-    finite: int = Field(description="How many runs finished, and with a finite loss.")
-    total: int = Field(description="How many runs there are.")
 
 
 class SweepAnswer(SweepSummary):
@@ -109,10 +125,10 @@ class TableColumn(Answer):
     name: str
     kind: Literal["integer", "number", "flag", "text"]
     meaning: str
-    metric: bool = Field(description="Whether groups have its mean, standard deviation, minimum and maximum.")
+    metric: bool = Field(description="Whether groups have its median, quartiles, minimum, maximum, mean and standard deviation.")
 
 
-class SweepTable(Answer):
+class SweepTable(Counted):
     """All runs of a sweep, or groups of them, with what was varied and what came out."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_TABLE]})
@@ -121,5 +137,28 @@ class SweepTable(Answer):
     columns: list[TableColumn]
     rows: list[dict[str, Any]] = Field(description="A value per column; null where a run has none.")
     statuses: dict[str, int]
-    finite: int = Field(description="How many runs finished, and with a finite loss.")
-    total: int
+
+
+class GridAxis(Answer):
+    path: str | None = Field(description="What varies along it; null where the sweep varies too little for it.")
+    values: list[Any]
+
+
+class GridCell(Counted):
+    outcome: str = Field(description="The worst of its runs: lost, open, unstable, unknown or stable.")
+    unknown: int = Field(description="Finite runs of which it is not known where their eigenvalues ended.")
+    loss: dict[str, float | None] = Field(description="Of the finite runs: median, quartiles, min, max, mean, std.")
+    runs: list[int]
+
+
+class SweepGrid(Counted):
+    """What became of a sweep's runs along two of the things it varies."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_GRID_ANSWER]})
+    sweep_id: int
+    axes: list[str] = Field(description="Everything the sweep varies.")
+    rows: GridAxis
+    columns: GridAxis
+    cells: list[list[GridCell]] = Field(description="By row, then by column.")
+    statuses: dict[str, int]
+    unknown: int

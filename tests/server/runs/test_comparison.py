@@ -12,7 +12,9 @@ from server.database.models import Run
 from server.runs import comparison as comparison
 from server.runs import lifecycle
 from server.runs.comparison import Comparison
+from server.series.recording import store_flush
 from stablessm_core.forms import Form
+from stablessm_core.telemetry.blocks import Block
 from tests.server.recording import Recording, claimed, submitted
 
 
@@ -84,6 +86,20 @@ def test_ranges_of_a_long_run_stay_exact_at_the_ends(sqlite: Database) -> None:
     assert curve.count.sum() == 7000
 
 
+def test_fields_that_an_older_configuration_lacks_count_as_their_defaults(sqlite: Database) -> None:
+    ids = [submitted(sqlite), submitted(sqlite, optimizer__lr=0.2), submitted(sqlite, train__seed=1)]
+    with sqlite.write() as session:
+        for run_id in ids[1:]:
+            run = session.get_one(Run, run_id)
+            without = {name: value for name, value in run.config["optimizer"].items() if name in ("name", "lr")}
+            run.config = run.config | {"optimizer": without}
+        foreign = session.get_one(Run, ids[2])
+        foreign.config = foreign.config | {"task": {"name": "of another program"}}
+    assert [d["field"] for d in compared(sqlite, ids[:2]).differences] == ["optimizer.lr"]
+    found = {d["field"] for d in compared(sqlite, [ids[0], ids[2]]).differences}
+    assert {path for path in found if not path.startswith("task.")} == {"train.seed"}
+
+
 def test_groups_count_the_lost_and_average_the_rest(database: Database) -> None:
     direct = {"model__reparameterization__name": "direct"}
     runs = [
@@ -92,29 +108,40 @@ def test_groups_count_the_lost_and_average_the_rest(database: Database) -> None:
         ended(database, "diverged", math.nan, train__seed=3),
         ended(database, "diverged", 0.1, train__seed=1, **direct),
         ended(database, "finished", math.inf, train__seed=2, **direct),
+        ended(database, "cancelled", 0.01, train__seed=3, **direct),
     ]
     ids = [r.claim.run_id for r in runs]
     found = compared(database, ids)
     best, other = found.groups
     assert best["key"] == {"model.reparameterization.name": "best"}
     assert (best["runs"], best["finite"], best["total"]) == (ids[:3], 2, 3)
-    assert best["final_loss"] == {"mean": pytest.approx(0.6), "min": 0.5, "max": 0.7}
-    assert (other["finite"], other["total"], other["final_loss"]) == (0, 2, {"mean": None, "min": None, "max": None})
+    spread = {"median": 0.6, "q25": 0.55, "q75": 0.65, "min": 0.5, "max": 0.7, "mean": 0.6, "std": 0.2 / 2**0.5}
+    assert best["final_loss"] == pytest.approx(spread)
+    assert (best["stable"], best["unknown"], best["lost"], best["rank"], best["outcome"]) == (0, 2, 1, 1, "lost")
+    assert (other["finite"], other["lost"], other["total"], other["final_loss"]) == (0, 3, 3, dict.fromkeys(spread))
+    assert [end["outcome"] for end in found.ends] == ["unknown", "unknown", *["lost"] * 4]
+    assert found.paired is not None
+    assert found.paired["against"] == "best"
+    [row] = found.paired["rows"]
+    assert (row["label"], row["of"], row["pairs"], row["only_reference"], row["median"]) == ("direct", 3, 0, 2, None)
     values = np.concatenate([ratios(r) for r in runs[:3]])
     finite = values[np.isfinite(values)]
     assert best["grad_over_weight"] == {"min": finite.min(), "max": finite.max(), "finite": len(finite), "total": values.size}
     pairs = compared(database, ids, group_by=["model.reparameterization.name", "train.seed"]).groups
-    assert [tuple(g["key"].values()) for g in pairs] == [("best", 1), ("best", 2), ("best", 3), ("direct", 1), ("direct", 2)]
+    assert [tuple(g["key"].values()) for g in pairs] == [
+        *(("best", i) for i in (1, 2, 3)), *(("direct", i) for i in (1, 2, 3)),
+    ]  # fmt: skip
     assert compared(database, ids, group_by=[]).groups == []
 
 
-def test_a_run_without_a_result_shows_its_newest_loss(database: Database) -> None:
+def test_a_run_that_goes_on_is_drawn_and_counted_as_open(database: Database) -> None:
     recording = Recording(database, claimed(database), weird=False)
     recording.write(30)
-    newest = float(recording.truth["train/loss"][-1, 0])
-    group = compared(database, [recording.claim.run_id]).groups[0]
-    assert group["final_loss"]["mean"] == newest
-    assert (group["finite"], group["total"]) == (1, 1)
+    found = compared(database, [recording.claim.run_id])
+    assert found.curves[recording.claim.run_id]["train/loss"].value[-1, 0] == recording.truth["train/loss"][-1, 0]
+    group = found.groups[0]
+    assert (group["finite"], group["open"], group["total"]) == (0, 1, 1)
+    assert group["final_loss"]["median"] is None
 
 
 def test_runs_that_recorded_nothing_are_compared_all_the_same(database: Database) -> None:
@@ -122,10 +149,10 @@ def test_runs_that_recorded_nothing_are_compared_all_the_same(database: Database
     found = compared(database, [run_id])
     assert found.ranges[0] | {"run_id": None} == {
         "run_id": None, "reparameterization": "best", "min": None, "q05": None, "median": None, "q95": None, "max": None,
-        "finite": 0, "total": 0,
+        "finite": 0, "total": 0, "at_zero": 0,
     }  # fmt: skip
     assert found.curves == {run_id: {}}
-    assert compared(database, []) == Comparison([], [], [], [], {})
+    assert compared(database, []) == Comparison([], [], [], [], None, [], [], {})
 
 
 def test_ranges_name_the_maps_that_the_layers_stored(database: Database) -> None:
@@ -144,3 +171,33 @@ def test_a_group_that_no_configuration_knows_is_refused(sqlite: Database) -> Non
     run_id = submitted(sqlite)
     with pytest.raises(ValueError, match=r"group_by has 'optimizer\.speed'; allowed are .*optimizer\.lr"):
         compared(sqlite, [run_id], group_by=["optimizer.speed"])
+
+
+def test_pairs_are_taken_against_the_group_that_is_named(sqlite: Database) -> None:
+    maps = {"best": (0.2, 0.4, 0.3), "direct": (0.1, 0.1, math.nan)}
+    for name, losses in maps.items():
+        for seed, loss in enumerate(losses):
+            status = "finished" if math.isfinite(loss) else "diverged"
+            ended(sqlite, status, loss, points=(4,), train__seed=seed, model__reparameterization__name=name)
+    found = compared(sqlite, [1, 2, 3, 4, 5, 6], against="direct").paired
+    assert found is not None
+    [row] = found["rows"]
+    assert (found["against"], row["label"], row["pairs"], row["of"], row["higher"]) == ("direct", "best", 2, 3, 2)
+    assert (row["median"], row["only_this"]) == (pytest.approx(0.2), 1)
+    with pytest.raises(ValueError, match="against is 'exp'; allowed are best, direct"):
+        compared(sqlite, [1, 4], against="exp")
+
+
+def test_a_ratio_that_is_infinite_as_its_weight_is_0_is_told_apart(sqlite: Database) -> None:
+    recording = Recording(sqlite, claimed(sqlite), weird=False)
+    recording.write(30)
+    values = np.ones((8, 10), np.float32)
+    values[1], values[5] = np.inf, 0  # ratio and weight of eigenvalue 1
+    values[2, 3] = np.nan  # a ratio that is none, of a weight that is not 0
+    with sqlite.write() as session:
+        block = Block("ssm/0", 0, recording.next, 1, values)
+        store_flush(session, recording.claim.run_id, recording.claim.attempt, [block], step=recording.next + 9)
+    span = compared(sqlite, [1]).ranges[0]
+    assert (span["total"] - span["finite"], span["at_zero"]) == (11, 10)
+    pooled = compared(sqlite, [1]).pooled
+    assert [(p["reparameterization"], p["runs"], p["at_zero"], p["max"]) for p in pooled] == [("best", 1, 10, span["max"])]

@@ -15,8 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from server.database.connection import Database
+from server.database.models import Run
 from server.runs import lifecycle
-from server.runs.sweep_table import Column, Table
+from server.runs.aggregation import summary
+from server.runs.sweep_grid import chosen_axes
+from server.runs.sweep_table import COUNTS, Column, Table
 from server.runs.table_formats import as_csv, as_latex, as_markdown
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import CPU
@@ -92,7 +95,7 @@ def test_parquet_tells_nan_from_nothing(client: httpx.Client) -> None:
 
 def test_markdown_and_latex_say_how_many_are_finite(client: httpx.Client) -> None:
     markdown, latex = asked(client, format="markdown").text, asked(client, format="latex").text
-    said = "2 of 6 runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued)"
+    said = "2 of 6 runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued); 0 of 6 with every eigenvalue"
     assert said in markdown
     assert said in latex
     assert len([line for line in markdown.splitlines() if line.startswith("|")]) == 8
@@ -116,6 +119,46 @@ def test_groups_count_finite_of_total_and_average_only_the_finite(client: httpx.
     assert (rows[0]["train_loss_min"], rows[0]["train_loss_max"]) == (0.1, 0.1 + 0.2)
     assert rows[0]["eval_loss_mean"] == "NaN"  # one of the two is infinite: its mean is not that of the other
     assert rows[1]["train_loss_mean"] is None
+
+
+def test_the_grid_says_of_each_cell_how_many_are_finite_and_stable(client: httpx.Client, database: Database) -> None:
+    with database.write() as session:
+        session.get_one(Run, 1).nearest_distance = 0.2
+        out = session.get_one(Run, 2)
+        out.nearest_distance, out.unstable, out.judged_at = -0.5, {"eigenvalues": 3}, 1.0
+    grid = client.get("/api/sweeps/1/grid").json()
+    assert grid["rows"] == {"path": None, "values": [None]}
+    assert grid["columns"] == {"path": "optimizer.lr", "values": [0.01, 0.3]}
+    [[calm, wild]] = grid["cells"]
+    assert [calm[n] for n in ("finite", "stable", "unstable", "lost", "open", "total", "outcome")] == [2, 1, 1, 1, 0, 3, "lost"]
+    assert calm["loss"]["median"] == pytest.approx(0.2)
+    assert [wild[n] for n in ("finite", "lost", "open", "runs")] == [0, 2, 1, [4, 5, 6]]
+    assert wild["loss"]["median"] is None
+    assert [grid[n] for n in ("finite", "stable", "total", "axes")] == [2, 1, 6, ["optimizer.lr", "train.seed"]]
+    shown = client.get("/api/sweeps/1").json()
+    assert {n: shown[n] for n in COUNTS} == {n: grid[n] for n in COUNTS} == {n: asked(client).json()[n] for n in COUNTS}
+    turned = client.get("/api/sweeps/1/grid?rows=train.seed").json()
+    assert [len(turned["cells"]), [cell["runs"] for cell in turned["cells"][0]]] == [3, [[1], [4]]]
+    text = client.get("/api/sweeps/1/grid?format=markdown").text
+    assert "| optimizer.lr | 0.01 | 0.3 |" in text
+    assert "2/3 finite, 1/3 stable, 1 lost | 0/3 finite, 0/3 stable, 2 lost, 1 open |" in text
+    assert "2/3 finite" in client.get("/api/sweeps/1/grid?format=latex").text
+    refused = error_of(client.get("/api/sweeps/1/grid?rows=optimizer.name"), 422)
+    assert (refused["field"], refused["allowed"]) == ("rows", "optimizer.lr, train.seed")
+
+
+MAP, LR, STATES, SEED = "model.reparameterization.name", "optimizer.lr", "model.d_state", "train.seed"
+
+
+@pytest.mark.parametrize(
+    ("axes", "asked", "expected"),
+    [([LR, SEED], (None, None), (None, LR)), ([SEED], (None, None), (None, SEED)), ([MAP], (None, None), (MAP, None)),
+     ([LR, MAP, SEED], (None, None), (MAP, LR)), ([LR, STATES], (None, None), (STATES, LR)),
+     ([LR, STATES, SEED], (SEED, None), (SEED, LR)), ([LR, STATES], (None, STATES), (None, STATES)),
+     ([LR, STATES], (LR, STATES), (LR, STATES))],
+)  # fmt: skip
+def test_axes_are_maps_by_rates_unless_told_otherwise(axes: list[str], asked: Any, expected: Any) -> None:
+    assert chosen_axes(axes, *asked) == expected
 
 
 def test_columns_are_chosen_and_an_unknown_one_is_refused(client: httpx.Client) -> None:
@@ -148,7 +191,7 @@ HOSTILE = [
 
 def hostile() -> Table:
     columns = (Column("name", "text", ""), Column("loss", "number", ""))
-    return Table(1, None, columns, tuple((name, -1e-30) for name in HOSTILE), 0, len(HOSTILE), {})
+    return Table(1, None, columns, tuple((name, -1e-30) for name in HOSTILE), summary([]), {})
 
 
 def test_no_cell_is_a_formula_for_a_spreadsheet() -> None:

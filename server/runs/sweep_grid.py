@@ -1,0 +1,131 @@
+"""A sweep as a grid: what became of the runs of each cell, along any two of the things it varies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from server.database.models import NOT_IN_TRASH, Run, Sweep
+from server.runs.aggregation import Summary, end_of, summary
+from server.runs.sweep_table import Column, Table
+from server.runs.sweeps import name_of
+
+MAP, RATE, SEED = "model.reparameterization.name", "optimizer.lr", "train.seed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What became of the runs with one value of each axis, over whatever else the sweep varies."""
+
+    of: Summary
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`cells[i][j]` has the runs with `row_values[i]` and `column_values[j]`; an axis is None where the sweep has only one."""
+
+    sweep_id: int
+    name: str | None
+    axes: tuple[str, ...]  # everything the sweep varies
+    row: str | None
+    column: str | None
+    row_values: tuple[Any, ...]
+    column_values: tuple[Any, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    of: Summary
+    statuses: Mapping[str, int]
+
+
+def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns: str | None = None) -> Grid:
+    """Maps down and learning rates across unless told otherwise. Raises ValueError for what the sweep does not vary."""
+    axes = tuple(sorted(sweep.grid))  # PostgreSQL keeps no order of its own
+    for field, path in (("rows", rows), ("columns", columns)):
+        if path and path not in axes:
+            raise ValueError(f"{field} is {path[:80]!r}; allowed are {', '.join(axes)}")
+    if rows and rows == columns:
+        raise ValueError(f"columns is {rows!r} as rows is; allowed are {', '.join(a for a in axes if a != rows) or 'none'}")
+    row, column = chosen_axes(axes, rows, columns)
+    runs = list(session.scalars(select(Run).where(Run.sweep_id == sweep.id, NOT_IN_TRASH).order_by(Run.id)))
+    where: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        where.setdefault((_spelled(_at(run.config, row)), _spelled(_at(run.config, column))), []).append(run)
+    row_values, column_values = (tuple(sweep.grid[path]) if path else (None,) for path in (row, column))
+    cells = tuple(tuple(_cell(where.get((_spelled(r), _spelled(c)), [])) for c in column_values) for r in row_values)
+    statuses = {status: sum(run.status == status for run in runs) for status in sorted({run.status for run in runs})}
+    return Grid(
+        sweep.id, name_of(sweep), axes, row, column, row_values, column_values, cells, summary(map(end_of, runs)), statuses
+    )
+
+
+def chosen_axes(axes: Sequence[str], rows: str | None, columns: str | None) -> tuple[str | None, str | None]:
+    """(down, across): what is asked for, else maps down and learning rates across; seeds are what a cell has several of."""
+    free = [path for path in axes if path not in (rows, columns) and (path != SEED or len(axes) == 1)]
+    several = len(free) > (0 if columns else 1)
+    rows = rows or (MAP if MAP in free else next((path for path in free if path != RATE), None) if several else None)
+    rest = [path for path in free if path != rows]
+    return rows, columns or (RATE if RATE in rest else next(iter(rest), None))
+
+
+def grid_answer(grid: Grid) -> dict[str, Any]:
+    """GridAnswer."""
+    return {
+        "sweep_id": grid.sweep_id,
+        "axes": list(grid.axes),
+        "rows": {"path": grid.row, "values": list(grid.row_values)},
+        "columns": {"path": grid.column, "values": list(grid.column_values)},
+        "cells": [
+            [{"outcome": cell.of.outcome, **asdict(cell.of), "runs": list(cell.runs)} for cell in line] for line in grid.cells
+        ],
+        "statuses": dict(grid.statuses),
+        **{name: value for name, value in asdict(grid.of).items() if name != "loss"},
+    }
+
+
+def grid_table(grid: Grid) -> Table:
+    """The grid with a text in each cell, to be written in any of server.runs.table_formats."""
+    title = " / ".join(path for path in (grid.row, grid.column) if path)
+    columns = [Column(title, "text", "what the rows vary")]
+    columns += [Column(_spelled(value) if grid.column else "all", "text", grid.column or "") for value in grid.column_values]
+    rows = tuple(
+        (_spelled(value) if grid.row else "all", *(cell_text(cell.of) for cell in line))
+        for value, line in zip(grid.row_values, grid.cells, strict=True)
+    )
+    return Table(grid.sweep_id, grid.name, tuple(columns), rows, grid.of, grid.statuses)
+
+
+def cell_text(of: Summary) -> str:
+    """A cell in words: median and quartiles of the finite losses, finite / total, stable / total."""
+    if not of.total:
+        return "no run"
+    loss, middle = of.loss, ""
+    if loss.median is not None:
+        middle = f"{loss.median:.4g}" + (f" [{loss.q25:.4g}, {loss.q75:.4g}]" if of.finite > 1 else "") + "; "
+    counts = f"{of.finite}/{of.total} finite, {of.stable}/{of.total} stable"
+    return (
+        middle
+        + counts
+        + "".join(f", {n} {name}" for name, n in (("not known", of.unknown), ("lost", of.lost), ("open", of.open)) if n)
+    )
+
+
+def _cell(runs: Sequence[Run]) -> Cell:
+    return Cell(summary(end_of(run) for run in runs), tuple(run.id for run in runs))
+
+
+def _at(config: Any, path: str | None) -> Any:
+    for name in path.split(".") if path else ():
+        config = config.get(name) if isinstance(config, dict) else None
+    return config if path else None
+
+
+def _spelled(value: Any) -> str:
+    """1 and 1.0 are one value of a grid."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

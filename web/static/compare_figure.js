@@ -1,0 +1,84 @@
+// Traces of the comparison's charts: a line per run, a band with its median per group, one trace for what is not finite.
+
+import { keyLine } from "./compare_runs.js";
+import { escapeMarkup } from "./format.js";
+import { DASHES } from "./pick.js";
+
+/** @typedef {import("./compare_runs.js").ShownRun} ShownRun */
+/** @typedef {import("./compare_model.js").Line} Line */
+
+/**
+ * @param {Line[]} lines
+ * @param {ShownRun[]} runs
+ * @param {Colors} palette
+ */
+export function lineTraces(lines, runs, palette) {
+  const byKey = new Map(runs.map((run) => [run.key, run]));
+  return lines.flatMap((line) => {
+    const run = byKey.get(line.key);
+    if (!run) return [];
+    const color = palette[run.color] ?? palette.muted;
+    const style = { color, dash: lines.length > 24 ? "solid" : run.dash, width: lines.length > 24 ? 1 : 1.6, simplify: true };
+    // Plotly puts `uid` into the class of the line's group, by which it is found again
+    const trace = { type: "scatter", uid: `run${run.key}`, mode: "lines", hoverinfo: "skip", name: escapeMarkup(run.label), line: style, ...xy(line) };
+    return { key: run.key, label: run.label, color, ...xy(line), trace };
+  });
+}
+
+/** @param {Line} line */
+const xy = ({ x, y }) => ({ x, y });
+
+/**
+ * @param {{group: string, of: ShownRun[], band: {x: Float64Array, low: Float32Array, median: Float32Array, high: Float32Array}}} group
+ * @param {number} i its place among the groups
+ * @param {Colors} palette
+ */
+export function bandTraces({ group, of, band }, i, palette) {
+  const { color, dash } = bandColor(group, of, i, palette);
+  const edge = { type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false, x: band.x };
+  const name = escapeMarkup(`${group} (${of.length})`);
+  return [
+    { ...edge, uid: `low${i}`, y: band.low },
+    { ...edge, uid: `high${i}`, y: band.high, fill: "tonexty", fillcolor: `${color}22` },
+    { ...edge, uid: `median${i}`, name, y: band.median, line: { color, dash, width: 2.4 } },
+  ];
+}
+
+/**
+ * Groups by map have its colour; others have colours of their own, and beyond eight dashes.
+ * @param {string} group
+ * @param {ShownRun[]} runs
+ * @param {number} i
+ * @param {Colors} palette
+ */
+export function bandColor(group, runs, i, palette) {
+  const of = runs.filter((run) => run.group === group);
+  const color = of[0].map === group ? palette[of[0].color] : palette[`line-${i % 8}`];
+  return { label: `${group} (${of.length})`, color: color ?? palette.muted, dash: of[0].map === group ? "solid" : DASHES[Math.floor(i / 8) % 6] };
+}
+
+/**
+ * The legend of the bands, outside of the plot.
+ * @param {HTMLElement} place
+ * @param {{label: string, color: string, dash: string}[]} groups
+ */
+export function drawGroupKeys(place, groups) {
+  place.replaceChildren(...groups.map(({ label, color, dash }) => {
+    const [item, svg] = [document.createElement("span"), document.createElementNS("http://www.w3.org/2000/svg", "svg")];
+    for (const [name, value] of Object.entries({ width: 28, height: 8, "aria-hidden": "true" })) svg.setAttribute(name, String(value));
+    svg.append(keyLine(color, dash));
+    item.append(svg, ` ${label}`);
+    return item;
+  }));
+}
+
+/**
+ * @param {{x: number, text: string}[]} lost
+ * @param {Colors} palette
+ */
+export function lostTrace(lost, palette) {
+  return {
+    type: "scatter", uid: "lost", mode: "markers", yaxis: "y2", cliponaxis: false, x: lost.map((one) => one.x), y: lost.map(() => 0.97),
+    hovertemplate: "%{text}<extra></extra>", text: lost.map((one) => escapeMarkup(one.text)), marker: { symbol: "x", size: 8, color: palette.danger },
+  };
+}
