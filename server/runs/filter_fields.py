@@ -24,6 +24,7 @@ from stablessm_core.maps import MAPS
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import RESULTS
+from stablessm_core.verdict import CAUSES
 
 Kind = Literal["number", "text", "flag", "time", "seconds", "tag", "map", "alerts", "submitter"]
 NUMBERS = ("number", "time", "seconds", "alerts")
@@ -51,8 +52,11 @@ COLUMNS: dict[str, tuple[Kind, InstrumentedAttribute[Any]]] = {
     "notes": ("text", Run.notes),
     "status": ("text", Run.status),
     "tag": ("tag", Run.tags),
+    "hidden": ("flag", Run.hidden),
     "step": ("number", Run.step),
     "sweep": ("number", Run.sweep_id),
+    "forked_from": ("number", Run.forked_from),
+    "forked_at_step": ("number", Run.forked_at_step),
     "attempt": ("number", Run.attempt),
     "queue": ("text", Run.queue),
     "priority": ("number", Run.priority),
@@ -60,11 +64,16 @@ COLUMNS: dict[str, tuple[Kind, InstrumentedAttribute[Any]]] = {
     "gpu_name": ("text", Run.gpu_name),
     "host": ("text", Run.host),
     "bytes_stored": ("number", Run.bytes_stored),
+    # what the run's numbers say, over all layers, eigenvalues and steps so far
+    "largest_ratio": ("number", Run.largest_ratio),
+    "largest_relative_step": ("number", Run.largest_relative_step),
+    "nearest_distance": ("number", Run.nearest_distance),
+    "overflow_budget": ("number", Run.overflow_budget),
     "created": ("time", Run.created_at),
     "started": ("time", Run.started_at),
     "finished": ("time", Run.finished_at),
 }
-COMPUTED = ("duration", "alerts", "submitted_by", "worker")
+COMPUTED = ("duration", "alerts", "submitted_by", "worker", "unstable", "cause")
 ALERTS: Any = select(func.count()).where(AlertRow.run_id == Run.id).correlate(Run).scalar_subquery()
 
 
@@ -98,6 +107,10 @@ def field(name: str, dialect: str) -> Field:
         return Field(name, "map", ordered(first_map(), dialect), True, values=tuple(MAPS))
     if name == "alerts":
         return Field(name, "alerts", ALERTS, False, values=tuple(KINDS))
+    if name == "unstable":  # it ended, or stands, with eigenvalues outside the boundary
+        return Field(name, "flag", Run.unstable.is_not(None), False)
+    if name == "cause":
+        return Field(name, "text", ordered(Run.cause, dialect), True, values=CAUSES)
     if name == "worker":
         return Field(name, "text", ordered(func.coalesce(Run.owner, Run.worker), dialect), True)
     if name == "submitted_by":

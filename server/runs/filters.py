@@ -43,6 +43,22 @@ def parse_filter(text: str, dialect: str, me: Condition | None = None) -> list[C
     return [_condition(part, dialect, me) for part in parts]
 
 
+def mentions(text: str, name: str) -> bool:
+    """Whether the filter says something about this field. Raises FilterError."""
+
+    def says(node: Node | None) -> bool:
+        match node:
+            case Term(field_name, _, _):
+                return field_name.text == name
+            case Not(part):
+                return says(part)
+            case Group(_, parts):
+                return any(says(part) for part in parts)
+        return False
+
+    return name in text and says(parse(text))
+
+
 def has_tag(tag: str, dialect: str) -> Condition:
     """The condition that a run has this tag. Raises FilterError."""
     try:

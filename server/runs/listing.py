@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, STATUSES, Run
 from server.runs.filter_fields import Field, field
 from server.runs.filter_syntax import FilterError
-from server.runs.filters import has_tag, parse_filter
+from server.runs.filters import has_tag, mentions, parse_filter
 
 MAX_LIMIT = 500
+COUNTED = 100_000
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,11 @@ def list_runs(
     columns: Sequence[ColumnElement[Any]] = (),
     me: ColumnElement[bool] | None = None,
     mine: bool = False,
+    hidden: bool = True,
 ) -> RunPage:
     """A page of runs. `sort`: a field of the filter language, "-" before it for descending; runs without it come last.
-    `me`: the condition that a run is of the one who asks; with `mine` it must hold.
+    `me`: the condition that a run is of the one who asks; with `mine` it must hold. Without `hidden` those that are hidden are
+    left out, unless the filter speaks of them.
 
     With `columns`, the first of them the number, these are read instead of the whole runs.
 
@@ -57,7 +60,7 @@ def list_runs(
         raise ValueError(f"limit is {limit}; allowed are 1 to {MAX_LIMIT}")
     dialect = session.get_bind().dialect.name
     me = me if mine or "me" in q else None
-    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me, mine)
+    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me, mine, hidden)
     # rows that become no objects need not pass through the session either
     found = (session.connection() if columns else session).execute(page).all()
     runs = list(found[:limit]) if columns else [row[0] for row in found[:limit]]
@@ -68,12 +71,10 @@ def list_runs(
 @lru_cache(256)
 def _page(
     dialect: str, q: str, status: str | None, tag: str | None, sort: str, cursor: str | None, limit: int,
-    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None, mine: bool,
+    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None, mine: bool, hidden: bool,
 ) -> Select[Any]:  # fmt: skip
     # kept, since composing the statement takes as long as sending it, and a list is mostly looked at again
-    conditions = matching(dialect, q=q, status=status, tag=tag, me=me)
-    if mine and me is not None:
-        conditions.append(me)
+    conditions = _conditions(dialect, q, status, tag, me, mine, hidden)
     key, descending = _sort_field(sort, dialect)
     if cursor is not None:
         conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))
@@ -83,6 +84,28 @@ def _page(
     table = Run.__table__ if columns else Run  # what is not mapped to objects costs half
     wanted = select(*(columns or (Run,)), page.c.key).join_from(table, page, page.c.id == Run.__table__.c.id)
     return wanted.order_by(*_order(key, page.c.id, page.c.key, descending))
+
+
+def count_runs(
+    session: Session, *, q: str = "", status: str | None = None, tag: str | None = None, me: ColumnElement[bool] | None = None,
+    mine: bool = False, hidden: bool = True,
+) -> int:  # fmt: skip
+    """How many runs the pages of list_runs have together, at most COUNTED + 1. Raises FilterError."""
+    me = me if mine or "me" in q else None
+    conditions = _conditions(session.get_bind().dialect.name, q, status, tag, me, mine, hidden)
+    chosen = select(Run.id).where(NOT_IN_TRASH, *conditions).limit(COUNTED + 1).subquery()
+    return session.scalar(select(func.count()).select_from(chosen)) or 0
+
+
+def _conditions(
+    dialect: str, q: str, status: str | None, tag: str | None, me: ColumnElement[bool] | None, mine: bool, hidden: bool
+) -> list[ColumnElement[bool]]:  # fmt: skip
+    conditions = matching(dialect, q=q, status=status, tag=tag, me=me)
+    if mine and me is not None:
+        conditions.append(me)
+    if not hidden and not mentions(q, "hidden"):
+        conditions.append(Run.hidden.is_(False))
+    return conditions
 
 
 def matching(

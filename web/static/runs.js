@@ -1,105 +1,171 @@
-// The run list: keeps progress and status current while something moves, draws small loss curves, offers the comparison.
+// The list of runs: filtered, sorted and kept current in place. Every address it goes to is one that works without this script.
 
 import { get, messageOf } from "./api.js";
-import { find, findAll, freshPage, given } from "./dom.js";
-import { duration, number } from "./format.js";
+import { find, findAll, given } from "./dom.js";
+import { number } from "./format.js";
+import { reach } from "./reach.js";
+import { merge, noteSent, rowsOf } from "./rows.js";
 import { sparkline } from "./spark.js";
-import { buckets } from "./typed.js";
 import { refreshTimes } from "./times.js";
 
-const POLL_MS = 2000;
-const MAX_SPARKS = 30;
+const ACTIVE_MS = 2000;
+const QUIET_MS = 5000;
+const MOST_ROWS = 500;
+export const LOADED = "list-loaded";
 
-/**
- * @param {HTMLElement} row
- * @param {string} field
- * @param {string} value
- */
-function setText(row, field, value) {
-  const element = find(`[data-field=${field}]`, HTMLElement, row);
-  if (element.textContent !== value) element.textContent = value;
+const list = () => find("[data-part=list]", HTMLElement);
+const news = find("[data-news]", HTMLButtonElement);
+let tag = "";
+let asked = 0; // an answer that a later question has overtaken is dropped
+let over = false; // the pointer is over the rows
+
+/** @param {string} address */
+async function fetchPart(address, headers = {}) {
+  const url = new URL(address, location.href);
+  url.searchParams.set("part", "list");
+  const answer = await reach(url.href, { headers: { Accept: "text/html", ...headers }, cache: "no-store" });
+  if (answer.status === 304) return null;
+  if (answer.redirected || answer.status === 401) return void location.reload(); // signed out
+  const part = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("[data-part=list]");
+  if (!(part instanceof HTMLElement)) throw new Error(`the server answered ${answer.status}`);
+  return { part, tag: answer.headers.get("ETag") ?? "" };
 }
 
 /**
- * @param {HTMLElement} row
- * @param {RunAnswer} run
+ * Shows another address of the list without leaving the page.
+ * @param {string} address
+ * @param {"push" | "stay"} history
  */
-function update(row, run) {
-  row.dataset.statusNow = run.status;
-  find(".status", HTMLElement, row).dataset.status = run.status;
-  find("[data-live=status]", HTMLElement, row).textContent = run.status;
-  find("progress", HTMLProgressElement, row).value = run.step;
-  setText(row, "step", number(run.step));
-  const waits = run.waits_for ? `· waits for ${run.waits_for}` : "";
-  setText(row, "eta", run.eta_seconds === null ? waits : `· ${duration(run.eta_seconds)} left`);
-  setText(row, "where", run.host ? run.host + (run.gpu_name ? ` · ${run.gpu_name}` : "") : "");
-  setText(row, "alerts", run.alerts ? String(run.alerts) : "");
-  find("[data-field=alerts]", HTMLElement, row).classList.toggle("bad", run.alerts > 0);
+export async function show(address, history = "push") {
+  const mine = (asked += 1);
+  list().setAttribute("aria-busy", "true");
+  try {
+    const got = await fetchPart(address);
+    if (!got || mine !== asked) return;
+    const box = find("#q", HTMLInputElement);
+    const refused = got.part.querySelector("[data-refused]");
+    const said = find("[data-filter-error]", HTMLElement);
+    box.toggleAttribute("aria-invalid", Boolean(refused));
+    if (refused) return said.replaceChildren(document.adoptNode(refused)); // beside the box; list and query stay
+    said.replaceChildren();
+    tag = got.tag;
+    list().replaceWith(document.adoptNode(got.part));
+    if (history === "push") window.history.pushState(null, "", address);
+    fill(new URL(address, location.href).searchParams);
+    ready();
+  } catch (error) {
+    find("[data-filter-error]", HTMLElement).textContent = messageOf(error);
+  } finally {
+    list().removeAttribute("aria-busy");
+  }
 }
 
-/**
- * Keeps the list current.
- * @param {HTMLElement} body the table's rows
- * @param {HTMLFormElement} form around the table, with the boxes that choose runs to compare
- */
-function follow(body, form) {
-  const rows = () => findAll("[data-run]", HTMLElement, body);
-  const boxes = () => findAll("input[type=checkbox]", HTMLInputElement, form);
-  const chosen = () => boxes().filter((box) => box.checked).map((box) => box.value);
-  const drawSparks = (of = rows()) => Promise.all(of.slice(0, MAX_SPARKS).map((row) => drawSpark(row, given(body, "api"))));
+/** The form shows what the address asks for. @param {URLSearchParams} now */
+function fill(now) {
+  const form = find("form[data-filter]", HTMLFormElement);
+  find("[name=q]", HTMLInputElement, form).value = now.get("q") ?? "";
+  find("[name=status]", HTMLSelectElement, form).value = now.get("status") ?? "";
+  for (const name of ["mine", "hidden"]) find(`[name=${name}]`, HTMLInputElement, form).checked = now.get(name) === "true";
+  for (const name of ["sort", "tag", "columns"]) keep(form, name, now.get(name));
+  for (const name of ["q", "status", "tag", "sort"]) keep(find("form[data-columns]", HTMLFormElement), name, now.get(name));
+  find("[data-show-all]", HTMLElement).hidden = !["q", "status", "tag", "mine"].some((name) => now.get(name));
+}
 
-  async function poll() {
-    if (document.hidden) return;
-    const were = rows().filter((row) => ["queued", "running"].includes(given(row, "statusNow")));
-    /** @type {{runs: RunAnswer[]}} */
-    const { runs } = await get(given(body, "listUrl"));
-    const known = new Map(rows().map((row) => [row.dataset.run, row]));
-    if (runs.some((run) => !known.has(String(run.id)))) return replaceRows();
-    for (const run of runs) {
-      const row = known.get(String(run.id));
-      if (row) update(row, run);
+/** @param {HTMLFormElement} form @param {string} name @param {string | null} value */
+function keep(form, name, value) {
+  form.querySelector(`input[type=hidden][name=${name}]`)?.remove();
+  if (!value) return;
+  const field = document.createElement("input");
+  Object.assign(field, { type: "hidden", name, value });
+  form.append(field);
+}
+
+function ready() {
+  const body = list().querySelector("tbody");
+  if (body) noteSent(body);
+  news.hidden = true;
+  document.title = `${given(list(), "title")} · StableSSM`;
+  refreshTimes();
+  drawSparks().catch(() => null);
+  dispatchEvent(new Event(LOADED));
+}
+
+async function poll() {
+  if (document.hidden || new URLSearchParams(location.search).has("cursor")) return;
+  const mine = asked;
+  const limit = findAll("tr[data-run]", HTMLElement, list()).length;
+  const here = new URL(location.href);
+  if (limit > 50) here.searchParams.set("limit", String(limit));
+  const got = await fetchPart(here.href, tag ? { "If-None-Match": tag } : {});
+  if (!got || mine !== asked || got.part.dataset.error !== undefined) return;
+  const body = list().querySelector("tbody");
+  const fresh = got.part.querySelector("tbody");
+  document.title = `${given(got.part, "title")} · StableSSM`;
+  if (!body || !fresh) {
+    if (Boolean(body) === Boolean(fresh)) return;
+    list().replaceWith(document.adoptNode(got.part)); // the first run of an empty list
+    return ready();
+  }
+  const waiting = merge(body, fresh, !over && !body.querySelector("form"));
+  news.hidden = waiting === 0;
+  news.textContent = "The list has changed: show it now";
+  tag = waiting ? "" : got.tag;
+  const pager = got.part.querySelector(".pager");
+  if (pager && !waiting) list().querySelector(".pager")?.replaceWith(document.adoptNode(pager));
+  refreshTimes();
+  await drawSparks();
+  dispatchEvent(new Event(LOADED));
+}
+
+/** The curves of the rows that have news, all in one request. */
+async function drawSparks() {
+  const rows = rowsOf(list()).filter((row) => row.querySelector("[data-spark], [data-field=loss]") && row.dataset.drawn !== row.dataset.seq);
+  if (rows.length === 0) return;
+  /** @type {{sparks: Record<string, {last: JsonNumber[], lost: number | null}>}} */
+  const { sparks } = await get(`/api/sparks?runs=${rows.map((row) => row.dataset.run)}`);
+  for (const row of rows) {
+    row.dataset.drawn = row.dataset.seq;
+    const spark = sparks[given(row, "run")];
+    if (!spark) continue;
+    const last = Float32Array.from(spark.last, Number);
+    const loss = row.querySelector("[data-field=loss]");
+    if (loss?.textContent?.trim() === "–") {
+      loss.textContent = number(last[last.length - 1]);
+      loss.classList.toggle("bad", !Number.isFinite(last[last.length - 1]));
     }
-    await drawSparks(were);
+    const svg = row.querySelector("[data-spark]");
+    if (svg) sparkline(svg, { last });
   }
-
-  // New runs: the server's own rows, with the ticks that were set.
-  async function replaceRows() {
-    const page = await freshPage();
-    if (!page) return;
-    const ticked = new Set(chosen());
-    body.replaceChildren(...[...page.querySelectorAll("tbody[data-api] tr")].map((row) => document.adoptNode(row)));
-    for (const box of boxes()) box.checked = ticked.has(box.value);
-    refreshTimes();
-    drawSparks();
-  }
-
-  form.addEventListener("change", () => {
-    const bar = find("[data-compare-bar]", HTMLElement, form);
-    bar.hidden = chosen().length === 0;
-    find("[data-count]", HTMLElement, bar).textContent = `${chosen().length} chosen`;
-  });
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    location.href = `${form.action}?runs=${chosen().join(",")}`;
-  });
-  drawSparks();
-  setInterval(() => poll().catch((error) => console.warn("the list could not be refreshed:", messageOf(error))), POLL_MS);
 }
 
-/**
- * @param {HTMLElement} row
- * @param {string} api
- */
-async function drawSpark(row, api) {
-  if (find("progress", HTMLProgressElement, row).value === 0) return; // nothing recorded yet
-  const url = `${api}/${row.dataset.run}/series/train/loss?format=typed&max_points=48`;
-  const series = await get(url).then(buckets, () => null);
-  if (!series?.step.length) return;
-  const loss = series.last[series.last.length - 1];
-  setText(row, "loss", number(loss));
-  find("[data-field=loss]", HTMLElement, row).classList.toggle("bad", !Number.isFinite(loss));
-  sparkline(find("[data-spark]", SVGElement, row), series);
+document.addEventListener("click", (event) => {
+  const link = event.target instanceof Element ? event.target.closest("a[data-list-link], a[data-more]") : null;
+  if (!(link instanceof HTMLAnchorElement) || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const shown = rowsOf(list()).length;
+  if (link.dataset.more !== undefined && (shown >= MOST_ROWS || new URLSearchParams(location.search).has("cursor"))) return;
+  event.preventDefault();
+  const more = new URL(location.href);
+  more.searchParams.set("limit", String(Math.min(MOST_ROWS, shown + Number(link.dataset.more ?? 0))));
+  show(link.dataset.more === undefined ? link.href : more.href);
+});
+find("form[data-filter]", HTMLFormElement).addEventListener("submit", (event) => {
+  event.preventDefault();
+  const asks = new URLSearchParams();
+  for (const [name, value] of new FormData(find("form[data-filter]", HTMLFormElement))) if (value) asks.append(name, String(value));
+  show(asks.size ? `/?${asks}` : "/");
+});
+find("#status", HTMLSelectElement).addEventListener("change", () => find("form[data-filter]", HTMLFormElement).requestSubmit());
+document.addEventListener("pointerover", (event) => {
+  over = event.target instanceof Element && event.pointerType === "mouse" && event.target.closest("tbody[data-api]") !== null;
+});
+document.documentElement.addEventListener("pointerleave", () => (over = false));
+news.addEventListener("click", () => show(location.href, "stay"));
+addEventListener("popstate", () => show(location.href, "stay"));
+
+async function keepCurrent() {
+  await poll().catch((error) => console.warn("the list could not be refreshed:", messageOf(error)));
+  setTimeout(keepCurrent, list().querySelector("[data-status-now=running], [data-status-now=queued]") ? ACTIVE_MS : QUIET_MS);
 }
 
-const list = document.querySelector("tbody[data-api]");
-if (list instanceof HTMLElement) follow(list, find("form[data-compare]", HTMLFormElement));
+ready();
+setTimeout(keepCurrent, ACTIVE_MS);

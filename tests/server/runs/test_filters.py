@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -111,6 +112,42 @@ def test_or_not_in_and_parentheses(filled: Database) -> None:
     }
     with filled.read() as session:
         assert {q: ids(session, q) for q in expected} == expected
+
+
+def test_what_the_numbers_of_a_run_say(filled: Database) -> None:
+    numbers: dict[int, dict[str, Any]] = {
+        1: {"largest_ratio": 12.0, "largest_relative_step": 0.3, "nearest_distance": 0.0, "overflow_budget": 0.0},
+        2: {"nearest_distance": -math.inf, "overflow_budget": math.inf, "largest_relative_step": 13.0},
+        3: {"nearest_distance": -0.4, "overflow_budget": 0.9, "largest_ratio": 0.7},
+    }
+    with filled.write() as session:
+        for run_id, values in numbers.items():
+            session.execute(update(Run).where(Run.id == run_id).values(values))
+        session.execute(update(Run).where(Run.id == 3).values(unstable={"eigenvalues": 2, "of": 64}, cause="explosion"))
+    expected = {
+        "largest_ratio>10": [1],
+        "NOT largest_ratio>10": [2, 3, 4, 5],
+        "nearest_distance<0": [2, 3],
+        "nearest_distance=0": [1],
+        "nearest_distance=-inf": [2],
+        "overflow_budget>=0.9": [2, 3],
+        "overflow_budget=inf": [2],
+        "overflow_budget=null": [4, 5],
+        "largest_relative_step>1": [2],
+        "unstable=true": [3],
+        "unstable=false": [1, 2, 4, 5],
+        "unstable!=true": [1, 2, 4, 5],
+        "cause=explosion": [3],
+        "cause in (explosion, unknown)": [3],
+        "cause=null status=diverged": [2],
+    }
+    with filled.read() as session:
+        assert {q: ids(session, q) for q in expected} == expected
+        page = list_runs(session, sort="-overflow_budget")
+        assert [run.id for run in page.runs][:3] == [2, 3, 1]
+        with pytest.raises(FilterError, match="cause is never 'bad luck'") as refused:
+            ids(session, 'cause="bad luck"')
+    assert "eigenvalue_overflow" in str(refused.value.allowed)
 
 
 def test_dates_ages_and_durations(filled: Database) -> None:

@@ -1,0 +1,138 @@
+"""The page of all runs: the list with its order, columns and saved views, or the part of it that changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from pydantic import Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from server.database.models import NOT_IN_TRASH, Run
+from server.errors import Invalid
+from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.api.runs import ListQuery, counted, refused_filter, run_page
+from server.http.pages import pages_of, refused
+from server.http.schemas.runs import MAX_ID
+from server.runs.columns import DEFAULT, KNOWN, Column, columns, value
+from server.runs.demo import tour
+from server.runs.filter_fields import config_fields
+from server.runs.filter_syntax import FilterError
+from server.runs.listing import COUNTED
+from server.runs.views import views_of
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+COOKIE = "stablessm_columns"
+COOKIE_SECONDS = 365 * 86_400
+SEPARATOR = ":"  # a comma would have to be quoted
+NOTHING: dict[str, Any] = {"runs": [], "next_cursor": None}
+
+
+class PageQuery(ListQuery):
+    """What the page takes besides: its columns, and which part of it is wanted."""
+
+    columns: list[str] = Field(default_factory=list, max_length=100)
+    remember: bool = False  # these columns, in this browser
+    part: Literal["list"] | None = None
+    compare: int | None = Field(None, ge=1, le=MAX_ID)  # a run for which others are looked for
+
+
+@router.get("/")
+def runs(
+    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, asked: Annotated[PageQuery, Query()]
+) -> Response:
+    found, total, error, active, views = NOTHING, 0, None, {}, []
+    chosen = columns(DEFAULT)
+    with database.read() as session:
+        try:
+            chosen = _columns(asked, request)
+            found = run_page(session, asked, principal, settings.lease_seconds)
+            total = counted(session, asked, principal) if found["next_cursor"] or asked.cursor else len(found["runs"])
+        except Invalid as why:
+            error = refused(why)
+        active = _active(session)
+        plain = not (error or asked.part or asked.q or asked.status or asked.tag or asked.cursor)
+        guide = tour(session) if plain else None
+        if principal.user_id is not None:
+            views = views_of(session, principal.user_id)
+    filters = asked.model_dump(exclude={"columns", "remember", "part", "compare"})
+    context: dict[str, Any] = {
+        "runs": found, "total": total, "counted": COUNTED, "error": error, "filters": filters, "columns": chosen, "value": value,
+        "views": views, "address": _addresses(filters, chosen if asked.columns else None), "known": KNOWN, "default": DEFAULT,
+        "paths": config_fields(), "active": active, "tour": guide, "compare": asked.compare, "title": _title(active),
+        "explicit": ",".join(column.name for column in chosen) if asked.columns else "",
+    }  # fmt: skip
+    status = 422 if error else 200
+    if asked.part and not error:
+        return _part(request, context)
+    query = urlencode({k: v for k, v in filters.items() if v is not None})
+    answer = pages_of(request).render(
+        "_runs_list.html" if asked.part else "runs.html", json_url=f"/api/runs?{query}", status=status, **context
+    )
+    if asked.remember and not error:
+        _remember(answer, chosen)
+    return answer
+
+
+def _part(request: Request, context: dict[str, Any]) -> Response:
+    """The list alone, or 304 while nothing in it has changed."""
+    facts = [context[name] for name in ("runs", "total", "filters", "columns", "active")]
+    tag = f'"{hashlib.blake2b(repr(facts).encode(), digest_size=12).hexdigest()}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={"ETag": tag})
+    answer = pages_of(request).render("_runs_list.html", **context)
+    answer.headers["ETag"] = tag
+    return answer
+
+
+def _columns(asked: PageQuery, request: Request) -> list[Column]:
+    """Those asked for, else those that this browser was told to remember. Raises Invalid."""
+    names = [name for given in asked.columns for name in given.split(",") if name.strip()]
+    try:
+        if names:
+            return columns(names)
+    except FilterError as error:
+        raise refused_filter(error) from None
+    try:
+        return columns(request.cookies.get(COOKIE, "").split(SEPARATOR)) or columns(DEFAULT)
+    except FilterError:  # of another version
+        return columns(DEFAULT)
+
+
+def _remember(answer: Response, chosen: list[Column]) -> None:
+    names = tuple(column.name for column in chosen)
+    if names == DEFAULT:
+        answer.delete_cookie(COOKIE, path="/", samesite="strict")
+    else:
+        answer.set_cookie(COOKIE, SEPARATOR.join(names), max_age=COOKIE_SECONDS, path="/", samesite="strict", httponly=True)
+
+
+def _addresses(filters: dict[str, Any], chosen: list[Column] | None) -> Callable[..., str]:
+    """address(sort="lr"): this list with something changed, from its first page on."""
+    plain = ListQuery().model_dump()
+
+    def address(**changes: Any) -> str:
+        now = filters | {"cursor": None} | changes
+        query = {name: str(now[name]).lower() if isinstance(now[name], bool) else now[name] for name in filters}
+        kept = {name: text for name, text in query.items() if now[name] not in (None, "", plain[name])}
+        if chosen is not None:
+            kept["columns"] = ",".join(column.name for column in chosen)
+        return f"/?{urlencode(kept)}" if kept else "/"
+
+    return address
+
+
+def _active(session: Session) -> dict[str, int]:
+    """How many runs go on, by status."""
+    going = select(Run.status, func.count()).where(Run.status.in_(("running", "queued")), NOT_IN_TRASH).group_by(Run.status)
+    return {row[0]: row[1] for row in session.execute(going)}
+
+
+def _title(active: dict[str, int]) -> str:
+    return ", ".join([f"{active[status]} {status}" for status in ("running", "queued") if active.get(status)] + ["Runs"])

@@ -1,0 +1,111 @@
+"""The columns of the list of runs: those that have a title, and every field of the configuration and the result by its name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from server.runs.filter_fields import MAP, SHORT, all_names, config_fields
+from server.runs.filter_syntax import FilterError
+from stablessm_core.telemetry.series import RESULTS
+
+Kind = Literal["number", "text", "time", "seconds", "bytes", "link", "own"]  # own: the page draws it
+MAX_COLUMNS = 30
+
+
+@dataclass(frozen=True)
+class Column:
+    """`name` is what it is asked for by; `sort` the field of the filter language that orders by it, "" where none does."""
+
+    name: str
+    title: str
+    kind: Kind
+    meaning: str = ""
+    order_by: str | None = None  # where that is not the name
+
+    @property
+    def sort(self) -> str:
+        wanted = self.name if self.order_by is None else self.order_by
+        return wanted if wanted in all_names() else ""
+
+
+_KNOWN = (
+    Column(MAP, "Map", "own", "how an eigenvalue follows from its weight"),
+    Column("task", "Task", "text"),
+    Column("lr", "lr", "number", "learning rate, optimizer.lr"),
+    Column("seed", "Seed", "number", "train.seed"),
+    Column("batch_size", "Batch", "number", "train.batch_size"),
+    Column("d_state", "States", "number", "eigenvalues per layer, model.d_state"),
+    Column("layers", "Layers", "number", "model.n_layers"),
+    Column("optimizer.name", "Optimizer", "text"),
+    Column("status", "Status", "own"),
+    Column("cause", "Cause", "text", "what the verdict names as the cause, once the run has ended"),
+    Column("unstable", "Outside", "own", "eigenvalues outside the stability boundary at the last step", ""),
+    Column("progress", "Progress", "own", "training steps done", "step"),
+    Column("loss", "Loss", "own", "last training loss; NaN or Inf where it is no number any more"),
+    Column("eval_loss", "Eval loss", "number"),
+    Column("accuracy", "Accuracy", "number"),
+    Column("curve", "Curve", "own", "training loss over steps, logarithmic; × where it stops being a number", ""),
+    Column("largest_ratio", "Largest ratio", "number", "largest |gradient| / |weight| so far, over all layers and eigenvalues"),
+    Column("largest_relative_step", "Largest step", "number", "largest step of an eigenvalue / its distance from the boundary"),
+    Column("nearest_distance", "Nearest", "number", "smallest distance of an eigenvalue from the boundary; negative: outside"),
+    Column("overflow_budget", "Budget", "number", "share of float32's range within the state's reach; overflows at 1"),
+    Column("alerts", "Alerts", "own"),
+    Column("submitted_by", "By", "own", "who submitted it, and where it runs or ran"),
+    Column("host", "Host", "text"),
+    Column("worker", "Worker", "text"),
+    Column("gpu_name", "GPU", "text"),
+    Column("queue", "Queue", "text"),
+    Column("attempt", "Attempts", "number", "times a worker has taken it"),
+    Column("sweep", "Sweep", "own"),
+    Column("forked_from", "Fork of", "own", "the run whose checkpoint it began from"),
+    Column("tags", "Tags", "own", "", ""),
+    Column("notes", "Notes", "text"),
+    Column("bytes_stored", "Size", "bytes", "recorded numbers and checkpoint files"),
+    Column("duration", "Duration", "seconds", "from the first start to the end, or until now"),
+    Column("created", "Created", "time"),
+    Column("started", "Started", "time"),
+    Column("finished", "Ended", "time"),
+)  # fmt: skip
+KNOWN = {column.name: column for column in _KNOWN}
+DEFAULT = (MAP, "task", "lr", "status", "progress", "loss", "curve", "submitted_by", "alerts", "created")
+_AT = {"created": "created_at", "started": "started_at", "finished": "finished_at"}
+
+
+def columns(names: Sequence[str]) -> list[Column]:
+    """The columns of these names, each once, in this order. Raises FilterError for a name that there is not."""
+    wanted = [name.strip() for name in names if name.strip()]
+    if len(wanted) > MAX_COLUMNS:
+        raise FilterError(f"{len(wanted)} columns are too many", f"at most {MAX_COLUMNS}", parameter="columns")
+    return [column(name) for name in dict.fromkeys(wanted)]
+
+
+def column(name: str) -> Column:
+    """Raises FilterError."""
+    if name in KNOWN:
+        return KNOWN[name]
+    path = SHORT.get(name, name)
+    if path in config_fields():
+        return Column(name, path, "number" if config_fields()[path][0] == "number" else "text", path)
+    if path.startswith("result.") and path.removeprefix("result.") in RESULTS:
+        return Column(name, path, "number", path)
+    allowed = ", ".join((*KNOWN, *config_fields(), *(f"result.{result}" for result in RESULTS)))
+    raise FilterError(f"there is no column {name[:80]!r}", allowed, parameter="columns")
+
+
+def value(run: Mapping[str, Any], name: str) -> Any:
+    """What a RunAnswer has in this column; None where it has nothing."""
+    if name == "duration":
+        return None if run["started_at"] is None else (run["finished_at"] or time.time()) - run["started_at"]
+    path = _AT.get(name) or SHORT.get(name, name)
+    if path not in config_fields() and not path.startswith("result."):
+        return run.get(path)
+    at: Any = run["result"] if path.startswith("result.") else run["config"]
+    for key in path.removeprefix("result.").split("."):
+        if isinstance(at, Mapping):
+            at = at.get(key)
+        else:
+            at = at[int(key)] if isinstance(at, Sequence) and key.isdigit() and int(key) < len(at) else None
+    return at

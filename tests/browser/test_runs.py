@@ -1,0 +1,166 @@
+"""The list of runs in a real Chromium: sorted, filtered, completed, edited, chosen, hidden, brought back, and kept current."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from tests.server.http_service import BEARER, BODY, TOKEN, running
+from tests.server.recording import Recording, claim
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def address(sqlite_url: str, tmp_path: Path) -> Iterator[str]:
+    with running(sqlite_url, tmp_path) as (address, _):
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(120_000)
+    page, trouble = context.new_page(), []
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(f"{address}/?token={TOKEN}")
+    yield page
+    context.close()
+    assert trouble == []
+
+
+def submit(address: str, **changes: Any) -> int:
+    return int(httpx.post(f"{address}/api/runs", json=BODY | changes, headers=BEARER).raise_for_status().json()["id"])
+
+
+def order(page: Any, *runs: int) -> None:
+    """Wait until the list shows these runs, in this order."""
+    first, *others = (f"tr[data-run='{run}']" for run in runs)
+    page.wait_for_selector(" + ".join([f"{first}:first-child", *others]) + ":last-child")
+
+
+def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any, address: str) -> None:
+    for seed, lr in ((2, 0.1), (0, 0.001), (1, 0.01)):
+        submit(address, name=f"seed {seed}", train={"seed": seed}, optimizer={"lr": lr}, tags=["a tag"] if seed else [])
+    page.reload()
+    page.evaluate("window.stayed = true")
+    page.click("th[data-column=lr] a")
+    order(page, 2, 3, 1)
+    assert page.get_attribute("th[data-column=lr]", "aria-sort") == "ascending"
+    page.click("th[data-column=lr] a")
+    order(page, 1, 3, 2)
+    assert "sort=-lr" in page.url
+    page.focus("#q")
+    page.keyboard.type("ta")
+    page.click("[role=option] >> text=/^tag$/")
+    page.click("[role=option] >> text=a tag")
+    assert page.input_value("#q") == 'tag="a tag" '
+    page.keyboard.press("Enter")
+    order(page, 1, 3)
+    page.keyboard.type("seed>")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-filter-error] [role=alert]")  # beside the box
+    assert page.input_value("#q") == 'tag="a tag" seed>'
+    order(page, 1, 3)
+    page.keyboard.type("1")
+    page.keyboard.press("Enter")
+    order(page, 1)
+    assert page.locator("[data-filter-error] [role=alert]").count() == 0
+    page.go_back()
+    order(page, 1, 3)
+    assert page.evaluate("window.stayed"), "all of this happened in place"
+    page.click("summary:has-text('Columns')")
+    page.check(".chooser [value=seed]")
+    page.fill("#any-column", "model.reparameterization.b")
+    page.click("text=Show these columns")
+    page.wait_for_selector("th[data-column='model.reparameterization.b']")
+    order(page, 1, 3)
+    page.click("summary:has-text('Save view')")
+    page.fill("#view-name", "two of them")
+    page.click(".chooser >> text=Save")
+    page.wait_for_selector("[data-views] >> text=two of them")
+    page.goto(address)
+    page.wait_for_selector("th[data-column=seed]")  # remembered in this browser
+    order(page, 3, 2, 1)
+    page.click("[data-views] >> text=two of them")
+    order(page, 1, 3)
+
+
+def test_chosen_runs_are_hidden_deleted_and_brought_back_and_a_name_is_edited_in_place(page: Any, address: str) -> None:
+    for seed in range(4):
+        submit(address, name=f"seed {seed}", train={"seed": seed})
+    httpx.post(f"{address}/api/bulk/cancel", json={"runs": [1, 2]}, headers=BEARER).raise_for_status()
+    page.reload()
+    page.check("tr[data-run='4'] input[type=checkbox]")
+    page.click("[data-do=compare]")
+    page.wait_for_selector(".toast >> text=second run")
+    page.click("tr[data-run='1'] input[type=checkbox]", modifiers=["Shift"])
+    assert page.inner_text("[data-count]") == "4 chosen"
+    page.click("[data-do=delete]")
+    page.wait_for_selector(".toast >> text=2 runs moved to the trash")
+    page.wait_for_selector(".toast.critical >> text=run 3 is queued")
+    order(page, 4, 3)
+    assert page.inner_text("[data-count]") == "2 chosen", "what was refused stays chosen"
+    page.click(".toast button >> text=Undo")
+    order(page, 4, 3, 2, 1)
+    page.click("[data-do=hide]")
+    order(page, 2, 1)
+    page.click(".toast:has-text('hidden') button")
+    order(page, 4, 3, 2, 1)
+
+    page.focus("tr[data-run='2'] td.name a")
+    page.keyboard.press("e")
+    assert page.evaluate("document.activeElement.value") == "seed 1"
+    page.keyboard.type("<b>renamed</b>")
+    page.fill("tr[data-run='2'] [name=tags]", "x, y")
+    page.fill("tr[data-run='2'] [name=notes]", "a note")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr[data-run='2'] .chip:text-is('y')")
+    assert page.inner_text("tr[data-run='2'] .title a") == "<b>renamed</b>"
+    shown = httpx.get(f"{address}/api/runs/2", headers=BEARER).json()
+    assert (shown["name"], shown["tags"], shown["notes"]) == ("<b>renamed</b>", ["x", "y"], "a note")
+    page.goto(f"{address}/?compare=2")
+    page.wait_for_selector("[data-looking-for] >> text=Run 2 is chosen")
+    page.check("tr[data-run='1'] input[type=checkbox]")
+    page.click("[data-do=compare]")
+    page.wait_for_url(re.compile(r"/compare\?runs=2,1"))
+
+
+def test_rows_come_by_themselves_change_colour_and_stay_under_the_pointer(page: Any, address: str, sqlite_url: str) -> None:
+    page.wait_for_selector("text=No runs yet")
+    submit(address, name="first")
+    order(page, 1)
+    assert page.title().startswith("1 queued")
+    database = Database(sqlite_url)
+    taken = claim(database)
+    Recording(database, taken, weird=False).write(60)
+    page.wait_for_selector("tr[data-run='1'] .status[data-status=running]")
+    page.wait_for_selector("tr[data-run='1'] [data-spark] polyline")
+    page.hover("tr[data-run='1'] td.name")
+    submit(address, name="second")
+    page.wait_for_selector("[data-news]:not([hidden])")
+    order(page, 1)
+    with database.write() as session:
+        lifecycle.finish(session, taken.run_id, taken.attempt, "diverged", "", {"train_loss": float("nan")}, {"step": 60})
+    database.close()
+    badge = page.locator("tr[data-run='1'] .status[data-status=diverged]")
+    badge.wait_for()  # what stays where it is goes on changing
+    assert "diverged" in badge.inner_text()
+    page.mouse.move(2, 2)
+    order(page, 2, 1)
+
+    page.context.set_offline(True)
+    page.wait_for_selector("[data-offline]:not([hidden])")
+    page.check("tr[data-run='1'] input[type=checkbox]")
+    page.click("[data-do=hide]")
+    page.wait_for_selector(".toast.critical >> text=the server cannot be reached")
+    assert "Failed to fetch" not in page.inner_text("body")
+    page.context.set_offline(False)
+    page.wait_for_selector("[data-offline][hidden]", state="attached")

@@ -1,0 +1,136 @@
+"""The list of runs: hidden runs, many runs at once, saved views of each user, fields to complete a filter with, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.database.connection import Database
+from tests.server.http_service import BODY, application, client_of, error_of
+from tests.server.recording import Recording, claim
+
+
+@pytest.fixture
+def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    """Runs 1 (recorded, running), 2 and 3 (queued)."""
+    with client_of(application(database.url, tmp_path)) as client:
+        for seed in (0, 1, 2):
+            client.post("/api/runs", json=BODY | {"name": f"seed {seed}", "tags": ["a", "b"][:seed], "train": {"seed": seed}})
+        Recording(database, claim(database), weird=False).write(100)
+        yield client
+
+
+def shown(client: httpx.Client, query: str = "") -> list[int]:
+    return [run["id"] for run in client.get(f"/api/runs?{query}").raise_for_status().json()["runs"]]
+
+
+def test_lists_leave_hidden_runs_out_until_they_are_asked_for(client: httpx.Client) -> None:
+    assert client.patch("/api/runs/2", json={"hidden": True}).json()["hidden"] is True
+    assert shown(client) == [3, 1]
+    assert shown(client, "hidden=true") == [3, 2, 1]
+    assert shown(client, "q=hidden=true") == [2]
+    assert shown(client, "q=hidden=false OR seed=1") == [3, 2, 1], "a filter that speaks of them decides"
+    assert "seed 1" not in client.get("/").text
+    assert len(client.get("/api/compare?runs=2,3").json()["runs"]) == 2, "comparisons count every run"
+    assert client.patch("/api/runs/2", json={"hidden": None}).json()["hidden"] is False
+    assert shown(client) == [3, 2, 1]
+
+
+def test_many_runs_at_once_each_judged_by_itself(client: httpx.Client) -> None:
+    def bulk(action: str, *runs: int) -> dict[str, object]:
+        answer: dict[str, object] = client.post(f"/api/bulk/{action}", json={"runs": runs}).raise_for_status().json()
+        return answer
+
+    assert bulk("hide", 3, 1, 99) == {"done": [1, 3], "made": {}, "refused": [{"run": 99, "message": "there is no run 99"}]}
+    assert shown(client) == [2]
+    assert bulk("show", 1, 3)["done"] == [1, 3]
+    made = bulk("clone", 2, 98)
+    assert made["made"] == {"2": 4}
+    assert client.get("/api/runs/4").json()["config"]["train"]["seed"] == 1
+    assert bulk("cancel", 2, 3, 4)["done"] == [2, 3, 4]
+    again = bulk("cancel", 2)
+    assert again["done"] == []
+    refused = bulk("delete", 1, 2, 3)
+    assert refused["done"] == [2, 3], "a running run is not deleted, the others are"
+    assert "run 1 is running" in str(refused["refused"])
+    assert shown(client) == [4, 1]
+    assert bulk("restore", 2, 3)["done"] == [2, 3]
+    assert shown(client) == [4, 3, 2, 1]
+    error_of(client.post("/api/bulk/burn", json={"runs": [1]}), 422)
+    error_of(client.post("/api/bulk/hide", json={"runs": []}), 422)
+
+
+def test_a_token_that_may_not_delete_may_not_delete_many(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    secret = client.post("/api/tokens", json={"name": "ci", "scope": "submit"}).json()["secret"]
+    with client_of(application(database.url, tmp_path), token=secret) as other:
+        error_of(other.post("/api/bulk/delete", json={"runs": [2]}), 403)
+        answer = other.post("/api/bulk/hide", json={"runs": [2]}).json()
+        assert "somebody else" in answer["refused"][0]["message"]
+
+
+def test_views_are_each_user_s_own(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+    query = "q=status%3Dqueued&sort=-seed&columns=seed,host"
+    made = client.post("/api/views", json={"name": "waiting", "query": query})
+    assert made.status_code == 201
+    again = client.post("/api/views", json={"name": "waiting", "query": "sort=lr"}).json()
+    assert (again["id"], again["query"]) == (made.json()["id"], "sort=lr")
+    assert [v["name"] for v in client.get("/api/views").json()["views"]] == ["waiting"]
+    assert "waiting" in client.get("/").text
+    for query, word in (("q=nope%3D1", "nope"), ("columns=nope", "nope"), ("cursor=x", "cursor"), ("limit=many", "limit")):
+        assert word in error_of(client.post("/api/views", json={"name": "x", "query": query}), 422)["message"]
+    secret = client.post("/api/tokens", json={"name": "ci", "scope": "submit"}).json()["secret"]
+    with client_of(application(database.url, tmp_path), token=secret) as other:
+        assert other.get("/api/views").json() == {"views": []}
+        error_of(other.delete(f"/api/views/{again['id']}"), 404)
+    assert client.delete(f"/api/views/{again['id']}").status_code == 204
+    assert client.get("/api/views").json() == {"views": []}
+
+
+def test_a_filter_is_completed_with_fields_and_with_what_the_runs_have(client: httpx.Client) -> None:
+    fields = {field["name"]: field for field in client.get("/api/fields").json()["fields"]}
+    assert "diverged" in fields["status"]["values"]
+    assert fields["tag"]["values"] == ["a", "b"]
+    assert fields["task"]["values"] == ["polynomial_memory"]
+    assert fields["hidden"]["values"] == ["true", "false"]
+    assert fields["lr"]["kind"] == "number"
+    for name, field in fields.items():
+        if field["kind"] == "text" and field["values"]:
+            assert client.get("/api/runs", params={"q": f'{name}="{field["values"][0]}"'}).status_code == 200, name
+
+
+def test_curves_of_many_runs_are_one_request(client: httpx.Client) -> None:
+    sparks = client.get("/api/sparks?runs=1,2,3").json()["sparks"]
+    assert list(sparks) == ["1"], "runs that recorded nothing are left out"
+    assert 25 <= len(sparks["1"]["last"]) <= 48
+    assert sparks["1"]["lost"] is None
+    error_of(client.get("/api/sparks?runs=1,x"), 422)
+
+
+@pytest.mark.parametrize("order", ["seed", "-seed", "bytes_stored", "-created", "host"])
+def test_the_page_sorts_by_its_column_heads_and_shows_any_field(client: httpx.Client, order: str) -> None:
+    page = client.get(
+        "/", params={"sort": order, "columns": "seed,bytes_stored,largest_ratio,created,host,model.reparameterization.b"}
+    )
+    assert page.status_code == 200
+    state = "descending" if order.startswith("-") else "ascending"
+    assert page.text.count("aria-sort=") == 1
+    assert f'aria-sort="{state}"' in page.text
+    assert "model.reparameterization.b" in page.text
+    if "seed" in order:
+        ids = [1, 2, 3] if order == "seed" else [3, 2, 1]
+        at = [page.text.index(f'data-run="{run}"') for run in ids]
+        assert at == sorted(at)
+
+
+def test_the_columns_are_remembered_and_a_wrong_one_is_an_error_on_the_page(client: httpx.Client) -> None:
+    client.get("/", params={"columns": ["seed", "notes,tags"], "remember": "true"})
+    text = client.get("/").text
+    assert 'data-column="notes"' in text
+    assert 'data-column="lr"' not in text
+    refused = client.get("/", params={"columns": "nope", "q": "lr>0"})
+    assert refused.status_code == 422
+    assert "there is no column" in refused.text
+    assert 'value="lr&gt;0"' in refused.text, "what was asked for is kept"
