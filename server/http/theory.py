@@ -1,44 +1,100 @@
-"""The theory page's figures: every map, its gradient scale, and that over the weight by distance to the boundary."""
+"""The theory page's figures: every map with its slopes, by weight and by distance, and what eigenvalues can remember."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from stablessm_core.theory import curves, gentlest_maps
+from stablessm_core.forms import Form
+from stablessm_core.maps import formulas
+from stablessm_core.stability import relative_slope
+from stablessm_core.theory import Array, curves, nearest_memory, polynomial_memory
 from web.binding import bind
 from web.figures import spec
 from web.palette import COLORS, MAP_DASHES
 
 POINTS = 201
-NEAR_BOUNDARY = {"discrete": 0.99, "continuous": -0.01}
+MEMORY_STEPS = np.unique(np.geomspace(1, 10_000, 300).round()) - 1
+SINGLE = (0.5, 0.9, 0.99, 0.999)  # eigenvalues whose memory is shown alone
+Lines = Mapping[str, tuple[Array, Array]]
 
 
-@cache
-def theory_figures() -> dict[str, dict[str, Any]]:
-    """{"discrete" | "continuous": {chart: bound figure}}."""
-    return {time: _figures(time) for time in ("discrete", "continuous")}
+@dataclass(frozen=True)
+class Weights:
+    """Of a layer of a stored run: the form of its eigenvalues, and what was recorded of its weights at a step."""
+
+    label: str
+    form: Form
+    recorded: Mapping[str, Array]
+    first: Mapping[str, Array]  # the same at its first step
 
 
-def stable_maps(time: str) -> list[dict[str, Any]]:
-    """Maps of this time that keep eigenvalues stable, with gradient scale / |w| near the boundary, the gentlest first."""
-    return [{"name": name, "gradient_over_weight": ratio} for name, ratio in gentlest_maps(time, NEAR_BOUNDARY[time])]
-
-
-def _figures(time: str) -> dict[str, Any]:
-    found = curves(time, points=POINTS, largest_weight=6.0, largest_distance=0.5)
+def theory_figures(time: str, a: float, b: float, weights: Weights | None = None) -> dict[str, Any]:
+    """{chart: bound figure} of the maps in this time, a and b those of best; `weights` as points where a chart has a place."""
+    lines = _curves(time, a, b)
+    points = _points(weights) if weights is not None and weights.form.time == time else {}
     items = [
-        {"key": name, "label": name, "color": f"map-{name}", "dash": MAP_DASHES.get(name, "solid"), "column": 0} for name in found
+        {"key": name, "label": name, "color": f"map-{name}", "dash": MAP_DASHES.get(name, "solid"), "column": 0}
+        for name in lines["theory_map"]
     ]
-    charts = {
+    figures = {chart: _bound(chart, of, items, points.get(chart)) for chart, of in lines.items()}
+    return figures | {"theory_memory": _memory(weights)}
+
+
+@lru_cache(maxsize=64)
+def _curves(time: str, a: float, b: float) -> dict[str, Lines]:
+    found = curves(time, a=a, b=b, points=POINTS, largest_weight=6.0, largest_distance=0.5)
+    return {
         "theory_map": {name: (of.w, of.eigenvalue) for name, of in found.items()},
+        "theory_relative_slope": {name: (of.distance, of.relative_slope) for name, of in found.items()},
         "theory_gradient_scale": {name: (of.w, of.gradient_scale) for name, of in found.items()},
         "theory_gradient_over_weight": {name: (of.distance, of.gradient_over_weight) for name, of in found.items()},
     }
-    return {chart: bind(spec(chart), _data(of), items=items, colors=COLORS) for chart, of in charts.items()}
 
 
-def _data(lines: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    return {f"theory/{name}": {"step": x, "value": y[:, None]} for name, (x, y) in lines.items()}
+def _points(weights: Weights) -> dict[str, tuple[Array, Array]]:
+    form, w = weights.form, np.asarray(weights.recorded["weight"], np.float64)
+    map_ = formulas(form.map, form.time, np, a=form.a, b=form.b)
+    with np.errstate(all="ignore"):
+        eigenvalue, scale = map_.f(w), map_.gradient_scale(w)
+        distance = 1 - np.abs(eigenvalue) if form.time == "discrete" else -eigenvalue
+        return {
+            "theory_map": (w, eigenvalue),
+            "theory_gradient_scale": (w, scale),
+            "theory_gradient_over_weight": (distance, scale / np.abs(w)),
+            "theory_relative_slope": (distance, relative_slope(form, weights.recorded)),
+        }
+
+
+def _memory(weights: Weights | None) -> dict[str, Any]:
+    wanted = polynomial_memory(MEMORY_STEPS)
+    lines: dict[str, tuple[str, str, Any]] = {"wanted": ("polynomial, (t + 1)^-1.1", "ink", wanted)}
+    for number, lambda_ in enumerate(SINGLE):
+        lines[f"single-{number}"] = (f"one eigenvalue {lambda_:g}", f"line-{number}", lambda_**MEMORY_STEPS)
+    if weights is not None:
+        for when, recorded, color in (("first", weights.first, "line-7"), ("shown", weights.recorded, "accent")):
+            eigenvalue = weights.form.derive("eigenvalue", {k: np.asarray(v, np.float64) for k, v in recorded.items()})
+            label = f"best of {weights.label}" + (", at its first step" if when == "first" else "")
+            finite = eigenvalue[np.isfinite(eigenvalue)]
+            lines[when] = (label, color, np.abs(nearest_memory(finite, wanted, MEMORY_STEPS)))
+    items = [
+        {"key": key, "label": label, "color": color, "dash": "dash" if key == "wanted" else "solid", "column": 0}
+        for key, (label, color, _) in lines.items()
+    ]
+    data = {f"theory/{key}": {"step": MEMORY_STEPS + 1, "value": y[:, None]} for key, (_, _, y) in lines.items()}
+    return _without_empty(bind(spec("theory_memory"), data, items=items, colors=COLORS))
+
+
+def _bound(chart: str, lines: Lines, items: list[dict[str, Any]], points: tuple[Array, Array] | None) -> dict[str, Any]:
+    data = {f"theory/{name}": {"step": x, "value": y[:, None]} for name, (x, y) in lines.items()}
+    if points is not None:
+        data["theory/weights"] = {"step": points[0], "value": points[1][:, None]}
+    return _without_empty(bind(spec(chart), data, items=items, colors=COLORS))
+
+
+def _without_empty(figure: dict[str, Any]) -> dict[str, Any]:
+    return figure | {"data": [trace for trace in figure["data"] if trace["x"]]}

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from stablessm_core.maps import MAPS
-from stablessm_core.theory import curves, gradient_over_weight, memory_function
+from stablessm_core.theory import (
+    curves,
+    gradient_over_weight,
+    memory_function,
+    nearest_memory,
+    polynomial_memory,
+    relative_slope_at,
+)
 
 
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
@@ -58,3 +65,31 @@ def test_discrete_best_has_no_finite_ratio_on_the_lower_boundary() -> None:
     for b in (0.75, 2.0):
         at_zero, near = (float(gradient_over_weight("best", "discrete", 1 - 1 / (w * w + b), b=b)) for w in (0.0, 1e-3))
         assert at_zero == pytest.approx(near, rel=1e-4)
+
+
+def test_the_relative_slope_near_the_boundary_is_the_limit_that_was_derived() -> None:
+    d = 1e-3
+    limits = {"direct": 1 / d, "relu": (1 - d) / d, "tanh": 2 - d, "exp": -(1 - d) * math.log1p(-d) / d, "softplus": 1 - d,
+              "best": 2 * math.sqrt(d - d * d / 2), "heavytail": (1 - d) * math.log1p(-d) ** 2 / d}  # fmt: skip
+    for name, limit in limits.items():
+        assert float(relative_slope_at(name, "discrete", 1 - d)) == pytest.approx(limit, rel=1e-6), name
+    continuous = {
+        "direct": 1 / d,
+        "exp": 1.0,
+        "softplus": -math.expm1(-d) / d,
+        "heavytail": d,
+        "best": 2 * math.sqrt(d - d * d / 2),
+    }
+    for name, limit in continuous.items():
+        assert float(relative_slope_at(name, "continuous", -d)) == pytest.approx(limit, rel=1e-5), name
+
+
+def test_eigenvalues_near_the_boundary_follow_a_polynomial_memory_that_others_cannot() -> None:
+    t = np.unique(np.geomspace(1, 10_000, 300).round()) - 1
+    wanted = polynomial_memory(t)
+    short, long = (nearest_memory(1 - np.geomspace(*ends, 32), wanted, t) for ends in ((0.5, 0.01), (0.5, 1e-4)))
+    assert np.abs(long / wanted - 1).max() < 0.2
+    assert np.abs(short / wanted - 1)[t < 100].max() < 0.5
+    assert abs(short[-1] / wanted[-1]) < 1e-3, "nothing is left after 10,000 steps"
+    alternating = nearest_memory([-0.9, 2.0], (-0.9) ** np.arange(5.0), np.arange(5))
+    np.testing.assert_allclose(alternating, (-0.9) ** np.arange(5.0), rtol=1e-4)

@@ -10,5 +10,5 @@ CHART = Chart(
     title="Gradient scale over weight",
     meaning="G_f / |w| against the distance of the eigenvalue to the boundary: flat is stable.",
     scope="theory",
-    build=lambda: theory_curves("distance to the boundary", "G_f / |w|", [-4, 9], x_type="log", y_type="log"),
+    build=lambda: theory_curves("distance to the boundary", "G_f / |w|", [-4, 9], x_type="log", y_type="log", points=True),
 )

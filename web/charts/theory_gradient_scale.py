@@ -10,5 +10,5 @@ CHART = Chart(
     title="Gradient scale G_f",
     meaning="Bound of |dL/dw| up to a constant (theorem 3.6).",
     scope="theory",
-    build=lambda: theory_curves("w", "G_f(w)", [-3, 4], y_type="log"),
+    build=lambda: theory_curves("w", "G_f(w)", [-3, 4], y_type="log", points=True),
 )

@@ -10,5 +10,5 @@ CHART = Chart(
     title="Map",
     meaning="Eigenvalue f(w) of the trainable weight w.",
     scope="theory",
-    build=lambda: theory_curves("w", "f(w)", [-3, 3]),
+    build=lambda: theory_curves("w", "f(w)", [-3, 3], points=True),
 )

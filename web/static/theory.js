@@ -1,22 +1,109 @@
-// The theory page: draws the figures that came with it, in the page's colours.
+// The theory page: draws the figures that came with it, and asks for others as the sliders move.
 
-import { get } from "./api.js";
+import { describe, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { find, findAll, given } from "./dom.js";
 import { colors } from "./theme.js";
 import { decode } from "./typed.js";
 
+/**
+ * @typedef {object} Theory
+ * @property {string} time
+ * @property {number | null} run
+ * @property {string | null} label
+ * @property {string | null} map
+ * @property {number | null} step
+ * @property {Record<string, Figure>} figures
+ */
+
+const WAIT_MS = 80; // of a slider that moves, only every so often a position is asked for
+const form = find("[data-theory]", HTMLFormElement);
+const refused = find("[data-refused]", HTMLElement);
+const shown = find("[data-shown]", HTMLElement);
 /** @type {{figures: Record<string, ChartEntry>}} */
 const { figures } = await get("/api/figures");
-for (const element of findAll("[data-chart]", HTMLElement)) {
-  const [time, chart] = [given(element, "time"), given(element, "chart")];
-  /** @type {Figure} */
-  const bound = JSON.parse(find(`[data-figure-of="${time} ${chart}"]`, HTMLScriptElement).text);
-  new Chart(element, figures[chart], () => ({ ...bound, data: bound.data.map(recolored) })).refresh();
+/** @type {Record<string, Figure>} */
+let bound = Object.fromEntries(
+  findAll("[data-figure-of]", HTMLScriptElement).map((script) => [given(script, "figureOf"), JSON.parse(script.text)]),
+);
+/** @type {Set<string>} */
+const hidden = new Set(); // maps that were switched off
+const charts = findAll("[data-chart]", HTMLElement).map((element) => {
+  const name = given(element, "chart");
+  const traces = () => bound[name].data.filter((trace) => !hidden.has(trace.name ?? "")).map(recolored);
+  return new Chart(element, figures[name], () => ({ ...bound[name], data: traces() }));
+});
+charts.forEach((chart) => chart.refresh());
+for (const button of findAll("[data-toggle]", HTMLButtonElement)) {
+  button.addEventListener("click", () => {
+    const map = given(button, "toggle");
+    if (!hidden.delete(map)) hidden.add(map);
+    button.setAttribute("aria-pressed", String(!hidden.has(map)));
+    charts.forEach((chart) => chart.refresh());
+  });
+}
+
+/** @type {AbortController | null} */
+let asking = null;
+/** @type {number | undefined} */
+let timer;
+
+/** @param {string} name */
+const field = (name) => /** @type {HTMLInputElement | HTMLSelectElement} */ (form.elements.namedItem(name));
+
+for (const slider of findAll("[data-exponent]", HTMLInputElement, form)) {
+  const number = field(given(slider, "exponent"));
+  const follow = () => (slider.value = String(Math.log10(Number(number.value)) || 0));
+  slider.hidden = false;
+  follow();
+  number.addEventListener("input", follow);
+  slider.addEventListener("input", () => {
+    number.value = String(Number((10 ** Number(slider.value)).toPrecision(3)));
+  });
+}
+form.addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(show, WAIT_MS);
+});
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  show();
+});
+
+async function show() {
+  asking?.abort();
+  asking = new AbortController();
+  const asked = [...new FormData(form)].filter(([, value]) => value !== "").map(([key, value]) => [key, String(value)]);
+  const query = String(new URLSearchParams(asked));
+  try {
+    /** @type {Theory} */
+    const answer = await get(`/api/theory?${query}`, { signal: asking.signal });
+    bound = answer.figures;
+    refused.hidden = true;
+    sayRun(answer);
+    charts.forEach((chart) => chart.refresh());
+    history.replaceState(null, "", `/theory?${query}`);
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") return;
+    refused.textContent = describe(error);
+    refused.hidden = false;
+  }
+}
+
+/** @param {Theory} answer */
+function sayRun({ run, label, map, step, time }) {
+  shown.hidden = run === null;
+  if (run === null) return;
+  const link = document.createElement("a");
+  link.href = `/runs/${run}`;
+  link.textContent = label;
+  shown.replaceChildren("Circles: the weights of ", link, ` (${map}, ${time} time) at step ${step}.`);
 }
 
 /** @param {Trace} trace */
 function recolored(trace) {
   const [x, y] = [trace.x, trace.y].map((values) => (values?.bdata === undefined ? values : decode(values)));
-  return { ...trace, x, y, line: { ...trace.line, color: colors()[trace.meta.color ?? ""] ?? colors().muted } };
+  const color = colors()[trace.meta.color ?? ""] ?? colors().muted;
+  const marker = trace.marker && { ...trace.marker, color };
+  return { ...trace, x, y, line: { ...trace.line, color }, ...(marker && { marker }) };
 }
