@@ -11,7 +11,8 @@ with Client() as client:                       # finds a server that `stablessm 
 
 from __future__ import annotations
 
-from stablessm_core.client import archives, frames, live, numbers, past, service
+from stablessm_core.client import archives, drawing, frames, live, numbers, past, service
+from stablessm_core.client import lists as _lists
 from stablessm_core.client import runs as _runs  # in the class these names are methods
 from stablessm_core.client import sweeps as _sweeps
 from stablessm_core.client import trash as _trash
@@ -33,13 +34,24 @@ class Client(Connection):
 
     submit = _runs.submit
     run = _runs.run
+    verdict = _runs.verdict
     runs = _runs.runs
     update = _runs.update
     cancel = _runs.cancel
     resume = _runs.resume
     clone = _runs.clone
+    fork = _runs.fork
+    forks = _runs.forks
+    siblings = _runs.siblings
     compare = _runs.compare
+    compare_curves = _runs.compare_curves
     alerts = _runs.alerts
+    bulk = _lists.bulk
+    fields = _lists.fields
+    sparks = _lists.sparks
+    views = _lists.views
+    save_view = _lists.save_view
+    delete_view = _lists.delete_view
     log = past.log
     history = past.history
     checkpoints = past.checkpoints
@@ -58,15 +70,20 @@ class Client(Connection):
     sweeps = _sweeps.sweeps
     update_sweep = _sweeps.update_sweep
     cancel_sweep = _sweeps.cancel_sweep
+    sweep_grid = _sweeps.sweep_grid
+    download_sweep_grid = _sweeps.download_sweep_grid
     sweep_table = _sweeps.sweep_table
     download_sweep_table = _sweeps.download_sweep_table
 
     catalogue = numbers.catalogue
     series = numbers.series
+    steps = numbers.steps
     arrow = numbers.arrow
     download = numbers.download
+    overview = numbers.overview
     figures = numbers.figures
     figure = numbers.figure
+    figure_file = drawing.figure_file
     watch = live.watch
 
     runs_frame = frames.runs_frame
@@ -90,6 +107,7 @@ class Client(Connection):
     webhooks = service.webhooks
     enable_webhook = service.enable_webhook
     delete_webhook = service.delete_webhook
+    theory = service.theory
     health = service.health
     ready = service.ready
     metrics = service.metrics

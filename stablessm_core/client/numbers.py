@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -51,6 +52,17 @@ def series(
     return Series(answer["name"], answer["unit"], step, **parts)
 
 
+def steps(
+    self: Connection, run_id: int, step: int, to_step: int | None = None, *, layer: int = 0,
+    eigenvalues: Sequence[int] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What the steps of some eigenvalues consisted of, those that moved most where none are chosen: lists of a number per
+    eigenvalue and step, by name (relative_step, slope, weight_step, gradient, lr, normalisation, ...)."""
+    params = {"step": step, "to_step": to_step, "layer": layer, "eigenvalues": _joined(eigenvalues)}
+    found: dict[str, Any] = self.get(f"/api/runs/{run_id}/steps", **params)
+    return found
+
+
 def arrow(
     self: Connection, run_id: int, name: str, *, from_step: int | None = None, to_step: int | None = None,
     max_points: int = ALL_POINTS, eigenvalues: Sequence[int] | None = None,
@@ -63,7 +75,30 @@ def arrow(
 
 def download(self: Connection, run_id: int, name: str, format: str) -> bytes:
     """One series, all its points, as a file: csv, arrow or json."""
-    return self.request("GET", _path(run_id, name), params={"format": format, "max_points": ALL_POINTS}).content
+    return self.request("GET", _path(run_id, name), params={"format": format, "download": True}).content
+
+
+def overview(
+    self: Connection, run_id: int, *, part: str = "scalars", layer: int = 0, points: int = 1000, from_step: int | None = None,
+    to_step: int | None = None, eigenvalues: Sequence[int] | None = None, top: int = 8,
+) -> dict[str, Any]:  # fmt: skip
+    """What the run's page shows of a stretch, in one request: its head, and in `series` by name the numpy arrays of each.
+
+    part: "scalars", or "layer" for the series of one layer. Which arrays there are says docs/api.md.
+    """
+    params = given(
+        part=part, layer=layer, points=points, from_step=from_step, to_step=to_step, eigenvalues=_joined(eigenvalues), top=top
+    )
+    body = self.request("GET", f"/api/runs/{run_id}/overview", params=params).content
+    start = 4 + int.from_bytes(body[:4], "little")
+    head: dict[str, Any] = json.loads(body[4:start])
+    for one in head["series"].values():
+        arrays = {name: np.frombuffer(body, f"<{d}", n, start + at) for name, (d, at, n) in one.pop("arrays").items()}
+        rows = len(arrays["step"])
+        shapes: dict[str, tuple[int, ...]] = {"lines": (-1, rows), "heat": (-1, rows)} if rows else {}
+        shapes["value"] = (rows, one["width"]) if one["width"] > 1 else (rows,)
+        one |= {name: values.reshape(shapes.get(name, values.shape)) for name, values in arrays.items()}
+    return head
 
 
 def figures(self: Connection) -> dict[str, Any]:

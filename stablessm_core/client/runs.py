@@ -25,16 +25,22 @@ def run(self: Connection, run_id: int) -> dict[str, Any]:
     return found
 
 
+def verdict(self: Connection, run_id: int) -> dict[str, Any]:
+    """What became of the run: `cause`, `summary`, `events`, `evidence`, `try`; so far, while it trains."""
+    found: dict[str, Any] = self.get(f"/api/runs/{run_id}/verdict")
+    return found
+
+
 def runs(
     self: Connection, q: str | None = None, *, status: str | None = None, tag: str | None = None, sort: str | None = None,
-    limit: int | None = None,
+    limit: int | None = None, hidden: bool | None = None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Runs that match the filter, all pages of them, at most `limit`."""
-    return self.pages("/api/runs", "runs", limit, q=q, status=status, tag=tag, sort=sort)
+    """Runs that match the filter, all pages of them, at most `limit`; with `hidden` also those that lists leave out."""
+    return self.pages("/api/runs", "runs", limit, q=q, status=status, tag=tag, sort=sort, hidden=hidden)
 
 
 def update(self: Connection, run_id: int, **changes: Any) -> dict[str, Any]:
-    """Change name, tags or notes; of a queued run also queue, priority and gpu."""
+    """Change name, tags, notes or hidden; of a queued run also queue, priority and gpu."""
     changed: dict[str, Any] = self.send("PATCH", f"/api/runs/{run_id}", changes)
     return changed
 
@@ -46,7 +52,7 @@ def cancel(self: Connection, run_id: int) -> dict[str, Any]:
 
 
 def resume(self: Connection, run_id: int) -> dict[str, Any]:
-    """A failed, diverged or cancelled run continues after its last checkpoint."""
+    """A failed, diverged or cancelled run continues after its last checkpoint. One that diverged repeats itself: see `fork`."""
     changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/resume")
     return changed
 
@@ -57,6 +63,30 @@ def clone(self: Connection, run_id: int, settings: Mapping[str, Any] | None = No
     return made
 
 
+def fork(
+    self: Connection, run_id: int, changes: Mapping[str, Any] | None = None, *, from_step: int | None = None, **place: Any
+) -> dict[str, Any]:
+    """Go on from a checkpoint of the run with values changed at dotted paths, to see whether it still dies.
+
+    Without `from_step` from the last good one; without changes a replay, bit for bit. `place`: queue, priority, gpu.
+    """
+    body = {"changes": dict(changes or {}), **given(from_step=from_step), **place}
+    made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/fork", body)
+    return made
+
+
+def forks(self: Connection, run_id: int) -> list[dict[str, Any]]:
+    """The forks of the run, newest first, each with its `outcome`: lives, dies or open."""
+    found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/forks")["forks"]
+    return found
+
+
+def siblings(self: Connection, run_id: int) -> list[dict[str, Any]]:
+    """Runs with the same task, model shape and steps, those that survived first, with what `differs`."""
+    found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/siblings")["siblings"]
+    return found
+
+
 def compare(
     self: Connection,
     runs: Sequence[int] | None = None,
@@ -64,11 +94,28 @@ def compare(
     sweep: int | None = None,
     q: str | None = None,
     group_by: str | None = None,
+    against: str | None = None,
 ) -> dict[str, Any]:
-    """Differences, curves and ranges of several runs."""
+    """Differences, curves and ranges of several runs; groups with finite / total and stable / total, ranked, and the differences
+    of each to the group `against` (the best one without it), pair by pair."""
     named = ",".join(map(str, runs)) if runs is not None else None
-    compared: dict[str, Any] = self.get("/api/compare", runs=named, sweep=sweep, q=q, group_by=group_by)
+    compared: dict[str, Any] = self.get("/api/compare", runs=named, sweep=sweep, q=q, group_by=group_by, against=against)
     return compared
+
+
+def compare_curves(
+    self: Connection,
+    series: str = "train/loss",
+    runs: Sequence[int] | None = None,
+    *,
+    sweep: int | None = None,
+    q: str | None = None,
+    points: int | None = None,
+) -> dict[str, Any]:
+    """One curve of each of several runs: train/loss or max_grad_over_weight, whose ranges by run and by map come with it."""
+    named = ",".join(map(str, runs)) if runs is not None else None
+    found: dict[str, Any] = self.get("/api/compare/curves", series=series, runs=named, sweep=sweep, q=q, points=points)
+    return found
 
 
 def alerts(

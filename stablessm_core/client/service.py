@@ -85,6 +85,15 @@ def delete_webhook(self: Connection, webhook_id: int) -> None:
     self.send("DELETE", f"/api/webhooks/{webhook_id}")
 
 
+def theory(
+    self: Connection, *, time: str | None = None, a: float | None = None, b: float | None = None, run: int | None = None,
+    layer: int = 0, step: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Every map's curves as Plotly figures; with `run` also its weights as points, and what its eigenvalues can remember."""
+    found: dict[str, Any] = self.get("/api/theory", time=time, a=a, b=b, run=run, layer=layer, step=step)
+    return found
+
+
 def health(self: Connection) -> dict[str, Any]:
     """The server process is up."""
     found: dict[str, Any] = self.get("/healthz")

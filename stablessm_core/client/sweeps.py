@@ -54,5 +54,21 @@ def download_sweep_table(
     return self.request("GET", f"/api/sweeps/{sweep_id}/table", params=params).content
 
 
+def sweep_grid(self: Connection, sweep_id: int, *, rows: str | None = None, columns: str | None = None) -> dict[str, Any]:
+    """What became of the runs of each cell: finite / total, stable / total, median of the final loss with quartiles.
+
+    Maps down and learning rates across, or any two of the paths that the sweep varies.
+    """
+    found: dict[str, Any] = self.get(f"/api/sweeps/{sweep_id}/grid", rows=rows, columns=columns)
+    return found
+
+
+def download_sweep_grid(
+    self: Connection, sweep_id: int, format: str, *, rows: str | None = None, columns: str | None = None
+) -> bytes:
+    """The same as a file, a text in each cell: csv, parquet, markdown, latex or json."""
+    return self.request("GET", f"/api/sweeps/{sweep_id}/grid", params=given(format=format, rows=rows, columns=columns)).content
+
+
 def _chosen(group_by: Sequence[str], columns: Sequence[str]) -> dict[str, str | None]:
     return {"group_by": ",".join(group_by) or None, "columns": ",".join(columns) or None}

@@ -92,6 +92,10 @@ def test_series_are_arrow_and_files(client: Client, recording: Recording) -> Non
     assert table.num_rows == 200
     values = table["value"].combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(200, 4)
     assert np.array_equal(values, recording.truth[RATIO], equal_nan=True)
+    screen = client.overview(1, points=10)["series"]["train/loss"]
+    np.testing.assert_array_equal(screen["max"], client.series(1, "train/loss", max_points=10).max)
+    layer = client.overview(1, part="layer")["series"][RATIO]
+    np.testing.assert_array_equal(layer["value"], client.series(1, RATIO).value)
     assert client.download(1, "train/loss", "csv").startswith(b"step,value\n1,")
 
 
