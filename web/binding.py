@@ -95,7 +95,7 @@ def bind(
 def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[str, str]) -> dict[str, Any]:
     trace: dict[str, Any] = deepcopy(dict(template))
     for field in ("name", "hovertemplate") if item else ():
-        for word in ("key", "label"):
+        for word in ("key", "label", "note"):
             # Plotly reads markup in names
             text = str(item.get(word, "")).replace("&", "&amp;").replace("<", "&lt;")
             trace[field] = trace.get(field, "").replace("{" + word + "}", text)
@@ -129,6 +129,8 @@ def _fill(
     step = s["step"]
     if field == "constant":
         return {"x": [float(step[0]), float(step[-1])], "y": [meta["value"]] * 2}
+    if field == "nonpositive" and not log:
+        return {"x": [], "y": [], "visible": False}
     if field in ("nonfinite", "nonpositive"):
         return _marks(s, field)
     if field.startswith("heat"):
@@ -220,6 +222,8 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
         return reduced
 
     kind = largest(nonfinite_kinds(s))
+    if meta["field"] == "heat_rows":
+        return _lost_rows(kind, s["step"][columns], rows)
     if meta["field"] == "heat_is":
         cells = kind == NONFINITE.index(meta["kind"])
         if not cells.any():
@@ -241,19 +245,29 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
     return {"x": x, "y": y, "z": encode(np.where(np.isneginf(z), low, z).astype(np.float32)), "zmin": low, "zmax": high}
 
 
+def _lost_rows(kind: NDArray[Any], step: Floats, rows: NDArray[Any]) -> dict[str, Any]:
+    """A mark at the right edge of each row with a cell that is no number."""
+    hit = np.flatnonzero((kind >= 0).any(axis=1))
+    first = (kind[hit] >= 0).argmax(axis=1)
+    text = [f"eigenvalue {rows[r]}: {NONFINITE[kind[r, i]]} at step {step[i]:.0f}" for r, i in zip(hit, first, strict=True)]
+    return {"x": [1] * len(hit), "y": [float(rows[r]) for r in hit], "text": text, "visible": len(hit) > 0}
+
+
 def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     # one vertical line per alert, broken by nulls, with a diamond at its top
     x: list[Any] = []
     y: list[Any] = []
     text: list[str] = []
     size: list[int] = []
+    ids: list[int | None] = []
     for alert in alerts[-50:]:
         message = str(alert["message"]).replace("&", "&amp;").replace("<", "&lt;")
         x += [alert["step"], alert["step"], None]
         y += [0, 1, None]
         text += ["", f"step {alert['step']}: {message}", ""]
         size += [0, 10, 0]
-    return {"x": x, "y": y, "text": text, "marker": {"symbol": "diamond", "size": size}, "visible": bool(x)}
+        ids += [None, alert.get("id"), None]
+    return {"x": x, "y": y, "text": text, "customdata": ids, "marker": {"symbol": "diamond", "size": size}, "visible": bool(x)}
 
 
 def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> dict[str, Any]:

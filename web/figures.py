@@ -8,6 +8,7 @@ A chart is one file of `web/charts` and one line in CHARTS.
             nonfinite                     markers at the chart's edge where a value is NaN, +Inf or -Inf
             nonpositive                   markers at the lower edge where a logarithmic chart cannot show a value
             heat | heat_is                log10 of each eigenvalue at each step; cells that are `kind`, not a number
+            heat_rows                     a mark at the right edge of each row that has such a cell
             alerts                        markers of the run's alerts of `severity` on this chart's series
             constant                      `value` over the steps of `series`
             range | median_of             compare: a bar from `low` to `high` of every item, a tick at its median
@@ -32,10 +33,14 @@ from web.charts import (
     grad_over_weight_heatmap,
     loss,
     lr,
+    overflow_budget,
+    relative_step,
     sweep_final_loss,
     theory_gradient_over_weight,
     theory_gradient_scale,
     theory_map,
+    theory_memory,
+    theory_relative_slope,
     throughput,
     weight,
 )
@@ -61,6 +66,8 @@ CHARTS: dict[str, Chart] = {
         grad_over_weight_heatmap.CHART,
         eigenvalue.CHART,
         boundary_distance.CHART,
+        relative_step.CHART,
+        overflow_budget.CHART,
         accuracy.CHART,
         grad_norm.CHART,
         lr.CHART,
@@ -73,6 +80,8 @@ CHARTS: dict[str, Chart] = {
         theory_map.CHART,
         theory_gradient_scale.CHART,
         theory_gradient_over_weight.CHART,
+        theory_relative_slope.CHART,
+        theory_memory.CHART,
     )
 }
 

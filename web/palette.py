@@ -1,8 +1,9 @@
 """Colours that mean something, once: a map or a role has the same colour in every chart and on every page.
 
-Light-mode values; static/colors.css holds the same names for both modes (a test compares). After Wong's and Tol's
-colour-blind-safe sets; the dash pattern repeats the distinction for those who see no colours at all. A map that has no colour
-here is drawn in `muted`.
+Light-mode values; static/colors.css holds the same names for both modes (a test compares). The maps' colours were searched
+near Wong's and Tol's sets so that any two stay at least 25 apart (CIE76) under simulated protanopia, deuteranopia and tritanopia
+(Machado 2009), in both modes. The dash pattern repeats the distinction for those who see no colours at all. A map that has no
+colour here is drawn in `muted`.
 """
 
 COLORS = {
@@ -11,15 +12,15 @@ COLORS = {
     "muted": "#5b6577",
     "danger": "#c22f3d",
     "warning": "#8a5c00",
-    "map-direct": "#d1495b",
-    "map-relu": "#997a00",
-    "map-clip": "#7a6a58",
-    "map-exp": "#e07a00",
-    "map-softplus": "#8a4fbf",
-    "map-tanh": "#c2529b",
-    "map-best": "#0a7f6f",
-    "map-heavytail": "#2a78c8",
-    "map-sigmoid": "#4a5568",
+    "map-direct": "#ff005f",
+    "map-relu": "#7b5000",
+    "map-clip": "#2e1c0b",
+    "map-exp": "#e67400",
+    "map-softplus": "#934afc",
+    "map-tanh": "#d76dbe",
+    "map-best": "#00a780",
+    "map-heavytail": "#4a48ae",
+    "map-sigmoid": "#00153e",
     "line-0": "#0072b2",
     "line-1": "#d55e00",
     "line-2": "#009e73",

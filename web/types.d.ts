@@ -80,19 +80,39 @@ interface RunAnswer {
   eta_seconds: number | null;
   waits_for: string | null;
   bytes_stored: number;
+  started_at: number | null;
+  finished_at: number | null;
+  largest_ratio: JsonNumber | null;
+  largest_relative_step: JsonNumber | null;
+  nearest_distance: JsonNumber | null;
+  overflow_budget: JsonNumber | null;
   alerts: number;
   url: string;
   result: { train_loss?: JsonNumber | null; eval_loss?: JsonNumber | null } | null;
   divergence: Record<string, unknown> | null;
+  unstable: { eigenvalues: number; of: number; worst_distance: JsonNumber; overflow_budget: JsonNumber | null; overflows_at_length: number | null } | null;
+  cause: string | null;
   config: RunConfig;
   forms: { map: string; time: string }[];
 }
 
-interface SweepAnswer {
-  id: number;
-  grid: Record<string, unknown[]>;
-  runs: RunAnswer[];
-  statuses: Record<string, number>;
+/** What became of several runs, by the server's one rule. */
+interface Counted {
+  finite: number;
+  stable: number;
+  unstable: number;
+  unknown: number;
+  lost: number;
+  open: number;
+  total: number;
+}
+
+type Spread = Record<"median" | "q25" | "q75" | "min" | "max" | "mean" | "std", JsonNumber | null>;
+
+interface SweepGridAnswer extends Counted {
+  rows: { path: string | null; values: unknown[] };
+  columns: { path: string | null; values: unknown[] };
+  cells: (Counted & { outcome: string; loss: Spread; runs: number[] })[][];
 }
 
 /** One row of the comparison's ranges of |grad| / |w|. */
@@ -108,10 +128,21 @@ interface RangeAnswer {
   total: number;
 }
 
+type PooledRange = Omit<RangeAnswer, "run_id"> & { runs: number; at_zero: number };
+
+/** GET /api/compare/curves. */
 interface CompareAnswer {
-  runs: RunAnswer[];
+  curves?: Record<string, Record<string, SeriesAnswer>>;
   ranges: RangeAnswer[];
-  curves?: Record<string, Record<string, SeriesAnswer | null>>;
+  pooled: PooledRange[];
+}
+
+/** What our modules read of an axis that Plotly has drawn: between data and pixels, from its own offset on. */
+interface PlotlyAxis {
+  _offset: number;
+  _length: number;
+  d2p(value: number): number;
+  p2d(pixel: number): number;
 }
 
 /** What a trace of web/charts says about itself; see web/figures.py. */
@@ -139,6 +170,8 @@ interface Trace {
   marker?: Record<string, unknown> & { color?: unknown; symbol?: unknown };
   x?: any;
   y?: any;
+  type?: string;
+  mode?: string;
   [other: string]: unknown;
 }
 
@@ -171,6 +204,7 @@ interface Item {
   color?: string;
   dash?: string;
   column?: number;
+  note?: string;
 }
 
 interface EigenvalueItem extends Item {
@@ -178,6 +212,7 @@ interface EigenvalueItem extends Item {
   color: string;
   dash: string;
   slot: number;
+  note?: string;
 }
 
 type RangeItem = RangeAnswer & { label: string; color: string };
@@ -203,14 +238,31 @@ type Colors = Record<string, string>;
 /** A div that Plotly has drawn into. */
 interface PlotlyElement extends HTMLElement {
   on(event: "plotly_relayout", handler: (change: Record<string, any>) => void): void;
+  on(event: "plotly_doubleclick", handler: () => void): void;
   on(event: "plotly_click", handler: (event: { points: ClickedPoint[] }) => void): void;
 }
 
 interface ClickedPoint {
-  y: number;
-  data: { type: string; name?: string };
+  x: number;
+  y: number | string;
+  customdata?: number | null;
+  data: { type: string; name?: string; meta?: TraceMeta };
+}
+
+/** What a run page shows, as its address says it; see view.js. */
+interface View {
+  layer: number;
+  from: number | null;
+  to: number | null;
+  eigenvalues: string;
+  top: string;
+  scale: string;
+  axis: string;
+  rows: string;
+  smooth: number;
 }
 
 declare var Plotly: {
   react(element: HTMLElement, data: unknown[], layout: object, config: object): Promise<void>;
+  relayout(element: HTMLElement, change: object): Promise<void>;
 };

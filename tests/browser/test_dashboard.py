@@ -171,7 +171,8 @@ def test_a_diverging_run_raises_its_alert_while_one_watches(page: Any, installat
         alerts = client.get(f"/api/runs/{run}/alerts").json()["alerts"]
     banner = page.locator('[data-verdict="diverged"]').inner_text()
     assert f"Diverged at step {told['divergence']['step']}" in banner
-    assert "Stable instead" in banner
+    assert "What happened" in banner
+    assert "What to try" in banner
     page.locator('[data-alerts] [data-severity="critical"]').first.wait_for()
     eventually(page, lambda: page.locator("[data-alerts] li").count() == len(alerts), f"{len(alerts)} alerts in the list")
     becomes(page, "document.querySelector('[data-chart=\"loss\"]').dataset.drawn")

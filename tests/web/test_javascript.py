@@ -13,6 +13,7 @@ import pytest
 from stablessm_core.typed_arrays import encode
 from web.binding import bind
 from web.figures import CHARTS, spec
+from web.formatting import ago, duration, number
 
 TESTS = Path(__file__).parent / "js"
 RATIO, LOSS, DISTANCE = "ssm/1/grad_over_weight", "train/loss", "ssm/1/boundary_distance"
@@ -109,6 +110,29 @@ def assert_same(python: object, browser: object, where: str) -> None:
         assert browser == pytest.approx(python, rel=1e-5, abs=1e-6), where
     else:
         assert python == browser, where
+
+
+def test_server_and_browser_write_numbers_and_times_alike(static_modules: Path) -> None:
+    rng = np.random.default_rng(0)
+    numbers = [0, -0.0, 1, 999_999, 1_000_000, 1e9, -1e9, 1e-3, 9.9996e-4, 1234.5, 12345.5, 0.5, 2.5, 1e300, 5e-324, 99999.99]
+    numbers += [*(rng.choice([-1, 1], 400) * 10 ** rng.uniform(-12, 14, 400)), *rng.integers(0, 10**10, 50).tolist()]
+    spans = [0, 0.4, 1, 4.9, 59.5, 60, 61, 3599.6, 3661, 90_000.0, 1e7]
+    code = (
+        "const {number, duration, ago} = await import(`${process.env.STATIC}/format.js`);"
+        "const {n, s} = JSON.parse(process.argv[1]); console.log(JSON.stringify([n.flatMap((x) => [number(x), number(x, 6)]),"
+        "s.map((x) => duration(x)),"
+        "s.flatMap((x) => [ago(0, x), ago(x, 0)])]));"
+    )
+    given = json.dumps({"n": numbers, "s": spans}, default=float)
+    browser = json.loads(run_node(static_modules, "--input-type=module", "-e", code, given))
+    words = [[ago(0, x), ago(x, 0)] for x in spans]
+    python = [[f(x) for x in numbers for f in (number, six)], [duration(x) for x in spans], [w for pair in words for w in pair]]
+    assert browser == python
+    assert [number(x) for x in ("NaN", "Infinity", "-Infinity", None)] == ["NaN", "+Inf", "−Inf", "–"]
+
+
+def six(x: float) -> str:
+    return number(x, 6)
 
 
 def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:

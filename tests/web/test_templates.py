@@ -10,10 +10,14 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from server.http.schemas.queues import Placement
+from server.http.schemas.verdict import EXAMPLE as VERDICT
+from server.runs.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.config import RunConfig
 from stablessm_core.forms import Form
 from stablessm_core.maps import MAPS
 from web import figures
+from web.formatting import FILTERS
+from web.parallel import parallel_lines
 
 WEB = Path(figures.__file__).parent
 EVIL = "<script>alert(1)</script>\"' onmouseover=alert(2) {{7*7}} &amp;"
@@ -46,6 +50,7 @@ def asset(name: str) -> str:
 def render(template: str, **context: Any) -> Tags:
     # StrictUndefined: a value that a template expects and nobody promises is a failure here, not an empty spot
     environment = Environment(loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined)
+    environment.filters.update(FILTERS)
     frame = {
         "page": template.removesuffix(".html"),
         "version": "0.1",
@@ -62,6 +67,7 @@ def a_run(**changes: Any) -> dict[str, Any]:
     run: dict[str, Any] = {
         "id": 7,
         "bytes_stored": 1_234_567,
+        "hidden": True,
         "url": "/runs/7",
         "name": EVIL,
         "tags": [EVIL],
@@ -74,6 +80,8 @@ def a_run(**changes: Any) -> dict[str, Any]:
         "sweep_id": 1,
         "sweep_name": EVIL,
         "cloned_from": 2,
+        "forked_from": None,
+        "forked_at_step": None,
         "priority": 0,
         "created_at": 1e9,
         "started_at": 1e9,
@@ -124,18 +132,6 @@ AUDIT = {"at": 1.0, "token_id": 3, "token_name": EVIL, "user_name": EVIL, "addre
 AUDIT |= {"status": 200, "run_id": 7}
 LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"}
 SERIES = {"series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}]}
-STABLE = [{"name": "best", "gradient_over_weight": 2.0}, {"name": "exp", "gradient_over_weight": 21.6}]
-RANGE = {
-    "run_id": 7,
-    "reparameterization": "best",
-    "min": 0.0,
-    "q05": 0.1,
-    "median": None,
-    "q95": 2.0,
-    "max": "Infinity",
-    "finite": 9,
-    "total": 10,
-}
 PAST: dict[str, Any] = {
     "tracebacks": [{"attempt": 2, "text": f"Traceback\n  {EVIL}", "at": 1e9}],
     "history": {
@@ -167,8 +163,25 @@ GROUP = {
     "runs": [7],
     "finite": 0,
     "total": 1,
-    "final_loss": {"mean": None, "min": None, "max": None},
+    "label": EVIL,
+    "rank": 1,
+    "stable": 0,
+    "unstable": 1,
+    "unknown": 1,
+    "lost": 1,
+    "open": 1,
+    "final_loss": dict.fromkeys(("median", "q25", "q75", "min", "max", "mean", "std")),
 }
+PAIR = {"label": EVIL, "of": 3, "pairs": 2, "lower": 0, "higher": 2, "only_reference": 1, "only_this": 1, "unmatched": 1}
+PAIR |= {"median": "NaN", "q25": 0.1, "q75": 0.2}
+END = {"outcome": "stable", "loss": 0.5, "tokens_per_step": 10, "seconds_per_step": 0.1}
+
+
+# what the list's page is given besides its runs
+LIST: dict[str, Any] = {
+    "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "model.layer"]), "value": value,
+    "address": lambda **_: "/?q=x", "known": KNOWN, "default": DEFAULT, "paths": ["train.seed"], "compare": None, "explicit": "",
+}  # fmt: skip
 
 
 def page(name: str) -> Tags:
@@ -177,35 +190,53 @@ def page(name: str) -> Tags:
     config = run["config"]
     compare = {
         "runs": [run],
-        "differences": [{"field": "optimizer.lr", "values": [EVIL]}],
-        "ranges": [RANGE],
-        "groups": [GROUP],
+        "differences": [{"field": "optimizer.lr", "values": [EVIL, 0.1]}, {"field": EVIL, "values": [1, None]}],
+        "ends": [END | {"run_id": 7}, END | {"run_id": 8, "outcome": "lost", "loss": None}],
+        "groups": [GROUP, GROUP | {"label": EVIL, "runs": [8], "rank": 2}],
+        "paired": {"against": EVIL, "rows": [PAIR]},
+        "ranges": [],
+        "pooled": [],
         "curves": {},
     }
+    compare["runs"] = [run, run | {"id": 8}]
     sweep = {
         "id": 1, "url": "/sweeps/1", "name": EVIL, "base": {}, "grid": {"optimizer.lr": [0.1, EVIL], EVIL: [1, 2]},
         "created_at": 1e9, "submitted_by": 3, "user": EVIL,
         "statuses": {"diverged": 1, "finished": 2, "running": 1}, "finite": 1, "total": 4,
-        "runs": [run],
+        "runs": [run], "stable": 1, "unstable": 0, "lost": 2, "open": 1,
+    }  # fmt: skip
+    spread = dict.fromkeys(("median", "q25", "q75", "min", "max", "mean", "std"))
+    counts = {"finite": 1, "stable": 0, "unstable": 1, "unknown": 0, "lost": 2, "open": 1, "total": 4}
+    cells = [{**counts, "outcome": "lost", "loss": spread | {"median": 0.1, "q25": 0.1, "q75": "NaN"}, "runs": [1, 2]}] * 2
+    grid = counts | {
+        "sweep_id": 1, "axes": ["optimizer.lr", EVIL], "rows": {"path": "optimizer.lr", "values": [0.1, EVIL]},
+        "columns": {"path": EVIL, "values": [1, EVIL]}, "cells": [cells, cells], "statuses": {"finished": 1},
     }  # fmt: skip
     contexts: dict[str, dict[str, Any]] = {
         "runs.html": {
+            "tour": {"sweep_id": 1, "lost": run, "unstable": None, "stable": run},
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
-            "filters": {"q": EVIL, "status": None, "tag": None},
-            "error": None,
+            "filters": {"q": EVIL, "status": None, "tag": EVIL, "sort": "-id", "limit": 50, "cursor": None},
+            "views": [{"id": 1, "name": EVIL, "query": "q=x"}],
+            **LIST,
         },
         "run.html": {
             "run": run,
             "series": SERIES,
             "alerts": {"alerts": [ALERT]},
-            "form": run["forms"][0],
-            "guarded": True,
-            "stable_maps": STABLE,
+            "verdict": VERDICT,
             **CHARTS,
             **PAST,
         },
-        "compare.html": {"compare": compare, "query": {"runs": "7", "q": EVIL, "group_by": None}, "error": None},
-        "sweep.html": {"sweep": sweep},
+        "compare.html": {
+            "compare": compare,
+            "query": {"runs": "7", "q": EVIL, "group_by": EVIL, "show": "runs"},
+            "error": None,
+            "missing": [99],
+            "curves_url": f"/api/compare/curves?q={EVIL}",
+            "lines": parallel_lines(compare),
+        },
+        "sweep.html": {"sweep": sweep, "grid": grid, "grid_query": ""},
         "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},
         "new.html": {
             "schema": schema,
@@ -234,7 +265,21 @@ def page(name: str) -> Tags:
         },
         "alerts.html": {"alerts": {"alerts": [ALERT]}},
         "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
-        "theory.html": {"figures": {"discrete": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}}}, "maps": MAPS.values()},
+        "theory.html": {
+            "theory": {
+                "time": "discrete",
+                "a": 1.0,
+                "b": 0.5,
+                "run": 7,
+                "layer": 0,
+                "step": 5,
+                "label": EVIL,
+                "map": "best",
+                "figures": {"theory_map": {"data": [{"name": EVIL}], "layout": {}}},
+            },
+            "maps": MAPS.values(),
+            "error": {"code": "invalid", "message": EVIL, "field": EVIL, "allowed": EVIL},
+        },
         "me.html": {"me": {"token_id": 3, "token": EVIL, "scope": "submit", "user": USER}},
         "access.html": {
             "tokens": [TOKEN],
@@ -290,17 +335,28 @@ def test_every_field_has_a_label_and_every_id_is_one(name: str) -> None:
             assert attrs["id"] in labelled, attrs
 
 
-def test_run_page_says_without_scripts_what_went_wrong_and_what_would_not() -> None:
-    text = re.sub(r"\s+", " ", page("run.html").text)
-    assert "Diverged at step 58, layer 0, eigenvalue 31" in text
-    assert "became NaN" in text
-    assert "keeps every eigenvalue stable" in text  # the map is best: the step size is to blame
-    direct = Form.of_map("direct", "discrete").data
-    run = a_run(status="diverged", divergence=LOST, forms=[direct])
-    context = {"series": SERIES, "alerts": {"alerts": []}, "form": direct, "guarded": False, "stable_maps": STABLE}
-    tags = render("run.html", run=run, **context, **CHARTS, **PAST)
-    assert "Stable instead: best G/|w| 2 exp G/|w| 21.6" in re.sub(r"\s+", " ", tags.text)
+def test_run_page_says_without_scripts_what_went_wrong_and_what_to_try() -> None:
+    tags = render("run.html", run=a_run(status="diverged", divergence=LOST), verdict=VERDICT, series=SERIES,
+                  alerts={"alerts": []}, **CHARTS, **PAST)  # fmt: skip
+    text = re.sub(r"\s+", " ", tags.text)
+    for said in (
+        "Diverged at step 58, layer 0, eigenvalue 31", "an unstable eigenvalue overflowed, thrown by the optimizer's steps",
+        VERDICT["summary"], VERDICT["events"][0]["text"], VERDICT["evidence"][0]["text"], VERDICT["try"][0]["because"],
+    ):  # fmt: skip
+        assert said in text
     assert "/new?clone=7&set=model.reparameterization.name=best" in [a["href"] for a in tags.all("href")]
+    assert "gradient grows" not in text, "nothing is said that does not follow from the run's numbers"
+
+
+def test_a_finished_run_with_eigenvalues_outside_says_so_in_words() -> None:
+    unstable = VERDICT["unstable"]
+    told = VERDICT | {"cause": None, "thrown_by": None, "events": [], "evidence": [], "try": []}
+    run = a_run(status="finished", divergence=None, unstable=unstable)
+    text = re.sub(
+        r"\s+", " ", render("run.html", run=run, verdict=told, series=SERIES, alerts={"alerts": []}, **CHARTS, **PAST).text
+    )
+    assert "finished · 10 of 16 outside" in text
+    assert "Finished, with eigenvalues outside" in text
 
 
 def test_run_page_says_without_scripts_what_happened_and_what_can_be_resumed() -> None:
@@ -337,7 +393,8 @@ def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
         return {name: "hidden" not in frame for name, frame in zip(charts, frames, strict=True)}
 
     small = [chart.name for chart in figures.small_charts()]
-    without, with_accuracy = shown(["train/loss", "eval/loss"]), shown(["train/loss", "eval/loss", "eval/accuracy"])
+    recorded = ["train/loss", "eval/loss", "ssm/0/relative_step", "ssm/0/overflow_budget"]
+    without, with_accuracy = shown(recorded), shown([*recorded, "eval/accuracy"])
     assert [name for name in without if name in small] == small
     assert [name for name, is_shown in without.items() if not is_shown] == ["accuracy"]
     assert all(with_accuracy.values())
@@ -345,17 +402,18 @@ def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
 
 def test_theory_page_has_a_row_for_every_map() -> None:
     tags = page("theory.html")
-    assert [attrs["data-map"] for attrs in tags.all("data-map")] == list(MAPS)
+    discrete = [name for name, map_ in MAPS.items() if "discrete" in map_.forms]
+    assert [attrs["data-map"] for attrs in tags.all("data-map")] == [*discrete, *MAPS]
+    assert [attrs["data-toggle"] for attrs in tags.all("data-toggle")] == discrete
     assert "-1/(a w^2 + b)1 - 1/(a w^2 + b)" in re.sub(r"\s*\n\s*", "", tags.text)
 
 
 def test_empty_list_says_what_to_do_next() -> None:
-    tags = render("runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "", "status": None, "tag": None}, error=None)
+    none = {"runs": {"runs": [], "next_cursor": None}, "views": []} | LIST
+    tags = render("runs.html", **none, filters={"q": "", "sort": "-id"})
     assert "No runs yet" in tags.text
     assert "/new" in [a["href"] for a in tags.all("href")]
-    filtered = render(
-        "runs.html", runs={"runs": [], "next_cursor": None}, filters={"q": "lr>1", "status": None, "tag": None}, error=None
-    )
+    filtered = render("runs.html", **none, filters={"q": "lr>1", "sort": "-id"})
     assert "No run matches" in filtered.text
 
 
@@ -370,7 +428,7 @@ def test_the_bar_of_a_sweep_shows_every_run_once_and_calls_only_the_finite_ones_
     parts = [(a["data-part"], a["x"], a["width"]) for tag, a in tags.tags if tag == "rect"]
     assert parts == [("finite", "0", "1"), ("nonfinite", "1", "1"), ("diverged", "2", "1"), ("running", "3", "1")]
     assert next(a for tag, a in tags.tags if tag == "svg" and "preserveaspectratio" in a)["viewbox"] == "0 0 4 1"
-    assert "1 / 4 finite · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
+    assert "1 / 4 finite, 1 stable · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
 
 
 def test_the_sweep_page_offers_its_table_as_files_and_its_buttons_work() -> None:
@@ -391,7 +449,7 @@ def test_form_offers_every_field_of_the_configuration() -> None:
                 yield prefix + name
 
     assert {attrs["data-place"] for attrs in page("new.html").all("data-place")} == {"queue", "priority", "gpu"}
-    fixed = {"model.layer", "optimizer.name"}  # one possible value each
+    fixed = {"model.layer"}  # one possible value
     assert set(leaves(a_run()["config"])) - fixed <= paths
 
 
@@ -424,10 +482,10 @@ def test_run_page_preloads_exactly_the_modules_it_needs() -> None:
 @pytest.mark.parametrize("template", ["runs.html", "compare.html"])
 def test_a_refused_filter_shows_the_piece_that_is_meant_and_stays_text(template: str) -> None:
     error = {"message": EVIL, "field": "q", "allowed": EVIL * 9, "position": 8, "length": 5}
-    context = {"runs": {"runs": [], "next_cursor": None}, "filters": {"q": "status=" + EVIL, "status": None, "tag": None}}
+    context = LIST | {"runs": {"runs": [], "next_cursor": None}, "views": [], "filters": {"q": "status=" + EVIL, "sort": "-id"}}
     if template == "compare.html":
-        context = {"compare": None, "query": {"q": "status=" + EVIL}}
-    tags = render(template, **context, error=error)
+        context = {"compare": None, "query": {"q": "status=" + EVIL}, "missing": []}
+    tags = render(template, **(context | {"error": error}))
     assert any(attrs.get("data-refused") == "q" for attrs in tags.all("data-refused"))
     assert "mark" in [name for name, _ in tags.tags]
     assert EVIL in tags.text

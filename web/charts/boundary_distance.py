@@ -8,7 +8,7 @@ from web.charts.shapes import eigenvalues
 CHART = Chart(
     name="boundary_distance",
     title="Distance to the stability boundary",
-    meaning="1 - |eigenvalue|; what is at or below zero is unstable and drawn at the lower edge.",
+    meaning="1 - |eigenvalue|; 0 is on the boundary, below it is unstable; both are drawn at the lower edge.",
     scope="layer",
     build=lambda: eigenvalues("boundary_distance", "1 - |eigenvalue|", y_type="log"),
     alerts=("ssm/{layer}/boundary_distance",),

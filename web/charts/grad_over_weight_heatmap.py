@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
-from web.charts.parts import Chart, Figure, figure, go, notes
+from web.charts.parts import Chart, Figure, figure, go, markers, notes
 
 
 def build() -> Figure:
@@ -29,7 +29,10 @@ def build() -> Figure:
         )
         for kind, color in special.items()
     ]
-    return figure([heat, *cells, *notes()], "eigenvalue")
+    rows = markers({"series": series, "field": "heat_rows"}, "row with NaN / Inf", "danger", "triangle-left", size=8)
+    rows.update(xaxis="x2", yaxis="y", showlegend=False)
+    beside = {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True}  # 1 is the right edge
+    return figure([heat, *cells, rows, *notes(series)], "eigenvalue", xaxis2=beside)
 
 
 CHART = Chart(

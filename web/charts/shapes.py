@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from web.charts.parts import Figure, band, figure, line, markers, notes
+from web.palette import COLORS
 
 
 def scalar(
     series: str, title: str, *, y_type: str = "linear", from_zero: bool = False, y_range: list[float] | None = None
 ) -> Figure:
     name = series.split("/")[1]
-    traces = [*band(series, f"{name} range", "accent"), line(series, name, "accent"), *notes(series, log=y_type == "log")]
+    traces = [*band(series, f"{name} range", "accent"), line(series, name, "accent"), *notes(series, log=True)]
     drawn = figure(traces, title, y_type=y_type, showlegend=False)
     if from_zero:
         drawn.layout.yaxis.rangemode = "tozero"
@@ -17,21 +18,29 @@ def scalar(
     return drawn
 
 
-def eigenvalues(kind: str, title: str, *, y_type: str = "linear", boundary: float | None = None, legend: bool = False) -> Figure:
+def eigenvalues(
+    kind: str,
+    title: str,
+    *,
+    y_type: str = "linear",
+    boundary: float | None = None,
+    boundary_name: str = "stability boundary",
+    legend: bool = False,
+) -> Figure:
     series = "ssm/{layer}/" + kind
     traces = [
         *band(series, "range of all", "muted", showlegend=legend),
         line(series, "median", "muted", field="median", dash="dash", width=1.2, showlegend=legend),
     ]
     # the charts of a layer share their colours: one legend is enough
-    each = line(series, "λ {key}", "line-0", each="eigenvalue", width=1.5, showlegend=legend)
+    each = line(series, "λ {key}{note}", "line-0", each="eigenvalue", width=1.5, showlegend=legend)
     each.update(hovertemplate="eigenvalue {key}<br>step %{x}<br>%{y:.6g}<extra></extra>")
     traces.append(each)
     if boundary is not None:
-        edge = line(series, "stability boundary", "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
+        edge = line(series, boundary_name, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
         edge.update(meta={**edge.meta, "value": boundary})
         traces.append(edge)
-    return figure([*traces, *notes(series, log=y_type == "log")], title, y_type=y_type)
+    return figure([*traces, *notes(series, log=True)], title, y_type=y_type)
 
 
 def overlay(series: str, title: str) -> Figure:
@@ -42,9 +51,20 @@ def overlay(series: str, title: str) -> Figure:
     return figure([curve, marks], title, y_type="log")
 
 
-def theory_curves(x_title: str, y_title: str, y_range: list[float], *, x_type: str = "linear", y_type: str = "linear") -> Figure:
+def theory_curves(
+    x_title: str, y_title: str, y_range: list[float], *, x_type: str = "linear", y_type: str = "linear", points: bool = False
+) -> Figure:
+    """One line per map; with `points` also a run's weights, where it has any."""
     curve = line("theory/{map}", "{label}", "accent", each="map", width=1.8)
     curve.update(hovertemplate="{label}<br>%{x:.4g}<br>%{y:.4g}<extra></extra>")
-    drawn = figure([curve], y_title, x_title=x_title, y_type=y_type).update_xaxes(type=x_type, exponentformat="e")
+    traces = [curve]
+    if points:
+        weights = line("theory/weights", "the run's weights", "ink")
+        look = {"size": 7, "symbol": "circle-open", "color": COLORS["ink"], "line": {"width": 1.5}}
+        weights.update(mode="markers", marker=look, hovertemplate="%{x:.6g}<br>%{y:.6g}<extra>weight</extra>")
+        traces.append(weights)
+    # curves of maps have one legend, beside the charts
+    legend = {} if not points else {"showlegend": False}
+    drawn = figure(traces, y_title, x_title=x_title, y_type=y_type, **legend).update_xaxes(type=x_type, exponentformat="e")
     drawn.layout.yaxis.range = y_range
     return drawn

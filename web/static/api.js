@@ -1,5 +1,7 @@
 // Requests to the API: JSON in, JSON out, refusals as ApiError with the field they name.
 
+import { reach } from "./reach.js";
+
 /** @typedef {{message: string, code?: string, field?: string, allowed?: string}} Refusal */
 
 export class ApiError extends Error {
@@ -54,7 +56,7 @@ export function send(method, url, body) {
  * @returns {Promise<any>} the answer's JSON; the modules' own types say what they expect of it
  */
 async function request(url, options) {
-  const answer = await fetch(url, { ...options, headers: { Accept: "application/json", ...options.headers } });
+  const answer = await reach(url, { ...options, headers: { Accept: "application/json", ...options.headers } });
   if (answer.status === 204) return null;
   const body = await answer.json().catch(() => null);
   if (!answer.ok) throw new ApiError(answer.status, body?.error ?? { message: `the server answered ${answer.status}` });

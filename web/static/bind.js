@@ -10,6 +10,8 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * @typedef {object} Context what is the same for all traces of a figure
  * @property {(Item | RangeItem)[]} items
  * @property {AlertAnswer[]} alerts
+ * @property {string[]} own the series whose alerts get a line
+ * @property {number[] | null} order of a heat map's rows
  * @property {Colors} colors
  * @property {boolean} log
  */
@@ -18,14 +20,15 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
  * @param {Figure} figure
  * @param {SeriesByName} data
- * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors}} [options]
+ * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null}} [options]
+ *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, see heat.js
  * @returns {Figure}
  */
-export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {} } = {}) {
+export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null } = {}) {
   const layout = structuredClone(figure.layout);
   const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
-  const shown = alerts.filter((alert) => own.includes(alert.series));
-  const context = { items: items ?? [], alerts: shown, colors, log: layout.yaxis?.type === "log" };
+  const shown = everywhere ? alerts : alerts.filter((alert) => own.includes(alert.series));
+  const context = { items: items ?? [], alerts: shown, own, colors, order, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
     const { each, series = "" } = template.meta;
@@ -62,7 +65,7 @@ function copies(each, items, series) {
 function copy(template, item, colors) {
   const trace = structuredClone(template);
   for (const field of item ? /** @type {const} */ (["name", "hovertemplate"]) : []) {
-    for (const word of /** @type {const} */ (["key", "label"])) {
+    for (const word of /** @type {const} */ (["key", "label", "note"])) {
       // a function, or "$&" in a run's name would be read as a pattern
       trace[field] = (trace[field] ?? "").replaceAll(`{${word}}`, () => escapeMarkup(item?.[word]));
     }
@@ -84,15 +87,16 @@ function copy(template, item, colors) {
  * @param {Context} context
  * @returns {Partial<Trace>}
  */
-function fill(trace, series, c, { items, alerts, log, colors }) {
+function fill(trace, series, c, { items, alerts, own, log, colors, order }) {
   const { field, value, severity } = trace.meta;
-  if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity));
+  if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity), own);
   if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
   if (!series?.step.length) return { x: [], y: [], visible: field === "last" || field === "heat" };
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
+  if (field === "nonpositive" && !log) return { x: [], y: [], visible: false };
   if (field === "nonfinite" || field === "nonpositive") return marks(series, field);
-  if (field.startsWith("heat")) return heat(series, trace.meta);
+  if (field.startsWith("heat")) return heat(series, trace.meta, order);
   const y = line(series, field, c, log);
   for (let i = 0; i < y.length; i += 1) if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) y[i] = NaN;
   return { x: step, y };

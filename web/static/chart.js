@@ -1,39 +1,37 @@
-// One chart on the page: draws at most twice a second, inside an animation frame of its own, only while it can be seen.
-// The only module that touches Plotly.
+// One chart on the page. Plotly draws what is there ("settles") inside an animation frame of its own, at most twice a second and
+// only what can be seen; what comes after is drawn over it by tail.js, four times a second, until the chart settles again.
+// The only module that calls Plotly.
 
+import { charts, schedule, scheduleTails, watch } from "./draw_order.js";
+import { Tail } from "./tail.js";
 import { onThemeChange, themed } from "./theme.js";
 
-const INTERVAL_MS = 500;
-/** @type {Map<Element, Chart>} */
-const charts = new Map();
-/** @type {number | null} */
-let timer = null;
-let restUntil = 0;
+const SETTLE_MS = 20_000; // a tail is at most this old
+const SOONEST_MS = 2_000; // and a chart that a point has left settles no sooner than this,
+const SHARE = 0.01; // nor so often that it takes more of the time than this
 
-const seen = new IntersectionObserver(
-  (entries) => {
-    for (const { target, isIntersecting } of entries) {
-      const chart = charts.get(target);
-      if (chart) chart.visible = isIntersecting;
-    }
-    schedule();
-  },
-  { rootMargin: "200px" },
-);
-document.addEventListener("visibilitychange", () => schedule());
+const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => charts.get(target)?.resized()));
 onThemeChange(() => charts.forEach((chart) => chart.refresh()));
 
 export class Chart {
   /** @type {((chart: Chart) => void) | null} called once, after the next drawing */
   drawn = null;
-  /** @type {((from: number | null, to: number | null) => void) | null} null, null: the whole axis again */
+  /** @type {((from: number | null, to: number | null) => void) | null} in units of the axis; null, null: the whole axis again */
   onZoom = null;
   /** @type {((point: ClickedPoint) => void) | null} */
   onClick = null;
+  /** @type {(() => {figure: Figure, whole: boolean} | null) | null} what came since; `whole`: since the chart settled; null: cannot be told */
+  growth = null;
   visible = false;
   waiting = false;
+  growing = false;
   drawings = 0;
   lastDraw = -Infinity;
+  settledAt = -Infinity;
+  cost = 0;
+  width = 0;
+  /** @type {Tail | null} */
+  tail = null;
 
   /**
    * @param {HTMLElement} element
@@ -44,12 +42,11 @@ export class Chart {
     this.element = element;
     this.entry = entry;
     this.build = build;
-    charts.set(element, this);
-    seen.observe(element);
+    watch(this);
   }
 
   /**
-   * Draw soon; `drawn` is called after the pixels are there.
+   * Draw all of it soon; `drawn` is called after the pixels are there.
    * @param {((chart: Chart) => void) | null} [drawn]
    */
   refresh(drawn = null) {
@@ -58,54 +55,82 @@ export class Chart {
     schedule();
   }
 
+  /**
+   * There are new points, and nothing else is new.
+   * @param {((chart: Chart) => void) | null} [drawn]
+   */
+  grow(drawn = null) {
+    if (!this.growth || !this.drawings) return this.refresh(drawn);
+    this.growing = true;
+    this.drawn = drawn ?? this.drawn;
+    return scheduleTails();
+  }
+
   draw() {
-    this.waiting = false;
+    this.waiting = this.growing = false;
     const figure = this.build();
     if (!figure) return;
+    const start = performance.now();
     this.drawings += 1;
+    this.width = this.element.clientWidth;
     const layout = { ...themed(figure.layout), datarevision: this.drawings, autosize: true };
-    const options = { ...this.entry.config, toImageButtonOptions: { format: "svg", filename: this.entry.title } };
+    const zooms = this.onZoom ? { doubleClick: false } : {};
+    const options = { ...this.entry.config, ...zooms, toImageButtonOptions: { format: "svg", filename: this.entry.title } };
     const pending = Plotly.react(this.element, figure.data, layout, options);
     if (this.drawings === 1) this.listen();
+    this.settledAt = performance.now();
+    this.cost = this.settledAt - start;
     pending.then(() => {
+      if (this.growth) (this.tail ??= new Tail(this.element)).clear();
       this.element.dataset.drawn = String(this.drawings);
-      this.drawn?.(this);
-      this.drawn = null;
+      this.told();
     });
+  }
+
+  told() {
+    const { drawn } = this;
+    this.drawn = null;
+    drawn?.(this);
+  }
+
+  // New points as a tail; settle when there is none to be had, when it is old, or when a point has left the axes.
+  drawTail() {
+    const since = performance.now() - this.settledAt;
+    const may = since >= Math.max(SOONEST_MS, this.cost / SHARE);
+    const grown = this.tail && since < SETTLE_MS ? this.growth?.() : null;
+    if (!this.tail || !grown) {
+      if (may) this.refresh();
+      return; // else still growing: asked again a little later
+    }
+    this.growing = false;
+    if (grown.whole) this.tail.clear();
+    const inside = this.tail.draw(grown.figure);
+    this.told();
+    if (!inside && may) this.refresh();
+  }
+
+  /**
+   * Shows this part of the horizontal axis, in this frame.
+   * @param {[number, number]} range
+   */
+  show(range) {
+    if (this.drawings) void Plotly.relayout(this.element, { "xaxis.range": range });
+    this.tail?.clear();
+  }
+
+  resized() {
+    if (this.tail && this.element.clientWidth !== this.width) this.refresh();
   }
 
   listen() {
+    resized.observe(this.element);
     const plot = /** @type {PlotlyElement} */ (this.element);
     plot.on("plotly_relayout", (change) => {
       if ("xaxis.range[0]" in change) this.onZoom?.(change["xaxis.range[0]"], change["xaxis.range[1]"]);
-      else if (change["xaxis.autorange"] || "xaxis.range" in change) this.onZoom?.(null, null);
+      else if (change["xaxis.autorange"]) this.onZoom?.(null, null);
+      else if (this.tail) this.refresh(); // the vertical axis: the tail is drawn anew
     });
+    plot.on("plotly_doubleclick", () => this.onZoom?.(null, null));
     plot.on("plotly_click", ({ points }) => this.onClick?.(points[0]));
   }
-}
-
-// What can be seen comes first; charts never drawn yet are next, so that scrolling finds them there.
-function schedule() {
-  if (timer !== null || document.hidden) return;
-  const waiting = [...charts.values()].filter((chart) => chart.waiting && (chart.visible || !chart.drawings));
-  if (!waiting.length) return;
-  const next = waiting.reduce((a, b) => (isBefore(a, b) ? a : b));
-  // half of the time at most goes into what nobody sees yet, so that the page stays usable on a slow machine
-  const due = Math.max(next.lastDraw + INTERVAL_MS, next.visible ? 0 : restUntil);
-  timer = setTimeout(() => requestAnimationFrame(() => drawOne(next)), Math.max(0, due - performance.now()));
-}
-
-/** @param {Chart} a @param {Chart} b */
-function isBefore(a, b) {
-  return a.visible === b.visible ? a.lastDraw <= b.lastDraw : a.visible;
-}
-
-/** @param {Chart} chart */
-function drawOne(chart) {
-  timer = null;
-  const start = performance.now();
-  chart.lastDraw = start;
-  if (chart.waiting) chart.draw();
-  restUntil = 2 * performance.now() - start;
-  schedule();
 }

@@ -63,10 +63,22 @@ export function differences(config, defaults) {
 }
 
 /**
- * "0.1, 0.01" to numbers, "best, exp" to words; null for an empty field.
+ * "0.1, 0.01" to numbers, "best, exp" to words, "[0.5, 0.9], [0.1, 0.9]" to lists, "true" and "null" to what they are; null for an
+ * empty field.
  * @param {string} text
  */
 export function parseGrid(text) {
-  const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
-  return parts.length ? parts.map(toNumber) : null;
+  try {
+    const values = JSON.parse(`[${text}]`);
+    return values.length ? values : null;
+  } catch {
+    const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
+    return parts.length ? parts.map(valueOf) : null;
+  }
+}
+
+/** @param {string} text */
+function valueOf(text) {
+  if (text === "true" || text === "false") return text === "true";
+  return text === "null" ? null : toNumber(text);
 }

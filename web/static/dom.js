@@ -1,5 +1,7 @@
 // Elements of the page, found with their type: a page and its module that no longer fit are an error at once.
 
+import { reach } from "./reach.js";
+
 /**
  * The first element that `selector` finds below `root`. Throws when there is none, or when it is no `Kind`.
  * @template {Element} T
@@ -42,7 +44,7 @@ export function given(element, name) {
  * @returns {Promise<Document | null>} null when the server refuses
  */
 export async function freshPage() {
-  const answer = await fetch(location.href);
+  const answer = await reach(location.href);
   return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
 }
 

@@ -1,4 +1,7 @@
-// Numbers, durations and times as people read them; text that is safe where Plotly reads markup.
+// Numbers, durations and times as people read them; text that is safe where Plotly reads markup. The server renders the same
+// words by web/formatting.py.
+
+const WHOLE_BELOW = 1e9; // whole numbers up to here are written out, larger ones with an exponent
 
 /**
  * @param {JsonNumber | null | undefined} value
@@ -10,8 +13,8 @@ export function number(value, digits = 4) {
   if (Number.isNaN(x)) return "NaN";
   if (!Number.isFinite(x)) return x > 0 ? "+Inf" : "−Inf";
   const size = Math.abs(x);
-  if (x !== 0 && (size < 1e-3 || size >= 1e6)) return x.toExponential(Math.max(0, digits - 2)).replace(/\.?0+e/, "e");
-  if (Number.isInteger(x)) return x.toLocaleString("en-US");
+  if (Number.isInteger(x) && size < WHOLE_BELOW) return (x || 0).toLocaleString("en-US");
+  if (size < 1e-3 || size >= 1e6) return x.toExponential(Math.max(0, digits - 2)).replace(/(\.\d*?)0+e/, "$1e").replace(".e", "e").replace("e+", "e");
   return String(Number(x.toPrecision(digits)));
 }
 

@@ -86,17 +86,22 @@ function thin(hits) {
 }
 
 /**
- * One vertical line per alert, broken by nulls, with a diamond at its top.
+ * One vertical line per alert, broken by nulls, with a diamond at its top; a smaller diamond and no line where the alert is about
+ * a series that this chart does not show. `customdata` is the alert's id.
  * @param {AlertAnswer[]} alerts
+ * @param {string[]} own the series that this chart shows
  * @returns {Partial<Trace>}
  */
-export function alertLines(alerts) {
+export function alertLines(alerts, own) {
   const newest = alerts.slice(-50);
+  /** @param {AlertAnswer} alert */
+  const shows = ({ series }) => own.includes(series);
   return {
     x: newest.flatMap(({ step }) => [step, step, null]),
-    y: newest.flatMap(() => [0, 1, null]),
+    y: newest.flatMap((alert) => [shows(alert) ? 0 : null, 1, null]),
     text: newest.flatMap(({ step, message }) => ["", `step ${step}: ${escapeMarkup(message)}`, ""]),
-    marker: { symbol: "diamond", size: newest.flatMap(() => [0, 10, 0]) },
+    customdata: newest.flatMap(({ id }) => [null, id ?? null, null]),
+    marker: { symbol: "diamond", size: newest.flatMap((alert) => [0, shows(alert) ? 10 : 7, 0]) },
     visible: newest.length > 0,
   };
 }

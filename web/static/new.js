@@ -3,6 +3,7 @@
 import { ApiError, messageOf, send } from "./api.js";
 import { differences, getPath, parseField, parseGrid, setPath, toNumber } from "./config_form.js";
 import { find, findAll, given } from "./dom.js";
+import { offerAxes } from "./new_axes.js";
 
 /** @typedef {HTMLInputElement | HTMLSelectElement} Field */
 
@@ -71,7 +72,8 @@ function place() {
 /** @returns {Record<string, any>} */
 function body() {
   const sweep = grid();
-  return Object.keys(sweep).length ? { base: config(), grid: sweep, ...place() } : config();
+  const name = find("[data-sweep-name]", HTMLInputElement, form).value.trim();
+  return Object.keys(sweep).length ? { ...(name && { name }), base: config(), grid: sweep, ...place() } : config();
 }
 
 /**
@@ -119,7 +121,8 @@ function clearErrors() {
 function showError(error) {
   const { field, allowed } = error instanceof ApiError ? error : {};
   const message = messageOf(error);
-  const target = field && fieldOf(field);
+  const axis = findAll("[data-grid]", HTMLInputElement, form).find((i) => field === `grid.${i.dataset.grid}`);
+  const target = axis ?? (field && fieldOf(field));
   const note = target ? find("[data-error-for]", HTMLElement, fieldBox(target)) : formError;
   note.textContent = allowed && !message.includes(allowed) ? `${message} (allowed: ${allowed})` : message;
   note.hidden = false;
@@ -132,6 +135,7 @@ function showError(error) {
   formError.hidden = false;
 }
 
+offerAxes(form, inputs.map((element) => given(element, "path")));
 form.addEventListener("input", refresh);
 form.addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -6,28 +6,43 @@ import { get } from "./api.js";
 import { find, findAll, freshPage, given } from "./dom.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
+import { RunControls } from "./run_controls.js";
 import { isFinal, RunHeader } from "./run_header.js";
 import { RunLog } from "./run_log.js";
 import { RunModel } from "./run_model.js";
+import { RunState } from "./run_state.js";
 import { Stream } from "./stream.js";
 import { refreshTimes } from "./times.js";
+import { use } from "./run_use.js";
 import { toast } from "./toast.js";
 
 const root = find("[data-run-id]", HTMLElement);
-const controls = find("form[data-controls]", HTMLFormElement);
-const layers = find("[name=layer]", HTMLSelectElement, controls);
+const form = find("form[data-controls]", HTMLFormElement);
+const layers = find("[name=layer]", HTMLSelectElement, form).options.length;
+/** @type {{layer?: number | null, eigenvalue?: number | null} | null} */
+const divergence = JSON.parse(given(root, "divergence"));
+const controls = new RunControls(form, layers, divergence?.layer ?? 0);
+const { view } = controls;
 const header = new RunHeader(root);
 const log = new RunLog(find("[data-log]", HTMLElement));
+const TELL_MS = 250;
 const HISTORY = ["tracebacks", "history", "checkpoints"]; // what a change of status adds to, though the run goes on
+/** @type {PointsEvent | null} */
+let latest = null;
+/** @type {ReturnType<typeof setTimeout> | undefined} */
+let told;
 const urls = { series: given(root, "seriesUrl"), alerts: given(root, "alertsUrl") };
 
 /** @type {{figures: Record<string, ChartEntry>}} */
 const { figures } = await get(given(root, "figuresUrl"));
-const model = new RunModel(urls, figures, Number(layers.value));
-const charts = new RunCharts(model, controls);
+const model = new RunModel(urls, figures, view.layer);
+const state = new RunState(model, view);
+state.divergence = divergence;
+const charts = new RunCharts(state);
+const { cursor, setAxis } = use(charts, controls, layers, reload);
 const stream = new Stream(given(root, "streamUrl"), {
   events: { points, alert, status, reset: reload, live },
-  state: (state) => header.stream(state),
+  state: (how) => header.stream(how),
   poll,
 });
 
@@ -47,10 +62,10 @@ function drawn(step) {
 async function reload() {
   const seq = await model.load();
   model.alerts.forEach(showAlert);
-  charts.reset();
   header.numbers(model);
-  const newest = Math.max(0, ...[...model.stores.values()].map((store) => store.lastStep));
-  charts.refresh(null, drawn(newest));
+  state.live = { on: !isFinal(header.state.status), steps: header.steps };
+  await setAxis();
+  charts.reset(drawn(state.newest));
   if (isFinal(header.state.status)) stream.end();
   else stream.open(model.names, seq);
 }
@@ -58,9 +73,18 @@ async function reload() {
 /** @param {PointsEvent} event */
 function points(event) {
   const grown = model.apply(event);
-  header.step(event.step, event.steps_per_second);
+  charts.grow(grown, drawn(event.step));
+  latest = event;
+  told ??= setTimeout(tell, TELL_MS);
+}
+
+// The numbers of the header, four times a second at most.
+function tell() {
+  told = undefined;
+  if (latest) header.step(latest.step, latest.steps_per_second);
   header.numbers(model);
-  charts.refresh(grown, drawn(event.step));
+  if (cursor.step !== null) cursor.redraw();
+  if (header.stale) void readRow();
 }
 
 /** @param {AlertAnswer} event */
@@ -69,6 +93,19 @@ function alert(event) {
   showAlert(event);
   announce(event);
   charts.refresh();
+}
+
+let verdictOf = ""; // how many eigenvalues were outside when the verdict was written
+
+// The extremes over all layers; the page follows one of them only.
+async function readRow() {
+  header.readAt = Date.now();
+  const run = await get(given(root, "runUrl")).catch(() => null); // the stream's chip says when the server is away
+  if (!run) return;
+  header.row(run);
+  const outside = String(run.unstable?.eigenvalues ?? 0);
+  if (!isFinal(run.status) && outside !== verdictOf) await replaceParts(["verdict"]);
+  verdictOf = outside;
 }
 
 /**
@@ -90,8 +127,10 @@ async function status(event) {
   }
   log.wake();
   const ended = isFinal(header.state.status);
+  state.live.on = !ended;
+  if (ended && before !== header.state.status) charts.refresh(drawn(state.newest));
   if (ended) stream.end();
-  if (header.state.status !== before || event.truncated_from) await replaceParts(ended ? null : HISTORY);
+  if (header.state.status !== before || event.truncated_from) await Promise.all([replaceParts(ended ? null : HISTORY), readRow()]);
 }
 
 /**
@@ -118,14 +157,11 @@ function showNewest() {
 async function poll() {
   const run = await get(given(root, "runUrl"));
   header.status({ ...run, reason: run.status_reason });
+  header.row(run);
   const seq = await model.load();
   charts.refresh();
   return seq;
 }
 
-layers.addEventListener("change", async () => {
-  model.layer = Number(layers.value);
-  await reload();
-});
 showNewest();
 await reload();

@@ -1,56 +1,77 @@
-// The charts of a run page: what each one shows, when it is drawn again, zoom to full resolution, chosen eigenvalues.
+// The charts of a run page: when each one is drawn again, and one range of steps for all of them.
 
-/** @import { RunModel } from "./run_model.js" */
+/** @import { RunState } from "./run_state.js" */
 
-import { bind } from "./bind.js";
 import { Chart } from "./chart.js";
-import { find, findAll, given } from "./dom.js";
-import { parseIndices } from "./format.js";
-import { eigenvalueItems, topEigenvalues } from "./pick.js";
-import { colors } from "./theme.js";
-
-/** @typedef {{request: AbortController, data: SeriesByName}} Zoom */
+import { findAll, given } from "./dom.js";
+import { RunFigures } from "./run_figures.js";
+import { showLines } from "./run_lines.js";
 
 export class RunCharts {
-  /** @type {EigenvalueItem[]} the eigenvalues drawn as lines */
-  items = [];
-  /** @type {Map<Chart, Zoom>} */
-  zoomed = new Map();
+  /** @type {AbortController | null} */
+  request = null;
+  /** @type {(point: ClickedPoint) => boolean} whether it was a mark that was clicked */
+  onMark = () => false;
+  /** The view has changed. */
+  onView = () => {};
 
-  /**
-   * @param {RunModel} model
-   * @param {HTMLFormElement} controls
-   */
-  constructor(model, controls) {
-    this.model = model;
-    this.top = find("[name=top]", HTMLSelectElement, controls);
-    this.chosen = find("[name=eigenvalues]", HTMLInputElement, controls);
-    this.charts = findAll("[data-chart]", HTMLElement).map((element) => this.mount(element));
-    controls.addEventListener("input", () => this.refresh());
-    controls.addEventListener("submit", (event) => event.preventDefault());
+  /** @param {RunState} state */
+  constructor(state) {
+    this.state = state;
+    this.figures = new RunFigures(state);
+    this.charts = findAll("[data-chart]", HTMLElement).flatMap((element) => this.mount(element));
   }
 
   /** @param {HTMLElement} element */
   mount(element) {
-    const entry = this.model.figures[given(element, "chart")];
+    const entry = this.state.model.figures[given(element, "chart")];
+    if (entry.scope !== "run" && entry.scope !== "layer") return [];
     /** @type {Chart} */
-    const chart = new Chart(element, entry, () => this.figure(chart));
-    chart.onZoom = (from, to) => this.zoom(chart, from, to);
-    if (entry.scope === "layer") chart.onClick = (point) => this.choose(point);
-    return chart;
+    const chart = new Chart(element, entry, () => this.figures.whole(chart));
+    chart.onZoom = (from, to) => {
+      const { axis } = this.state;
+      void (from === null || to === null ? this.zoom(null, null) : this.zoom(axis.back(from), axis.back(to), chart));
+    };
+    chart.onClick = (point) => this.clicked(point);
+    chart.growth = () => this.figures.growth(chart);
+    enlargeable(element, entry.title);
+    return [chart];
+  }
+
+  /** @param {ClickedPoint} point */
+  clicked(point) {
+    if (this.onMark(point) || !this.state.keep(point)) return;
+    this.onView();
+    this.refresh();
   }
 
   /**
-   * Draws the charts that show one of `names` (all of them without); `drawn` runs after each.
-   * @param {string[] | null} [names]
+   * Draws all charts anew; `drawn` runs after each.
    * @param {((chart: Chart) => void) | null} [drawn]
    */
-  refresh(names = null, drawn = null) {
-    if (names === null || names.some((name) => name.startsWith("ssm/"))) this.pick();
+  refresh(drawn = null) {
+    this.state.pick();
+    showLines(this.state.items);
     for (const chart of this.charts) {
-      const shows = names === null || this.series(chart).some((name) => names.includes(name));
-      if (shows) this.reveal(chart);
-      if (shows && !(names && this.zoomed.has(chart))) chart.refresh(drawn);
+      this.reveal(chart);
+      chart.refresh(drawn);
+    }
+  }
+
+  /**
+   * Draws what is new of these series.
+   * @param {string[]} names
+   * @param {((chart: Chart) => void) | null} drawn
+   */
+  grow(names, drawn) {
+    if (!this.state.items.length) {
+      this.state.pick();
+      showLines(this.state.items);
+    }
+    for (const chart of this.charts) {
+      if (!this.state.series(chart.entry).some((name) => names.includes(name))) continue;
+      this.reveal(chart);
+      if (!this.state.frozen) chart.grow(drawn);
     }
   }
 
@@ -60,76 +81,70 @@ export class RunCharts {
    */
   reveal(chart) {
     const figure = chart.element.closest("figure");
-    if (figure?.hidden && this.series(chart).some((name) => this.model.stores.has(name))) figure.hidden = false;
-  }
-
-  reset() {
-    this.zoomed.clear();
-    this.items = [];
-    this.refresh();
-  }
-
-  /** @param {Chart} chart */
-  series(chart) {
-    return chart.entry.series.map((name) => name.replace("{layer}", String(this.model.layer)));
-  }
-
-  /** The layer's ratios, by which eigenvalues are picked. */
-  get ratio() {
-    return this.model.stores.get(`ssm/${this.model.layer}/grad_over_weight`);
-  }
-
-  /** @param {Chart} chart */
-  figure(chart) {
-    const data = this.zoomed.get(chart)?.data ?? this.model.data;
-    const { layer, alerts } = this.model;
-    const figure = bind(chart.entry.figure, data, { layer, alerts, items: this.items, colors: colors() });
-    const empty = !this.series(chart).some((name) => data[name]?.step.length);
-    chart.element.closest("figure")?.classList.toggle("empty", empty);
-    return figure;
-  }
-
-  // The eigenvalues drawn as lines: the k with the largest ratio, and those that were asked for.
-  pick() {
-    const { ratio } = this;
-    if (!ratio?.points) return;
-    const asked = parseIndices(this.chosen.value, ratio.width);
-    const columns = [...new Set([...asked, ...topEigenvalues(ratio.data, Number(this.top.value))])];
-    this.items = eigenvalueItems(columns.slice(0, 24).sort((a, b) => a - b), this.items);
+    const { stores } = this.state.model;
+    if (figure?.hidden && this.state.series(chart.entry).some((name) => stores.has(name))) figure.hidden = false;
   }
 
   /**
-   * A click on a row or a line keeps that eigenvalue.
-   * @param {ClickedPoint} point
+   * Begins anew with what the model has read.
+   * @param {(chart: Chart) => void} drawn
    */
-  choose(point) {
-    const line = this.items.find((item) => point.data.name === `λ ${item.key}`);
-    const column = point.data.type === "heatmap" ? Math.round(point.y) : line?.column;
-    if (column === undefined) return;
-    this.chosen.value = [...new Set([...parseIndices(this.chosen.value, this.ratio?.width ?? 0), column])].join(", ");
-    this.refresh();
+  reset(drawn) {
+    this.request?.abort();
+    this.state.window = null;
+    this.state.items = [];
+    this.refresh(drawn);
+    void this.refine();
   }
 
   /**
-   * @param {Chart} chart
+   * One range for all charts: those that can be seen show it in this frame, all are drawn at full resolution once that is there.
    * @param {number | null} from null for the whole axis
    * @param {number | null} to
+   * @param {Chart | null} [source] the chart that shows it already
    */
-  async zoom(chart, from, to) {
-    this.zoomed.get(chart)?.request.abort();
-    this.zoomed.delete(chart);
-    if (from === null || to === null) {
-      chart.refresh();
-      return;
-    }
+  async zoom(from, to, source = null) {
+    const { state } = this;
+    const end = Math.max(state.newest, state.live.on ? state.live.steps : 0);
+    const whole = from === null || to === null || !(to > from) || (from <= 1 && to >= end);
+    [state.view.from, state.view.to] = whole ? [null, null] : [Math.max(0, Math.floor(from)), Math.ceil(to)];
+    this.request?.abort();
+    state.window = null;
+    this.onView();
+    const { range } = state;
+    if (range) for (const chart of this.charts) if (chart.visible && chart !== source) chart.show(range);
+    if (!(await this.refine())) this.refresh();
+  }
+
+  /**
+   * Reads the range at full resolution, all series of all charts, where it is not here already.
+   * @returns {Promise<boolean>} whether it did, or a later one does
+   */
+  async refine() {
+    const { model, view } = this.state;
+    const { from, to } = view;
+    if (from === null || to === null || ![...model.stores.values()].some((store) => store.span > 0)) return false;
     const request = new AbortController();
-    const view = { request, data: this.model.data };
-    this.zoomed.set(chart, view);
+    this.request = request;
     try {
-      view.data = await this.model.window(this.series(chart), from, to, request.signal);
-      chart.refresh();
+      this.state.window = await model.window(model.names, from, to, request.signal);
+      this.refresh();
     } catch (error) {
       if (!(error instanceof DOMException && error.name === "AbortError")) throw error;
     }
+    return true;
   }
+}
+
+/**
+ * A button beside the chart's title that fills the screen with it.
+ * @param {HTMLElement} element
+ * @param {string} title
+ */
+function enlargeable(element, title) {
+  const figure = element.closest("figure");
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "⤢", title: "Full screen" });
+  button.setAttribute("aria-label", `Full screen: ${title}`);
+  button.addEventListener("click", () => void (document.fullscreenElement ? document.exitFullscreen() : figure?.requestFullscreen()));
+  figure?.querySelector("figcaption")?.append(button);
 }

@@ -5,8 +5,12 @@
 
 import { find, findAll, given } from "./dom.js";
 import { duration, eta, number } from "./format.js";
+import { showStatus } from "./status.js";
 
 const FINAL = ["finished", "failed", "diverged", "cancelled"];
+const ROW_MS = 5000;
+/** Numbers of the run's row that go over all its layers and steps. */
+const EXTREMES = /** @type {const} */ (["largest_ratio", "largest_relative_step", "nearest_distance", "overflow_budget"]);
 /** @type {Record<StreamState, string>} */
 const STREAM = { live: "live", slow: "polling every 2 s", reconnecting: "reconnecting…", polling: "polling", ended: "ended" };
 
@@ -21,6 +25,7 @@ export class RunHeader {
     const { status = "", step, rate, started, finished } = root.dataset;
     this.state = { status, step: Number(step), rate: Number(rate) || null };
     this.times = { started: Number(started) || null, finished: Number(finished) || null };
+    this.readAt = Date.now();
     this.progress();
   }
 
@@ -41,8 +46,7 @@ export class RunHeader {
       if (changed && status === "running") this.times.started ??= Date.now() / 1000;
       if (changed && isFinal(status)) this.times.finished = Date.now() / 1000;
       this.state.status = status;
-      find(".status[data-status]", HTMLElement).dataset.status = status;
-      this.set("status", status);
+      if (changed) this.badge({ status, unstable: null });
       this.set("reason", reason ?? "");
       if (changed) for (const element of findAll("[data-when]", HTMLElement)) element.hidden = !given(element, "when").split(" ").includes(status);
     }
@@ -81,24 +85,37 @@ export class RunHeader {
   }
 
   /**
-   * The newest loss, the largest ratio and the smallest distance to the boundary of the layer that is shown.
+   * The newest loss and accuracy.
    * @param {RunModel} model
    */
   numbers(model) {
-    /** @param {string} kind */
-    const ofLayer = (kind) => model.newest(`ssm/${model.layer}/${kind}`);
-    const [loss, ratio, distance] = [model.newest("train/loss"), ofLayer("grad_over_weight"), ofLayer("boundary_distance")];
-    const accuracy = model.newest("eval/accuracy");
-    this.set("loss", loss ? number(loss[0]) : "–");
-    this.set("accuracy", accuracy ? `${number(100 * accuracy[0], 4)} %` : "–");
-    this.set("ratio", ratio ? number(worst(ratio, Math.max), 3) : "–");
-    this.set("distance", distance ? number(worst(distance, Math.min), 3) : "–");
+    const [loss, accuracy] = [model.newest("train/loss"), model.newest("eval/accuracy")];
+    if (loss) this.set("loss", number(loss[0]));
+    if (accuracy) this.set("accuracy", `${number(100 * accuracy[0], 4)} %`);
+  }
+
+  /**
+   * What the run's row says: the extremes over all layers and all steps, and, once it has ended, how long it took.
+   * @param {RunAnswer} run
+   */
+  row(run) {
+    this.readAt = Date.now();
+    this.badge(run);
+    for (const name of EXTREMES) this.set(name, number(run[name], 3));
+    this.times = { started: run.started_at, finished: run.finished_at };
+    this.progress();
+  }
+
+  /** @param {Pick<RunAnswer, "status" | "unstable">} run */
+  badge(run) {
+    for (const text of findAll("[data-live=status]", HTMLElement)) {
+      const badge = text.closest("[data-status]");
+      if (badge instanceof HTMLElement) showStatus(badge, run);
+    }
+  }
+
+  /** Whether the extremes on the page are old enough to be asked for again. */
+  get stale() {
+    return Date.now() - this.readAt > ROW_MS && !document.hidden;
   }
 }
-
-/**
- * Math.max and Math.min answer NaN as soon as one value is: that is what should be seen.
- * @param {Float32Array} values
- * @param {(a: number, b: number) => number} choose
- */
-const worst = (values, choose) => values.reduce((a, b) => choose(a, b));

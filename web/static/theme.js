@@ -2,8 +2,17 @@
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+/** @type {Colors | null} */
+let known = null;
+dark.addEventListener("change", () => (known = null)); // before anybody draws anew
+
 /** @returns {Colors} */
 export function colors() {
+  return (known ??= read());
+}
+
+/** @returns {Colors} */
+function read() {
   const style = getComputedStyle(document.documentElement);
   const roots = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).filter(isRoot);
   const names = roots.flatMap((rule) => [...rule.style]).filter((name) => name.startsWith("--"));

@@ -5,13 +5,13 @@ const at = (name) => import(`${process.env.STATIC}/${name}`);
 const { ago, duration, escapeMarkup, eta, number, parseIndices } = await at("format.js");
 const { differences, parseField, parseGrid, setPath } = await at("config_form.js");
 const { eigenvalueItems, topEigenvalues } = await at("pick.js");
-const { axes, cells, lossByRate } = await at("grid.js");
+const { lossLines } = await at("grid.js");
 const { sparkPoints } = await at("spark.js");
 const { runItems } = await at("run_items.js");
 
 test("numbers are short, and what is no number is named", () => {
-  const shown = [0, 412, 1234567, 0.00012345, 0.5, "NaN", Infinity, "-Infinity", null, 2.5e9].map((v) => number(v));
-  assert.deepEqual(shown, ["0", "412", "1.23e+6", "1.23e-4", "0.5", "NaN", "+Inf", "−Inf", "–", "2.5e+9"]);
+  const shown = [0, 412, 1234567, 0.00012345, 0.5, "NaN", Infinity, "-Infinity", null, 2.5e9, 1e6, 1.05e-5].map((v) => number(v));
+  assert.deepEqual(shown, ["0", "412", "1,234,567", "1.23e-4", "0.5", "NaN", "+Inf", "−Inf", "–", "2.5e9", "1,000,000", "1.05e-5"]);
 });
 
 test("durations and the time left", () => {
@@ -43,6 +43,8 @@ test("the form sends what differs, with the types the API wants", () => {
   assert.deepEqual(parseGrid("direct, best"), ["direct", "best"]);
   assert.deepEqual(parseGrid("0.1,1e-3"), [0.1, 0.001]);
   assert.equal(parseGrid("  "), null);
+  assert.deepEqual(parseGrid("true, null, 3, x"), [true, null, 3, "x"]);
+  assert.deepEqual(parseGrid("[0.5, 0.9], [0.1, 0.9]"), [[0.5, 0.9], [0.1, 0.9]]);
   const config = {};
   setPath(config, "task.name", "digits");
   setPath(config, "model.reparameterization.name", "exp");
@@ -68,19 +70,20 @@ const run = (id, name, lr, status, loss) => ({
   forms: [{ map: name, time: "discrete" }],
 });
 
-test("a cell of a sweep counts its lost runs and never averages them away", () => {
-  const grid = { "optimizer.lr": [0.1, 1], "model.reparameterization.name": ["best", "direct"], "train.seed": [0, 1] };
-  const runs = [run(1, "best", 0.1, "finished", 0.5), run(2, "best", 0.1, "finished", 0.7), run(3, "direct", 1, "diverged", "NaN"),
-    run(4, "direct", 1, "finished", 2), run(5, "best", 1, "running")];
-  assert.deepEqual(axes(grid), ["model.reparameterization.name", "optimizer.lr"]);
-  const [best, direct] = cells({ grid, runs });
-  assert.ok(Math.abs(best[0].loss - 0.6) < 1e-12);
-  assert.deepEqual([best[0].finite, best[0].total, best[0].status], [2, 2, "finished"]);
-  assert.deepEqual([best[1].loss, best[1].status], [null, "running"]);
-  assert.deepEqual([direct[1].finite, direct[1].total, direct[1].status, direct[1].loss], [1, 2, "diverged", 2]);
-  const data = lossByRate({ grid, runs });
-  assert.ok(Number.isNaN(data["sweep/direct"].last[1]));
-  assert.equal(data["sweep/direct"].nonfinite[1], 1);
+test("a sweep's chart has medians with quartiles, and marks every cell that lost a run", () => {
+  const cell = (lost, total, median, q25 = median, q75 = median) => ({ lost, total, loss: { median, q25, q75 } });
+  const grid = {
+    rows: { path: "model.reparameterization.name", values: ["best", "direct"] },
+    columns: { path: "optimizer.lr", values: [1, 0.1] },
+    cells: [[cell(0, 2, null), cell(0, 2, 0.5, 0.4, 0.75)], [cell(2, 2, null), cell(1, 2, 2)]],
+  };
+  const { data, items, spreads, lost, title, log } = lossLines(grid);
+  assert.deepEqual(items.map(({ label, color }) => [label, color]), [["best", "map-best"], ["direct", "map-direct"]]);
+  assert.deepEqual([title, log, [...data["sweep/row-0"].step]], ["learning rate", true, [0.1, 1]]);
+  assert.deepEqual([...data["sweep/row-0"].last], [0.5, NaN]);
+  assert.deepEqual([...data["sweep/row-1"].nonfinite], [1, 1]);
+  assert.deepEqual(lost["row-1"], ["direct learning rate 0.1: 1 of 2 lost", "direct learning rate 1: 2 of 2 lost"]);
+  assert.deepEqual([spreads["row-0"].array[0], Math.round(1e6 * spreads["row-0"].arrayminus[0])], [0.25, 100000]);
 });
 
 test("runs of one map share its colour and differ in dash", () => {

@@ -1,0 +1,151 @@
+"""A run's charts together in a real Chromium: one range, one cursor, alerts and marks that point at each
+other, a tail of new points.
+
+The runs are recorded by one worker before the first page is opened, but for the last test's, which trains while it is watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.test_dashboard import (  # the same installation and pages, with runs of its own
+    CURVE,
+    DIVERGING,
+    becomes,
+    context,
+    drawn_step,
+    eventually,
+    installation,
+    page,
+    submit,
+)
+from tests.installation import Installation
+
+__all__ = ["context", "installation", "page"]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+# of the charts that can be seen: the others follow when they are scrolled to
+RANGES = """() => Object.fromEntries([...document.querySelectorAll('figure:not([hidden]) [data-chart]')]
+  .filter((e) => e._fullLayout && e.getBoundingClientRect().top < innerHeight && e.getBoundingClientRect().bottom > 0)
+  .map((e) => [e.dataset.chart, e._fullLayout.xaxis.range.map(Math.round)]))"""
+
+
+@pytest.fixture(scope="module")
+def diverged(installation: Installation) -> Iterator[dict[str, Any]]:
+    with installation.client() as client:
+        run = submit(installation, {**DIVERGING, "train": {**DIVERGING["train"], "steps": 5000}})
+        yield installation.wait_for_end(client, run)
+
+
+def all_drawn(page: Any) -> None:
+    shown = "[...document.querySelectorAll('figure:not([hidden]) [data-chart]')]"
+    becomes(page, f"{shown}.every((e) => e.dataset.drawn)")
+
+
+def test_all_charts_share_range_and_cursor_and_the_address_keeps_the_view(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
+    last = diverged["step"]
+    page.goto(f"{installation.url}/runs/{diverged['id']}?from=20&to=60&scale=log&smooth=0.8&rows=end&eigenvalues=3")
+    all_drawn(page)
+    page.locator('[data-chart="grad_over_weight"]').scroll_into_view_if_needed()
+    assert {tuple(r) for r in page.evaluate(RANGES).values()} == {(20, 60)}
+    assert page.locator("[name=scale]").input_value() == "log"
+    faint = page.evaluate("document.querySelector('[data-chart=\"loss\"]').data.some((t) => t.opacity < 0.5)")
+    assert faint, "the raw line stays under the smoothed one"
+    order = page.evaluate("document.querySelector('[data-chart=\"grad_over_weight_heatmap\"]')._fullLayout.yaxis.type")
+    assert order == "category"
+    reasons = page.locator("[data-lines]").inner_text()
+    assert "moved most" in reasons
+    assert "λ 3" in reasons
+
+    page.keyboard.press("z")
+    eventually(page, lambda: "from=" not in page.url, "an address without a range")
+    eventually(page, lambda: all(r[1] >= last - 1 for r in page.evaluate(RANGES).values()), "all charts show the whole run")
+
+    page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
+    box = page.locator('[data-chart="loss"] .nsewdrag').first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] / 2)
+    page.locator('[data-chart="loss"] .cursor').wait_for()
+    before = page.locator('[data-chart="loss"] .cursor .values').inner_text()
+    assert "train" in before
+    page.keyboard.press("ArrowRight")
+    eventually(page, lambda: page.locator('[data-chart="loss"] .cursor .values').inner_text() != before, "the cursor moved")
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    eventually(page, lambda: "from=" in page.url, "the range in the address")
+    eventually(page, lambda: len({tuple(r) for r in page.evaluate(RANGES).values()}) == 1, "one range for all charts")
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys").wait_for()
+
+
+def test_alerts_and_their_marks_point_at_each_other_and_the_end_is_one_click_away(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
+    last, blamed = diverged["step"], diverged["divergence"]
+    page.goto(f"{installation.url}/runs/{diverged['id']}")
+    all_drawn(page)
+    page.get_by_role("button", name="Last 200 steps").click()
+    eventually(page, lambda: {r[1] for r in page.evaluate(RANGES).values()} == {last + 1}, "the end in all charts")
+    if blamed["eigenvalue"] is not None:
+        assert page.locator("[data-lines] li", has_text="blamed").inner_text().startswith(f"λ {blamed['eigenvalue']}")
+    marked = page.evaluate(
+        """() => [...document.querySelectorAll('figure:not([hidden]) [data-chart]')]
+             .filter((e) => e.data.some((t) => t.name?.endsWith(' alert') && t.x?.length)).length"""
+    )
+    assert marked == page.locator("figure:not([hidden]) [data-chart]").count(), "every chart has the run's alerts"
+    assert page.locator("[role=img]").count() == 0
+    assert "At step" in (page.locator("#says-loss").text_content() or "")
+
+    row = page.locator("[data-alerts] li").last
+    row.click()
+    page.locator("[data-alerts] li.linked").wait_for()
+    step = page.evaluate("() => Number(/from=(\\d+)/.exec(location.search)?.[1])")
+    assert step >= 0
+    page.evaluate(
+        """() => { const e = document.querySelector('[data-chart="loss"]');
+             const t = e.data.findLast((t) => t.name?.endsWith(' alert') && t.x?.length);
+             e.emit('plotly_click', {points: [{x: t.x[1], y: 1, customdata: t.customdata[1], data: t}]}); }"""
+    )
+    page.locator("[data-alerts] li.linked").wait_for()
+
+
+def test_new_points_are_drawn_over_plotly_s_axes_and_the_page_says_how_it_ended(page: Any, installation: Installation) -> None:
+    run = submit(installation, {**CURVE, "train": {**CURVE["train"], "steps": 100_000}})
+    page.goto(f"{installation.url}/runs/{run}")
+    drawn_step(page, 20)
+    settled = "Number(document.querySelector('[data-chart=\"loss\"]').dataset.drawn)"
+    # `_size`, `l2p` and `c2p` are not documented: what is drawn with them must lie where Plotly's own axes are
+    where = page.evaluate(
+        """() => { const e = document.querySelector('[data-chart="loss"]'), {xaxis, yaxis, _size} = e._fullLayout;
+             const box = e.querySelector('.nsewdrag').getBoundingClientRect(), own = e.getBoundingClientRect();
+             return [box.left - own.left - _size.l, box.top - own.top - _size.t, box.width - xaxis._length,
+                     xaxis.l2p(xaxis.range[1]) - xaxis._length, yaxis.l2p(yaxis.range[0]) - yaxis._length,
+                     yaxis.c2p(10 ** yaxis.range[1])]; }"""
+    )
+    assert all(abs(error) < 1.5 for error in where), where
+
+    def inked() -> bool:
+        """Whether there is ink on the canvas of a chart that Plotly has not drawn again meanwhile."""
+        inked: bool = page.evaluate(
+            """() => [...document.querySelectorAll('canvas.tail')].some((c) => c.width
+                 && c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v))"""
+        )
+        return inked
+
+    eventually(page, inked, "a tail on a canvas")
+    before = page.evaluate(settled)
+    reached = page.evaluate("Number(document.documentElement.dataset.lastStep)")
+    drawn_step(page, reached + 100)
+    assert page.evaluate(settled) >= before
+    with installation.client() as client:
+        client.post(f"/api/runs/{run}/cancel").raise_for_status()
+        last = installation.wait_for_end(client, run)["step"]
+    page.locator('.status[data-status="cancelled"]').wait_for()
+    eventually(page, lambda: page.locator('[data-live="eta"]').inner_text() not in ("", "–"), "how long it took")
+    drawn_step(page, last)
+    assert page.locator('[data-stream="ended"]').count() == 1

@@ -1,0 +1,83 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+const at = (name) => import(`${process.env.STATIC}/${name}`);
+const { readView, writeView } = await at("view.js");
+const { lone, smoothed } = await at("smooth.js");
+const { firstFrom, nearest, rowsBetween, time, tokens } = await at("clock.js");
+const { readout } = await at("readout.js");
+const { byDecay, reasons } = await at("reasons.js");
+const { dress } = await at("dress.js");
+
+const series = (step, rows) => {
+  const last = Float32Array.from(rows.flat());
+  const finite = last.map((v) => (Number.isFinite(v) ? v : NaN));
+  return { step: Float64Array.from(step), width: rows[0].length, last, min: finite, max: finite, nonfinite: last.map((v) => (Number.isFinite(v) ? 0 : 1)) };
+};
+
+test("an address says the view, and what it cannot say is the default", () => {
+  const search = "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&smooth=0.9&axis=tokens&rows=end&top=16";
+  const view = readView(search, 2);
+  assert.deepEqual({ ...view }, { layer: 1, from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", axis: "tokens", rows: "end", smooth: 0.9 });
+  assert.deepEqual(readView(writeView(view), 2), view);
+  const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&smooth=4&axis=null&top=99", 2);
+  assert.deepEqual(nonsense, readView("", 2));
+  assert.equal(writeView(nonsense, "?token=1"), "?token=1");
+  assert.equal(readView("", 2, 1).layer, 1);
+  assert.equal(writeView(readView("?layer=0", 2, 1), "", 1), "?layer=0");
+});
+
+test("smoothing is not pulled to zero, leaves gaps where the line has them, and goes on in pieces", () => {
+  const y = Float32Array.of(2, 2, NaN, Infinity, 2, 6);
+  const whole = smoothed(y, 0.5);
+  assert.deepEqual([...whole.y.subarray(0, 5)], [2, 2, NaN, NaN, 2]);
+  assert.ok(whole.y[5] > 2 && whole.y[5] < 6);
+  const first = smoothed(y.subarray(0, 5), 0.5);
+  const second = smoothed(y.subarray(4), 0.5, first.before); // a tail begins with the point drawn last
+  assert.deepEqual([...second.y], [...whole.y.subarray(4)]);
+  assert.deepEqual(lone(Float32Array.of(1, NaN, 3, NaN)), [4, 0, 4, 0]);
+  assert.equal(lone(Float32Array.of(1, 2)), null);
+});
+
+test("a smoothed line leaves the raw one faint and the marks as they are", () => {
+  const line = { meta: { field: "last" }, mode: "lines", x: [1, 2], y: Float32Array.of(1, 3), line: { color: "#000" } };
+  const mark = { meta: { field: "nonfinite" }, mode: "markers", x: [2], y: [0.97] };
+  const { data } = dress({ data: [line, mark], layout: { xaxis: {} } }, { smooth: 0.9, axis: tokens(10) });
+  assert.equal(data.length, 3);
+  assert.deepEqual([...data[0].y], [1, 3]);
+  assert.ok(data[0].opacity < 0.5 && data[1].opacity === undefined);
+  assert.ok(data[1].y[1] < 3);
+  assert.deepEqual([data[1].x, data[2].x, data[2].y], [[10, 20], [20], [0.97]]);
+});
+
+test("the cursor finds the nearest recorded step, a range its rows and one more on either side", () => {
+  const steps = [1, 5, 9];
+  assert.deepEqual([0, 3, 3.1, 8, 99].map((s) => nearest(steps, s)), [0, 0, 1, 2, 2]);
+  assert.equal(nearest([], 3), -1);
+  assert.deepEqual([1, 2, 10].map((s) => firstFrom(steps, s)), [0, 1, 3]);
+  assert.deepEqual([...rowsBetween(series([1, 2, 3, 4, 5], [[1], [2], [3], [4], [5]]), 2.5, 3.5).step], [2, 3, 4]);
+});
+
+test("time is the sum of the step times, and steps are found again", () => {
+  const axis = time({ step: Float64Array.of(1, 2, 4), last: Float32Array.of(0.5, 0.25, 1) });
+  assert.deepEqual([1, 2, 3, 4, 6].map(axis.of), [0.5, 0.75, 1.75, 2.75, 4.75]);
+  for (const step of [1, 2.5, 4, 9]) assert.ok(Math.abs(axis.back(axis.of(step)) - step) < 1e-9);
+});
+
+test("what stands at the cursor are the values, and NaN is said", () => {
+  const figure = { data: [{ meta: { field: "max", series: "ssm/{layer}/x" } }, { meta: { field: "last", series: "ssm/{layer}/x", each: "eigenvalue" }, name: "λ {key}" }] };
+  const items = [{ key: "2", column: 2, color: "line-0" }];
+  const shown = readout(figure, { "ssm/1/x": series([10, 20], [[1, 2, 3], [1, 5, NaN]]) }, { layer: 1, items, step: 19 });
+  assert.equal(shown.step, 20);
+  assert.deepEqual(shown.readings.map((r) => `${r.name}: ${r.text}`), ["all: 1 to 5 · median 3", "NaN: 1 of 3", "2: NaN"]);
+  assert.equal(readout(figure, {}, { layer: 1, items, step: 1 }), null);
+});
+
+test("eigenvalues get a line for a reason that the numbers give", () => {
+  const distance = series([1, 2, 3], [[0.5, 0.1, 0.2], [0.5, -0.1, 0.3], [0.5, 0.1, 0.05]]);
+  const why = reasons({ distance, eigenvalue: series([1, 3], [[0.5, 0.9, 0.8], [0.5, 0.9, 0.95]]), layer: 0, divergence: { layer: 0, eigenvalue: 0 } });
+  assert.deepEqual([...why].sort(), [[0, "blamed"], [1, "first outside (step 2)"], [2, "nearest to the boundary, moved most"]]);
+  assert.equal(reasons({ distance, layer: 1, divergence: { layer: 0, eigenvalue: 0 } }).get(0), undefined);
+  assert.deepEqual(byDecay(distance, "start"), [0, 2, 1]);
+  assert.deepEqual(byDecay(series([1, 2], [[0.5, -0.1, NaN], [NaN, NaN, NaN]]), "end"), [0, 1, 2]);
+});

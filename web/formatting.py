@@ -1,0 +1,73 @@
+"""Numbers, durations and times as people read them: what web/static/format.js does in the browser, for what the server renders.
+
+A test compares both on the same values: a page must not change its numbers when its scripts begin.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+WHOLE_BELOW = 1e9  # whole numbers up to here are written out, larger ones with an exponent
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """`digits` significant digits; 1e-5 and 1e9 with an exponent; "NaN", "+Inf", "−Inf"; "–" for None."""
+    if value is None:
+        return "–"
+    x = float(value)
+    if math.isnan(x):
+        return "NaN"
+    if math.isinf(x):
+        return "+Inf" if x > 0 else "−Inf"
+    size = abs(x)
+    if x.is_integer() and size < WHOLE_BELOW:
+        return f"{int(x):,}"
+    if size < 1e-3 or size >= 1e6:
+        mantissa, _, exponent = f"{_rounded(x, max(1, digits - 1)):e}".partition("e")
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{mantissa}e{int(exponent)}"
+    shown = f"{_rounded(x, digits):f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return "–"
+    if seconds < 1:
+        return "< 1 s"
+    s = math.floor(seconds + 0.5)
+    if s < 60:
+        return f"{s} s"
+    if s < 3600:
+        return f"{s // 60} min {s % 60:02d} s"
+    if s < 86_400:
+        return f"{s // 3600} h {s % 3600 // 60:02d} min"
+    return f"{s // 86_400} d {s % 86_400 // 3600} h"
+
+
+def ago(epoch: float, now: float | None = None) -> str:
+    """How long ago that was, by its largest unit."""
+    past = (time.time() if now is None else now) - epoch
+    parts = duration(abs(past)).split(" ")
+    span = " ".join(parts[:2])
+    if past < -5:
+        return f"in {span}"
+    return "just now" if past < 5 else f"{span} ago"
+
+
+def moment(epoch: float) -> str:
+    """The day and time in UTC."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+FILTERS: dict[str, Callable[..., str]] = {"number": number, "duration": duration, "ago": ago, "moment": moment}
+
+
+def _rounded(x: float, digits: int) -> Decimal:
+    """As JavaScript rounds: of two equally near ones the one further from 0."""
+    return Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(x))

@@ -1,0 +1,109 @@
+// The horizontal axis: steps, tokens or training time, and the way back to steps.
+
+/**
+ * @typedef {object} Axis
+ * @property {string} title
+ * @property {(step: number) => number} of
+ * @property {(x: number) => number} back
+ */
+
+/** @type {Axis} */
+export const STEPS = { title: "step", of: (step) => step, back: (x) => x };
+
+/**
+ * Sequence steps trained so far; every step has as many.
+ * @param {number} perStep
+ * @returns {Axis}
+ */
+export function tokens(perStep) {
+  return { title: "tokens (sequence steps trained)", of: (step) => step * perStep, back: (x) => x / perStep };
+}
+
+/**
+ * Seconds of training, from the recorded time of each step: waiting, evaluation and pauses between attempts are not in it.
+ * Between two records each step takes what the later one says.
+ * @param {Pick<Buckets, "step" | "last">} seconds of one step
+ * @returns {Axis}
+ */
+export function time({ step, last }) {
+  const at = new Float64Array(step.length);
+  let [before, sum, per] = [0, 0, 1];
+  for (let i = 0; i < step.length; i += 1) {
+    if (last[i] > 0 && Number.isFinite(last[i])) per = last[i];
+    sum += (step[i] - before) * per;
+    at[i] = sum;
+    before = step[i];
+  }
+  const newest = per;
+  return {
+    title: "training time in s (sum of the recorded step times)",
+    of: (s) => between(step, at, s, newest),
+    back: (x) => between(at, step, x, 1 / newest),
+  };
+}
+
+/**
+ * Linear between the points, from the origin, and beyond the last point with this slope.
+ * @param {Float64Array} x
+ * @param {Float64Array} y
+ * @param {number} v
+ * @param {number} slope
+ */
+function between(x, y, v, slope) {
+  const n = x.length;
+  if (!n) return v * slope;
+  if (v >= x[n - 1]) return y[n - 1] + (v - x[n - 1]) * slope;
+  const i = firstFrom(x, v);
+  const [x0, y0] = i ? [x[i - 1], y[i - 1]] : [0, 0];
+  return x[i] === x0 ? y[i] : y0 + ((v - x0) / (x[i] - x0)) * (y[i] - y0);
+}
+
+/**
+ * Index of the first value that is `v` or more, of ascending values; their number when there is none.
+ * @param {ArrayLike<number>} values
+ * @param {number} v
+ */
+export function firstFrom(values, v) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < v) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * Index of the value nearest to `v`, of ascending values; -1 when there is none.
+ * @param {ArrayLike<number>} values
+ * @param {number} v
+ */
+export function nearest(values, v) {
+  const i = firstFrom(values, v);
+  if (!values.length) return -1;
+  if (i === values.length) return i - 1;
+  return i && v - values[i - 1] <= values[i] - v ? i - 1 : i;
+}
+
+/**
+ * The rows of a series between two steps, and one more on either side, so that lines run to the edge.
+ * @param {Buckets} series
+ * @param {number} from
+ * @param {number} to
+ * @returns {Buckets}
+ */
+export function rowsBetween(series, from, to) {
+  return rows(series, Math.max(0, firstFrom(series.step, from) - 1), Math.min(series.step.length, firstFrom(series.step, to) + 1));
+}
+
+/**
+ * @param {Buckets} series
+ * @param {number} low index of the first row
+ * @param {number} [high] index after the last
+ * @returns {Buckets} views of these rows
+ */
+export function rows({ step, width, min, max, last, nonfinite }, low, high = step.length) {
+  /** @param {Float32Array} numbers */
+  const cut = (numbers) => numbers.subarray(low * width, high * width);
+  return { step: step.subarray(low, high), width, min: cut(min), max: cut(max), last: cut(last), nonfinite: cut(nonfinite) };
+}

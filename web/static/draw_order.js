@@ -1,0 +1,74 @@
+// When each chart of the page is drawn: what can be seen first, one chart per frame, tails of new points all in one frame.
+
+/** @import { Chart } from "./chart.js" */
+
+const INTERVAL_MS = 500;
+const TAIL_MS = 250;
+/** @type {Map<Element, Chart>} */
+export const charts = new Map();
+/** @type {ReturnType<typeof setTimeout> | null} */
+let timer = null;
+/** @type {ReturnType<typeof setTimeout> | null} */
+let tails = null;
+let restUntil = 0;
+
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const chart = charts.get(target);
+      if (!chart) continue;
+      chart.visible = isIntersecting;
+      if (isIntersecting && chart.growing) chart.waiting = true;
+    }
+    schedule();
+  },
+  { rootMargin: "200px" },
+);
+document.addEventListener("visibilitychange", () => {
+  schedule();
+  scheduleTails();
+});
+
+/** @param {Chart} chart */
+export function watch(chart) {
+  charts.set(chart.element, chart);
+  seen.observe(chart.element);
+}
+
+// What can be seen comes first; charts never drawn yet are next, so that scrolling finds them there.
+export function schedule() {
+  if (timer !== null || document.hidden) return;
+  const waiting = [...charts.values()].filter((chart) => chart.waiting && (chart.visible || !chart.drawings));
+  if (!waiting.length) return;
+  const next = waiting.reduce((a, b) => (isBefore(a, b) ? a : b));
+  // half of the time at most goes into what nobody sees yet, so that the page stays usable on a slow machine
+  const due = Math.max(next.lastDraw + INTERVAL_MS, next.visible ? 0 : restUntil);
+  timer = setTimeout(() => requestAnimationFrame(() => drawOne(next)), Math.max(0, due - performance.now()));
+}
+
+/** @param {Chart} a @param {Chart} b */
+function isBefore(a, b) {
+  return a.visible === b.visible ? a.lastDraw <= b.lastDraw : a.visible;
+}
+
+/** @param {Chart} chart */
+function drawOne(chart) {
+  timer = null;
+  const start = performance.now();
+  chart.lastDraw = start;
+  if (chart.waiting) chart.draw();
+  restUntil = 2 * performance.now() - start;
+  schedule();
+}
+
+// All tails in one frame.
+export function scheduleTails() {
+  if (tails !== null || document.hidden || ![...charts.values()].some((chart) => chart.growing && chart.visible)) return;
+  tails = setTimeout(() => requestAnimationFrame(drawTails), TAIL_MS);
+}
+
+function drawTails() {
+  tails = null;
+  for (const chart of charts.values()) if (chart.growing && chart.visible && !chart.waiting) chart.drawTail();
+  scheduleTails();
+}

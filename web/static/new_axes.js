@@ -1,0 +1,43 @@
+// The sweep of the form for a new run: any field of the configuration as an axis.
+
+import { find } from "./dom.js";
+
+const NO_AXES = ["name", "tags"]; // a run's own; the server names the runs of a sweep
+
+/**
+ * Offers the fields that are no axis yet; a chosen one gets an input of its own.
+ * @param {HTMLFormElement} form
+ * @param {string[]} paths
+ */
+export function offerAxes(form, paths) {
+  const select = find("[data-add-axis]", HTMLSelectElement, form);
+  const axes = find("[data-axes]", HTMLElement, form);
+  /** @param {string} path */
+  const isAxis = (path) => axes.querySelector(`[data-grid="${CSS.escape(path)}"]`) !== null;
+  for (const path of [...new Set(paths)].filter((p) => !NO_AXES.includes(p) && !isAxis(p))) select.add(new Option(path, path));
+  select.addEventListener("change", () => {
+    const path = select.value;
+    if (!path || isAxis(path)) return;
+    axes.append(axisField(path));
+    select.querySelector(`option[value="${CSS.escape(path)}"]`)?.remove();
+    select.value = "";
+    find(`[data-grid="${CSS.escape(path)}"]`, HTMLInputElement, axes).focus();
+  });
+}
+
+/** @param {string} path */
+function axisField(path) {
+  const [box, label, input, error] = ["div", "label", "input", "span"].map((tag) => document.createElement(tag));
+  box.className = "field";
+  label.textContent = path;
+  label.setAttribute("for", (input.id = `g-${path.replaceAll(".", "-")}`));
+  input.dataset.grid = path;
+  input.setAttribute("autocomplete", "off");
+  input.setAttribute("placeholder", "values, separated by commas");
+  error.className = "error";
+  error.dataset.errorFor = `grid.${path}`;
+  error.setAttribute("role", "alert");
+  error.hidden = true;
+  box.append(label, input, error);
+  return box;
+}

@@ -1,0 +1,112 @@
+// The figures of a run page's charts: all of one, or only what came since it was drawn.
+
+/** @import { Chart } from "./chart.js" */
+/** @import { RunState } from "./run_state.js" */
+/** @import { Smoothing } from "./smooth.js" */
+
+import { bind } from "./bind.js";
+import { firstFrom, rows } from "./clock.js";
+import { given } from "./dom.js";
+import { dress } from "./dress.js";
+import { number } from "./format.js";
+import { readout } from "./readout.js";
+import { colors } from "./theme.js";
+
+/**
+ * How far a chart is drawn: step of the newest point of each series, its buckets' span then, and where smoothing goes on.
+ * @typedef {{steps: Map<string, number>, spans: Map<string, number>, states: Map<number, Smoothing>}} Drawn
+ */
+
+export class RunFigures {
+  /** @type {Map<Chart, {settled: Drawn, tail: Drawn}>} */
+  drawn = new Map();
+
+  /** @param {RunState} state */
+  constructor(state) {
+    this.state = state;
+  }
+
+  /** @param {Chart} chart */
+  whole(chart) {
+    const { data, range, model } = this.state;
+    const names = this.state.series(chart.entry);
+    /** @type {Drawn} */
+    const settled = { steps: new Map(), spans: new Map(), states: new Map() };
+    const figure = this.dressed(chart.entry, data, { states: settled.states });
+    for (const name of names) {
+      const store = model.stores.get(name);
+      if (!store?.points) continue;
+      settled.steps.set(name, store.step[store.points - 1]);
+      settled.spans.set(name, store.span);
+    }
+    this.drawn.set(chart, { settled, tail: { ...settled, steps: new Map(settled.steps), states: new Map(settled.states) } });
+    if (range) figure.layout.xaxis = { ...figure.layout.xaxis, range, autorange: false };
+    chart.element.closest("figure")?.classList.toggle("empty", !names.some((name) => data[name]?.step.length));
+    this.describe(chart, data);
+    return figure;
+  }
+
+  /**
+   * The figure of the points that came since the chart was drawn last, from the one drawn last on; null when that is not enough.
+   * @param {Chart} chart
+   */
+  growth(chart) {
+    const known = this.drawn.get(chart);
+    if (!known) return null;
+    const stores = this.state.series(chart.entry).flatMap((name) => {
+      const store = this.state.model.stores.get(name);
+      return store?.points ? [{ name, store }] : [];
+    });
+    const whole = stores.some(({ store }) => store.span > 0); // the newest bucket goes on changing
+    const from = whole ? known.settled : known.tail;
+    /** @type {SeriesByName} */
+    const data = {};
+    for (const { name, store } of stores) {
+      const step = from.steps.get(name);
+      if (step === undefined || known.settled.spans.get(name) !== store.span) return null;
+      data[name] = rows(store.data, firstFrom(store.data.step, step));
+      if (data[name].nonfinite.subarray(whole ? 0 : store.width).some((n) => n > 0)) return null;
+    }
+    const states = new Map(from.states);
+    const figure = this.dressed(chart.entry, data, { states, go: true });
+    known.tail = { ...known.settled, states, steps: new Map(stores.map(({ name, store }) => [name, store.step[store.points - 1]])) };
+    return { figure, whole };
+  }
+
+  /**
+   * The chart's figure with data in it, as the view wants it.
+   * @param {ChartEntry} entry
+   * @param {SeriesByName} data
+   * @param {{states: Map<number, Smoothing>, go?: boolean}} smoothing
+   */
+  dressed({ figure: { data: traces, layout } }, data, smoothing) {
+    const { order, items, axis, model } = this.state;
+    const { scale, smooth, rows: by, from } = this.state.view;
+    /** @type {Layout["yaxis"]} */
+    let yaxis = { ...layout.yaxis };
+    const map = traces.some(({ type }) => type === "heatmap");
+    if (map && order) yaxis = { ...yaxis, type: "category", title: { text: `eigenvalue, by decay time at the ${by}` } };
+    else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
+    const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
+    const alerts = smoothing.go ? [] : model.alerts;
+    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order });
+    return dress(bound, { smooth, axis, ...smoothing });
+  }
+
+  /**
+   * In words, for those who do not see the chart: what it shows at its newest step.
+   * @param {Chart} chart
+   * @param {SeriesByName} data
+   */
+  describe(chart, data) {
+    const id = `says-${given(chart.element, "chart")}`;
+    let text = document.getElementById(id);
+    if (!text) {
+      text = Object.assign(document.createElement("p"), { id, className: "visually-hidden" });
+      chart.element.after(text);
+      chart.element.setAttribute("aria-describedby", id);
+    }
+    const shown = readout(chart.entry.figure, data, { layer: this.state.model.layer, items: this.state.items, step: Infinity });
+    text.textContent = shown ? `At step ${number(shown.step)}: ${shown.readings.map((r) => `${r.name} ${r.text}`).join(", ")}.` : "No data yet.";
+  }
+}

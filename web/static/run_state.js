@@ -1,0 +1,99 @@
+// What a run page shows at present: the view and the axis, the numbers within its range, the eigenvalues that have lines.
+
+/** @import { Axis } from "./clock.js" */
+/** @import { RunModel } from "./run_model.js" */
+
+import { rowsBetween, STEPS } from "./clock.js";
+import { parseIndices } from "./format.js";
+import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
+import { byDecay, reasons } from "./reasons.js";
+
+const ROOM = 500; // steps that a live chart has room for from the start
+
+export class RunState {
+  /** @type {EigenvalueItem[]} the eigenvalues drawn as lines */
+  items = [];
+  /** @type {number[] | null} of the heat map's rows */
+  order = null;
+  /** @type {Axis} */
+  axis = STEPS;
+  /** Whether new points are to be expected, and of how many steps. */
+  live = { on: false, steps: 0 };
+  /** @type {SeriesByName | null} the range at full resolution, where that had to be asked for */
+  window = null;
+  /** @type {{layer?: number | null, eigenvalue?: number | null} | null} what the run's end names */
+  divergence = null;
+
+  /**
+   * @param {RunModel} model
+   * @param {View} view
+   */
+  constructor(model, view) {
+    this.model = model;
+    this.view = view;
+  }
+
+  /** @param {string} kind a series of the layer that is shown */
+  ofLayer(kind) {
+    return this.model.stores.get(`ssm/${this.model.layer}/${kind}`);
+  }
+
+  /** @param {ChartEntry} entry */
+  series(entry) {
+    return entry.series.map((name) => name.replace("{layer}", String(this.model.layer)));
+  }
+
+  get newest() {
+    return Math.max(0, ...[...this.model.stores.values()].map((store) => store.lastStep));
+  }
+
+  /** Whether new points change nothing that is shown. */
+  get frozen() {
+    return this.window !== null || (this.view.to !== null && this.view.to < this.newest);
+  }
+
+  /** @returns {SeriesByName} what the charts show, within the range */
+  get data() {
+    const data = this.window ?? this.model.data;
+    const { from, to } = this.view;
+    if (from === null || to === null) return data;
+    return Object.fromEntries(Object.entries(data).map(([name, series]) => [name, rowsBetween(series, from, to)]));
+  }
+
+  /** @returns {[number, number] | null} of the horizontal axis; null: what there is */
+  get range() {
+    const { from, to } = this.view;
+    const { on, steps } = this.live;
+    if (from !== null && to !== null) return [this.axis.of(from), this.axis.of(to)];
+    if (!on) return null;
+    const round = 10 ** Math.floor(Math.log10(Math.max(10, this.newest))) / 4;
+    return [0, this.axis.of(Math.max(1, Math.min(steps, Math.max(ROOM, Math.ceil((1.2 * this.newest) / round) * round))))];
+  }
+
+  // Those that were asked for, those with a reason, and the k with the largest ratio.
+  pick() {
+    const [ratio, distance, eigenvalue] = [this.ofLayer("grad_over_weight"), this.ofLayer("boundary_distance"), this.ofLayer("eigenvalue")];
+    const { rows, top, eigenvalues } = this.view;
+    this.order = distance?.points && (rows === "end" || rows === "start") ? byDecay(distance.data, rows) : null;
+    if (!ratio?.points) return;
+    const asked = parseIndices(eigenvalues, ratio.width);
+    const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.model.layer, divergence: this.divergence });
+    const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ratio.data, Number(top))])].slice(0, MAX_LINES);
+    const items = eigenvalueItems(columns.sort((a, b) => a - b), this.items);
+    this.items = items.map((item) => ({ ...item, note: why.has(item.column) ? ` ${why.get(item.column)}` : "" }));
+  }
+
+  /**
+   * Keeps the eigenvalue of a row or a line that was clicked.
+   * @param {ClickedPoint} point
+   * @returns {boolean} whether it was one
+   */
+  keep(point) {
+    const line = this.items.find((item) => point.data.name === `λ ${item.key}${item.note ?? ""}`);
+    const column = point.data.type === "heatmap" ? Math.round(Number(point.y)) : line?.column;
+    if (column === undefined) return false;
+    const known = parseIndices(this.view.eigenvalues, this.ofLayer("grad_over_weight")?.width ?? 0);
+    this.view.eigenvalues = [...new Set([...known, column])].join(", ");
+    return true;
+  }
+}

@@ -1,0 +1,72 @@
+// What one can do on a run page: fields, buttons and keys, and what each of them changes.
+
+/** @import { RunCharts } from "./run_charts.js" */
+/** @import { RunControls } from "./run_controls.js" */
+
+import { Cursor } from "./cursor.js";
+import { findAll } from "./dom.js";
+import { axisOf } from "./run_axis.js";
+import { listen } from "./run_keys.js";
+import { AlertLinks } from "./run_links.js";
+import { toast } from "./toast.js";
+
+const LAST_STEPS = 200;
+
+/**
+ * @param {RunCharts} charts
+ * @param {RunControls} controls
+ * @param {number} layers
+ * @param {() => Promise<void>} reload reads what another layer needs
+ * @returns {{cursor: Cursor, setAxis: () => Promise<void>}}
+ */
+export function use(charts, controls, layers, reload) {
+  const { state } = charts;
+  const { view } = state;
+  const cursor = new Cursor(charts);
+  let reading = Promise.resolve();
+
+  /** @param {number} layer */
+  const toLayer = async (layer) => {
+    if (layer < 0 || layer >= layers) return;
+    controls.set("layer", layer);
+    await reading;
+  };
+  const links = new AlertLinks(charts, cursor, toLayer);
+
+  const setAxis = async () => {
+    const axis = await axisOf(state.model, view.axis);
+    if (axis) state.axis = axis;
+    else toast(`This run has not recorded what an axis of ${view.axis} needs.`, "warning");
+  };
+  const wholeRun = () => void charts.zoom(null, null);
+  // the end of the run at full resolution: every recorded step
+  const lastSteps = async () => {
+    if (view.layer !== (state.divergence?.layer ?? view.layer)) await toLayer(state.divergence?.layer ?? 0);
+    await charts.zoom(Math.max(0, state.newest - LAST_STEPS), state.newest + 1);
+  };
+
+  charts.onView = () => controls.show();
+  controls.onChange = (name) => {
+    if (name === "layer") {
+      state.model.layer = view.layer;
+      reading = reload();
+    } else if (name === "axis") void setAxis().then(() => charts.refresh());
+    else charts.refresh();
+  };
+  for (const button of findAll("[data-zoom-out]", HTMLElement)) button.addEventListener("click", wholeRun);
+  for (const button of findAll("[data-last-steps]", HTMLElement)) button.addEventListener("click", () => void lastSteps());
+  listen({
+    ArrowLeft: ({ shiftKey }) => cursor.move(shiftKey ? -10 : -1),
+    ArrowRight: ({ shiftKey }) => cursor.move(shiftKey ? 10 : 1),
+    Escape: () => (cursor.step === null ? wholeRun() : cursor.set(null)),
+    z: wholeRun,
+    e: () => void lastSteps(),
+    g: () => controls.set("scale", { "": "log", log: "linear" }[view.scale] ?? ""),
+    s: () => controls.set("smooth", view.smooth ? 0 : 0.9),
+    "]": () => void toLayer(view.layer + 1),
+    "[": () => void toLayer(view.layer - 1),
+    n: () => links.next(1),
+    p: () => links.next(-1),
+  });
+  return { cursor, setAxis };
+}

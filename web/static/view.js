@@ -1,0 +1,58 @@
+// What a run page shows, as its address says it: range of steps, layer, eigenvalues, scale, smoothing, axis, order of rows.
+
+const CHOICES = {
+  scale: ["", "log", "linear"],
+  axis: ["step", "tokens", "time"],
+  rows: ["index", "end", "start"],
+  top: ["8", "4", "16", "24", "0"],
+};
+
+/**
+ * What is not in the address, or not possible, is the default.
+ * @param {string} search of the address
+ * @param {number} layers how many there are
+ * @param {number} [first] the layer that is shown unless the address names one
+ * @returns {View}
+ */
+export function readView(search, layers, first = 0) {
+  const given = new URLSearchParams(search);
+  /** @param {keyof typeof CHOICES} name */
+  const choice = (name) => CHOICES[name].find((one) => one === given.get(name)) ?? CHOICES[name][0];
+  const [layer, smooth] = [Number(given.get("layer") ?? first), Number(given.get("smooth"))];
+  const [from, to] = [stepOf(given.get("from")), stepOf(given.get("to"))];
+  const range = from !== null && to !== null && from < to;
+  return {
+    layer: Number.isInteger(layer) && layer >= 0 && layer < layers ? layer : first,
+    from: range ? from : null,
+    to: range ? to : null,
+    eigenvalues: given.get("eigenvalues") ?? "",
+    top: choice("top"),
+    scale: choice("scale"),
+    axis: choice("axis"),
+    rows: choice("rows"),
+    smooth: smooth > 0 && smooth < 1 ? smooth : 0,
+  };
+}
+
+/**
+ * The address's search for a view: only what is not the default, beside what else was there.
+ * @param {View} view
+ * @param {string} [search] the present one
+ * @param {number} [first] the layer that is shown unless the address names one
+ */
+export function writeView(view, search = "", first = 0) {
+  const out = new URLSearchParams(search);
+  const plain = { ...readView("", 1), layer: first };
+  for (const name of /** @type {(keyof View)[]} */ (Object.keys(plain))) {
+    const value = view[name];
+    if (value === plain[name] || value === null) out.delete(name);
+    else out.set(name, String(typeof value === "number" ? Number(value.toFixed(3)) : value));
+  }
+  return out.size ? `?${out}` : "";
+}
+
+/** @param {string | null} text */
+function stepOf(text) {
+  const step = text === null || text === "" ? NaN : Number(text);
+  return Number.isFinite(step) && step >= 0 ? step : null;
+}
