@@ -11,7 +11,7 @@ SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check quick-tests test attack chaos load lint lint-js format docs audit clean
+.PHONY: help setup run check quick-tests test kernels attack chaos load lint lint-js format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,9 @@ quick-tests: setup
 
 test: setup  ## run every test in two processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) --durations 30 $(ARGS)
+
+kernels: setup  ## run every case of the kernels in Triton's interpreter, and compile every tile; `make test` takes each fifth
+	@EVERY_KERNEL=1 $(PYTEST) tests/core/scan/test_scan_interpreter.py tests/core/fused/test_fused_interpreter.py $(ARGS)
 
 attack: setup  ## send 20,000 requests made from the OpenAPI document, alone and in sequences, on both databases
 	ATTACK_REQUESTS=10000 $(BIN)/pytest tests/server/http/test_attack.py -s $(ARGS)

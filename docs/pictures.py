@@ -33,8 +33,8 @@ PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict ca
 # file: path, colour scheme, size of the window
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "diverged-run-page.png": ("/runs/1", "light", (1280, 1900)),
-    "run-page-dark.png": ("/runs/3", "dark", (1280, 1740)),
-    "compare-page.png": ("/compare?runs=1,3,5,7", "light", (1280, 1275)),
+    "run-page-dark.png": ("/runs/19", "dark", (1280, 1740)),
+    "compare-page.png": ("/compare?runs=1,10,19", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
 }
 
@@ -78,8 +78,8 @@ def record(page: Page, url: str, target: Path) -> None:
     recorder = Recorder(page)
     page.goto(url)
     recorder.rest(1.0)
-    page.get_by_role("link", name="direct, lr 0.4").click()
-    recorder.watch(lambda: step(page) >= 30, 60)
+    page.get_by_role("link", name="direct, lr 0.2, seed 0").first.click()
+    recorder.watch(lambda: step(page) >= 1 or status(page) == "diverged", 60)
     scroll(page, "[data-controls]")
     recorder.watch(lambda: status(page) == "diverged", 60)
     recorder.rest(2.0)

@@ -73,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])
+    if (one_of := int(os.environ.get("ONE_TEST_OF", "1"))) > 1:
+        items[:] = items[::one_of]  # see tests/core/scan/test_scan_interpreter.py
     long_files = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("interpreter")}
     items.sort(key=lambda item: item.path not in long_files)
 

@@ -15,10 +15,14 @@ READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static",
      "sweeps", "theory", "trash", "workers")
 )  # fmt: skip
-READ_API = frozenset(("alerts", "compare", "exports", "figures", "me", "queues", "runs", "sweeps", "trash", "workers"))
+READ_API = frozenset(
+    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "queues", "runs", "sparks", "sweeps", "theory", "trash",
+     "views", "workers")
+)  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
-    r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone)|sweeps/[^/]+/cancel)|PATCH /api/(runs|sweeps)/[^/]+"
+    r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork)|sweeps/[^/]+/cancel|bulk/(cancel|clone|hide|show)|views)"
+    r"|PATCH /api/(runs|sweeps)/[^/]+|DELETE /api/views/[^/]+"
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from server.cli import archives, history, runs, service, sweeps, trash
+from server.cli import archives, figures, history, runs, service, sweeps, trash
 from server.cli.queues import queue
 from server.cli.tokens import token
 from server.cli.users import user
@@ -14,11 +14,11 @@ from stablessm_core import __version__
 
 SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore)
 CHECKS = (service.retention, service.doctor)
-RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.compare)
+RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.fork, runs.compare)
 ARCHIVES = (archives.export, archives.import_)
 TRASH = (trash.delete, trash.undelete, trash.trash)
 SWEEPS = (sweeps.sweep, sweeps.sweeps, sweeps.table)
-HISTORY = (history.logs, history.checkpoints)
+HISTORY = (figures.figure, history.logs, history.checkpoints)
 
 
 class Commands(click.Group):
@@ -38,7 +38,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="stablessm")
 def main() -> None:
-    """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live."""
+    """Train state-space models and watch every eigenvalue, live: who crosses the boundary, and who dies of it."""
 
 
 for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, token, queue, user):

@@ -63,7 +63,7 @@ def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: i
 @click.option("--json", "as_json", is_flag=True)
 @DATA_DIR
 def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
-    """Show one run: status, progress, history, result, configuration, alerts."""
+    """Show one run: status, verdict, progress, history, result, configuration, alerts."""
     from server.cli import terminal
 
     with connect(data_dir) as client:
@@ -71,7 +71,8 @@ def show(run_id: int, as_json: bool, data_dir: Path | None) -> None:
         if as_json:
             click.echo(json.dumps(run, indent=2))
         else:
-            terminal.show(terminal.run_page(run, list(client.alerts(run_id)), client.history(run_id)["events"]))
+            past = (list(client.alerts(run_id)), client.history(run_id)["events"])
+            terminal.show(terminal.run_page(run, *past, client.verdict(run_id)))
 
 
 @click.command()
@@ -101,7 +102,39 @@ def cancel(run_id: int, data_dir: Path | None) -> None:
 def resume(run_id: int, data_dir: Path | None) -> None:
     """Queue an ended run again, to continue after its last checkpoint."""
     with connect(data_dir) as client:
+        diverged = client.run(run_id)["status"] == "diverged"
         click.echo(f"run {run_id} is {client.resume(run_id)['status']}")
+    if diverged:
+        click.echo(f"it repeats the numbers it had and diverges again; stablessm fork {run_id} --freeze changes something")
+
+
+@click.command()
+@RUN_ID
+@click.option(
+    "--from-step", type=click.IntRange(0), help="Step of the checkpoint; 0: initial weights. Default: the last good one."
+)
+@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="For example optimizer.lr=0.01; may be repeated.")
+@click.option("--freeze", is_flag=True, help="Freeze the recurrence: optimizer.recurrent_lr=0.")
+@click.option("--map", "map_", metavar="NAME", help="Another map, every eigenvalue where it is, for example best.")
+@click.option("--lr", type=float, help="Another learning rate: optimizer.lr.")
+@click.option("--watch", "until_end", is_flag=True, help="Follow the fork to its end.")
+@DATA_DIR
+def fork(
+    run_id: int, from_step: int | None, changes: tuple[str, ...], freeze: bool, map_: str | None, lr: float | None,
+    until_end: bool, data_dir: Path | None,
+) -> None:  # fmt: skip
+    """Go on from a run's checkpoint with something changed, to see whether it still dies; without changes it repeats itself."""
+    from server.cli.terminal import follow
+
+    settings = dict(map(read_change, changes))
+    settings |= {"optimizer.recurrent_lr": 0} if freeze else {}
+    settings |= {"model.reparameterization.name": map_} if map_ else {}
+    settings |= {"optimizer.lr": lr} if lr is not None else {}
+    with connect(data_dir) as client:
+        made = client.fork(run_id, settings, from_step=from_step)
+        click.echo(f"run {made['id']}, forked from run {run_id} at step {made['forked_at_step']}: {client.url}{made['url']}")
+        if until_end:
+            sys.exit(follow(client, made["id"]))
 
 
 @click.command()
@@ -109,16 +142,18 @@ def resume(run_id: int, data_dir: Path | None) -> None:
 @click.option("--q", help="Runs that match a filter instead.")
 @click.option("--sweep", type=click.IntRange(1), help="Runs of a sweep instead.")
 @click.option("--group-by", help="Dotted path, for example model.reparameterization.name.")
+@click.option("--against", help="The group that the others are paired with. Default: the best.")
 @click.option("--json", "as_json", is_flag=True)
 @DATA_DIR
 def compare(
-    run_ids: tuple[int, ...], q: str | None, sweep: int | None, group_by: str | None, as_json: bool, data_dir: Path | None
-) -> None:
-    """Compare runs: what differs, and the range of |grad| / |w| of each."""
+    run_ids: tuple[int, ...], q: str | None, sweep: int | None, group_by: str | None, against: str | None, as_json: bool,
+    data_dir: Path | None,
+) -> None:  # fmt: skip
+    """Compare runs: what differs, the range of |grad| / |w| of each, and groups with finite / total and stable / total."""
     from server.cli.terminal import comparison, show
 
     with connect(data_dir) as client:
-        result = client.compare(run_ids or None, q=q, sweep=sweep, group_by=group_by)
+        result = client.compare(run_ids or None, q=q, sweep=sweep, group_by=group_by, against=against)
     if as_json:
         click.echo(json.dumps(result))
     else:

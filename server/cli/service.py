@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @BROKER
 @DATA_ROOT
 @NO_AUTH
-@click.option("--demo", is_flag=True, help="Submit nine demo runs if nothing was ever submitted here.")
+@click.option("--demo", is_flag=True, help="Submit the demo, 29 short runs, if nothing was ever submitted here.")
 def up(demo: bool, **options: Any) -> None:
     """Start everything on this machine: database, web server and a worker."""
     from server.cli.up import up as start

@@ -97,7 +97,7 @@ def sweep_list(sweeps: Iterable[dict[str, Any]]) -> RenderableType:
     rows = [
         [
             str(one["id"]),
-            f"{one['finite']}/{one['total']}",
+            *_counted(one),
             ", ".join(f"{count} {status}" for status, count in one["statuses"].items()),
             ", ".join(f"{path.removesuffix('.name').split('.')[-1]} x {len(values)}" for path, values in one["grid"].items()),
             one["user"] or "",
@@ -106,8 +106,8 @@ def sweep_list(sweeps: Iterable[dict[str, Any]]) -> RenderableType:
         ]
         for one in sweeps
     ]
-    titles = ["sweep", "finite", "runs", "grid", "by", "created", "name"]
-    return table(rows, titles, numbers=("sweep", "finite")) if rows else "No sweeps."
+    titles = ["sweep", "finite", "stable", "runs", "grid", "by", "created", "name"]
+    return table(rows, titles, numbers=("sweep", "finite", "stable")) if rows else "No sweeps."
 
 
 def token_table(tokens: Iterable[dict[str, Any]]) -> RenderableType:
@@ -164,7 +164,10 @@ def _of_quota(used: int, most: int | None) -> str:
     return f"{used:,}" if most is None else f"{used:,} of {most:,}"
 
 
-def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]] = ()) -> Group:
+def run_page(
+    run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]] = (),
+    verdict: dict[str, Any] | None = None,
+) -> Group:  # fmt: skip
     title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
     lines = [Text.assemble((printable(title), "bold"), "  ", _status(run["status"]), "  ", printable(run["status_reason"]))]
     lines.append(Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)))
@@ -174,6 +177,7 @@ def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequ
     lines.append(Text(printable(f"  by {run['user']}{where}")))
     if run["waits_for"]:
         lines.append(Text(printable(f"  waits for {run['waits_for']}")))
+    lines += _verdict_lines(verdict) if verdict else []
     if events:
         lines.append(Text("history", "bold"))
         lines += [Text("  …")] * (len(events) > EVENTS_SHOWN)
@@ -186,6 +190,17 @@ def run_page(run: dict[str, Any], alerts: Sequence[dict[str, Any]], events: Sequ
         lines.append(Text(f"{len(alerts)} alerts", "bold"))
         lines += [Text.assemble("  ", alert_line(alert)) for alert in alerts[:ALERTS_SHOWN]]
     return Group(*lines)
+
+
+def _verdict_lines(verdict: dict[str, Any]) -> list[Text]:
+    cause = f" {verdict['cause'].replace('_', ' ')}" if verdict["cause"] else ""
+    lines = [Text.assemble(("verdict", "bold"), cause), Text(printable(f"  {verdict['summary']}"))]
+    lines += [Text(printable(f"  step {event['step']}: {event['text']}")) for event in verdict["events"]]
+    lines += [Text(printable(f"  {one['text']}")) for one in verdict["confirmed"]]
+    for one in verdict["try"]:
+        change = " ".join(f"{path}={_value(value)}" for path, value in one["change"].items())
+        lines.append(Text.assemble("  try ", (printable(change), "cyan"), printable(f": {one['because']}")))
+    return lines
 
 
 def comparison(result: dict[str, Any]) -> Group:
@@ -201,14 +216,28 @@ def comparison(result: dict[str, Any]) -> Group:
         ]
         parts += ["", Text("|grad| / |w|", "bold"), table(rows, ["run", "map", *names, "finite"], numbers=(*names, "finite"))]
     if result.get("groups"):
-        statistics = ("mean", "min", "max")
+        statistics = ("median", "q25", "q75")
         rows = [
-            [_key(g["key"]), f"{g['finite']}/{g['total']}", *(number(g["final_loss"][n]) for n in statistics)]
-            for g in result["groups"]
+            [_key(g["key"]), str(g["rank"]), *_counted(g), str(g["lost"]), *(number(g["final_loss"][n]) for n in statistics)]
+            for g in sorted(result["groups"], key=lambda group: int(group["rank"]))
         ]
-        titles = ["group", "finite", "mean loss", "min", "max"]
-        parts += ["", Text("groups", "bold"), table(rows, titles, numbers=titles[1:])]
+        titles = ["group", "rank", "finite", "stable", "lost", "median loss", "25 %", "75 %"]
+        parts += ["", Text("groups, the best first", "bold"), table(rows, titles, numbers=titles[1:])]
+    if paired := result.get("paired"):
+        rows = [
+            [row["label"], number(row["median"]), number(row["q25"]), number(row["q75"]), f"{row['pairs']} of {row['of']}",
+             f"{row['lower']}/{row['higher']}", str(row["only_reference"]), str(row["only_this"])]
+            for row in paired["rows"]
+        ]  # fmt: skip
+        titles = ["group", "median", "25 %", "75 %", "pairs", "lower/higher", "lost, other finite", "finite, other lost"]
+        title = printable(f"differences of the final loss to {paired['against']}, pair by pair")
+        parts += ["", Text(title, "bold"), table(rows, titles, numbers=titles[1:])]
     return Group(*parts)
+
+
+def _counted(of: dict[str, Any]) -> list[str]:
+    """Finite / total and stable / total, as everywhere."""
+    return [f"{of['finite']}/{of['total']}", f"{of['stable']}/{of['total']}"]
 
 
 def follow(client: Client, run_id: int) -> int:

@@ -18,23 +18,30 @@ from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.http import assets, pages
+from server.http import assets, pages, run_list
 from server.http.api import (
     alerts,
     audit,
+    bulk,
     compare,
     exports,
     figures,
+    forks,
     history,
+    lists,
+    overview,
     queues,
     runs,
     series,
     service,
+    steps,
     stream,
     sweeps,
+    theory,
     tokens,
     trash,
     users,
+    verdict,
     webhooks,
 )
 from server.http.api.deps import known_parameters
@@ -47,12 +54,13 @@ from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.runs.housekeeping import Housekeeping
 from server.runs.lost_runs import LostRunReaper
+from server.runs.sparks import Sparks
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
 from stablessm_core import __version__
 
 SILENCE_SECONDS = 60.0  # a request whose database fell silent gives up; the longest statement may take 30 s
-DESCRIPTION = """Train state-space models and watch the gradient-over-weight ratio of every eigenvalue, live.
+DESCRIPTION = """Train state-space models and watch every eigenvalue, live: who crosses the boundary, and who dies of it.
 
 Every request needs `Authorization: Bearer <token>`; the token is in the address that `stablessm up` prints. Every refusal has
 the body `{"error": {"code", "message", "field"?, "allowed"?}}`. Numbers that JSON lacks are the strings `"NaN"`, `"Infinity"`
@@ -125,12 +133,13 @@ def create_app(settings: Settings) -> FastAPI:
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
-    state.pages = pages.Pages(files)
-    parts = (runs, trash, history, series, figures, stream, alerts, sweeps, compare, exports)
-    api = [part.router for part in (*parts, queues, service, tokens, users, audit, webhooks)]
+    state.pages, state.sparks = pages.Pages(files), Sparks()
+    of_runs = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, theory, stream)
+    parts = (*of_runs, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
+    api = [part.router for part in parts]
     for router in api:
         app.include_router(router, dependencies=[Depends(known_parameters)])
-    for router in (html := [assets.router(files), pages.router]):
+    for router in (html := [assets.router(files), run_list.router, pages.router]):
         app.include_router(router)
     state.routes = [route for router in (*api, *html) for route in router.routes]
     install_handlers(app)

@@ -41,7 +41,7 @@ log = logging.getLogger("stablessm.server")
 COOKIE = "stablessm_session"
 STREAM = re.compile(r"/api/runs/[^/]+/stream")
 MAX_IDENTITY = 200
-NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/clone)")
+NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone)")
 # Plotly adds one empty style element and fills it through the CSSOM (the first hash is that of the empty string); its map
 # library adds one with fixed rules (the second)
 CSP = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,37 +11,48 @@ from urllib.parse import parse_qs, urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader
+from sqlalchemy.orm import Session
 
+from server.database.payloads import DamagedPayload
 from server.errors import ServiceError, TooMany, error_body
 from server.http.api.alerts import all_alerts, run_alerts
 from server.http.api.audit import Cursor, shown_audit
-from server.http.api.compare import Compared, compare_runs
+from server.http.api.compare import CompareQuery, OnPage, compare_runs, compared_runs, without_missing
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.api.forks import fork_list, sibling_list
 from server.http.api.history import tracebacks_shown
-from server.http.api.runs import Listed, RefusedFilter, find_run, run_page, run_shown
+from server.http.api.runs import find_run, run_shown
 from server.http.api.series import run_catalogue
+from server.http.api.sweeps import Axis, asked_grid, find_sweep
 from server.http.api.sweeps import Listed as ListedSweeps
-from server.http.api.sweeps import find_sweep
+from server.http.api.theory import Asked as AskedTheory
+from server.http.api.theory import Theory, theory_answer
 from server.http.api.tokens import token_page
 from server.http.api.trash import Cursor as TrashCursor
 from server.http.api.trash import shown_trash
 from server.http.api.users import shown_me, user_page
+from server.http.api.verdict import verdict_shown
 from server.http.api.webhooks import webhook_page
 from server.http.assets import Assets
 from server.http.gate import COOKIE, Access, client_address, policy_with_inline, session_cookie, set_session
 from server.http.schemas.queues import Placement
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
-from server.http.theory import stable_maps, theory_figures
 from server.runs import answers
 from server.runs.checkpoints import run_checkpoints
+from server.runs.comparison import usual_groups
 from server.runs.history import run_history
+from server.runs.sweep_grid import grid_answer
 from server.runs.sweeps import sweep_answer, sweep_page
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
+from stablessm_core.forking import said
 from stablessm_core.maps import MAPS
 from web.figures import series_of, small_charts
+from web.formatting import FILTERS
+from web.parallel import parallel_lines
 
+log = logging.getLogger("stablessm.server")
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 MAX_FORM_BYTES = 4096
@@ -55,6 +67,7 @@ class Pages:
         folder = Path(str(files("web"))) / "templates"
         self.assets = assets
         self.templates = Environment(loader=FileSystemLoader(folder), autoescape=True)
+        self.templates.filters.update(FILTERS)
 
     def render(
         self, template: str, *, title: str, json_url: str | None = None, status: int = 200, **context: Any
@@ -81,33 +94,14 @@ class Pages:
         return answer
 
 
-def _pages(request: Request) -> Pages:
+def pages_of(request: Request) -> Pages:
     return request.app.state.pages  # type: ignore[no-any-return]
 
 
-def _refused(error: ServiceError) -> dict[str, Any]:
+def refused(error: ServiceError) -> dict[str, Any]:
     """The refusal for a page that shows it where the filter stands; `position` and `length` of the piece that is meant."""
     shown: dict[str, Any] = error_body(error.status, error.message, error.field, error.allowed)["error"]
     return {"field": None} | shown | {name: getattr(error, name, 0) for name in ("position", "length")}
-
-
-@router.get("/")
-def runs(
-    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, listed: Listed
-) -> Response:  # fmt: skip
-    found: dict[str, Any] = {"runs": [], "next_cursor": None}
-    error = None
-    with database.read() as session:
-        try:
-            found = run_page(session, listed, principal, settings.lease_seconds)
-        except RefusedFilter as refused:
-            error = _refused(refused)
-    filters = listed.model_dump()
-    query = urlencode({k: v for k, v in filters.items() if v is not None})
-    return _pages(request).render(
-        "runs.html", title="Runs", json_url=f"/api/runs?{query}", runs=found, filters=filters, error=error,
-        status=422 if error else 200,
-    )  # fmt: skip
 
 
 @router.get("/runs/{run_id}")
@@ -119,31 +113,42 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
             "tracebacks": tracebacks_shown(session, run_id),
             "checkpoints": run_checkpoints(session, run_id, settings),
             "history": run_history(session, run_id),
+            "verdict": _verdict(session, run_id),
         }
+        found = find_run(session, run_id)
+        context |= {"forks": fork_list(session, found, settings), "fork_said": said(found.fork_changes or {})}
+        if context["forks"]["died_at"] is not None:
+            context["siblings"] = sibling_list(session, found)
+        time = found.config["model"]["reparameterization"]["time"]
+        context["fork_maps"] = [name for name, map_ in MAPS.items() if time in map_.forms]
     context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
-    if form := _form_in_question(shown, context["series"]["series"]):
-        context |= {"form": form, "guarded": MAPS[form["map"]].guarded, "stable_maps": stable_maps(form["time"])}
     title = shown["name"] or f"Run {run_id}"
-    return _pages(request).render("run.html", title=title, json_url=f"/api/runs/{run_id}", run=shown, **context)
+    return pages_of(request).render("run.html", title=title, json_url=f"/api/runs/{run_id}", run=shown, **context)
 
 
 @router.get("/compare")
 def compare(
-    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, chosen: Compared
+    request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, chosen: OnPage
 ) -> Response:  # fmt: skip
-    filters = chosen.model_dump()
-    query = urlencode({k: v for k, v in filters.items() if v is not None})
-    result, error = None, None
+    result, error, missing = None, None, []
     if chosen.given:
         with database.read() as session:
             try:
-                result = compare_runs(session, chosen, principal, settings.lease_seconds)
-            except ServiceError as refused:
-                error = _refused(refused)
-    json_url = f"/api/compare?{query}" if result else None
-    status = 422 if error else 200
-    return _pages(request).render(
-        "compare.html", title="Compare", json_url=json_url, status=status, compare=result, query=filters, error=error
+                missing = without_missing(session, chosen)
+                found = compared_runs(session, chosen, principal) if chosen.given else []
+                if chosen.group_by is None:  # an empty one asks for no groups
+                    chosen.group_by = usual_groups(found)
+                result = compare_runs(session, found, chosen, settings.lease_seconds, curves=False)
+            except ServiceError as why:
+                error = refused(why)
+    asked = chosen.model_dump(exclude_none=True)
+    query = {name: asked[name] for name in CompareQuery.model_fields if name in asked}
+    json_url = f"/api/compare?{urlencode(query)}" if result and chosen.given else None
+    context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing}
+    context["curves_url"] = f"/api/compare/curves?{urlencode({name: asked[name] for name in chosen.given})}"
+    context["lines"] = parallel_lines(result) if result else None
+    return pages_of(request).render(
+        "compare.html", title="Compare", json_url=json_url, status=422 if error else 200, error=error, **context
     )
 
 
@@ -152,15 +157,24 @@ def sweeps(request: Request, database: DatabaseDep, listed: ListedSweeps) -> Res
     with database.read() as session:
         found = sweep_page(session, **listed.model_dump())
     query = urlencode(listed.model_dump(exclude_none=True))
-    return _pages(request).render("sweeps.html", title="Sweeps", json_url=f"/api/sweeps?{query}", sweeps=found, filters=listed)
+    return pages_of(request).render("sweeps.html", title="Sweeps", json_url=f"/api/sweeps?{query}", sweeps=found, filters=listed)
 
 
 @router.get("/sweeps/{sweep_id}")
-def sweep(sweep_id: SweepId, request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+def sweep(
+    sweep_id: SweepId, request: Request, database: DatabaseDep, settings: SettingsDep, rows: Axis = None, columns: Axis = None
+) -> Response:
     with database.read() as session:
-        shown = sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
+        found = find_sweep(session, sweep_id)
+        shown = sweep_answer(session, found, settings.lease_seconds)
+        grid = asked_grid(session, found, rows, columns)
+    asked = {"rows": grid.row, "columns": grid.column}
+    context: dict[str, Any] = {
+        "grid": grid_answer(grid),
+        "grid_query": urlencode({k: v for k, v in asked.items() if v is not None}),
+    }
     title = shown["name"] or f"Sweep {sweep_id}"
-    return _pages(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown)
+    return pages_of(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown, **context)
 
 
 @router.get("/new")
@@ -174,7 +188,7 @@ def new(
         workers = answers.worker_answers(session, settings.lease_seconds)
     defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
     maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
-    return _pages(request).render(
+    return pages_of(request).render(
         "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=maps, workers=workers,
         prefill=prefill, cloned_from=clone, place=place, placement=Placement.model_json_schema()["properties"],
     )  # fmt: skip
@@ -184,7 +198,7 @@ def new(
 def alerts(request: Request, database: DatabaseDep) -> Response:
     with database.read() as session:
         found = all_alerts(session)
-    return _pages(request).render("alerts.html", title="Alerts", json_url="/api/alerts", alerts=found)
+    return pages_of(request).render("alerts.html", title="Alerts", json_url="/api/alerts", alerts=found)
 
 
 @router.get("/workers")
@@ -194,7 +208,7 @@ def workers(request: Request, database: DatabaseDep, settings: SettingsDep) -> R
             answers.worker_answers(session, settings.lease_seconds),
             answers.queue_answers(session, settings.lease_seconds),
         )
-    return _pages(request).render(
+    return pages_of(request).render(
         "workers.html", title="Workers and queues", json_url="/api/workers", workers=known, queues=queues
     )
 
@@ -203,22 +217,33 @@ def workers(request: Request, database: DatabaseDep, settings: SettingsDep) -> R
 def trash(request: Request, database: DatabaseDep, settings: SettingsDep, cursor: TrashCursor = None) -> Response:
     with database.read() as session:
         shown = shown_trash(session, settings, cursor, TRASH_ROWS)
-    return _pages(request).render("trash.html", title="Trash", json_url="/api/trash", trash=shown)
+    return pages_of(request).render("trash.html", title="Trash", json_url="/api/trash", trash=shown)
 
 
 @router.get("/theory")
-def theory(request: Request) -> Response:
-    return _pages(request).render("theory.html", title="Theory", figures=theory_figures(), maps=MAPS.values())
+def theory(request: Request, database: DatabaseDep, asked: AskedTheory) -> Response:
+    """A choice that is refused is said where it was made, above the curves without it."""
+    error = None
+    with database.read() as session:
+        try:
+            answer = theory_answer(session, asked)
+        except ServiceError as why:
+            error, answer = refused(why), theory_answer(session, Theory())
+    query = urlencode(asked.model_dump(exclude_none=True))
+    return pages_of(request).render(
+        "theory.html", title="Theory", json_url=f"/api/theory?{query}", theory=answer, maps=MAPS.values(), error=error,
+        status=422 if error else 200,
+    )  # fmt: skip
 
 
 @router.get("/docs")
 def docs(request: Request) -> Response:
-    return _pages(request).render("docs.html", title="API", json_url="/openapi.json", openapi=request.app.openapi())
+    return pages_of(request).render("docs.html", title="API", json_url="/openapi.json", openapi=request.app.openapi())
 
 
 @router.get("/login")
 def login_form(request: Request, next: str = "/") -> Response:
-    return _pages(request).login(_local(next), error=None)
+    return pages_of(request).login(_local(next), error=None)
 
 
 @router.post("/login")
@@ -231,11 +256,11 @@ async def login(request: Request) -> Response:
     try:
         principal = await access.recognise(form.get("token", "").strip(), client_address(request.scope))
     except TooMany as error:
-        answer: Response = _pages(request).login(target, error=f"{error.message}; try again in a minute", status=429)
+        answer: Response = pages_of(request).login(target, error=f"{error.message}; try again in a minute", status=429)
         answer.headers.update(error.headers or {})
         return answer
     if principal is None:
-        return _pages(request).login(target, error="That is not a token of this server.", status=401)
+        return pages_of(request).login(target, error="That is not a token of this server.", status=401)
     request.state.principal = principal  # the audit log names who signed in
     answer = RedirectResponse(target, 303)
     # the server itself never sees TLS: a trusted proxy says so, and a browser in its Origin
@@ -257,7 +282,7 @@ async def logout(request: Request) -> Response:
 
 @router.get("/me")
 def me(request: Request, database: DatabaseDep, principal: PrincipalDep) -> Response:
-    return _pages(request).render("me.html", title="You", json_url="/api/me", me=shown_me(database, principal))
+    return pages_of(request).render("me.html", title="You", json_url="/api/me", me=shown_me(database, principal))
 
 
 @router.get("/access")
@@ -269,15 +294,16 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "webhooks": webhook_page(database)["webhooks"],
         "on_first": cursor is None,
     }
-    return _pages(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+    return pages_of(request).render("access.html", title="Access", json_url="/api/tokens", **context)
 
 
-def _form_in_question(run: dict[str, Any], series: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The form of the layer in which the run diverged, else that of its first layer; None where no layer is known yet."""
-    layer = (run["divergence"] or {}).get("layer")
-    of_layer = [one["form"] for one in series if one["name"].startswith(f"ssm/{layer}/")]
-    form = next((form for form in [*of_layer, *run["forms"]] if form is not None), None)
-    return form if form is not None and form["map"] in MAPS else None
+def _verdict(session: Session, run_id: int) -> dict[str, Any] | None:
+    """VerdictAnswer; None where its numbers cannot be read: the page shows the rest."""
+    try:
+        return verdict_shown(session, run_id)
+    except (DamagedPayload, LookupError, ValueError) as error:
+        log.warning("a page without its verdict: %s", error, extra={"run": run_id})
+        return None
 
 
 def _local(path: str) -> str:

@@ -25,11 +25,12 @@ PLAIN_FIELDS = (
     "id", "name", "notes", "status", "status_reason", "sweep_id", "cloned_from", "submitted_by", "user_id", "queue", "priority",
     "created_at", "started_at", "finished_at", "attempt", "cancel_requested", "seq", "step", "steps_per_second",
     "bytes_stored",
-    "host", "gpu_name",
+    "host", "gpu_name", "largest_ratio", "largest_relative_step", "nearest_distance", "overflow_budget", "cause", "forked_from",
+    "forked_at_step", "hidden",
 )  # fmt: skip
 # These leave the database as the text that enters the answer: taking 50 configurations apart and putting them together again
 # would cost more than everything else in a page of the list.
-JSON_FIELDS = ("tags", "config", "environment", "result", "divergence", "forms")
+JSON_FIELDS = ("tags", "config", "environment", "result", "divergence", "forms", "unstable", "fork_changes")
 RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
     *(_RUN[name] for name in PLAIN_FIELDS),
     _RUN.needs_gpu.label("gpu"),

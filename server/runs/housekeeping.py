@@ -1,4 +1,4 @@
-"""What every server does by itself: retention, purging the trash, removing the folders of deleted runs."""
+"""What every server does by itself: retention, purging the trash, removing the folders of deleted runs, judging ended ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from server.runs.deletion import purge
 from server.runs.folders import remove_deleted
 from server.runs.retention import apply_retention
 from server.runs.trash import due
+from server.runs.verdicts import AT_ONCE, judge_ended
 from server.settings import Settings
 
 LOOK_SECONDS = 60.0
@@ -54,6 +55,8 @@ class Housekeeping:
             except (StoreError, ValueError) as error:  # the store is away, or its package is not installed
                 log.warning("it is deleted for good later: %s", error, extra={"run": run_id})
         remove_deleted(self.database, self.settings.data_dir, pause=self._stopping.is_set)
+        while judge_ended(self.database) == AT_ONCE and not self._stopping.is_set():
+            pass
 
     def _run(self) -> None:
         while not self._stopping.is_set():

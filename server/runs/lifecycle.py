@@ -20,7 +20,7 @@ from server.database.models import FINAL, CheckpointRow, Run, Sweep, Worker
 from server.runs.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
-from stablessm_core.config import RunConfig
+from stablessm_core.config import ConfigError, RunConfig, parse_config
 from stablessm_core.telemetry.detectors import AlertKind
 
 MAX_LOSSES = 3  # attempts lost without a new checkpoint in between; then the run counts as the cause
@@ -31,6 +31,7 @@ ENDED = {  # the reason of an end for which nobody gave one
     "failed": "its worker gave no cause",
     "cancelled": "cancelled",
 }
+REPEATS = "a run that diverged repeats the same numbers from its checkpoint on and diverges again; a fork changes something"
 
 
 class NotAllowed(ValueError):
@@ -47,13 +48,33 @@ class StoredCheckpoint:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """Where a fork begins: after `step` of run `parent`, 0 for its initial weights; `changes` by dotted path."""
+
+    parent: int
+    step: int
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint of run `parent` that a fork begins from, None where none is recorded (any more)."""
+
+    parent: int
+    step: int
+    checkpoint: StoredCheckpoint | None
+
+
+@dataclass(frozen=True)
 class Claim:
-    """A run that is ours to train, with the fence to show on every write. `checkpoints`: newest first."""
+    """A run that is ours to train, with the fence to show on every write. `checkpoints`: newest first. `origin`: of a fork that
+    does not begin at the first step."""
 
     run_id: int
     attempt: int
     config: dict[str, Any]
     checkpoints: tuple[StoredCheckpoint, ...]
+    origin: Origin | None = None
 
     @property
     def checkpoint(self) -> StoredCheckpoint | None:
@@ -67,6 +88,7 @@ def submit(
     idempotency_key: str | None = None,
     sweep_id: int | None = None,
     cloned_from: int | None = None,
+    fork: Fork | None = None,
     submitted_by: int | None = None,
     user_id: int | None = None,
     queue: str = DEFAULT_QUEUE,
@@ -91,16 +113,26 @@ def submit(
         "needs_task": config.task.name,
         "created_at": time.time(),
     }
+    if fork is not None:
+        values |= {"forked_from": fork.parent, "forked_at_step": fork.step, "fork_changes": dict(fork.changes), "step": fork.step}
     statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["idempotency_key"])
     new = session.execute(statement.returning(Run.id)).scalar_one_or_none()
     run = session.scalars(select(Run).where(Run.id == new if new is not None else Run.idempotency_key == idempotency_key)).one()
     if new is not None:
-        add_transition(session, run, "submitted")
+        add_transition(session, run, "submitted" if fork is None else f"forked from run {fork.parent} at step {fork.step}")
     elif run.deleted_at is not None:
         raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is in the trash")
-    elif run.config != values["config"]:
+    elif _as_of_today(run.config) != values["config"]:
         raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is configured differently")
     return run
+
+
+def _as_of_today(config: dict[str, Any]) -> dict[str, Any]:
+    # an older version stored it without the fields that are newer
+    try:
+        return parse_config(config).model_dump(mode="json")
+    except ConfigError:
+        return config
 
 
 def new_sweep(
@@ -116,26 +148,28 @@ def new_sweep(
 def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Claim | None:
     """Take the run that is next for a worker with these capabilities (see server.runs.queues); None if there is none.
 
-    The run continues after its newest checkpoint: steps stored beyond it are taken back.
+    The run continues after its newest checkpoint, a fork without one of its own at the step where it parts from the original:
+    steps stored beyond are taken back.
     """
     run = lock_next(session, capabilities)
     if run is None:
         return None
     checkpoints: tuple[StoredCheckpoint, ...] = ()
-    done, cut = 0, False
+    begin = run.forked_at_step or 0
+    done, cut = begin, False
     if run.attempt:  # before its first there is nothing: every write shows its attempt
         rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run.id).order_by(CheckpointRow.step.desc()))
         checkpoints = tuple(StoredCheckpoint(row.step, row.path, row.sha256) for row in rows)
-        done = checkpoints[0].step if checkpoints else 0
+        done = checkpoints[0].step if checkpoints else begin
         cut = delete_steps(session, run.id, done + 1)
     run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
     run.started_at = run.started_at or time.time()
     run.worker, run.host = owner, owner.rsplit(":", 2)[0]  # host:pid:start
     run.gpu_name = next(iter(capabilities.get("gpus", ())), None) if run.config["train"]["device"] != "cpu" else None
     run.deleted_at = run.deleted_by = None  # an older program may have resumed a run of the trash
-    run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done else "")
+    run.status_reason = f"attempt {run.attempt} on {owner}" + (f", resumed after step {done}" if done > begin else "")
     add_transition(session, run, run.status_reason, truncated_from=done + 1 if cut else None)
-    return Claim(run.id, run.attempt, dict(run.config), checkpoints)
+    return Claim(run.id, run.attempt, dict(run.config), checkpoints, _origin(session, run) if begin else None)
 
 
 def heartbeat(session: Session, run_id: int, attempt: int) -> bool:
@@ -163,8 +197,12 @@ def finish(
     reason: str = "",
     result: dict[str, Any] | None = None,
     divergence: dict[str, Any] | None = None,
+    judged: Mapping[str, Any] | None = None,
 ) -> None:
-    """End the run. Saying it twice is harmless. Raises LeaseLost, ValueError for a status that is not final."""
+    """End the run. Saying it twice is harmless. judged: columns of its row, from its verdict (see server.runs.verdicts).
+
+    Raises LeaseLost, ValueError for a status that is not final.
+    """
     if status not in FINAL:
         raise ValueError(f"status is {status!r}; allowed are {', '.join(FINAL)}")
     try:
@@ -175,6 +213,8 @@ def finish(
             return  # the answer to the first time was lost
         raise
     run.result, run.divergence = result, divergence
+    for name, value in (judged or {}).items():
+        setattr(run, name, value)
     _end(session, run, status, reason)
 
 
@@ -237,8 +277,9 @@ def resume_run(session: Session, run_id: int) -> Run:
     run = _get(session, run_id)
     if run.status not in ("failed", "diverged", "cancelled"):
         raise NotAllowed(f"run {run_id} is {run.status}; only failed, diverged and cancelled runs can be resumed")
+    reason = f"resumed; {REPEATS}" if run.status == "diverged" else "resumed"
     run.workers_lost, run.finished_at, run.result, run.divergence = 0, None, None, None
-    _requeue(session, run, "resumed")
+    _requeue(session, run, reason)
     return run
 
 
@@ -264,7 +305,8 @@ def forget_worker(session: Session, worker_id: str) -> None:
 
 def _requeue(session: Session, run: Run, reason: str) -> None:
     run.status, run.status_reason, run.owner, run.cancel_requested = "queued", reason, None, False
-    run.steps_per_second = run.compacted_at = None  # what it records from here on is to be merged, too
+    # what it records from here on is to be merged, too, and to be judged
+    run.steps_per_second = run.compacted_at = run.cause = run.judged_at = None
     add_transition(session, run, reason)
 
 
@@ -272,6 +314,14 @@ def _end(session: Session, run: Run, status: str, reason: str) -> None:
     reason = reason or ENDED[status]
     run.status, run.status_reason, run.owner, run.finished_at = status, reason, None, time.time()
     add_transition(session, run, reason)
+
+
+def _origin(session: Session, run: Run) -> Origin:
+    assert run.forked_from is not None
+    assert run.forked_at_step is not None
+    row = session.get(CheckpointRow, (run.forked_from, run.forked_at_step))
+    checkpoint = None if row is None else StoredCheckpoint(row.step, row.path, row.sha256)
+    return Origin(run.forked_from, run.forked_at_step, checkpoint)
 
 
 def _get(session: Session, run_id: int) -> Run:

@@ -15,7 +15,7 @@ from server.database.connection import Database
 from server.database.models import Run, Sweep, Worker
 from server.errors import Conflict, Invalid, TooMany
 from server.runs.answers import alive_workers, has_reported
-from server.runs.lifecycle import NotAllowed, new_sweep, submit
+from server.runs.lifecycle import Fork, NotAllowed, new_sweep, submit
 from server.runs.queues import DEFAULT_QUEUE, misfit, serves
 from server.runs.quotas import check_quota
 from server.runs.worker_wakeups import wake_workers
@@ -28,7 +28,8 @@ MAX_GRID_RUNS = 500
 
 def submit_run(
     database: Database, settings: Settings, config: RunConfig, *, key: str | None = None, cloned_from: int | None = None,
-    submitted_by: int | None = None, user_id: int | None = None, place: Mapping[str, Any] | None = None,
+    fork: Fork | None = None, submitted_by: int | None = None, user_id: int | None = None,
+    place: Mapping[str, Any] | None = None,
 ) -> tuple[Run, bool]:  # fmt: skip
     """The queued run and whether it is new. `place`: its queue, priority, needs_gpu, as jobs.submit takes them.
 
@@ -43,8 +44,8 @@ def submit_run(
             known = key and _known_key(session, key, submitted_by, user_id, _queue(place))
             stored = known or (key and _stored_key(key, submitted_by, user_id, _queue(place)))
             run = submit(
-                session, config, idempotency_key=stored, cloned_from=cloned_from, submitted_by=submitted_by, user_id=user_id,
-                **place or {},
+                session, config, idempotency_key=stored, cloned_from=cloned_from, fork=fork, submitted_by=submitted_by,
+                user_id=user_id, **place or {},
             )  # fmt: skip
     except NotAllowed as error:
         raise Conflict(f"{key!r}: {error}", field="Idempotency-Key", allowed="the same body, or a new key") from None

@@ -145,15 +145,15 @@ def test_the_demo_moves_at_once_and_is_submitted_once(installation: Installation
             for run in runs
             if run["config"]["task"]["name"] == "polynomial_memory"
         }
-        assert sorted(tasks) == ["digits"] + ["polynomial_memory"] * 8
-        assert {name for name, _ in cells} == {"direct", "softplus", "exp", "best"}
-        assert len(cells) == 8
+        assert sorted(tasks) == ["digits"] * 2 + ["polynomial_memory"] * 27
+        assert {name for name, _ in cells} == {"direct", "exp", "best"}
+        assert len(cells) == 9
         first = installation.wait("a moving run", lambda: next((r for r in listed(client) if r["step"] > 0), None))
         assert client.get(f"/api/runs/{first['id']}/series/train/loss").json()["step"][0] == 1
     installation.stop(process)
     up(installation, "--demo")
     with installation.client() as client:
-        assert len(listed(client)) == 9
+        assert len(listed(client)) == 29
 
 
 def listed(client: httpx.Client) -> list[dict[str, object]]:

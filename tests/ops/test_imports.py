@@ -116,7 +116,7 @@ def imported(file: Path) -> set[str]:
 
 def check_declared(files: list[Path], allowed: set[str]) -> None:
     programs = [*files, *(ROOT / ".ci").glob("*.py")]
-    ours = {*ROOMS, *(file.stem for file in programs), *(file.parent.name for file in files)}
+    ours = {*ROOMS, "benchmarks", *(file.stem for file in programs), *(file.parent.name for file in files)}
     distributions = packages_distributions()
     undeclared = [
         f"{file.relative_to(ROOT)} imports {name}"

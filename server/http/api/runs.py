@@ -19,7 +19,7 @@ from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, Ru
 from server.runs import lifecycle
 from server.runs.answers import RUN_COLUMNS, run_answers, run_row, runs_json
 from server.runs.filter_syntax import MAX_LENGTH, FilterError
-from server.runs.listing import MAX_LIMIT, CursorError, RunPage, list_runs
+from server.runs.listing import MAX_LIMIT, CursorError, RunPage, count_runs, list_runs
 from server.runs.quotas import check_quota
 from server.runs.submission import submit_run
 from server.runs.submitters import check_own, mine
@@ -30,6 +30,7 @@ from server.settings import Settings
 from stablessm_core.config import RunConfig, parse_config, with_settings
 
 router = APIRouter(prefix="/api/runs", tags=["runs"])
+WITHOUT: dict[str, Any] = {"tags": [], "notes": "", "hidden": False}  # what null means in a patch
 
 
 def find_run(session: Session, run_id: int) -> Run:
@@ -88,6 +89,7 @@ class ListQuery(BaseModel):
     status: str | None = Field(None, max_length=100, description="One or several, separated by commas.")
     tag: str | None = Field(None, max_length=200)
     mine: bool = Field(False, description="Only runs that you submitted.")
+    hidden: bool = Field(False, description="Hidden runs too; a filter that says `hidden=...` decides for itself.")
     sort: str = Field("-id", max_length=200, description="A field of the filter language, `-` before it for descending.")
     cursor: str | None = Field(None, max_length=2000, description="`next_cursor` of the page before.")
     limit: int = Field(50, ge=1, le=MAX_LIMIT)
@@ -116,12 +118,21 @@ def run_page(session: Session, query: ListQuery, principal: Principal, lease_sec
     return {"runs": run_answers(session, page.runs, lease_seconds), "next_cursor": page.next_cursor}
 
 
+def counted(session: Session, query: ListQuery, principal: Principal) -> int:
+    """How many runs there are for the query."""
+    return count_runs(
+        session, q=query.q, status=query.status or None, tag=query.tag or None, me=mine(principal), mine=query.mine,
+        hidden=query.hidden,
+    )  # fmt: skip
+
+
 def listed(session: Session, query: ListQuery, principal: Principal) -> RunPage:
     """The rows of RUN_COLUMNS for the query. Raises Invalid."""
     try:
         return list_runs(
             session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
             cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS, me=mine(principal), mine=query.mine,
+            hidden=query.hidden,
         )  # fmt: skip
     except FilterError as error:
         raise refused_filter(error) from None
@@ -152,7 +163,7 @@ def show(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Respons
 def change(
     run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, request: Request
 ) -> Any:
-    """Change name, tags or notes; while the run is queued also its queue, priority and GPU."""
+    """Change name, tags, notes, or whether lists leave it out; while the run is queued also its queue, priority and GPU."""
     with database.write() as session:
         run = find_run(session, run_id)
         check_own(principal, run)
@@ -161,9 +172,9 @@ def change(
                 lifecycle.move(session, run_id, place)
             except lifecycle.NotAllowed as error:
                 raise Conflict(str(error), field=next(iter(place)).removeprefix("needs_")) from None
-        for name in patch.model_fields_set & {"name", "tags", "notes"}:
+        for name in patch.model_fields_set & {"name", "tags", "notes", "hidden"}:
             value = getattr(patch, name)
-            setattr(run, name, value if value is not None or name == "name" else ([] if name == "tags" else ""))
+            setattr(run, name, value if value is not None or name == "name" else WITHOUT[name])
     if place:
         wake_workers(settings.broker_url)  # it may fit a worker now that had nothing to do
     return _written(request, database, run_id)
@@ -177,7 +188,10 @@ def cancel(run_id: RunId, database: DatabaseDep, principal: PrincipalDep, reques
 
 @router.post("/{run_id}/resume", response_model=RunAnswer)
 def resume(run_id: RunId, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, request: Request) -> Any:
-    """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint."""
+    """Queue a failed, diverged or cancelled run again; it continues after its last checkpoint.
+
+    One that diverged repeats the same numbers and diverges again, unless its cause lay outside of it: fork it with a change.
+    """
     answer = _change_status(request, database, principal, run_id, _resume_within_quota)
     wake_workers(settings.broker_url)
     return answer
@@ -189,17 +203,25 @@ def clone(
     request: CloneRequest | None = None,
 ) -> Any:  # fmt: skip
     """Submit the same configuration again, with changes if wanted."""
+    made = clone_run(database, settings, principal, run_id, request)
+    response.headers["Location"] = f"/api/runs/{made}"
+    return _answer(database, settings, made)
+
+
+def clone_run(
+    database: Database, settings: Settings, principal: Principal, run_id: int, request: CloneRequest | None = None
+) -> int:  # fmt: skip
+    """Number of the new run. Raises NotFound, ConfigError, and whatever refuses a submission."""
     with database.read() as session:
         run = find_run(session, run_id)
         base, place = dict(run.config), {"queue": run.queue, "priority": run.priority, "needs_gpu": run.needs_gpu}
     if request is not None:
         place |= columns(request)
     config = parse_config(with_settings(base, request.set if request else {}))
-    run, _ = submit_run(
+    new, _ = submit_run(
         database, settings, config, cloned_from=run_id, submitted_by=principal.token_id, user_id=principal.user_id, place=place
     )
-    response.headers["Location"] = f"/api/runs/{run.id}"
-    return _answer(database, settings, run.id)
+    return new.id
 
 
 def _answer(database: Database, settings: Settings, run_id: int) -> dict[str, Any]:

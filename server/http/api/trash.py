@@ -40,7 +40,7 @@ def delete(run_id: RunId, database: DatabaseDep, settings: SettingsDep, principa
         except NotAllowed as error:
             raise Conflict(str(error), field="status", allowed="cancel it first") from None
     if settings.trash_hours == 0:
-        _purge(database, settings, run_id)
+        purge_now(database, settings, run_id)
 
 
 @router.post("/runs/{run_id}/restore", response_model=RunAnswer)
@@ -71,11 +71,12 @@ def trash(
 @router.delete("/trash/{run_id}", status_code=204)
 def delete_for_good(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> None:
     """Delete a run of the trash for good now."""
-    if not _purge(database, settings, run_id):
+    if not purge_now(database, settings, run_id):
         raise NotFound(f"run {run_id} is not in the trash", field="run_id", allowed="a run of GET /api/trash")
 
 
-def _purge(database: Database, settings: Settings, run_id: int) -> bool:
+def purge_now(database: Database, settings: Settings, run_id: int) -> bool:
+    """Delete a run of the trash for good; False where it is not there."""
     try:
         return purge(database, settings, run_id)
     except (StoreError, ValueError) as error:  # the store is away, or its package is not installed

@@ -61,6 +61,16 @@ EXAMPLE_RUN: dict[str, Any] = {
     "alerts": 0,
     "waits_for": None,
     "bytes_stored": 1_482_240,
+    "largest_ratio": 3.7,
+    "largest_relative_step": 0.12,
+    "nearest_distance": 0.0093,
+    "overflow_budget": -0.011,
+    "unstable": None,
+    "cause": None,
+    "forked_from": None,
+    "forked_at_step": None,
+    "fork_changes": None,
+    "hidden": False,
 }
 EXAMPLE_ALERT: dict[str, Any] = {
     "id": 3,
@@ -148,6 +158,24 @@ class RunAnswer(Answer):
     alerts: int = Field(description="How many alerts it has raised.")
     waits_for: str | None = Field(description="Why a queued run does not start yet.")
     bytes_stored: int = Field(description="What it occupies: recorded numbers in the database, and checkpoint files.")
+    largest_ratio: float | None = Field(description="Largest finite |grad|/|w| so far, over all layers and eigenvalues.")
+    largest_relative_step: float | None = Field(
+        description="Largest finite step of an eigenvalue so far, relative to its distance to the boundary."
+    )
+    nearest_distance: float | None = Field(description="Smallest 1 - |eigenvalue| so far; negative is outside the boundary.")
+    overflow_budget: float | None = Field(
+        description="Largest so far: length ln|eigenvalue|max / 88.72; float32 overflows at 1 (at 0.5 behind an activation "
+        "without a bound)."
+    )
+    unstable: dict[str, Any] | None = Field(
+        description="Of the last step, where eigenvalues are outside the boundary: how many `eigenvalues` `of` how many, "
+        "`worst_distance`, `overflow_budget`, and `overflows_at_length`, the length at which the state would overflow."
+    )
+    cause: str | None = Field(description="The verdict's cause, once the run has ended; null where nothing went wrong.")
+    forked_from: int | None = Field(description="The run whose checkpoint it began from.")
+    forked_at_step: int | None = Field(description="The step of that checkpoint.")
+    fork_changes: dict[str, Any] | None = Field(description="What the fork changed, by dotted path.")
+    hidden: bool = Field(description="Left out of lists that do not ask for hidden runs.")
 
 
 class RunList(Answer):
@@ -162,6 +190,7 @@ class RunPatch(Replacement):
     name: Name | None = None
     tags: Annotated[list[Tag], Field(max_length=20)] | None = None
     notes: Annotated[Text, StringConstraints(max_length=20_000)] | None = None
+    hidden: bool | None = Field(None, description="Whether lists leave it out; comparisons and sweeps never do.")
 
 
 class CloneRequest(Replacement):

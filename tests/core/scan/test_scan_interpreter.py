@@ -18,6 +18,8 @@ from stablessm_core.training import environment
 triton = pytest.importorskip("triton")
 compiling = pytest.importorskip("tests.core.scan.compiling")
 
+# each fifth case, evenly over all, unless `make kernels` asks for every one: together they take many minutes
+ONE_OF = 1 if os.environ.get("EVERY_KERNEL") == "1" else 5
 KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back", "tiles")]
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
@@ -29,6 +31,7 @@ NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.spli
 def test_kernel_tests_pass_in_the_interpreter(tests: Path) -> None:
     """In a process of its own: Triton decides at import between compiling and interpreting."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["ONE_TEST_OF"] = str(ONE_OF)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tests)]
     done = subprocess.run(command, env=environment, cwd=tests.parents[3], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -36,7 +39,7 @@ def test_kernel_tests_pass_in_the_interpreter(tests: Path) -> None:
 
 
 HOPPER = (9, 0)
-TILES = [(kind, tile) for kind, tiles in configurations.TABLE[HOPPER].items() for tile in tiles]
+TILES = [(kind, tile) for kind, tiles in configurations.TABLE[HOPPER].items() for tile in tiles][::ONE_OF]
 # per element, what must be read and written, in values, counting a gradient of `a` that is summed as nothing
 MOVED = {("states", "lti"): 2, ("states", "ltv"): 3, ("adjoints", "lti"): 3, ("adjoints", "ltv"): 5}
 BYTES = {"half": 2, "float32": 4, "complex64": 8}

@@ -193,7 +193,7 @@ def test_series_are_exported_as_files(data_dir: Path, sqlite: Database, tmp_path
     assert done.exit_code == 0, done.output
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "run.json", "train-loss.csv", "ssm-0-grad_over_weight.csv", "ssm-0-weight.csv", "ssm-0-eigenvalue.csv",
-        "ssm-0-boundary_distance.csv",
+        "ssm-0-boundary_distance.csv", "ssm-0-relative_step.csv", "ssm-0-overflow_budget.csv",
     }  # fmt: skip
     assert len((tmp_path / "out" / "train-loss.csv").read_text().splitlines()) == 26
     assert run(data_dir, "export", "1", "train/loss", "-o", "-").output.startswith("step,value\n1,")
@@ -270,7 +270,7 @@ def test_a_server_open_to_others_without_a_token_does_not_start(data_dir: Path, 
 def test_the_commands_of_the_contract_are_there() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
-        "submit runs show watch cancel resume compare export import sweep sweeps sweep-table logs checkpoints "
+        "submit runs show watch cancel resume fork compare figure export import sweep sweeps sweep-table logs checkpoints "
         "delete undelete trash retention",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}

@@ -79,7 +79,7 @@ def test_an_unknown_field_of_any_body_is_answered_with_the_fields_that_body_has(
         annotation = route.body_field.field_info.annotation
         model = next(part for part in (*get_args(annotation), annotation) if hasattr(part, "model_fields"))
         body = model.model_config["json_schema_extra"]["examples"][0] | {"colour": "red"}
-        path = re.sub(r"{\w+}", "1", route.path)
+        path = re.sub(r"{\w+}", "1", route.path.replace("{action}", "hide"))
         error = error_of(client.request(min(route.methods), path, json=body), 422)
         assert (error["field"], error["allowed"]) == ("colour", ", ".join(model.model_fields)), route.path
 

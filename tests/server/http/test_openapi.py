@@ -12,8 +12,8 @@ import pytest
 
 from server.database.connection import Database
 from server.errors import error_body
+from server.http.schemas.compare import CompareAnswer
 from server.http.schemas.runs import EXAMPLE_ALERT, EXAMPLE_RUN, AlertAnswer, ErrorAnswer, RunAnswer
-from server.http.schemas.series import CompareAnswer
 from stablessm_core.config import RunConfig
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed
@@ -23,14 +23,25 @@ CONTRACT = {
     "/api/runs": "get post",
     "/api/runs/{run_id}": "get patch delete",
     "/api/runs/{run_id}/restore": "post",
+    "/api/bulk/{action}": "post",
+    "/api/fields": "get",
+    "/api/sparks": "get",
+    "/api/views": "get post",
+    "/api/views/{view_id}": "delete",
     "/api/trash": "get",
     "/api/trash/{run_id}": "delete",
     "/api/runs/{run_id}/cancel": "post",
     "/api/runs/{run_id}/resume": "post",
     "/api/runs/{run_id}/clone": "post",
+    "/api/runs/{run_id}/fork": "post",
+    "/api/runs/{run_id}/forks": "get",
+    "/api/runs/{run_id}/siblings": "get",
     "/api/runs/{run_id}/series": "get",
     "/api/runs/{run_id}/series/{name}": "get",
+    "/api/runs/{run_id}/overview": "get",
+    "/api/runs/{run_id}/steps": "get",
     "/api/figures": "get",
+    "/api/theory": "get",
     "/api/runs/{run_id}/figures/{chart}": "get",
     "/api/runs/{run_id}/stream": "get",
     "/api/runs/{run_id}/alerts": "get",
@@ -38,6 +49,7 @@ CONTRACT = {
     "/api/runs/{run_id}/checkpoints": "get",
     "/api/runs/{run_id}/checkpoints/{step}": "get",
     "/api/runs/{run_id}/history": "get",
+    "/api/runs/{run_id}/verdict": "get",
     "/api/alerts": "get",
     "/api/queues": "get",
     "/api/queues/{name}": "get patch",
@@ -46,6 +58,8 @@ CONTRACT = {
     "/api/sweeps/{sweep_id}/table": "get",
     "/api/sweeps/{sweep_id}/cancel": "post",
     "/api/compare": "get",
+    "/api/compare/curves": "get",
+    "/api/sweeps/{sweep_id}/grid": "get",
     "/api/exports": "get",
     "/api/imports": "post",
     "/api/me": "get patch",
@@ -142,7 +156,12 @@ def test_the_written_documentation_names_every_endpoint_and_no_other(document: d
     text = (ROOT / "docs" / "api.md").read_text()
     for path, methods in CONTRACT.items():
         written = path.replace("{run_id}", "{id}").replace("{sweep_id}", "{id}")
-        written = written.replace("{token_id}", "{id}").replace("{webhook_id}", "{id}").replace("{user_id}", "{id}")
+        written = (
+            written.replace("{token_id}", "{id}")
+            .replace("{webhook_id}", "{id}")
+            .replace("{user_id}", "{id}")
+            .replace("{view_id}", "{id}")
+        )
         for method in methods.split():
             assert f"`{method.upper()} {written}`" in text, (method, written)
     named = re.findall(r"^\| `((?:GET|POST|PATCH|DELETE) [^`]+)`", text, re.MULTILINE)

@@ -32,6 +32,7 @@ PAGES = [
     "/alerts",
     "/workers",
     "/theory",
+    "/theory?run=1&time=discrete&b=2",
     "/docs",
     "/login",
 ]
@@ -141,5 +142,6 @@ def test_the_form_offers_what_the_schema_allows(client: httpx.Client) -> None:
 
 def test_a_comparison_that_cannot_be_made_is_a_page_that_says_why(client: httpx.Client) -> None:
     page = client.get("/compare?runs=1,99", headers={"Accept": "text/html"})
-    assert page.status_code in (404, 422)
+    assert "99" in page.text
+    assert "does not exist" in page.text or "no run" in page.text
     assert page.headers["Content-Type"].startswith("text/html")

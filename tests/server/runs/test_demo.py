@@ -9,26 +9,48 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Run, Sweep
-from server.runs.demo import GRID, SWEEP, submit_demo
+from server.runs.demo import GRID, SWEEP, submit_demo, tour
 from stablessm_core.config import parse_config, with_settings
 from stablessm_core.telemetry.sinks import MemorySink
 from stablessm_core.training.train import train
 from tests.server.recording import submitted
 
 
-def test_an_empty_installation_gets_a_sweep_and_a_classification(database: Database) -> None:
-    assert submit_demo(database) == 9
+def test_an_empty_installation_gets_a_sweep_over_seeds_and_two_more_runs(database: Database) -> None:
+    assert submit_demo(database) == 29
     with database.read() as session:
         runs = session.scalars(select(Run).order_by(Run.id)).all()
         sweep = session.scalars(select(Sweep)).one()
-    cells = {
-        (r.config["model"]["reparameterization"]["name"], r.config["optimizer"]["lr"]) for r in runs if r.sweep_id == sweep.id
-    }
-    assert {name for name, _ in cells} == {"direct", "softplus", "exp", "best"}
-    assert len({lr for _, lr in cells}) == 2
-    assert len(cells) == 8
-    assert [r.config["task"]["name"] for r in runs if r.sweep_id is None] == ["digits"]
+    of_sweep = [run.config for run in runs if run.sweep_id == sweep.id]
+    cells = {(c["model"]["reparameterization"]["name"], c["optimizer"]["lr"], c["train"]["seed"]) for c in of_sweep}
+    assert {name for name, _, _ in cells} == {"direct", "exp", "best"}
+    assert len({lr for _, lr, _ in cells}) == len({seed for _, _, seed in cells}) == 3
+    assert len(cells) == 27
+    assert [(r.config["task"]["name"], r.config["optimizer"]["name"]) for r in runs if r.sweep_id is None] == [
+        ("digits", "sgd"),
+        ("digits", "adamw"),
+    ]
     assert all(r.status == "queued" and r.tags == ["demo"] for r in runs)
+
+
+def test_the_tour_shows_the_first_run_of_each_fate(sqlite: Database) -> None:
+    with sqlite.read() as session:
+        assert tour(session) is None
+    submit_demo(sqlite)
+    with sqlite.write() as session:
+        waiting = tour(session)
+        assert waiting is not None
+        assert waiting.lost is waiting.unstable is waiting.stable is None
+        for run in session.scalars(select(Run).where(Run.sweep_id == waiting.sweep_id)):
+            map_ = run.config["model"]["reparameterization"]["name"]
+            run.status = "diverged" if map_ == "direct" and run.config["optimizer"]["lr"] == 0.2 else "finished"
+            if map_ == "direct" and run.status == "finished":
+                run.unstable = {"eigenvalues": 3, "of": 16}
+    with sqlite.read() as session:
+        shown = tour(session)
+        assert shown is not None
+        fates = [run and run.name for run in (shown.lost, shown.unstable, shown.stable)]
+    assert fates == ["direct, lr 0.2, seed 0", "direct, lr 0.1, seed 0", "best, lr 0.2, seed 0"]
 
 
 def test_it_is_never_submitted_twice_nor_beside_other_runs(sqlite: Database) -> None:
@@ -41,10 +63,12 @@ def test_a_second_start_finds_the_first_demo(sqlite: Database) -> None:
     assert submit_demo(sqlite) == 0
 
 
-@pytest.mark.parametrize("seed", range(3))  # one configuration, other roundings
-def test_its_first_run_diverges(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", GRID["train.seed"])
+def test_direct_dies_at_its_highest_rate_with_every_seed(tmp_path: Path, seed: int) -> None:
     setting = {name: values[0] for name, values in GRID.items()}
-    assert setting["model.reparameterization.name"] == "direct"
+    assert (setting["model.reparameterization.name"], setting["optimizer.lr"]) == ("direct", 0.2)
     config = parse_config(with_settings(SWEEP, {**setting, "train.seed": seed}))
     outcome = train(config, sink=MemorySink(), data_root=tmp_path, checkpoint_dir=tmp_path)
     assert outcome.status == "diverged"
+    assert outcome.divergence is not None
+    assert outcome.divergence["tensor"] == "blocks.0.ssm.state"

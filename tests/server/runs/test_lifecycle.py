@@ -44,6 +44,16 @@ def test_an_idempotency_key_submits_once_also_at_the_same_moment(database: Datab
         lifecycle.submit(session, config(train__seed=1), idempotency_key="k")
 
 
+def test_a_submission_repeated_after_an_upgrade_finds_the_run_stored_before_it(database: Database) -> None:
+    with database.write() as session:
+        run = lifecycle.submit(session, config(), idempotency_key="k")
+        older = {key: dict(value) if isinstance(value, dict) else value for key, value in run.config.items()}
+        del older["optimizer"]["momentum"], older["train"]["on_warning"]
+        run.config = older
+    with database.write() as session:
+        assert lifecycle.submit(session, config(), idempotency_key="k").id == run.id
+
+
 def test_claims_go_by_priority_then_age_and_only_to_who_can_train_it(database: Database) -> None:
     first, gpu, mnist = submitted(database), submitted(database, train__device="cuda"), submitted(database, task__name="mnist")
     text = submitted(database, task__name="char_lm", task__file="books/a.txt")
