@@ -5,6 +5,9 @@
 export const DASH = { dash: [9, 9], dot: [3, 3], dashdot: [9, 3, 3, 3], longdash: [15, 15], longdashdot: [15, 6, 3, 6] };
 
 export class Tail {
+  /** How far along its dashes each trace's line has come, in pixels. @type {Map<number, number>} */
+  dashed = new Map();
+
   /** @param {HTMLElement} element that Plotly has drawn into */
   constructor(element) {
     this.element = element;
@@ -26,6 +29,7 @@ export class Tail {
     Object.assign(this.canvas.style, { left: `${l}px`, top: `${t}px`, width: `${w}px`, height: `${h}px` });
     this.canvas.width = Math.round(w * devicePixelRatio); // which empties it
     this.canvas.height = Math.round(h * devicePixelRatio);
+    this.dashed.clear();
     this.pen.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
   }
 
@@ -47,7 +51,7 @@ export class Tail {
         const points = Array.from(trace.x, (x, k) => [xaxis.l2p(x), yaxis.c2p(trace.y[k])]);
         if (trace.meta.field !== "constant") inside &&= points.every(([x, y]) => x <= xaxis._length && !(y < -1 || y > yaxis._length + 1));
         if (trace.fill === "tonexty") this.area(below, points, String(trace.fillcolor));
-        else if (Number(/** @type {any} */ (trace.line)?.width) > 0) this.line(points, trace);
+        else if (Number(/** @type {any} */ (trace.line)?.width) > 0) this.line(points, trace, i);
         below = points;
       }
     }
@@ -57,21 +61,17 @@ export class Tail {
   /**
    * @param {number[][]} points
    * @param {Trace} trace
+   * @param {number} place of the trace in the figure
    */
-  line(points, trace) {
+  line(points, trace, place) {
     const { pen } = this;
     const { color = "#888", width = 1.5, dash = "solid" } = /** @type {any} */ (trace.line);
     pen.globalAlpha = Number(trace.opacity ?? 1);
     pen.strokeStyle = color;
     pen.lineWidth = width;
     pen.setLineDash(DASH[dash] ?? []);
-    pen.beginPath();
-    let on = false;
-    for (const [x, y] of points) {
-      if (on && Number.isFinite(y)) pen.lineTo(x, y);
-      else if (Number.isFinite(y)) pen.moveTo(x, y);
-      on = Number.isFinite(y);
-    }
+    pen.lineDashOffset = this.dashed.get(place) ?? 0; // each piece is shorter than a dash: they go on where the last one ended
+    this.dashed.set(place, traced(pen, points, pen.lineDashOffset));
     pen.stroke();
     pen.globalAlpha = 1;
   }
@@ -112,6 +112,27 @@ export class Tail {
       }
     }
   }
+}
+
+/**
+ * Begins a path through the points, with gaps where one is not finite.
+ * @param {CanvasRenderingContext2D} pen
+ * @param {number[][]} points
+ * @param {number} along how long the line before the first point is
+ * @returns {number} how long it is at the last one, from its last gap on
+ */
+export function traced(pen, points, along) {
+  pen.beginPath();
+  let on = false;
+  for (const [k, [x, y]] of points.entries()) {
+    if (on && Number.isFinite(y)) {
+      pen.lineTo(x, y);
+      along += Math.hypot(x - points[k - 1][0], y - points[k - 1][1]);
+    } else if (Number.isFinite(y)) pen.moveTo(x, y);
+    else along = 0;
+    on = Number.isFinite(y);
+  }
+  return along;
 }
 
 /**

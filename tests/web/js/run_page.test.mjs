@@ -8,6 +8,7 @@ const { firstFrom, nearest, rowsBetween, time, tokens } = await at("clock.js");
 const { readout } = await at("readout.js");
 const { byDecay, reasons } = await at("reasons.js");
 const { dress } = await at("dress.js");
+const { traced } = await at("tail.js");
 
 const series = (step, rows) => {
   const last = Float32Array.from(rows.flat());
@@ -80,4 +81,12 @@ test("eigenvalues get a line for a reason that the numbers give", () => {
   assert.equal(reasons({ distance, layer: 1, divergence: { layer: 0, eigenvalue: 0 } }).get(0), undefined);
   assert.deepEqual(byDecay(distance, "start"), [0, 2, 1]);
   assert.deepEqual(byDecay(series([1, 2], [[0.5, -0.1, NaN], [NaN, NaN, NaN]]), "end"), [0, 1, 2]);
+});
+
+test("a dashed line that grows by short pieces goes on along its dashes, and begins anew after a gap", () => {
+  const pen = { beginPath() {}, moveTo() {}, lineTo() {} };
+  const whole = [[0, 0], [3, 4], [6, 8], [6, 18]];
+  const pieces = whole.slice(1).reduce((along, point, k) => traced(pen, [whole[k], point], along), 0);
+  assert.deepEqual([pieces, traced(pen, whole, 0)], [20, 20]);
+  assert.equal(traced(pen, [[0, 0], [3, 4], [4, NaN], [5, 0], [5, 2]], 7), 2);
 });
