@@ -39,7 +39,8 @@ def events(run: Run, found: Finding) -> list[Event]:
 
 
 def crossed(run: Run, one: facts.Crossing) -> Event:
-    others = f", with {one.outside - 1} others of {one.width}" if one.outside > 1 else ""
+    many = one.outside - 1
+    others = f", with {many} other{'s' if many > 1 else ''} of {one.width}" if many else ""
     value = "" if one.value is None else f" at {number(one.value, 4 if one.distance < -1e-3 else 7)}"
     recorded = "recorded " if run.every > 1 else ""
     text = f"{place(run, one.layer, one.eigenvalue, first=True)} first {recorded}outside the boundary{value}{others}"

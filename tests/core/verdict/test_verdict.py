@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import Tensor
 
 from stablessm_core.verdict import Run, judge
+from stablessm_core.verdict.recorded import Recorded
 from tests.core.verdict.planted import DIGITS, configured, trained
 
 SGD: dict[str, Any] = {"optimizer__name": "sgd", "optimizer__weight_decay": 0.0}
@@ -40,9 +44,12 @@ def growing(s: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str | None]] = {
     "AdamW direct lr .13": ({"optimizer__lr": 0.13, "train__steps": 120}, {}, "eigenvalue_overflow", "optimizer_step"),
+    "SGD, direct, a spike": (
+        {"task": DIGITS["task"], "optimizer__lr": 0.3, "train__steps": 220, **SGD}, {}, "eigenvalue_overflow", "gradient_spike"
+    ),
     "SGD with momentum, direct, a spike": (
-        {"task": DIGITS["task"], "optimizer__lr": 0.1, "optimizer__momentum": 0.9, "train__seed": 2, "train__steps": 70, **SGD},
-        {}, "eigenvalue_overflow", "gradient_spike",
+        {"task": DIGITS["task"], "optimizer__lr": 0.5, "optimizer__momentum": 0.9, "train__steps": 80, **SGD}, {},
+        "eigenvalue_overflow", "gradient_spike",
     ),
     "SGD direct lr .25": ({"optimizer__lr": 0.25, "train__steps": 8, **SGD}, {}, "eigenvalue_overflow", "explosion"),
     "SGD best lr .25": (
@@ -91,15 +98,70 @@ PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str | None]] = {
 }  # fmt: skip
 
 
+# Not every seed has a spike, and which one has depends on the processor's rounding: the first of these that dies is judged.
+SEEDS = {
+    "SGD, direct, a spike": (0, 4, *range(1, 4), *range(5, 12)),
+    "SGD with momentum, direct, a spike": (1, 5, 6, *range(7, 16)),
+}
+
+
 @cache
-def of(name: str) -> tuple[Run, dict[str, Any]]:
+def of(name: str) -> tuple[Run, Recorded, dict[str, Any]]:
     changes, how, *_ = PLANTED[name]
-    run, source = trained(configured(**changes), **how)
-    return run, judge(run, source)
+    for seed in SEEDS.get(name, (0,)):
+        run, source = trained(configured(**changes, train__seed=seed), **how)
+        if run.fatal is not None:
+            break
+    return run, source, judge(run, source)
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_cause_is_found(name: str) -> None:
-    found = of(name)[1]
+    found = of(name)[2]
     print(found["summary"])
     assert (found["cause"], found["thrown_by"]) == PLANTED[name][2:]
+
+
+@pytest.mark.parametrize("name", [name for name, (*_, cause, _by) in PLANTED.items() if cause == "eigenvalue_overflow"])
+def test_what_it_says_of_an_eigenvalue_is_what_the_run_recorded(name: str) -> None:
+    run, source, found = of(name)
+    layer, culprit = found["culprit"]["layer"], found["culprit"]["eigenvalue"]
+    sizes = np.abs(recorded_eigenvalues(source, layer))
+    assert f"Eigenvalue {culprit} " in found["summary"]
+    inside = np.flatnonzero(sizes[:-1, culprit] <= 1)  # direct: the weights themselves
+    if (since := re.search(r"since step ([\d,]+)", found["summary"])) is not None:
+        assert sizes[int(since[1].replace(",", "")) - 1, culprit] > 1
+        assert sizes[int(since[1].replace(",", "")) - 2, culprit] <= 1
+    else:
+        assert inside[-1] == len(sizes) - 2
+    power = re.search(r"\|(-?[\d.]+)\|\^(\d+) = 10\^(\d+)", found["summary"])
+    assert power is not None
+    size, length = float(sizes[-1, culprit]), run.length
+    assert length is not None
+    assert float(power[1]) == pytest.approx(size, rel=5e-3)
+    assert int(power[2]) == length
+    assert int(power[3]) == pytest.approx(length * math.log10(size), abs=0.5001)
+    assert found["evidence"][0]["overflow_budget"] == pytest.approx(length * math.log(sizes[-1].max()) / 88.72, rel=1e-3)
+    if found["thrown_by"] == "gradient_spike":
+        gradient = np.abs(source.layers[layer].ratio[:, culprit] * source.layers[layer].weight[:, culprit])
+        assert np.nanmax(gradient[-20:]) >= 10 * np.median(gradient[:-20])
+
+
+def test_outside_to_the_end_is_told_with_why_it_held_and_where_it_would_not() -> None:
+    run, source = trained(configured(optimizer__lr=0.1, task__length=64, train__steps=40))
+    found = judge(run, source)
+    sizes = np.abs(recorded_eigenvalues(source, 0))
+    worst = int(sizes[-1].argmax())
+    assert (run.status, found["cause"]) == ("finished", None)
+    assert found["unstable"]["eigenvalues"] == int((sizes[-1] > 1).sum()) > 0
+    assert found["unstable"]["overflows_at_length"] == math.ceil(math.log(3.4028235e38) / math.log(sizes[-1].max()))
+    for text in (f"on {int((sizes > 1).any(1).sum())} steps", f"eigenvalue {worst}, is at", "at length"):
+        assert text in found["summary"]
+    assert "diverge" not in found["summary"]
+
+
+def recorded_eigenvalues(source: Recorded, layer: int) -> np.ndarray:
+    """(steps, eigenvalues)."""
+    found = source.layers[layer].eigenvalue
+    assert found is not None
+    return found
