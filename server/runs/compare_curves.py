@@ -6,7 +6,7 @@ counted apart: `at_zero`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,15 @@ from sqlalchemy.orm import Session
 
 from server.database.models import Run
 from server.series.forms import forms_of_run, map_names
-from server.series.reading import Layout, SeriesData, read_series
+from server.series.layout import Recorded
+from server.series.many import read_many, recorded, together
+from server.series.reading import SeriesData
+from server.series.zoom import Asking, Gaps, Reader
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 CURVE_POINTS = 400
 MAX_RATIO = "max_grad_over_weight"
+RATIO, WEIGHT = "grad_over_weight", "weight"
 CURVES = (TRAIN_LOSS, MAX_RATIO)
 MAX_LOOKED_AT = 2000  # steps whose weights are read to tell why a ratio is not finite
 
@@ -34,18 +38,24 @@ class RunCurves:
     ratios: np.ndarray
 
 
-def read_curves(session: Session, run: Run, points: int, wanted: Sequence[str] = CURVES) -> RunCurves:
-    """The curves of `wanted` and, with the ratios, their range."""
-    layout = Layout(session, run.id)
-    curves = {}
-    if TRAIN_LOSS in wanted and TRAIN_LOSS in layout.series:
-        curves[TRAIN_LOSS] = read_series(session, run.id, TRAIN_LOSS, max_points=points, layout=layout)
-    layers = [name for name in layout.series if name.endswith("/grad_over_weight") and MAX_RATIO in wanted]
-    ratios = [_envelope(read_series(session, run.id, name, max_points=points, layout=layout)) for name in layers]
+def read_curves(session: Session, runs: Sequence[Run], points: int, wanted: Sequence[str] = CURVES) -> list[RunCurves]:
+    """Of each run the curves of `wanted` and, with the ratios, their range."""
+    name, kinds = TRAIN_LOSS if TRAIN_LOSS in wanted else "", (RATIO, WEIGHT) if MAX_RATIO in wanted else ()
+    layouts = recorded(session, [run.id for run in runs], name=name, kinds=kinds)
+    chosen = [(layout, name) for layout in layouts.values() for name in layout.series if not name.endswith(f"/{WEIGHT}")]
+    read: dict[int, dict[str, SeriesData]] = {run.id: {} for run in runs}
+    for (layout, name), data in zip(chosen, read_many(session, chosen, points), strict=True):
+        read[layout.run_id][name] = data if name == TRAIN_LOSS else _envelope(data)
+    zeros = _at_zero(session, layouts, read)
+    return [_curves(run, read[run.id], zeros[run.id]) for run in runs]
+
+
+def _curves(run: Run, read: dict[str, SeriesData], at_zero: int) -> RunCurves:
+    ratios = [data for name, data in read.items() if name != TRAIN_LOSS]
+    curves = {name: data for name, data in read.items() if name == TRAIN_LOSS}
     if ratios:
         curves[MAX_RATIO] = _largest(ratios)
-    zero = sum(_at_zero(session, layout, name, data) for name, data in zip(layers, ratios, strict=True))
-    span = {"run_id": run.id, "reparameterization": map_names(forms_of_run(run))} | _range(ratios, zero)
+    span = {"run_id": run.id, "reparameterization": map_names(forms_of_run(run))} | _range(ratios, at_zero)
     return RunCurves(run.id, curves, span, _finite(ratios, "last"))
 
 
@@ -76,29 +86,40 @@ def _quantiles(samples: Sequence[np.ndarray]) -> dict[str, float | None]:
     return dict(zip(("q05", "median", "q95"), found, strict=True))
 
 
-def _at_zero(session: Session, layout: Layout, name: str, data: SeriesData) -> int:
-    """How many of the layer's ratios are not finite because their weight is exactly 0, in the first MAX_LOOKED_AT such steps."""
-    weight = name.removesuffix("grad_over_weight") + "weight"
-    bad = np.flatnonzero(_of(data, "nonfinite").sum(axis=1))
-    if not len(bad) or weight not in layout.series:
-        return 0
-    first, last, count = (_of(data, part) for part in ("step", "last_step", "count"))
-    found = looked_at = 0
-    for row in bad.tolist():
-        if looked_at + count[row] > MAX_LOOKED_AT:
-            break
-        looked_at += int(count[row])
-        low, high = int(first[row]), int(last[row])
-        ratio, w = (
-            read_series(
-                session, layout.run_id, series, from_step=low, to_step=high, max_points=MAX_LOOKED_AT, layout=layout
-            ).value
-            for series in (name, weight)
-        )
-        assert ratio is not None  # as many points as there are
-        assert w is not None
-        found += int((~np.isfinite(ratio) & (w == 0)).sum())
+def _at_zero(session: Session, layouts: Mapping[int, Recorded], read: Mapping[int, Mapping[str, SeriesData]]) -> dict[int, int]:
+    """How many of each run's ratios are not finite because their weight is exactly 0, in the first MAX_LOOKED_AT such steps
+    of each layer."""
+    runs: list[int] = []
+    askings: list[Asking[int]] = []
+    sizes: list[int] = []
+    for run_id, layout in layouts.items():
+        for name, data in read[run_id].items():
+            weight = layout.series.get(name.removesuffix(RATIO) + WEIGHT)
+            if weight is None or not (gaps := _not_finite(data)):
+                continue
+            ratio, of_weight = (Reader(session, layout, place, None) for place in (layout.find(name), weight))
+            runs.append(run_id)
+            askings.append(_zeros(ratio, of_weight, gaps))
+            sizes.append(MAX_LOOKED_AT * (weight.offset + weight.width))
+    found = dict.fromkeys(layouts, 0)
+    for run_id, count in zip(runs, together(session, askings, sizes), strict=True):
+        found[run_id] += count
     return found
+
+
+def _not_finite(data: SeriesData) -> Gaps:
+    """The first buckets with a value that is not finite, neighbours joined."""
+    first, last, count = (_of(data, part) for part in ("step", "last_step", "count"))
+    bad = np.flatnonzero(_of(data, "nonfinite").sum(axis=1))
+    bad = bad[np.cumsum(count[bad]) <= MAX_LOOKED_AT]
+    stretches = np.split(bad, np.flatnonzero(np.diff(bad) > 1) + 1)
+    return [(int(first[rows[0]]), int(last[rows[-1]])) for rows in stretches if len(rows)]
+
+
+def _zeros(ratio: Reader, weight: Reader, gaps: Gaps) -> Asking[int]:
+    _, ratios = yield from ratio.asking_raw(gaps)
+    _, weights = yield from weight.asking_raw(gaps)
+    return int((~np.isfinite(ratios) & (weights == 0)).sum())
 
 
 def _envelope(data: SeriesData) -> SeriesData:

@@ -55,7 +55,7 @@ def compare(
     for path in group_by:
         if runs and not any(path in config for config in flat):
             raise ValueError(f"group_by has {path[:80]!r}; allowed are {', '.join(sorted({p for c in flat for p in c}))}")
-    read = [read_curves(session, run, points) for run in runs] if curves else []
+    read = read_curves(session, runs, points) if curves else []
     ends = [end_of(run) for run in runs]
     different = differences(flat)
     keys = [tuple(_key(config.get(path)) for path in group_by) for config in flat] if group_by else []

@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run
-from server.series.layout import Layout
-from server.series.reading import read_series
+from server.series.many import read_many, recorded
+from server.series.reading import SeriesData
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 POINTS = 48
@@ -31,28 +31,27 @@ class Sparks:
     def of(self, session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """SparkAnswer of each run that has recorded a loss."""
         chosen = select(Run.id, Run.attempt, Run.seq).where(Run.id.in_(run_ids), Run.step > 0, NOT_IN_TRASH)
-        found = {}
-        for key in session.execute(chosen).all():
-            state = (key.id, key.attempt, key.seq)
-            with self._lock:
-                known = self._kept.get(state)
-            found[key.id] = known or self._read(session, state)
-        return {run: spark for run, spark in found.items() if spark["last"]}
-
-    def _read(self, session: Session, state: tuple[int, int, int]) -> dict[str, Any]:
-        spark = _spark(session, state[0])
+        states = [(row.id, row.attempt, row.seq) for row in session.execute(chosen)]
         with self._lock:
-            self._kept[state] = spark
+            known = {state: self._kept[state] for state in states if state in self._kept}
+        new = [state for state in states if state not in known]
+        for state, spark in zip(new, _sparks(session, [state[0] for state in new]), strict=True):
+            known[state] = spark
+        with self._lock:
+            self._kept |= {state: known[state] for state in new}
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return spark
+        return {state[0]: known[state] for state in states if known[state]["last"]}
 
 
-def _spark(session: Session, run_id: int) -> dict[str, Any]:
-    layout = Layout(session, run_id)
-    if TRAIN_LOSS not in layout.series:
-        return {"last": [], "lost": None}
-    data = read_series(session, run_id, TRAIN_LOSS, max_points=POINTS, layout=layout)
+def _sparks(session: Session, run_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """In the order of the runs; empty where no loss is recorded."""
+    chosen = [(layout, TRAIN_LOSS) for layout in recorded(session, run_ids, name=TRAIN_LOSS).values() if layout.series]
+    read = dict(zip((layout.run_id for layout, _ in chosen), read_many(session, chosen, POINTS), strict=True))
+    return [_spark(read[run_id]) if run_id in read else {"last": [], "lost": None} for run_id in run_ids]
+
+
+def _spark(data: SeriesData) -> dict[str, Any]:
     last = data.value if data.value is not None else data.last
     assert last is not None
     bad = ~np.isfinite(last[:, 0]) if data.nonfinite is None else data.nonfinite[:, 0] > 0

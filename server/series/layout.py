@@ -74,7 +74,28 @@ class Place:
         return 1 if self.derived and self.kind == RELATIVE_STEP else 0
 
 
-class Layout:
+class Recorded:
+    """Where recorded series of one run live in their groups' blocks; those that follow from them are `Layout`'s."""
+
+    def __init__(self, run_id: int, series: Mapping[str, Place]) -> None:
+        self.run_id, self.series = run_id, dict(series)
+
+    def find(self, name: str) -> Place:
+        """Raises LookupError."""
+        if name not in self.series:
+            raise LookupError(f"run {self.run_id} has no series {name!r}")
+        return self.series[name]
+
+    def span(self, row: Place) -> slice:
+        """Columns of the group's raw blocks that the series is made from."""
+        return slice(row.offset, row.offset + row.width)
+
+    def raw(self, row: Place, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(width, count) of one series from a raw block of its group, whose first row is column `base`."""
+        return block[row.offset - base : row.offset - base + row.width][eigenvalues]
+
+
+class Layout(Recorded):
     """Where each series of one run lives in its group's blocks, and how the derived ones are computed.
 
     `seq` and `step` are those of the run when this was read. Holds nothing of the session: it may be kept while the catalogue
@@ -86,7 +107,7 @@ class Layout:
         rows = session.execute(_LAYOUT, {"run": run_id}).all()
         if not rows:
             raise LookupError(f"there is no run {run_id}")
-        self.run_id, self.seq, self.step = run_id, int(rows[0].seq), int(rows[0].step)
+        self.seq, self.step = int(rows[0].seq), int(rows[0].step)
         self.newest: dict[str, tuple[int, np.ndarray]] = {}
         layers = {row.group: form_data(row.form, row.missing) for row in rows if row.name is not None}
         places = [
@@ -100,13 +121,7 @@ class Layout:
             layers[item.group] = item.form
         derived = {place.group for place in places if place.derived}
         self.forms: dict[str, Form] = {group: form for group in sorted(derived) if (form := readable_form(layers[group]))}
-        self.series: dict[str, Place] = {p.name: p for p in places if not p.derived or p.group in self.forms}
-
-    def find(self, name: str) -> Place:
-        """Raises LookupError."""
-        if name not in self.series:
-            raise LookupError(f"run {self.run_id} has no series {name!r}")
-        return self.series[name]
+        super().__init__(run_id, {p.name: p for p in places if not p.derived or p.group in self.forms})
 
     def span(self, row: Place) -> slice:
         """Columns of the group's raw blocks that the series is made from."""
@@ -119,7 +134,7 @@ class Layout:
         A series that needs the step after gives a column less: the block is of consecutive steps.
         """
         if not row.derived:
-            return block[row.offset - base : row.offset - base + row.width][eigenvalues]
+            return super().raw(row, block, base, eigenvalues)
         form, every = self.forms[row.group], row.kind == OVERFLOW_BUDGET  # a budget is of all eigenvalues
         parts = {
             source.kind: self.raw(source, block, base, slice(None) if every else eigenvalues).astype(np.float64)

@@ -21,7 +21,7 @@ from server.series.forms import MISSING, form_data, readable_form
 from server.series.layout import Layout as Layout
 from server.series.layout import Points as Points
 from server.series.layout import implied
-from server.series.zoom import Reader, bucket_bounds, level_for
+from server.series.zoom import Asking, Reader, bucket_bounds, level_for
 from stablessm_core.telemetry.series import MEANINGS, RELATIVE_STEP, source_group
 
 MAX_POINTS = 2000
@@ -163,14 +163,18 @@ def read_series(
     if max_points < 1:
         raise ValueError(f"max_points is {max_points}; at least 1 is needed")
     layout = layout or Layout(session, run_id)
-    row = layout.find(name)
-    reader = Reader(session, layout, row, eigenvalues)
-    answer = partial(SeriesData, row.name, row.unit, reader.eigenvalues)
-    low, high, points = reader.extent(from_step, to_step)
+    reader = Reader(session, layout, layout.find(name), eigenvalues)
+    return reader.alone(asking_series(reader, reader.extent(from_step, to_step), max_points))
+
+
+def asking_series(reader: Reader, extent: tuple[int, int, int], max_points: int) -> Asking[SeriesData]:
+    """What `read_series` gives of a reader's series between the first and last step of the extent, which holds so many points."""
+    answer = partial(SeriesData, reader.row.name, reader.row.unit, reader.eigenvalues)
+    low, high, points = extent
     if points <= max_points:
-        steps, values = reader.raw([(low, high)])
+        steps, values = yield from reader.asking_raw([(low, high)])
         return answer(step=steps, value=_rows(values))
-    first, end, weight, stats = reader.elements(level_for(points, max_points), low, high)
+    first, end, weight, stats = yield from reader.asking_elements(level_for(points, max_points), low, high)
     if not len(first):  # no two recorded steps follow on each other
         return answer(step=first, value=_rows(stats[:, 2]))
     starts, ends = bucket_bounds(weight, max_points)

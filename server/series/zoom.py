@@ -1,12 +1,14 @@
 """A stretch of one series out of its blocks: raw points, or buckets of the coarsest level that is fine enough.
 
-What a level does not cover, at its tail or around a resume, is filled from the finer ones, down to the raw points.
+What a level does not cover, at its tail or around a resume, is filled from the finer ones, down to the raw points. A reader
+asks for blocks as it goes: one alone has a query for each, many together share them (server.series.many).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from sqlalchemy import BigInteger, Row, and_, bindparam, case, func, or_, select
@@ -14,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import BlockRow
 from server.database.payloads import NEEDED, stored_numbers
-from server.series.layout import Layout, Place
+from server.series.layout import Place, Recorded
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, envelope
 
 GAPS_PER_QUERY = 100
@@ -35,9 +37,25 @@ _BEFORE = case((_BLOCKS.first_step >= _LOW, 0), else_=_LOW - _BLOCKS.first_step)
 _UP_TO = case((_BLOCKS.last_step <= _HIGH, _BLOCKS.last_step), else_=_HIGH) - _BLOCKS.first_step
 # the points inside the bounds, exactly: what is read must not depend on where blocks begin, which compaction changes
 _POINTS = func.sum(_UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1)
-_EXTENT = select(func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS).where(_OVERLAPPING)
+EXTENT = (func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS)
+_EXTENT = select(*EXTENT).where(_OVERLAPPING)
+Gaps = list[tuple[int, int]]
 Part = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # first and last step, points, stats (columns, 4, n)
 _CONTENT = select(*NEEDED, _BLOCKS.stride).where(_OVERLAPPING).order_by(_BLOCKS.first_step)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The blocks of one level that overlap these steps (ascending, disjoint), in their order: what a reader needs to go on."""
+
+    run_id: int
+    group: str
+    level: int
+    gaps: Gaps
+
+
+Asking = Generator[Wanted, list[Row[Any]], Answer]
 
 
 class Shared:
@@ -53,7 +71,7 @@ class Reader:
     """Loads one series (or some of its eigenvalues) from the blocks of its group."""
 
     def __init__(
-        self, session: Session, layout: Layout, row: Place, eigenvalues: Sequence[int] | None, shared: Shared | None = None
+        self, session: Session, layout: Recorded, row: Place, eigenvalues: Sequence[int] | None, shared: Shared | None = None
     ) -> None:
         self.session, self.layout, self.row, self.shared = session, layout, row, shared
         self.eigenvalues = None if eigenvalues is None else np.asarray(eigenvalues, np.int64)
@@ -72,17 +90,39 @@ class Reader:
                 shared.extents[key] = found
         else:
             found = shared.extents[key]
-        low, high, points = found
-        if low is None:
+        return self.within(*found, from_step, to_step)
+
+    def within(
+        self, low: int | None, high: int | None, points: int | None, from_step: int | None = None, to_step: int | None = None
+    ) -> tuple[int, int, int]:
+        """The extent, from what the database says of the group's blocks there."""
+        if low is None or high is None or points is None:
             return 0, -1, 0
         low, end = max(low, from_step or low), high if to_step is None else min(high, to_step)
         # what needs the step after is not known of the newest
         return (low, end - 1, max(0, int(points) - 1)) if self.row.steps_ahead and end == high else (low, end, int(points))
 
-    def raw(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    def raw(self, gaps: Gaps) -> tuple[np.ndarray, np.ndarray]:
         """Steps (n,) and values (columns, n) of the recorded points inside the gaps."""
+        return self.alone(self.asking_raw(gaps))
+
+    def elements(self, level: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Buckets of `level` and finer ones that together cover low..high: first and last step, points, stats (columns, 4, n)."""
+        return self.alone(self.asking_elements(level, low, high))
+
+    def alone(self, asking: Asking[Answer]) -> Answer:
+        """Answers it with a query each time."""
+        try:
+            wanted = next(asking)
+            while True:
+                wanted = asking.send(self._blocks(wanted))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def asking_raw(self, gaps: Gaps) -> Asking[tuple[np.ndarray, np.ndarray]]:
+        """What `raw` gives."""
         if self.row.steps_ahead:
-            return self._changes(gaps)
+            return (yield from self._changes(gaps))
         steps, values = [np.empty(0, np.int64)], []
         span, columns = self.layout.span(self.row), self.columns
         narrow = self.eigenvalues is not None and len(self.eigenvalues) > 0 and not self.row.derived
@@ -90,7 +130,7 @@ class Reader:
             # of the recorded columns only those between the chosen ones need to be put together
             low, high = int(self.eigenvalues.min()), int(self.eigenvalues.max()) + 1
             span, columns = slice(span.start + low, span.start + high), self.eigenvalues - low
-        for block in self._blocks(0, gaps):
+        for block in (yield self._wanted(0, gaps)):
             numbers = self._numbers(block, span)
             numbers = numbers[columns] if narrow else self.layout.raw(self.row, numbers, span.start, columns)
             at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
@@ -100,11 +140,11 @@ class Reader:
         dtype = np.float64 if self.row.derived else np.float32
         return np.concatenate(steps), np.concatenate(values, axis=1) if values else np.empty((self.width, 0), dtype)
 
-    def _changes(self, gaps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    def _changes(self, gaps: Gaps) -> Asking[tuple[np.ndarray, np.ndarray]]:
         # of two steps each, wherever their blocks meet; one step more is read than asked for
         span, wider = self.layout.span(self.row), _joined([(low, high + 1) for low, high in gaps])
         steps, numbers = [np.empty(0, np.int64)], [np.empty((span.stop - span.start, 0), np.float32)]
-        for block in self._blocks(0, wider):
+        for block in (yield self._wanted(0, wider)):
             values = self._numbers(block, span)
             at = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
             for begin, stop in _inside(at, at, wider):
@@ -117,16 +157,16 @@ class Reader:
             known[begin:stop] = np.diff(at[begin : stop + 1]) == 1
         return at[:-1][known], changes[:, known] if len(known) else np.empty((self.width, 0))
 
-    def _fine(self, level: int, gaps: list[tuple[int, int]]) -> list[Part]:
+    def _fine(self, level: int, gaps: Gaps) -> Asking[list[Part]]:
         """What no level has, out of the raw points: as they are, or, where they are many, in buckets as long as the level's."""
         if sum(high - low + 1 for low, high in gaps) <= CHUNK * BUCKET:
-            steps, values = self.raw(gaps)
+            steps, values = yield from self.asking_raw(gaps)
             return [(steps, steps, np.ones(len(steps), np.int64), raw_stats(values))]
         size, empty = BUCKET**level, np.empty(0, np.int64)
         parts = [(empty, empty, empty, np.empty((self.width, 4, 0), np.float32))]
         for low, high in gaps:
             for begin in range(low, high + 1, CHUNK):
-                steps, values = self.raw([(begin, min(high, begin + CHUNK - 1))])
+                steps, values = yield from self.asking_raw([(begin, min(high, begin + CHUNK - 1))])
                 if not len(steps):
                     continue
                 starts = np.arange(0, len(steps), size)
@@ -136,13 +176,13 @@ class Reader:
                 parts.append((steps[starts], steps[ends - 1], ends - starts, stats))
         return parts
 
-    def elements(self, level: int, low: int, high: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Buckets of `level` and finer ones that together cover low..high: first and last step, points, stats (columns, 4, n)."""
+    def asking_elements(self, level: int, low: int, high: int) -> Asking[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """What `elements` gives."""
         gaps = [(low, high)]
         parts: list[Part] = []
         for k in range(level, 0, -1):
-            covered: list[tuple[int, int]] = []
-            for block in self._blocks(k, gaps, self.row.group):
+            covered: Gaps = []
+            for block in (yield self._wanted(k, gaps)):
                 own = slice(self.row.offset, self.row.offset + self.row.width)
                 stats = self._numbers(block, own)[self.columns]
                 first = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
@@ -152,7 +192,7 @@ class Reader:
                     parts.append((first[begin:stop], end[begin:stop], weight, stats[..., begin:stop]))
                     covered.append((int(first[begin]), int(first[stop - 1]) + block.stride - 1))
             gaps = _minus(gaps, covered)
-        parts += self._fine(level, gaps)
+        parts += yield from self._fine(level, gaps)
         parts.sort(key=lambda part: int(part[0][0]) if len(part[0]) else high)
         first, end, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
         stats = np.concatenate([part[3] for part in parts], axis=2)
@@ -169,19 +209,21 @@ class Reader:
             self.shared.numbers[key] = stored_numbers(block)
         return self.shared.numbers[key][columns]
 
-    def _blocks(self, level: int, gaps: list[tuple[int, int]], group: str = "") -> list[Row[Any]]:
-        key = (*self._asked(level, 0, 0, group).values(), *gaps)
+    def _wanted(self, level: int, gaps: Gaps) -> Wanted:
+        return Wanted(self.layout.run_id, self.row.group if level else self.row.source, level, list(gaps))
+
+    def _blocks(self, wanted: Wanted) -> list[Row[Any]]:
+        key = (*vars(wanted).values(),)[:3] + tuple(wanted.gaps)
         if self.shared is not None and key in self.shared.blocks:
             return self.shared.blocks[key]
         found: dict[int, Row[Any]] = {}
-        for at in range(0, len(gaps), GAPS_PER_QUERY):
-            part = gaps[at : at + GAPS_PER_QUERY]
+        for at in range(0, len(wanted.gaps), GAPS_PER_QUERY):
+            part = wanted.gaps[at : at + GAPS_PER_QUERY]
             query = _CONTENT
             if len(part) > 1:
                 query = query.where(or_(*(and_(_BLOCKS.first_step <= high, _BLOCKS.last_step >= low) for low, high in part)))
-            found.update(
-                {row.first_step: row for row in self.session.execute(query, self._asked(level, part[0][0], part[-1][1], group))}
-            )
+            asked = self._asked(wanted.level, part[0][0], part[-1][1], wanted.group)
+            found.update({row.first_step: row for row in self.session.execute(query, asked)})
         if self.shared is not None:
             self.shared.blocks[key] = list(found.values())
         return list(found.values())
@@ -205,7 +247,7 @@ def bucket_bounds(weight: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray
     return starts, np.append(starts[1:], len(weight)) - 1
 
 
-def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _inside(first: np.ndarray, end: np.ndarray, gaps: Gaps) -> Gaps:
     """Index ranges of the buckets first..end (ascending) that lie wholly in one of the gaps (ascending, disjoint)."""
     ranges = []
     for low, high in gaps:
@@ -215,9 +257,9 @@ def _inside(first: np.ndarray, end: np.ndarray, gaps: list[tuple[int, int]]) -> 
     return ranges
 
 
-def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _joined(gaps: Gaps) -> Gaps:
     """The same steps, where gaps (ascending) may overlap: one gap in their stead."""
-    joined: list[tuple[int, int]] = []
+    joined: Gaps = []
     for low, high in gaps:
         if joined and low <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(high, joined[-1][1])
@@ -226,9 +268,9 @@ def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _minus(gaps: list[tuple[int, int]], covered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _minus(gaps: Gaps, covered: Gaps) -> Gaps:
     """What of the gaps (ascending, disjoint) is not covered."""
-    left: list[tuple[int, int]] = []
+    left: Gaps = []
     covered = sorted(covered)
     for low, high in gaps:
         for begin, end in covered:

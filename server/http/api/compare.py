@@ -88,7 +88,7 @@ def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, 
 def curves(database: DatabaseDep, principal: PrincipalDep, query: Curved) -> Response:
     """One curve of each run, and with the ratios their ranges by run and by map: what a chart of many runs needs."""
     with database.read() as session:
-        read = [read_curves(session, run, query.points, (query.series,)) for run in compared_runs(session, query, principal)]
+        read = read_curves(session, compared_runs(session, query, principal), query.points, (query.series,))
     answer = {
         "curves": {str(one.run_id): {name: _curve(name, data) for name, data in one.curves.items()} for one in read},
         "ranges": [one.range for one in read if one.range["total"]],

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow
 from server.database.payloads import DamagedPayload
 from server.runs import lifecycle
-from server.series import reading
+from server.series import many, reading
 from server.series.reading import SeriesData
 from server.series.recording import store_checkpoint, truncate
 from server.series.zoom import Reader
@@ -100,6 +100,49 @@ def test_any_stretch_at_any_zoom_is_true(
             np.testing.assert_array_equal(bits(data.value), bits(truth[inside]))
         else:
             check_envelope(data, steps[inside], truth[inside], max_points)
+
+
+def test_many_runs_together_are_read_as_each_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes = ((300, 1400), (1,), (40,), (900, 2500, 700), ())
+    runs = [Recording(database, claimed(database), layers=1 + i % 3, every=1 + i % 2, seed=i) for i in range(len(flushes))]
+    for recording, points in zip(runs, flushes, strict=True):
+        for n in points:
+            recording.write(n)
+    runs[3].next += 50  # dropped telemetry
+    runs[3].write(333)
+    ids = [recording.claim.run_id for recording in runs]
+    for together in (many.TOGETHER, 1):
+        monkeypatch.setattr(many, "TOGETHER", together)
+        for max_points in (20, 400):
+            with database.read() as session:
+                found = many.recorded(session, ids, name="train/loss", kinds=("grad_over_weight", "weight"))
+                chosen = [(layout, name) for layout in found.values() for name in layout.series]
+                read_together = many.read_many(session, chosen, max_points)
+                alone = [reading.read_series(session, of.run_id, name, max_points=max_points) for of, name in chosen]
+            assert [len(of.series) for of in found.values()] == [1 + 2 * recording.layers for recording in runs]
+            for data, own in zip(read_together, alone, strict=True):
+                for name, values in vars(own).items():
+                    other = getattr(data, name)
+                    assert type(other) is type(values)
+                    if isinstance(values, np.ndarray):
+                        assert (other.dtype, other.shape, other.tobytes()) == (values.dtype, values.shape, values.tobytes())
+                    else:
+                        assert other == values
+
+
+def test_many_runs_take_as_many_queries_as_one(sqlite: Database) -> None:
+    ids = []
+    for i in range(12):
+        recording = Recording(sqlite, claimed(sqlite), seed=i)
+        recording.write(900 + 37 * i)
+        ids.append(recording.claim.run_id)
+    statements: list[str] = []
+    event.listen(sqlite._reader, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with sqlite.read() as session:
+        found = many.recorded(session, ids, kinds=("grad_over_weight",))
+        data = many.read_many(session, [(layout, "ssm/0/grad_over_weight") for layout in found.values()], 50)
+    assert all(48 <= len(one.step) <= 50 for one in data)
+    assert len([text for text in statements if text.startswith("SELECT")]) == 4  # places, extents, level 1, and its tails
 
 
 def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
