@@ -5,7 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# three on two cores, for many tests wait more than they compute
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# hundreds of processes are started: each would compile every module again
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
@@ -38,7 +41,7 @@ check: setup  ## within a minute: `make lint`, and beside it the tests that need
 quick-tests: setup
 	@$(PYTEST) -m "not ($(SET_APART))" $(ARGS)
 
-test: setup  ## run every test in two processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
+test: setup  ## run every test in three processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) --durations 30 $(ARGS)
 
 kernels: setup  ## run every case of the kernels in Triton's interpreter, and compile every tile; `make test` takes each fifth

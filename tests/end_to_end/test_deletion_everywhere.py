@@ -22,16 +22,16 @@ CONFIG = {
 
 
 @pytest.mark.timeout(600)
-def test_its_folder_goes_from_every_machine_the_late_one_too(database_url: str, tmp_path: Path, free_port: int) -> None:
+def test_its_folder_goes_from_every_machine_the_late_one_too(postgres_url: str, tmp_path: Path, free_port: int) -> None:
     machines = [tmp_path / name for name in ("first", "second")]
     site = Installation(tmp_path / "server", free_port)
-    database = Database(database_url)
+    database = Database(postgres_url)
 
     def start(machine: Path) -> subprocess.Popen[bytes]:
-        return site.start("worker", "--database-url", database_url, "--data-dir", str(machine), "--slots", "1")
+        return site.start("worker", "--database-url", postgres_url, "--data-dir", str(machine), "--slots", "1")
 
     try:
-        with client_of(application(database_url, tmp_path, trash_hours=0)) as client:
+        with client_of(application(postgres_url, tmp_path, trash_hours=0)) as client:
             first = start(machines[0])
             runs = [client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"] for _ in range(2)]
             run, kept = runs

@@ -31,7 +31,6 @@ DIVERGING = {
 WAYS = [
     "sqlite-embedded",
     pytest.param("postgres-embedded", marks=pytest.mark.postgres),
-    pytest.param("sqlite-redis", marks=pytest.mark.redis),
     pytest.param("postgres-redis", marks=[pytest.mark.postgres, pytest.mark.redis]),
 ]
 
