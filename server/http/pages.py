@@ -141,7 +141,7 @@ def compare(
                 result = compare_runs(session, found, chosen, settings.lease_seconds, curves=False)
             except ServiceError as why:
                 error = refused(why)
-    asked = chosen.model_dump(exclude_none=True)
+    asked = chosen.model_dump(exclude_none=True, by_alias=True)
     query = {name: asked[name] for name in CompareQuery.model_fields if name in asked}
     json_url = f"/api/compare?{urlencode(query)}" if result and chosen.given else None
     context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing}

@@ -85,6 +85,19 @@ def test_runs_are_compared_and_the_address_gives_the_view_again(page: Any, addre
     page.reload()
     page.wait_for_selector(f"{LOSS}[data-drawn-at]")
     assert (page.input_value("[data-view=show]"), page.input_value("[data-view=x]"), lines(page)) == ("groups", "tokens", ["1"])
+    for x, button in ((0.3, "down"), (0.7, "up")):  # a zoom is kept in the address, and shown by both charts
+        box = page.locator(f"{LOSS} .nsewdrag").first.bounding_box()
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + box["height"] / 2, steps=3)
+        getattr(page.mouse, button)()
+    page.wait_for_url(re.compile(r"from=[\d.]+&to=[\d.]+"))
+    zoomed = "(name) => document.querySelector(`[data-chart=${name}]`).layout.xaxis.range.map((x) => Number(x.toPrecision(6)))"
+    shown = page.evaluate(zoomed, "compare_loss")
+    assert 0 < shown[0] < shown[1] < 60 * page.evaluate("Number(document.querySelector('tr[data-run]').dataset.tokens)")
+    page.reload()
+    page.wait_for_selector('[data-chart="compare_max_ratio"][data-drawn-at]')
+    assert [page.evaluate(zoomed, name) for name in ("compare_loss", "compare_max_ratio")] == [shown, shown]
+    page.locator(f"{LOSS} .nsewdrag").first.dblclick()
+    page.wait_for_url(lambda url: "from=" not in url)
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

@@ -1,85 +1,55 @@
 // The comparison page: the table of runs is the legend of its charts; the address gives the same view again.
 
 import { get, messageOf } from "./api.js";
-import { bind } from "./bind.js";
-import { Chart } from "./chart.js";
-import { Crowd } from "./chart_crowd.js";
-import { bandColor, bandTraces, drawGroupKeys, lineTraces, lostTrace } from "./compare_figure.js";
-import { addressOf, bandOf, firstLost, lineOf, tickedOf } from "./compare_model.js";
+import { compareChart } from "./compare_charts.js";
+import { addressOf, rangeOf, tickedOf } from "./compare_model.js";
+import { drawRanges } from "./compare_ranges.js";
 import { drawKeys, readRuns } from "./compare_runs.js";
 import { find, findAll, given } from "./dom.js";
-import { number } from "./format.js";
-import { colors } from "./theme.js";
 import { toast } from "./toast.js";
-import { buckets } from "./typed.js";
 
 const root = find("[data-curves-url]", HTMLElement);
 const note = find("[data-part=note]", HTMLElement, root);
 const usual = given(root, "usual");
 const runs = readRuns(root);
 const keys = runs.map((run) => run.key);
-const view = { show: given(root, "show"), x: given(root, "x"), y: given(root, "y"), ticked: new Set(keys) };
+const view = { show: given(root, "show"), x: given(root, "x"), y: given(root, "y"), ticked: new Set(keys), range: rangeOf(location.search), resets: 0 };
 const wanted = [get(given(root, "figuresUrl")), get(given(root, "lossUrl"))]; // before Plotly is there
-/** @type {{crowd: Crowd, chart: Chart}[]} */
+/** @import { Chart } from "./chart.js" */
+/** @import { CompareChart } from "./compare_charts.js" */
+
+/** @type {CompareChart[]} */
 const charts = [];
-const AXES = { step: "step", tokens: "tokens", seconds: "training time (s, at each run's mean speed)" };
 
-/**
- * @param {string} name
- * @param {ChartEntry} entry
- * @param {CompareAnswer["curves"]} curves
- * @param {string} series
- */
-function addChart(name, entry, curves, series) {
-  const element = find(`[data-chart=${name}]`, HTMLElement);
-  /** @type {Map<string, Buckets>} */
-  const data = new Map(runs.flatMap((run) => (curves?.[run.key]?.[series] ? [[run.key, read(curves[run.key][series], series)]] : [])));
-  const crowd = new Crowd(element);
-  const chart = new Chart(element, entry, () => {
-    const palette = colors();
-    const there = runs.filter((run) => data.has(run.key));
-    const drawn = view.show === "groups" ? there.filter((run) => view.ticked.has(run.key)) : there;
-    const lines = drawn.flatMap((run) => lineOf(run, seriesOf(run.key), view.x, view.y === "log", drawn.length) ?? []);
-    const made = lineTraces(lines, runs, palette);
-    crowd.lines = made;
-    const groups = view.show === "groups" ? [...new Set(there.map((run) => run.group))] : [];
-    const bands = groups.map((group) => {
-      const members = there.filter((run) => run.group === group);
-      return { group, of: members, band: bandOf(members.map((run) => ({ run, series: seriesOf(run.key) })), view.x) };
-    });
-    drawGroupKeys(find("[data-part=groups]", HTMLElement, root), groups.map((group, i) => bandColor(group, there, i, palette)));
-    const lost = drawn.flatMap((run) => firstLost(run, seriesOf(run.key), view.x) ?? []);
-    const { layout } = structuredClone(entry.figure);
-    Object.assign(layout, { showlegend: false, hovermode: false });
-    Object.assign(layout.xaxis ?? {}, { title: { text: AXES[/** @type {keyof AXES} */ (view.x)] } });
-    Object.assign(layout.yaxis ?? {}, { type: view.y });
-    layout.uirevision = `${view.x} ${view.y}`;
-    const traces = [...bands.flatMap((one, i) => bandTraces(one, i, palette)), ...made.map((line) => line.trace)];
-    return { data: /** @type {any[]} */ ([...traces, lostTrace(lost, palette)]), layout };
+/** @param {CompareChart} one */
+function add(one) {
+  one.crowd.onHover = light;
+  one.chart.onZoom = (from, to) => zoom(from === null || to === null ? null : [from, to], one.chart);
+  charts.push(one);
+  return new Promise((drawn) => {
+    one.chart.refresh(() => drawn(whenDrawn(one)));
   });
-  /** @param {string} key */
-  const seriesOf = (key) => /** @type {Buckets} */ (data.get(key));
-  crowd.onHover = light;
-  charts.push({ crowd, chart });
-  return chart;
-}
-
-/**
- * The ratios' `min` goes over eigenvalues as well; what is drawn of them is the largest.
- * @param {SeriesAnswer} answer
- * @param {string} series
- */
-function read(answer, series) {
-  const found = buckets(answer);
-  return series === "train/loss" ? found : { ...found, min: found.max };
 }
 
 function refresh() {
-  for (const { chart, crowd } of charts) chart.refresh(() => whenDrawn(chart, crowd));
+  for (const one of charts) one.chart.refresh(() => whenDrawn(one));
 }
 
-/** @param {Chart} chart @param {Crowd} crowd */
-function whenDrawn(chart, crowd) {
+/**
+ * All charts show this part of the axis, and so does the address.
+ * @param {[number, number] | null} range
+ * @param {Chart} by the chart that has it already
+ */
+function zoom(range, by) {
+  view.range = range;
+  if (!range) view.resets += 1;
+  light(null); // it is drawn for the range that was
+  for (const { chart } of charts) if (range && chart !== by) chart.show(range);
+  changed(!range);
+}
+
+/** @param {CompareChart} one */
+function whenDrawn({ chart, crowd }) {
   crowd.shown = view.ticked;
   crowd.drawn();
   requestAnimationFrame(() => requestAnimationFrame(() => (chart.element.dataset.drawnAt = String(performance.now()))));
@@ -111,6 +81,7 @@ for (const select of findAll("[data-view]", HTMLSelectElement, root)) {
   select.value = view[name];
   select.addEventListener("change", () => {
     view[name] = select.value;
+    if (name === "x") view.range = null; // it was of another axis
     if (name === "show") view.ticked = new Set(view.show === "groups" ? [] : keys);
     changed(true);
   });
@@ -142,37 +113,13 @@ drawKeys(root, runs);
 changed(false);
 try {
   const [{ figures }, { curves }] = await Promise.all(wanted);
-  addChart("compare_loss", figures.compare_loss, curves, "train/loss");
-  refresh();
+  const groups = find("[data-part=groups]", HTMLElement, root);
+  await add(compareChart("train/loss", { element: find("[data-chart=compare_loss]", HTMLElement), entry: figures.compare_loss, curves, runs, view, groups }));
   /** @type {CompareAnswer} */
   const ratio = await get(given(root, "ratioUrl"));
-  const largest = addChart("compare_max_ratio", figures.compare_max_ratio, ratio.curves, "max_grad_over_weight");
-  largest.refresh(() => whenDrawn(largest, charts[1].crowd));
+  const element = find("[data-chart=compare_max_ratio]", HTMLElement);
+  void add(compareChart("max_grad_over_weight", { element, entry: figures.compare_max_ratio, curves: ratio.curves, runs, view, groups: null }));
   drawRanges(figures.compare_ranges, ratio.pooled);
 } catch (error) {
   toast(`The curves could not be read: ${messageOf(error)}`, "critical");
-}
-
-/**
- * @param {ChartEntry} entry
- * @param {PooledRange[]} pooled
- */
-function drawRanges(entry, pooled) {
-  const element = find("[data-chart=compare_ranges]", HTMLElement);
-  const items = pooled.map((range) => {
-    const name = range.reparameterization;
-    return { ...range, run_id: null, label: `${name} (${range.runs} run${range.runs === 1 ? "" : "s"})`, color: `map-${name.split(", ")[0]}` };
-  });
-  new Chart(element, entry, () => bind(entry.figure, {}, { items, colors: colors() })).refresh();
-  const said = find("[data-part=zero]", HTMLElement);
-  const lines = pooled.filter((range) => range.finite < range.total).map(({ reparameterization, finite, total, at_zero: zero }) => {
-    const other = total - finite - zero;
-    const parts = [
-      zero && `${number(zero, 9)} of ${number(total, 9)} ratios are infinite because the weight is exactly 0 there, where |grad| / |w| has no value; that is no instability`,
-      other && `${number(other, 9)} of ${number(total, 9)} are not finite`,
-    ];
-    return `${reparameterization}: ${parts.filter(Boolean).join("; ")}.`;
-  });
-  said.textContent = lines.join(" ");
-  said.hidden = !lines.length;
 }

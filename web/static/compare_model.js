@@ -13,7 +13,7 @@ const BAND_POINTS = 200;
  * @property {Record<string, number | null>} perStep what a step is in tokens and in seconds; null where it is not known
  *
  * @typedef {{key: string, x: Float64Array, y: Float32Array}} Line
- * @typedef {{show: string, x: string, y: string, ticked: Set<string>}} View
+ * @typedef {{show: string, x: string, y: string, ticked: Set<string>, range: [number, number] | null}} View range: in units of the axis
  */
 
 /**
@@ -104,13 +104,15 @@ function quantile(sorted, q) {
  * @param {string[]} keys all runs
  * @param {string} usual what is shown without being asked for
  */
-export function addressOf(search, { show, x, y, ticked }, keys, usual) {
+export function addressOf(search, { show, x, y, ticked, range }, keys, usual) {
   const query = new URLSearchParams(search);
   /** @param {string} name @param {string | null} value */
   const put = (name, value) => (value ? query.set(name, value) : query.delete(name));
   put("show", show === usual ? null : show);
   put("x", x === "step" ? null : x);
   put("y", y === "log" ? null : y);
+  put("from", range && String(Number(range[0].toPrecision(6))));
+  put("to", range && String(Number(range[1].toPrecision(6))));
   put("on", show === "groups" && ticked.size ? keys.filter((key) => ticked.has(key)).join(",") : null);
   put("off", show === "runs" && ticked.size < keys.length ? keys.filter((key) => !ticked.has(key)).join(",") : null);
   return `?${query.toString().replaceAll("%2C", ",")}`;
@@ -126,4 +128,15 @@ export function tickedOf(search, show, keys) {
   const query = new URLSearchParams(search);
   const named = new Set((query.get(show === "groups" ? "on" : "off") ?? "").split(",").filter(Boolean));
   return new Set(keys.filter((key) => named.has(key) === (show === "groups")));
+}
+
+/**
+ * The part of the axis that an address shows; null: all of it.
+ * @param {string} search
+ * @returns {[number, number] | null}
+ */
+export function rangeOf(search) {
+  const query = new URLSearchParams(search);
+  const [from, to] = ["from", "to"].map((name) => Number.parseFloat(query.get(name) ?? ""));
+  return from < to && Number.isFinite(to - from) ? [from, to] : null;
 }

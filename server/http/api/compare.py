@@ -68,6 +68,8 @@ class PageQuery(CompareQuery):
     y: Literal["log", "linear"] = "log"
     on: str | None = Field(None, max_length=4000, description="Runs whose lines are shown, where few are.")
     off: str | None = Field(None, max_length=4000, description="Runs whose lines are hidden, where few are.")
+    first: float | None = Field(None, alias="from", allow_inf_nan=False, description="Where the shown part of the axis begins.")
+    last: float | None = Field(None, alias="to", allow_inf_nan=False, description="Where it ends.")
 
 
 Compared = Annotated[CompareQuery, Query()]
