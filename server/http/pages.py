@@ -20,7 +20,7 @@ from server.http.api.audit import Cursor, shown_audit
 from server.http.api.compare import CompareQuery, OnPage, compare_runs, compared_runs, without_missing
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.forks import fork_list, sibling_list
-from server.http.api.history import tracebacks_shown
+from server.http.api.history import log_begin, tracebacks_shown
 from server.http.api.runs import find_run, run_shown
 from server.http.api.series import run_catalogue
 from server.http.api.sweeps import Axis, asked_grid, find_sweep
@@ -111,6 +111,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         context: dict[str, Any] = {"series": run_catalogue(session, run_id), "alerts": run_alerts(session, run_id)}
         context |= {
             "tracebacks": tracebacks_shown(session, run_id),
+            "log": log_begin(session, run_id),
             "checkpoints": run_checkpoints(session, run_id, settings),
             "history": run_history(session, run_id),
             "verdict": _verdict(session, run_id),
@@ -122,8 +123,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         time = found.config["model"]["reparameterization"]["time"]
         context["fork_maps"] = [name for name, map_ in MAPS.items() if time in map_.forms]
     context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
-    title = shown["name"] or f"Run {run_id}"
-    return pages_of(request).render("run.html", title=title, json_url=f"/api/runs/{run_id}", run=shown, **context)
+    return pages_of(request).render("run.html", title=_run_title(shown), json_url=f"/api/runs/{run_id}", run=shown, **context)
 
 
 @router.get("/compare")
@@ -295,6 +295,17 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "on_first": cursor is None,
     }
     return pages_of(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+
+
+def _run_title(run: dict[str, Any]) -> str:
+    """Its status before its name, as static/run_header.js goes on writing it."""
+    outside = run["unstable"] if run["status"] != "diverged" else None
+    said = [
+        run["status"],
+        f"{outside['eigenvalues']} of {outside['of']} outside" if outside else "",
+        run["name"] or f"run {run['id']}",
+    ]
+    return " · ".join(part for part in said if part)
 
 
 def _verdict(session: Session, run_id: int) -> dict[str, Any] | None:

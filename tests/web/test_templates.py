@@ -134,6 +134,13 @@ LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"
 SERIES = {"series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}]}
 PAST: dict[str, Any] = {
     "tracebacks": [{"attempt": 2, "text": f"Traceback\n  {EVIL}", "at": 1e9}],
+    "log": {
+        "pieces": [
+            {"attempt": 1, "start": 0, "text": "training on cpu\n", "at": 1e9, "cut": 0},
+            {"attempt": 2, "start": 1016, "text": EVIL, "at": 1e9, "cut": 1000},
+        ],
+        "next": 1016 + len(EVIL),
+    },
     "history": {
         "events": [
             {"event": event, "status": status, "reason": reason, "at": 1e9, "step": step, "attempt": 1, "truncated_from": back}
@@ -365,6 +372,9 @@ def test_run_page_says_without_scripts_what_happened_and_what_can_be_resumed() -
     for said in ("Traceback of attempt 2", "steps from 21 on were taken back", "goes on from step 40", "7,000", "ababababab"):
         assert said in text
     assert "ended failed" in text, "an event without a reason says its status"
+    assert "— attempt 1 — training on cpu — 1,000 characters are not kept — — attempt 2 —" in text
+    log = next(page("run.html").all("data-log-url"))
+    assert (log["data-next"], log["data-attempt"]) == (str(1016 + len(EVIL)), "2"), "where the script goes on"
     hrefs = [a["href"] for a in tags.all("href")]
     assert "/api/runs/7/checkpoints/40" in hrefs
     assert "/api/runs/7/checkpoints/20" not in hrefs

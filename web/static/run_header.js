@@ -5,7 +5,7 @@
 
 import { find, findAll, given } from "./dom.js";
 import { duration, eta, number } from "./format.js";
-import { showStatus } from "./status.js";
+import { showStatus, statusText } from "./status.js";
 
 const FINAL = ["finished", "failed", "diverged", "cancelled"];
 const ROW_MS = 5000;
@@ -20,7 +20,8 @@ export const isFinal = (status) => FINAL.includes(status);
 export class RunHeader {
   /** @param {HTMLElement} root the element that carries the run's data attributes */
   constructor(root) {
-    this.title = document.title;
+    this.label = given(root, "label");
+    this.said = find("[data-live=status]", HTMLElement).textContent.trim();
     this.steps = Number(given(root, "steps"));
     const { status = "", step, rate, started, finished } = root.dataset;
     this.state = { status, step: Number(step), rate: Number(rate) || null };
@@ -74,7 +75,7 @@ export class RunHeader {
     this.set("rate", rate ? `${number(rate, 3)} steps/s` : "–");
     this.set("eta", left === null ? "–" : duration(left));
     const percent = Math.floor((100 * step) / this.steps);
-    document.title = status === "running" ? `${percent} % · ${this.title}` : this.title;
+    document.title = [status === "running" ? `${percent} %` : this.said, this.label, "StableSSM"].join(" · ");
   }
 
   /** @param {StreamState} state */
@@ -108,6 +109,7 @@ export class RunHeader {
 
   /** @param {Pick<RunAnswer, "status" | "unstable">} run */
   badge(run) {
+    this.said = statusText(run);
     for (const text of findAll("[data-live=status]", HTMLElement)) {
       const badge = text.closest("[data-status]");
       if (badge instanceof HTMLElement) showStatus(badge, run);

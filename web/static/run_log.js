@@ -14,8 +14,9 @@ export class RunLog {
     this.url = given(section, "logUrl");
     this.text = find("[data-log-text]", HTMLElement, section);
     this.empty = find("[data-log-empty]", HTMLElement, section);
-    this.next = 0;
-    this.attempt = 0;
+    this.next = Number(given(section, "next")); // what came before is on the page
+    this.attempt = Number(given(section, "attempt"));
+    this.text.scrollTop = this.text.scrollHeight;
     this.pollsLeft = LAST_POLLS;
     this.visible = false;
     this.reading = false;

@@ -22,6 +22,7 @@ from server.runs import checkpoints, history, logs
 from server.settings import Settings
 
 SENT_BYTES = 1 << 20  # at once
+FIRST_PIECES = 4  # of a log, on the page itself: most logs are no longer
 BINARY = {"type": "string", "format": "binary"}
 
 _log = logging.getLogger("stablessm.server")
@@ -39,6 +40,13 @@ def log_shown(session: Session, run_id: int, after: int = 0) -> dict[str, Any]:
         "next": pieces[-1].end if pieces else after,
         "tracebacks": tracebacks_shown(session, run_id),
     }
+
+
+def log_begin(session: Session, run_id: int) -> dict[str, Any]:
+    """LogAnswer with the first pieces only, for a page that goes on reading from its `next`. Raises NotFound."""
+    found = log_shown(session, run_id)
+    pieces = found["pieces"][:FIRST_PIECES]
+    return found | {"pieces": pieces, "next": pieces[-1]["start"] + len(pieces[-1]["text"]) if pieces else 0}
 
 
 def tracebacks_shown(session: Session, run_id: int) -> list[dict[str, Any]]:
