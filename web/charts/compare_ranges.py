@@ -19,7 +19,7 @@ def build() -> Figure:
         meta={"field": "median_of", "color": "ink"}, mode="markers", marker=marker, hoverinfo="skip", showlegend=False
     )
     axes: dict[str, Any] = {
-        "xaxis": {"title": {"text": "|grad| / |w| over all steps and eigenvalues"}, "type": "log", "exponentformat": "e"},
+        "xaxis": {"title": {"text": "|grad| / |w|"}, "type": "log", "exponentformat": "e"},
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
     }
     bars = [bar("min", "max", 0.62, 0.35, textposition="none"), bar("q05", "q95", 0.62, 0.85, textposition="none")]

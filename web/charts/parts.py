@@ -40,7 +40,7 @@ def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: st
             "type": y_type,
             "zeroline": False,
             "exponentformat": "e",
-            "nticks": 6,
+            "nticks": 4 if y_type == "log" else 6,  # more of a logarithmic axis would write 7, 8 and 9 over each other
         },
         # the markers of what no axis can show live on an axis of their own: 0 is the lower edge, 1 the upper
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},

@@ -10,8 +10,13 @@ const SETTLE_MS = 20_000; // a tail is at most this old
 const SOONEST_MS = 2_000; // and a chart that a point has left settles no sooner than this,
 const SHARE = 0.01; // nor so often that it takes more of the time than this
 
+const NARROW = 480; // pixels: here the legend would take the plot's room
+
 const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => charts.get(target)?.resized()));
 onThemeChange(() => charts.forEach((chart) => chart.refresh()));
+
+/** @param {Trace} trace */
+const withoutAlertInLegend = (trace) => (trace.meta?.field === "alerts" ? { ...trace, showlegend: false } : trace);
 
 export class Chart {
   /** @type {((chart: Chart) => void) | null} called once, after the next drawing */
@@ -76,7 +81,7 @@ export class Chart {
     const layout = { ...themed(figure.layout), datarevision: this.drawings, autosize: true };
     const zooms = this.onZoom ? { doubleClick: false } : {};
     const options = { ...this.entry.config, ...zooms, toImageButtonOptions: { format: "svg", filename: this.entry.title } };
-    const pending = Plotly.react(this.element, figure.data, layout, options);
+    const pending = Plotly.react(this.element, this.width < NARROW ? figure.data.map(withoutAlertInLegend) : figure.data, layout, options);
     if (this.drawings === 1) this.listen();
     this.settledAt = performance.now();
     this.cost = this.settledAt - start;

@@ -54,7 +54,6 @@ const field = (name) => /** @type {HTMLInputElement | HTMLSelectElement} */ (for
 for (const slider of findAll("[data-exponent]", HTMLInputElement, form)) {
   const number = field(given(slider, "exponent"));
   const follow = () => (slider.value = String(Math.log10(Number(number.value)) || 0));
-  slider.hidden = false;
   follow();
   number.addEventListener("input", follow);
   slider.addEventListener("input", () => {

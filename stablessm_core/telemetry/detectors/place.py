@@ -25,7 +25,9 @@ def at_eigenvalue(
 ) -> Alert:
     """The alert of one eigenvalue out of `count` with the same condition; `chart` is the layer's series that shows it."""
     value, eigenvalue = float(values.values[row, column]), values.eigenvalue(row, column)
-    others = f", and {'at least ' if values.at is not None else ''}{count - 1} others" if count > 1 else ""
+    others = (
+        f", and {'at least ' if values.at is not None else ''}{count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
+    )
     return kind.alert(
         step=rows.first_step + row,
         message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what} {value:.6g}{others}{more}",

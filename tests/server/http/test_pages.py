@@ -73,6 +73,8 @@ def test_the_twin_of_a_page_is_linked_and_is_json(client: httpx.Client) -> None:
 def test_without_scripts_the_page_says_whether_the_run_is_healthy(client: httpx.Client) -> None:
     text = client.get("/runs/1").text
     assert "Diverged at step 28, layer 0, eigenvalue 2" in text
+    assert re.findall("<title>(.*)</title>", text) == ["diverged · memory reparameterization=direct · StableSSM"]
+    assert "Scripts are off" in re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)[0]
     assert "w.grad" in text
     assert "it is NaN" in text
     assert 'data-status="diverged"' in client.get("/").text
