@@ -26,7 +26,7 @@ from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink
-from stablessm_core.training.train import make_recorder
+from stablessm_core.training.recording import make_recorder
 from worker.attempt import spool_path
 from worker.notify import publisher
 from worker.records import EndRecord

@@ -21,8 +21,8 @@ from stablessm_core.telemetry.recorder import Flush, MemorySink
 from stablessm_core.training.environment import device_name
 from stablessm_core.training.execution import Execution, prepare
 from stablessm_core.training.optimizer import build_optimizer
+from stablessm_core.training.recording import make_recorder
 from stablessm_core.training.step import TrainingStep
-from stablessm_core.training.train import make_recorder
 
 LENGTH = 784
 

@@ -20,7 +20,7 @@ from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.recorder import Flush, MemorySink
-from stablessm_core.training import train as train_module
+from stablessm_core.training import run as run_module
 from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from stablessm_core.training.train import Outcome, pick_device, train
 
@@ -477,7 +477,7 @@ def test_a_bad_batch_is_blamed_itself_and_no_eigenvalue(
         monkeypatch.setattr(task, "batch", batch)
         return task
 
-    monkeypatch.setattr(train_module, "get_task", get_damaged)
+    monkeypatch.setattr(run_module, "get_task", get_damaged)
     outcome, sink = go(small(), tmp_path)
     assert (outcome.status, outcome.step) == ("diverged", 20)
     code = {"x": 1.0, "y": 2.0}[which]

@@ -1,0 +1,61 @@
+"""What a training run records: its series, gauges and detectors, made from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psutil
+import torch
+
+from stablessm_core.config import RunConfig
+from stablessm_core.stability import budget_limit
+from stablessm_core.tasks.base import Task
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.detectors import Detectors, Setup
+from stablessm_core.telemetry.monitor import LayerForm, Monitor
+from stablessm_core.telemetry.probe import Probe
+from stablessm_core.telemetry.recorder import Recorder, Sink
+
+GIB = 2.0**30
+
+
+def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, device: torch.device) -> Recorder:
+    tokens, process = task.tokens_per_batch(config.train.batch_size), psutil.Process()  # type: ignore[no-untyped-call]
+    gauges: dict[str, Callable[[int, float], float]] = {
+        names.TRAIN_RATE: lambda rows, seconds: rows * tokens / seconds,
+        names.STEP_TIME: lambda rows, seconds: seconds / rows,
+        names.HOST_MEMORY: lambda _rows, _seconds: process.memory_info().rss / GIB,
+    }
+    if device.type == "cuda":
+        gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
+    evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
+    catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
+    for layer in probe.layers:
+        every = config.telemetry.every == 1 and not layer.wide
+        form = layer.watched.form
+        catalogue += names.following_catalogue(layer.index, layer.width, form, length=task.length, every_eigenvalue=every)
+    layers = [LayerForm(layer.index, layer.path, layer.watched.form, layer.wide) for layer in probe.layers]
+    detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump())
+    return Recorder(
+        catalogue,
+        sink,
+        layout=probe.layout,
+        device=device,
+        every=config.telemetry.every,
+        monitor=Monitor(layers, detectors),
+        gauges=gauges,
+        halt=config.train.on_nonfinite != "continue",
+    )
+
+
+def _setup(config: RunConfig, task: Task) -> Setup:
+    optimizer = config.optimizer
+    return Setup(
+        length=task.length,
+        limit=budget_limit(config.model.activation),
+        optimizer=optimizer.name,
+        momentum=optimizer.momentum,
+        nesterov=optimizer.nesterov,
+        recurrent=1.0 if optimizer.recurrent_lr is None else optimizer.recurrent_lr / optimizer.lr,
+        grad_clip=optimizer.grad_clip,
+    )
