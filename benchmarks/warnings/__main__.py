@@ -106,7 +106,7 @@ def _address(data_dir: Path, process: subprocess.Popen[bytes]) -> tuple[str, str
                 with Client(url, token) as client:
                     client.ready()
                 return url, token
-        except Exception:  # noqa: BLE001 - not up yet
+        except (OSError, ValueError, KeyError, ApiError):  # not up yet
             pass
         time.sleep(0.2)
     sys.exit("the installation does not come up")

@@ -26,7 +26,7 @@ from stablessm_core import verdict
 from stablessm_core.forms import Form
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict.facts import LOSS_TAIL, SPIKE_ROWS
-from stablessm_core.verdict.recorded import between
+from stablessm_core.verdict.recorded import Recorded, between
 
 WINDOW = 3 * SPIKE_ROWS + 4  # rows of a layer that are read at once
 EXACT = 4096  # points of a layer that are read as they are, fewer of a wide one; beyond, the levels tell
@@ -174,7 +174,7 @@ def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = 
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
     if names.TRAIN_LOSS not in layout.series:
         described = replace(described, layers=(), divergence=None)
-        return verdict.judge(described, _Nothing())
+        return verdict.judge(described, NOTHING)
     return verdict.judge(described, Stored(session, layout, layers, described.every, crossed))
 
 
@@ -246,18 +246,7 @@ def _aligned(step: np.ndarray, own: np.ndarray, values: np.ndarray) -> np.ndarra
     return found
 
 
-class _Nothing:
-    """The source of a run that has recorded nothing."""
-
-    def scalars(self, low: int, high: int) -> verdict.Scalars:  # noqa: ARG002
-        nothing = np.empty(0)
-        return verdict.Scalars(step=np.empty(0, np.int64), loss=nothing, grad_norm=nothing, lr=nothing)
-
-    def best_loss(self, before: int) -> None: ...
-    def largest_loss(self, before: int) -> None: ...
-    def layer(self, index: int, low: int, high: int) -> verdict.Rows:
-        raise NotImplementedError
-
-    def first_outside(self, index: int, eigenvalue: int | None = None) -> None: ...
-    def steps_outside(self, index: int, to_step: int) -> tuple[int, int]:  # noqa: ARG002
-        return 0, 0
+_NO_NUMBERS = np.empty(0)
+NOTHING = Recorded(  # of a run that has recorded nothing
+    verdict.Scalars(step=np.empty(0, np.int64), loss=_NO_NUMBERS, grad_norm=_NO_NUMBERS, lr=_NO_NUMBERS), {}
+)
