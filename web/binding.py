@@ -267,7 +267,7 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         text += ["", f"step {alert['step']}: {message}", ""]
         size += [0, 10, 0]
         ids += [None, alert.get("id"), None]
-    return {"x": x, "y": y, "text": text, "customdata": ids, "marker": {"symbol": "diamond", "size": size}, "visible": bool(x)}
+    return {"x": x, "y": y, "text": text, "customdata": ids, "marker": {"size": size}, "visible": bool(x)}
 
 
 def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Colours that mean something, once: a map or a role has the same colour in every chart and on every page.
 
-Light-mode values; static/colors.css holds the same names for both modes (a test compares). The maps' colours were searched
-near Wong's and Tol's sets so that any two stay at least 25 apart (CIE76) under simulated protanopia, deuteranopia and tritanopia
-(Machado 2009), in both modes. The dash pattern repeats the distinction for those who see no colours at all. A map that has no
-colour here is drawn in `muted`.
+Light-mode values; static/colors.css holds the same names for both modes (a test compares). The colours of the maps, and those of
+the lines, were searched for near Wong's and Tol's sets so that any two stay apart for everybody: by 12 or more (CIEDE2000), under
+simulated protanopia, deuteranopia and tritanopia (Machado 2009) too, in both modes; tests/web/test_palette.py holds it. Dashes
+repeat the distinction for those who see no colours at all. A map that has no colour here is drawn in `muted`.
 """
 
 COLORS = {
@@ -12,23 +12,23 @@ COLORS = {
     "muted": "#5b6577",
     "danger": "#c22f3d",
     "warning": "#8a5c00",
-    "map-direct": "#ff005f",
-    "map-relu": "#7b5000",
-    "map-clip": "#2e1c0b",
-    "map-exp": "#e67400",
-    "map-softplus": "#934afc",
-    "map-tanh": "#d76dbe",
-    "map-best": "#00a780",
-    "map-heavytail": "#4a48ae",
-    "map-sigmoid": "#00153e",
-    "line-0": "#0072b2",
-    "line-1": "#d55e00",
-    "line-2": "#009e73",
-    "line-3": "#b0578d",
-    "line-4": "#a07a00",
-    "line-5": "#3f9bd1",
-    "line-6": "#6b4fa0",
-    "line-7": "#5b6577",
+    "map-direct": "#d71425",
+    "map-relu": "#98745d",
+    "map-clip": "#2e1c08",
+    "map-exp": "#e5740e",
+    "map-softplus": "#8544db",
+    "map-tanh": "#d370cb",
+    "map-best": "#20a486",
+    "map-heavytail": "#2f4483",
+    "map-sigmoid": "#111847",
+    "line-0": "#1963b7",
+    "line-1": "#f2670e",
+    "line-2": "#15946d",
+    "line-3": "#b878a9",
+    "line-4": "#745e1b",
+    "line-5": "#4185ff",
+    "line-6": "#522072",
+    "line-7": "#525667",
 }
 MAP_DASHES = {
     "direct": "dot",

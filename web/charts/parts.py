@@ -85,8 +85,8 @@ def notes(*series: str, log: bool = False) -> list[Any]:
     found = [markers({"series": s, "field": "nonfinite"}, "NaN / Inf", "danger", "x") for s in series]
     if log:
         found += [markers({"series": s, "field": "nonpositive"}, "0 or less", "warning", "triangle-down-open") for s in series]
-    for severity, color in (("critical", "danger"), ("warning", "warning")):
-        trace = markers({"field": "alerts", "severity": severity}, f"{severity} alert", color, "diamond")
+    for severity, color, symbol in (("critical", "danger", "diamond"), ("warning", "warning", "diamond-open")):
+        trace = markers({"field": "alerts", "severity": severity}, f"{severity} alert", color, symbol)
         trace.update(mode="lines+markers", line={"color": COLORS[color], "width": 1, "dash": "dot"}, connectgaps=False)
         found.append(trace)
     return found

@@ -101,7 +101,7 @@ export function alertLines(alerts, own) {
     y: newest.flatMap((alert) => [shows(alert) ? 0 : null, 1, null]),
     text: newest.flatMap(({ step, message }) => ["", `step ${step}: ${escapeMarkup(message)}`, ""]),
     customdata: newest.flatMap(({ id }) => [null, id ?? null, null]),
-    marker: { symbol: "diamond", size: newest.flatMap((alert) => [0, shows(alert) ? 10 : 7, 0]) },
+    marker: { size: newest.flatMap((alert) => [0, shows(alert) ? 10 : 7, 0]) },
     visible: newest.length > 0,
   };
 }
