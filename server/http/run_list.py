@@ -19,7 +19,7 @@ from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.runs import ListQuery, counted, refused_filter, run_page
 from server.http.pages import pages_of, refused
 from server.http.schemas.runs import MAX_ID
-from server.runs.columns import DEFAULT, KNOWN, Column, columns, value
+from server.runs.columns import DEFAULT, KNOWN, Column, columns, orders, value
 from server.runs.demo import tour
 from server.runs.filter_fields import config_fields
 from server.runs.filter_syntax import FilterError
@@ -64,6 +64,7 @@ def runs(
     filters = asked.model_dump(exclude={"columns", "remember", "part", "compare"})
     context: dict[str, Any] = {
         "runs": found, "total": total, "counted": COUNTED, "error": error, "filters": filters, "columns": chosen, "value": value,
+        "orders": orders(chosen, asked.sort),
         "views": views, "address": _addresses(filters, chosen if asked.columns else None), "known": KNOWN, "default": DEFAULT,
         "paths": config_fields(), "active": active, "tour": guide, "compare": asked.compare, "title": _title(active),
         "explicit": ",".join(column.name for column in chosen) if asked.columns else "",

@@ -69,6 +69,14 @@ _KNOWN = (
     Column("started", "Started", "time"),
     Column("finished", "Ended", "time"),
 )  # fmt: skip
+_WORDS: dict[Kind, tuple[str, str]] = {
+    "number": ("lowest first", "highest first"),
+    "bytes": ("smallest first", "largest first"),
+    "seconds": ("shortest first", "longest first"),
+    "time": ("oldest first", "newest first"),
+    "text": ("A to Z", "Z to A"),
+}
+_OWN_TEXTS = (MAP, "status", "submitted_by")
 KNOWN = {column.name: column for column in _KNOWN}
 DEFAULT = (MAP, "task", "lr", "status", "progress", "loss", "curve", "submitted_by", "alerts", "created")
 _AT = {"created": "created_at", "started": "started_at", "finished": "finished_at"}
@@ -93,6 +101,18 @@ def column(name: str) -> Column:
         return Column(name, path, "number", path)
     allowed = ", ".join((*KNOWN, *config_fields(), *(f"result.{result}" for result in RESULTS)))
     raise FilterError(f"there is no column {name[:80]!r}", allowed, parameter="columns")
+
+
+def orders(shown: Sequence[Column], now: str) -> list[tuple[str, str]]:
+    """(sort, in words) of every order that a list with these columns offers, and of the one that it has."""
+    found = [("-id", "Newest first"), ("id", "Oldest first"), ("name", "Run: A to Z"), ("-name", "Run: Z to A")]
+    for column in shown:
+        low, high = _WORDS.get(column.kind, ("A to Z", "Z to A") if column.name in _OWN_TEXTS else _WORDS["number"])
+        if column.sort:
+            found += [(column.sort, f"{column.title}: {low}"), (f"-{column.sort}", f"{column.title}: {high}")]
+    return (
+        found if now in dict(found) else [*found, (now, f"{now.removeprefix('-')}, {'falling' if now[:1] == '-' else 'rising'}")]
+    )
 
 
 def value(run: Mapping[str, Any], name: str) -> Any:

@@ -75,6 +75,14 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
     assert page.locator("[data-filter-error] [role=alert]").count() == 0
     page.go_back()
     order(page, 1, 3)
+    assert (page.input_value("#sort"), page.is_visible("#sort")) == ("-lr", False)
+    page.set_viewport_size({"width": 390, "height": 844})  # no heads to click on
+    page.select_option("#sort", label="lr: lowest first")
+    order(page, 3, 1)
+    assert "sort=lr" in page.url
+    page.go_back()
+    order(page, 1, 3)
+    page.set_viewport_size({"width": 1440, "height": 900})
     assert page.evaluate("window.stayed"), "all of this happened in place"
     page.click("summary:has-text('Columns')")
     page.check(".chooser [value=seed]")

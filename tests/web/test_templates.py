@@ -225,6 +225,7 @@ def page(name: str) -> Tags:
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
             "filters": {"q": EVIL, "status": None, "tag": EVIL, "sort": "-id", "limit": 50, "cursor": None},
             "views": [{"id": 1, "name": EVIL, "query": "q=x"}],
+            "orders": [(EVIL, EVIL)],
             **LIST,
         },
         "run.html": {

@@ -11,6 +11,7 @@ import { refreshTimes } from "./times.js";
 const ACTIVE_MS = 2000;
 const QUIET_MS = 5000;
 const MOST_ROWS = 500;
+const USUAL_ORDER = "-id";
 export const LOADED = "list-loaded";
 
 const list = () => find("[data-part=list]", HTMLElement);
@@ -66,7 +67,10 @@ function fill(now) {
   find("[name=q]", HTMLInputElement, form).value = now.get("q") ?? "";
   find("[name=status]", HTMLSelectElement, form).value = now.get("status") ?? "";
   for (const name of ["mine", "hidden"]) find(`[name=${name}]`, HTMLInputElement, form).checked = now.get(name) === "true";
-  for (const name of ["sort", "tag", "columns"]) keep(form, name, now.get(name));
+  const [order, sort] = [find("#sort", HTMLSelectElement), now.get("sort") ?? USUAL_ORDER];
+  if (![...order.options].some((option) => option.value === sort)) order.append(new Option(sort, sort)); // of a column that is not shown
+  order.value = sort;
+  for (const name of ["tag", "columns"]) keep(form, name, now.get(name));
   for (const name of ["q", "status", "tag", "sort"]) keep(find("form[data-columns]", HTMLFormElement), name, now.get(name));
   find("[data-show-all]", HTMLElement).hidden = !["q", "status", "tag", "mine"].some((name) => now.get(name));
 }
@@ -151,10 +155,12 @@ document.addEventListener("click", (event) => {
 find("form[data-filter]", HTMLFormElement).addEventListener("submit", (event) => {
   event.preventDefault();
   const asks = new URLSearchParams();
-  for (const [name, value] of new FormData(find("form[data-filter]", HTMLFormElement))) if (value) asks.append(name, String(value));
+  for (const [name, value] of new FormData(find("form[data-filter]", HTMLFormElement))) if (value && value !== USUAL_ORDER) asks.append(name, String(value));
   show(asks.size ? `/?${asks}` : "/");
 });
-find("#status", HTMLSelectElement).addEventListener("change", () => find("form[data-filter]", HTMLFormElement).requestSubmit());
+for (const select of findAll("#status, #sort", HTMLSelectElement)) {
+  select.addEventListener("change", () => find("form[data-filter]", HTMLFormElement).requestSubmit());
+}
 document.addEventListener("pointerover", (event) => {
   over = event.target instanceof Element && event.pointerType === "mouse" && event.target.closest("tbody[data-api]") !== null;
 });
