@@ -24,7 +24,7 @@ def sized(figure: Mapping[str, Any], width: int, height: int) -> dict[str, Any]:
     layout = {**figure["layout"], "width": width, "height": height, "autosize": False}
     data = [dict(trace, uid=f"trace{i:04d}") for i, trace in enumerate(figure["data"])]
     for trace in data:
-        if trace["meta"].get("each") == "eigenvalue":
+        if trace.get("meta", {}).get("each") == "eigenvalue":
             trace["showlegend"] = True
     return {"data": data, "layout": layout}
 

@@ -40,7 +40,7 @@ from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
 from server.runs import answers
 from server.runs.checkpoints import run_checkpoints
-from server.runs.comparison import usual_groups
+from server.runs.comparison import usual_groups, usually_shown
 from server.runs.history import run_history
 from server.runs.sweep_grid import grid_answer
 from server.runs.sweeps import sweep_answer, sweep_page
@@ -123,6 +123,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         time = found.config["model"]["reparameterization"]["time"]
         context["fork_maps"] = [name for name, map_ in MAPS.items() if time in map_.forms]
     context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
+    context |= {"figures_url": f"/api/runs/{run_id}/figures/{{chart}}?", "figures_file": f"run-{run_id}"}
     return pages_of(request).render("run.html", title=_run_title(shown), json_url=f"/api/runs/{run_id}", run=shown, **context)
 
 
@@ -147,6 +148,8 @@ def compare(
     context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing}
     context["curves_url"] = f"/api/compare/curves?{urlencode({name: asked[name] for name in chosen.given})}"
     context["lines"] = parallel_lines(result) if result else None
+    context["usual"] = usually_shown(result["runs"], result["groups"]) if result else "runs"
+    context |= {"figures_url": f"/api/compare/figures/{{chart}}?{urlencode(query)}&", "figures_file": "compare"}
     return pages_of(request).render(
         "compare.html", title="Compare", json_url=json_url, status=422 if error else 200, error=error, **context
     )
@@ -171,7 +174,9 @@ def sweep(
     asked = {"rows": grid.row, "columns": grid.column}
     context: dict[str, Any] = {
         "grid": grid_answer(grid),
-        "grid_query": urlencode({k: v for k, v in asked.items() if v is not None}),
+        "grid_query": (grid_query := urlencode({k: v for k, v in asked.items() if v is not None})),
+        "figures_url": f"/api/sweeps/{sweep_id}/figures/{{chart}}?{grid_query}&",
+        "figures_file": f"sweep-{sweep_id}",
     }
     title = shown["name"] or f"Sweep {sweep_id}"
     return pages_of(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown, **context)
@@ -232,7 +237,7 @@ def theory(request: Request, database: DatabaseDep, asked: AskedTheory) -> Respo
     query = urlencode(asked.model_dump(exclude_none=True))
     return pages_of(request).render(
         "theory.html", title="Theory", json_url=f"/api/theory?{query}", theory=answer, maps=MAPS.values(), error=error,
-        status=422 if error else 200,
+        status=422 if error else 200, figures_file="theory", figures_url=f"/api/theory/figures/{{chart}}?{query * (not error)}&",
     )  # fmt: skip
 
 

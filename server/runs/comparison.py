@@ -19,6 +19,7 @@ from server.runs.compare_curves import CURVE_POINTS, RunCurves, ranges, read_cur
 from server.series.reading import SeriesData
 from stablessm_core.config import RunConfig
 
+CROWDED = 40
 MAX_RUNS = 200
 GROUP_BY = "model.reparameterization.name"
 ABSENT = None  # how a field that a configuration does not have is shown
@@ -84,6 +85,11 @@ def compare(
 def usual_groups(runs: Sequence[Run]) -> str | None:
     """What runs are grouped by where nothing else is asked for: the map, if they have one."""
     return GROUP_BY if any(GROUP_BY in complete(run.config) for run in runs) else None
+
+
+def usually_shown(runs: Sequence[Any], groups: Sequence[Any]) -> str:
+    """What the comparison's charts show where nothing else is asked for: the groups, of more runs than can be told apart."""
+    return "groups" if len(runs) > CROWDED and len(groups) > 1 else "runs"
 
 
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:

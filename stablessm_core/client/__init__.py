@@ -84,6 +84,9 @@ class Client(Connection):
     figures = numbers.figures
     figure = numbers.figure
     figure_file = drawing.figure_file
+    compare_figure_file = drawing.compare_figure_file
+    sweep_figure_file = drawing.sweep_figure_file
+    theory_figure_file = drawing.theory_figure_file
     watch = live.watch
 
     runs_frame = frames.runs_frame

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import unquote
 
 from stablessm_core.client.connection import Connection, given
@@ -29,18 +30,56 @@ class BrowserMissing(RuntimeError):
 def figure_file(
     self: Connection, run_id: int, chart: str, format: str = "html", *, width: int = 900, height: int = 420, scale: float = 1.0,
     layer: int = 0, eigenvalues: Sequence[int] | None = None, from_step: int | None = None, to_step: int | None = None,
+    y: str | None = None,
 ) -> bytes:  # fmt: skip
     """One chart of a run as a file: svg, png or html, `width` x `height` pixels; a png has `scale` times as many.
 
-    Raises BrowserMissing for svg and png where no Chromium or Playwright is installed.
+    y: "log" or "linear", where it is not to be the chart's own. Raises BrowserMissing for svg and png where no Chromium or
+    Playwright is installed.
     """
+    chosen = None if eigenvalues is None else ",".join(map(str, eigenvalues))
+    asked = given(layer=layer, eigenvalues=chosen, from_step=from_step, to_step=to_step, y=y)
+    return _file(self, f"/api/runs/{run_id}/figures/{chart}", format, width, height, scale, asked)
+
+
+def compare_figure_file(
+    self: Connection, chart: str, format: str = "html", *, runs: Sequence[int] | None = None, sweep: int | None = None,
+    q: str | None = None, width: int = 900, height: int = 420, scale: float = 1.0, **view: Any,
+) -> bytes:  # fmt: skip
+    """One chart of the comparison of several runs as a file: compare_loss, compare_max_ratio, compare_ranges.
+
+    view: group_by, show ("runs" or "groups"), x ("step", "tokens", "seconds"), y ("log", "linear"), on, off, from and to, as in
+    the page's address. Raises BrowserMissing as figure_file does.
+    """
+    numbers = None if runs is None else ",".join(map(str, runs))
+    return _file(
+        self, f"/api/compare/figures/{chart}", format, width, height, scale, given(runs=numbers, sweep=sweep, q=q) | view
+    )
+
+
+def sweep_figure_file(
+    self: Connection, sweep_id: int, chart: str = "sweep_final_loss", format: str = "html", *, width: int = 900,
+    height: int = 420, scale: float = 1.0, rows: str | None = None, columns: str | None = None,
+) -> bytes:  # fmt: skip
+    """The chart of a sweep as a file; `rows` and `columns` as of `sweep_grid`. Raises BrowserMissing as figure_file does."""
+    path = f"/api/sweeps/{sweep_id}/figures/{chart}"
+    return _file(self, path, format, width, height, scale, given(rows=rows, columns=columns))
+
+
+def theory_figure_file(
+    self: Connection, chart: str, format: str = "html", *, width: int = 900, height: int = 420, scale: float = 1.0, **asked: Any
+) -> bytes:
+    """One chart of the theory page as a file; `asked`: time, a, b, run, layer, step, as of `theory`. Raises BrowserMissing."""
+    return _file(self, f"/api/theory/figures/{chart}", format, width, height, scale, given(**asked))
+
+
+def _file(
+    self: Connection, path: str, format: str, width: int, height: int, scale: float, asked: Mapping[str, Any]
+) -> bytes:  # fmt: skip
     if format not in FORMATS:
         raise ValueError(f"format is {format!r}; allowed are {', '.join(FORMATS)}")
-    chosen = None if eigenvalues is None else ",".join(map(str, eigenvalues))
-    params = given(
-        format="html", width=width, height=height, layer=layer, eigenvalues=chosen, from_step=from_step, to_step=to_step
-    )
-    html = self.request("GET", f"/api/runs/{run_id}/figures/{chart}", params=params).content
+    params = {**asked, "format": "html", "width": width, "height": height}
+    html = self.request("GET", path, params=params).content
     return html if format == "html" else draw(html, format, width, height, scale)
 
 

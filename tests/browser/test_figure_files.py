@@ -1,30 +1,79 @@
-"""A chart as a file for a paper, drawn by the real browser: the same figure is the same file, and says which line is which."""
+"""A chart as a file for a paper, drawn by the real browser: the same from page, client and command line."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from playwright.sync_api import sync_playwright
 
+from server.cli.main import main
 from server.database.connection import Database
 from stablessm_core.client import Client
+from tests.conftest import CHROMIUM_ARGUMENTS
 from tests.server.http_service import BODY, TOKEN, running
 from tests.server.recording import Recording, claim
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+SIZE: Any = {"width": 640, "height": 360}
 
-@pytest.mark.usefixtures("chromium")
-def test_a_figure_drawn_twice_is_the_same_file_with_a_colour_and_a_name_for_each_line(sqlite_url: str, tmp_path: Path) -> None:
+
+def exported(page: Any, chart: str, format: str) -> bytes:
+    """What the chart's button gives, pressed by keyboard."""
+    page.locator(f'a[data-export="{chart}"]').press("Enter")
+    page.locator("dialog[data-exports] [name=size]").select_option("640x360")
+    with page.expect_download() as download:
+        page.locator(f'dialog[data-exports] button[value="{format}"]').press("Enter")
+    page.locator("dialog[data-exports] [data-close]").click()
+    assert download.value.suggested_filename.endswith(f"-{chart}.{format}")
+    return Path(download.value.path()).read_bytes()
+
+
+def from_the_pages(address: str, chromium: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGUMENTS) as browser,
+    ):
+        page = browser.new_page()
+        page.goto(f"{address}/login")
+        page.locator("[name=token]").fill(TOKEN)
+        page.locator("[name=token]").press("Enter")
+        page.wait_for_url(f"{address}/")
+        for url, chart, formats in (("/runs/1", "eigenvalue", ("svg", "html")), ("/compare?runs=1,2", "compare_loss", ("png",))):
+            page.goto(address + url)
+            page.locator("[data-chart][data-drawn]").first.wait_for()
+            found |= {f"{chart}.{format}": exported(page, chart, format) for format in formats}
+    return found
+
+
+def test_a_figure_is_the_same_file_from_page_client_and_command_line(
+    chromium: str, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sqlite = Database(sqlite_url)
     with running(sqlite_url, tmp_path) as (address, _), Client(address, TOKEN) as client:
-        client.submit(BODY)
-        Recording(sqlite, claim(sqlite), width=4).write(20)
-        first, again = (client.figure_file(1, "eigenvalue", "svg", width=640, height=360) for _ in range(2))
-        picture = client.figure_file(1, "eigenvalue", "png", width=640, height=360, scale=2.0)
-    sqlite.close()
-    assert first == again
-    text = first.decode()
+        for _ in range(2):
+            client.submit(BODY)
+            Recording(sqlite, claim(sqlite), width=4).write(20)
+        sqlite.close()
+        pages = from_the_pages(address, chromium)
+        files = {
+            "eigenvalue.svg": client.figure_file(1, "eigenvalue", "svg", **SIZE),
+            "eigenvalue.html": client.figure_file(1, "eigenvalue", "html", eigenvalues=range(4), **SIZE),
+        }
+        monkeypatch.setenv("STABLESSM_URL", address)
+        monkeypatch.setenv("STABLESSM_TOKEN", TOKEN)
+        out = tmp_path / "compared.png"
+        done = CliRunner().invoke(
+            main, ["figure", "1,2", "compare_loss", "--format", "png", "--width", "640", "--height", "360", "-o", str(out)]
+        )
+        assert done.exit_code == 0, done.output
+        files["compare_loss.png"] = picture = out.read_bytes()
+    assert [name for name in pages if pages[name] != files[name]] == []
+    text = files["eigenvalue.svg"].decode()
     assert 'width="640" height="360"' in text
     assert all(f"λ {key}" in text for key in range(4))
     assert len({color for color in ("rgb(0, 114, 178)", "rgb(213, 94, 0)", "rgb(0, 158, 115)") if color in text}) == 3

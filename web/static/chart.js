@@ -139,3 +139,12 @@ export class Chart {
     plot.on("plotly_click", ({ points }) => this.onClick?.(points[0]));
   }
 }
+
+/**
+ * A figure as a picture, which needs no chart on the page: the address of its data.
+ * @param {Figure} figure
+ * @param {{format: string, width: number, height: number, scale: number}} size
+ */
+export function picture(figure, size) {
+  return Plotly.toImage(figure, size);
+}

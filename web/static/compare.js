@@ -6,6 +6,7 @@ import { addressOf, rangeOf, tickedOf } from "./compare_model.js";
 import { drawRanges } from "./compare_ranges.js";
 import { drawKeys, readRuns } from "./compare_runs.js";
 import { find, findAll, given } from "./dom.js";
+import { addressed, exportable } from "./exports.js";
 import { toast } from "./toast.js";
 
 const root = find("[data-curves-url]", HTMLElement);
@@ -111,6 +112,7 @@ for (const kind of /** @type {const} */ (["pointerover", "focusin"])) {
 view.ticked = tickedOf(location.search, view.show, keys);
 drawKeys(root, runs);
 changed(false);
+exportable(() => ({ view: addressed("show", "x", "y", "on", "off", "from", "to") }));
 try {
   const [{ figures }, { curves }] = await Promise.all(wanted);
   const groups = find("[data-part=groups]", HTMLElement, root);

@@ -4,6 +4,7 @@
 
 import { get } from "./api.js";
 import { find, findAll, freshPage, given } from "./dom.js";
+import { exportable } from "./exports.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
 import { RunControls } from "./run_controls.js";
@@ -40,6 +41,7 @@ const state = new RunState(model, view);
 state.divergence = divergence;
 const charts = new RunCharts(state);
 const { cursor, setAxis } = use(charts, controls, layers, reload);
+exportable((chart) => state.exported(figures[chart], urls.series));
 const stream = new Stream(given(root, "streamUrl"), {
   events: { points, alert, status, reset: reload, live },
   state: (how) => header.stream(how),

@@ -43,6 +43,24 @@ export class RunState {
     return entry.series.map((name) => name.replace("{layer}", String(this.model.layer)));
   }
 
+  /**
+   * What a file of this chart shows, and where its numbers are.
+   * @param {ChartEntry} entry
+   * @param {string} seriesUrl
+   * @returns {import("./exports.js").Shown}
+   */
+  exported(entry, seriesUrl) {
+    const { from, to, layer, scale, smooth, axis, rows } = this.view;
+    const ofLayer = entry.scope === "layer";
+    const eigenvalues = ofLayer ? this.items.map(({ column }) => column).join(",") : null;
+    const view = { layer: ofLayer ? layer : null, eigenvalues, from_step: from, to_step: to, y: scale };
+    const stretch = from === null || to === null ? "" : `&from_step=${from}&to_step=${to}`;
+    const known = this.series(entry).filter((name) => this.data[name]?.step.length);
+    const data = known.map((name) => ({ name, href: `${seriesUrl}/${name}?format=csv&download=true${stretch}` }));
+    const own = smooth || axis !== "step" || rows !== "index";
+    return { view, data, note: own ? "Files show the recorded numbers: over steps, not smoothed, rows as numbered." : "" };
+  }
+
   get newest() {
     return Math.max(0, ...[...this.model.stores.values()].map((store) => store.lastStep));
   }

@@ -4,6 +4,7 @@ import { describe, get, messageOf, send } from "./api.js";
 import { bind } from "./bind.js";
 import { Chart } from "./chart.js";
 import { find, findAll, freshPage, given, replacePart } from "./dom.js";
+import { exportable } from "./exports.js";
 import { lossLines } from "./grid.js";
 import { colors } from "./theme.js";
 import { refreshTimes } from "./times.js";
@@ -79,4 +80,5 @@ for (const link of findAll("a[data-copy]", HTMLAnchorElement)) {
 }
 
 draw();
+exportable(() => ({ data: findAll("a[data-copy=CSV]", HTMLAnchorElement).map(({ href }) => ({ name: "grid", href })) }));
 setInterval(() => poll().catch((error) => console.warn("the sweep could not be refreshed:", messageOf(error))), POLL_MS);

@@ -3,6 +3,7 @@
 import { describe, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { find, findAll, given } from "./dom.js";
+import { addressed, exportable } from "./exports.js";
 import { colors } from "./theme.js";
 import { decode } from "./typed.js";
 
@@ -34,6 +35,8 @@ const charts = findAll("[data-chart]", HTMLElement).map((element) => {
   return new Chart(element, figures[name], () => ({ ...bound[name], data: traces() }));
 });
 charts.forEach((chart) => chart.refresh());
+const note = () => (hidden.size ? "Maps that are switched off are in the file." : "");
+exportable(() => ({ view: addressed("time", "a", "b", "run", "layer", "step"), note: note() }));
 for (const button of findAll("[data-toggle]", HTMLButtonElement)) {
   button.addEventListener("click", () => {
     const map = given(button, "toggle");

@@ -103,7 +103,7 @@ def compared_runs(session: Session, query: CompareQuery, principal: Principal) -
     """The runs that are asked for. Raises Invalid, NotFound."""
     if len(query.given) != 1:
         raise Invalid(f"compare needs one way to choose runs; {len(query.given)} are given", field="runs", allowed=ONE_OF)
-    ids = _numbers(query.runs) if query.given == ["runs"] else None
+    ids = run_numbers(query.runs) if query.given == ["runs"] else None
     try:
         me = mine(principal)
         return chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=me)
@@ -119,7 +119,7 @@ def without_missing(session: Session, query: CompareQuery) -> list[int]:
     """Takes the runs that do not exist (or are in the trash) out of the query, and gives their numbers. Raises Invalid."""
     if query.given != ["runs"]:
         return []
-    ids = list(dict.fromkeys(_numbers(query.runs)))
+    ids = list(dict.fromkeys(run_numbers(query.runs)))
     there = set(session.scalars(select(Run.id).where(Run.id.in_(ids), NOT_IN_TRASH)))
     query.runs = ",".join(str(i) for i in ids if i in there)
     return [i for i in ids if i not in there]
@@ -159,7 +159,8 @@ def _curve(name: str, data: SeriesData) -> dict[str, Any]:
     }
 
 
-def _numbers(text: str | None) -> list[int]:
+def run_numbers(text: str | None) -> list[int]:
+    """Raises Invalid for what are no numbers of runs."""
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
         raise Invalid(f"runs is {(text or '')[:80]!r}", field="runs", allowed="numbers separated by commas, such as 1,2,3")

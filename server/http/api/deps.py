@@ -56,5 +56,8 @@ def _query_names(dependant: Dependant) -> set[str]:
     names: set[str] = set()
     for field in dependant.query_params:
         kind = field.field_info.annotation
-        names |= set(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else {field.alias}
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names |= {part.alias or name for name, part in kind.model_fields.items()}
+        else:
+            names.add(field.alias)
     return names.union(*(_query_names(part) for part in dependant.dependencies))

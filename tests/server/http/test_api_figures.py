@@ -1,0 +1,109 @@
+"""Every chart of every page can be had with its numbers in it, at a size, as JSON and as a file; refusals that help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from server.cli.figures import figure
+from server.database.connection import Database
+from stablessm_core.typed_arrays import decode
+from tests.server.http_service import BODY, application, client_of, error_of
+from tests.server.recording import Recording, claim
+from web.figures import CHARTS
+
+PAGES = {"run": "/api/runs/1", "layer": "/api/runs/1", "theory": "/api/theory", "compare": "/api/compare"}
+
+
+@pytest.fixture
+def client(sqlite: Database, tmp_path: Path) -> Iterator[httpx.Client]:
+    with client_of(application(sqlite.url, tmp_path)) as client:
+        grid = {"model.reparameterization.name": ["best", "exp"], "optimizer.lr": [0.001, 0.01]}
+        client.post("/api/sweeps", json={"base": BODY | {"train": {"steps": 100}}, "grid": grid})
+        for seed in range(3):  # the fourth has not begun
+            Recording(sqlite, claim(sqlite), width=4, seed=seed, weird=seed == 1).write(30 + seed)
+        yield client
+
+
+def ask(client: httpx.Client, chart: str, **params: Any) -> httpx.Response:
+    base = "/api/sweeps/1" if chart.startswith("sweep") else PAGES[CHARTS[chart].scope]
+    if base == "/api/compare" and "runs" not in params:
+        params["sweep"] = 1
+    return client.get(f"{base}/figures/{chart}", params=params)
+
+
+def test_every_chart_of_a_page_is_a_figure_and_a_file_of_its_own_at_a_size(client: httpx.Client) -> None:
+    for chart in CHARTS:
+        answer = ask(client, chart, width=640, height=360)
+        assert answer.status_code == 200, (chart, answer.text[:300])
+        figure = answer.json()
+        assert figure["data"], chart
+        assert (figure["layout"]["width"], figure["layout"]["height"]) == (640, 360)
+        file = ask(client, chart, width=640, height=360, format="html")
+        assert file.headers["Content-Disposition"].endswith(f'{chart}.html"')
+        written = file.text.partition('id="figure">')[2].partition("</script>")[0]
+        assert json.loads(written.replace("<\\/", "</")) == figure, "the file draws the very figure"
+
+
+@pytest.mark.parametrize("chart", ["compare_loss", "sweep_final_loss", "theory_map", "loss"])
+def test_what_is_no_chart_of_a_page_is_refused_with_those_that_are(client: httpx.Client, chart: str) -> None:
+    for path in (
+        "/api/compare/figures/{}?sweep=1",
+        "/api/sweeps/1/figures/{}",
+        "/api/theory/figures/{}",
+        "/api/runs/1/figures/{}",
+    ):
+        answer = client.get(path.format(chart))
+        if answer.status_code != 200:
+            error = error_of(answer, 404)
+            assert error["field"] == "chart"
+            assert chart not in error["allowed"].split(", ")
+    assert error_of(client.get("/api/compare/figures/compare_loss?sweep=1&width=20"), 422)["field"] == "width"
+
+
+def test_lines_of_a_comparison_keep_every_number_and_say_where_a_run_is_lost(client: httpx.Client) -> None:
+    *lines, lost = ask(client, "compare_loss", runs="1,2", y="linear").json()["data"]
+    for run, line in zip((1, 2), lines, strict=True):
+        text = client.get(f"/api/runs/{run}/series/train/loss").json()["value"]
+        truth = np.array([float(v) for v in text])
+        drawn = decode(line["y"]).reshape(-1, 2)
+        for end in drawn.T:
+            np.testing.assert_allclose(end, np.where(np.isfinite(truth), truth, np.nan), rtol=1e-6)
+        crosses = [words for words in lost["text"] if words.startswith(line["name"])]
+        assert len(crosses) == (not np.isfinite(truth).all())
+    assert len(ask(client, "compare_loss", runs="1,2", off="2").json()["data"]) == 2
+    for line in ask(client, "compare_loss", runs="1,2", y="log").json()["data"][:2]:
+        assert np.nanmin(decode(line["y"])) > 0
+
+
+def test_axes_and_groups_are_drawn_as_the_page_draws_them(client: httpx.Client) -> None:
+    steps, tokens = (ask(client, "compare_loss", runs="1,2", x=x).json() for x in ("step", "tokens"))
+    assert ask(client, "compare_loss", runs="1,2", **{"from": 5, "to": 10}).json()["layout"]["xaxis"]["range"] == [5, 10]
+    (end, *_) = client.get("/api/compare?runs=1,2").json()["ends"]
+    assert set(decode(tokens["data"][0]["x"]) / decode(steps["data"][0]["x"])) == {end["tokens_per_step"]}
+    bands = ask(client, "compare_loss", show="groups").json()["data"]
+    assert [trace["name"] for trace in bands if "name" in trace] == ["best (2)", "exp (1)", "not finite"], (
+        "the run that has recorded nothing has no part, and lines are only of runs that are asked for"
+    )
+    assert ask(client, "compare_loss", show="groups", on="1").json()["data"][6]["name"].endswith("0.001")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["7,x", "loss"], "sweep:3"),
+        (["theory", "theory_map", "--y", "log"], "--layer"),
+        (["1", "loss", "--show", "groups"], "--y"),
+    ],
+)
+def test_the_command_says_what_charts_are_of_and_which_options_they_have(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(figure, arguments)
+    assert done.exit_code == 2
+    assert said in done.output

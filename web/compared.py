@@ -1,0 +1,163 @@
+"""The comparison's charts of many runs as figures of their own: a line per run, a band with its median per group.
+
+`static/compare_figure.js` draws the same on the page, where the table of runs is the legend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stablessm_core.typed_arrays import encode
+from web.binding import DASHES, Floats, SeriesData, statistics
+from web.palette import COLORS
+
+AXES = {"step": "step", "tokens": "tokens", "seconds": "training time (s, at each run's mean speed)"}
+BAND_POINTS = 200
+NAMED = 24  # lines, beyond which a legend would be larger than the figure
+
+
+def shown_runs(compare: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """From the JSON of GET /api/compare, for each run: key, label, map, group, outcome, look, what a step is on each axis."""
+    group_of = {run: group["label"] for group in compare["groups"] for run in group["runs"]}
+    seen: dict[str, int] = {}
+    runs = []
+    for run, end in zip(compare["runs"], compare["ends"], strict=True):
+        name = run["forms"][0]["map"] if run["forms"] else ""
+        place = seen[name] = seen.get(name, -1) + 1
+        per_step = {"step": 1, "tokens": end["tokens_per_step"], "seconds": end["seconds_per_step"]}
+        look = {"color": COLORS.get(f"map-{name}", COLORS["muted"]), "dash": DASHES[place % len(DASHES)]}
+        facts = {"label": run["name"] or f"run {run['id']}", "map": name, "group": group_of.get(run["id"], "all")}
+        runs.append({"key": run["id"], **facts, "outcome": end["outcome"], "per_step": per_step, **look})
+    return runs
+
+
+def range_items(pooled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The bars of the ranges, by map, from `pooled` of GET /api/compare/curves."""
+    return [
+        {
+            **one,
+            "label": f"{one['reparameterization']} ({one['runs']} run{'' if one['runs'] == 1 else 's'})",
+            "color": f"map-{one['reparameterization'].split(', ')[0]}",
+        }
+        for one in pooled
+    ]
+
+
+def compared_figure(
+    figure: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    curves: Mapping[int, SeriesData],
+    *,
+    lines: Sequence[int],
+    groups: bool,
+    x: str = "step",
+    y: str = "log",
+    between: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """The chart with a line for each run of `lines` and, with `groups`, a band for each group of all `runs`."""
+    read = {key: statistics(data) for key, data in curves.items()}
+    there = [run for run in runs if run["key"] in read]
+    drawn = [run for run in there if run["key"] in lines and run["per_step"][x] is not None]
+    names = list(dict.fromkeys(run["group"] for run in there)) if groups else []
+    traces: list[dict[str, Any]] = []
+    for i, name in enumerate(names):
+        traces += _band_traces(name, [run for run in there if run["group"] == name], i, read, x)
+    traces += [_line(run, read[run["key"]], x, y == "log", len(drawn)) for run in drawn]
+    traces.append(_lost([(run, read[run["key"]]) for run in drawn], x))
+    layout = dict(figure["layout"])
+    layout["xaxis"] = {**layout["xaxis"], "title": {"text": AXES[x]}}
+    if between:
+        layout["xaxis"] |= {"range": list(between), "autorange": False}
+    layout["yaxis"] = {**layout["yaxis"], "type": y}
+    layout["showlegend"] = len(drawn) + len(names) <= NAMED
+    return {"data": traces, "layout": layout}
+
+
+def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines: int) -> dict[str, Any]:
+    """From the smallest to the largest value of each bucket, so that no extreme is lost."""
+    ends = np.stack([s["min"][:, 0], s["max"][:, 0]], axis=1).astype(np.float64)
+    ends[~np.isfinite(ends) | (log & (ends <= 0))] = np.nan
+    ends = np.where(np.isnan(ends), ends[:, ::-1], ends)  # where one end cannot be shown, the other
+    at = np.repeat(s["step"] * run["per_step"][x], 2)
+    crowded = lines > NAMED
+    look = {"color": run["color"], "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
+    line = {"type": "scatter", "mode": "lines", "name": _plain(run["label"]), "line": look, "connectgaps": False}
+    return line | {"x": encode(at), "y": encode(ends.reshape(-1).astype(np.float32))}
+
+
+def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> dict[str, Any]:
+    """A cross where each run first is not finite."""
+    at, text = [], []
+    for run, s in drawn:
+        rows = np.flatnonzero(s["nonfinite"].sum(axis=1))
+        if len(rows):
+            step = float(s["step"][rows[0]])
+            at.append(step * run["per_step"][x])
+            text.append(_plain(f"{run['label']}: not finite from step {step:.0f}"))
+    marker = {"symbol": "x", "size": 8, "color": COLORS["danger"]}
+    place = {"type": "scatter", "mode": "markers", "yaxis": "y2", "cliponaxis": False, "showlegend": False}
+    return place | {"name": "not finite", "x": at, "y": [0.97] * len(at), "text": text, "marker": marker}
+
+
+def band(members: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> tuple[Floats, NDArray[np.float64]]:
+    """(places, [low, median, high] at each): median and quartiles over the runs of a group.
+
+    A lost run counts as worse than any other from its end on, so that the median is NaN where half of the group is lost; a run
+    that finished earlier, or still trains, has no part beyond its last step.
+    """
+    known = [
+        (run, s["step"] * run["per_step"][x], s["last"][:, 0]) for run, s in members if run["per_step"][x] and len(s["step"])
+    ]
+    end = max((at[-1] for _, at, _ in known), default=0.0)
+    places = end * np.arange(1, BAND_POINTS + 1) / BAND_POINTS
+    out = np.full((3, BAND_POINTS), np.nan)
+    for i, place in enumerate(places):
+        values = []
+        for run, at, last in known:
+            row = int(np.searchsorted(at, place, side="right")) - 1
+            if row < 0:
+                continue
+            if row == len(at) - 1 and at[row] < place - end / BAND_POINTS:
+                values += [np.inf] if run["outcome"] == "lost" else []
+            else:
+                values.append(float(last[row]) if np.isfinite(last[row]) else np.inf)
+        if values:
+            out[:, i] = _quantiles(np.sort(values))
+    return places, out
+
+
+def _quantiles(values: Floats) -> Floats:
+    at = np.array([0.25, 0.5, 0.75]) * (len(values) - 1)
+    low, rest = np.floor(at).astype(int), at % 1
+    with np.errstate(invalid="ignore"):
+        found = np.where(rest > 0, values[low] + rest * (values[np.minimum(low + 1, len(values) - 1)] - values[low]), values[low])
+    return np.where(np.isfinite(found), found, np.nan)
+
+
+def _band_traces(
+    name: str, members: Sequence[Mapping[str, Any]], i: int, read: Mapping[int, dict[str, Floats]], x: str
+) -> list[dict[str, Any]]:
+    at, (low, median, high) = band([(run, read[run["key"]]) for run in members], x)
+    of_map = members[0]["map"] == name
+    color = members[0]["color"] if of_map else COLORS[f"line-{i % 8}"]
+    dash = "solid" if of_map else DASHES[i // 8 % 6]
+    edge = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False, "x": encode(at)}
+    hidden = {"line": {"width": 0}, "showlegend": False}
+    return [
+        edge | hidden | {"y": encode(low.astype(np.float32))},
+        edge | hidden | {"y": encode(high.astype(np.float32)), "fill": "tonexty", "fillcolor": f"{color}22"},
+        edge
+        | {
+            "name": _plain(f"{name} ({len(members)})"),
+            "y": encode(median.astype(np.float32)),
+            "line": {"color": color, "dash": dash, "width": 2.4},
+        },
+    ]
+
+
+def _plain(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")  # Plotly reads markup in names
