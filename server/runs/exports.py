@@ -17,12 +17,15 @@ from server.errors import Conflict
 from server.runs.archive import ArchiveWriter
 from server.runs.trash import why_absent
 from stablessm_core import __version__
+from stablessm_core.nonfinite import json_safe
+from stablessm_core.telemetry.series import SO_FAR
 
 MAX_RUNS = 500
 # what a run is; how it waited, who submitted it and who held it belongs to the installation
 RUN_FIELDS = (
     "name", "tags", "notes", "config", "status", "status_reason", "created_at", "started_at", "finished_at", "attempt", "seq",
     "step", "steps_per_second", "environment", "result", "divergence", "compacted_at", "forms", "worker", "host", "gpu_name",
+    "forked_from", "forked_at_step", "fork_changes",
 )  # fmt: skip
 SWEEP_FIELDS = ("base", "grid", "created_at", "name")
 PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
@@ -53,7 +56,8 @@ def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], s
                 sweeps[sweep.id] = {"id": sweep.id} | {name: getattr(sweep, name) for name in SWEEP_FIELDS}
             runs.append({"id": run.id, "sweep": run.sweep_id})
             parts = {name: list(_rows(session, table, run_id)) for name, table in PARTS.items()}
-            described = {"run": {name: getattr(run, name) for name in RUN_FIELDS}} | parts
+            so_far = {name: json_safe(getattr(run, name)) for name in SO_FAR}  # they may be infinite
+            described = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
             writer.add(f"runs/{run_id}/run.json", json.dumps(described, allow_nan=False).encode())
             writer.add_blocks(run_id, _blocks(session, run_id))
     facts = {"version": __version__, "source": source, "exported_at": time.time(), "sweeps": list(sweeps.values()), "runs": runs}

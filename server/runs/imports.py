@@ -14,7 +14,7 @@ from itertools import groupby, starmap
 from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import BigInteger, Column, String, Table, Text, delete, insert
+from sqlalchemy import BigInteger, Column, String, Table, Text, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -30,8 +30,9 @@ from server.runs.trash import move_to_trash
 from server.series.occupied import recount
 from server.series.reading import Layout, read_series
 from stablessm_core.config import ConfigError, Tag, parse_config
-from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
+from stablessm_core.nonfinite import NONFINITE
 from stablessm_core.telemetry.blocks import LEVELS, STATS, decode
+from stablessm_core.telemetry.series import SO_FAR
 
 MAX_TEXT, MAX_DEPTH = 1 << 20, 20
 MAX_STEP = 10_000_000  # of any configuration
@@ -63,6 +64,7 @@ def import_archive(database: Database, file: IO[bytes], *, submitted_by: int | N
                 described["run"] |= {"submitted_by": submitted_by, "user_id": user_id, "sweep_id": new.get(sweep or 0)}
                 run_id = _store(session, number, described, blocks, done.source)
             done.runs.append((run_id, number))
+        _name_origins(database, {was: now for now, was in done.runs})
     except BaseException as error:
         _take_back(database, [run_id for run_id, _ in done.runs], list(new.values()))
         if isinstance(error, IntegrityError):
@@ -70,6 +72,13 @@ def import_archive(database: Database, file: IO[bytes], *, submitted_by: int | N
         raise
     done.sweeps = list(new.values())
     return done
+
+
+def _name_origins(database: Database, here: dict[int, int]) -> None:
+    """Forks name the run that they began from by its number here; a run that did not come along has none."""
+    with database.write() as session:
+        for run in session.scalars(select(Run).where(Run.id.in_(here.values()), Run.forked_from.is_not(None))):
+            run.forked_from = here.get(run.forked_from or 0)
 
 
 def _take_back(database: Database, runs: Sequence[int], sweeps: Sequence[int]) -> None:
@@ -149,6 +158,10 @@ def _checked_run(number: int, data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in PARTS):
         raise ArchiveError(f"{where} is not described")
     run = _row(where, _table(Run), data.get("run"), RUN_FIELDS)
+    for name in SO_FAR:
+        value = data["run"].get(name)
+        _check(where, name, value is None or type(value) in (int, float) or value in NONFINITE, value)
+        run[name] = None if value is None else float(value)
     try:
         TAGS.validate_python(run["tags"], strict=True)
         parse_config(run["config"])
@@ -158,6 +171,8 @@ def _checked_run(number: int, data: Any) -> dict[str, Any]:
     _check(where, "finished_at", run["finished_at"] is not None, None)
     _check(where, "result", _is_result(run["result"]), run["result"])
     _check(where, "divergence", run["divergence"] is None or isinstance(run["divergence"], dict), run["divergence"])
+    _check(where, "fork_changes", run["fork_changes"] is None or isinstance(run["fork_changes"], dict), run["fork_changes"])
+    _check(where, "forked_at_step", run["forked_from"] is None or run["forked_at_step"] is not None, run["forked_at_step"])
     _check(where, "environment", run["environment"] is None or isinstance(run["environment"], dict), run["environment"])
     forms = [*(run["forms"] or []), *(one.get("form") for one in data["series"] if isinstance(one, dict) and one.get("form"))]
     _check(where, "forms", all(isinstance(form, dict) and {"map", "time"} <= form.keys() for form in forms), forms[:1])
@@ -249,10 +264,9 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _is_result(result: Any) -> bool:
-    words = (NAN, INFINITY, MINUS_INFINITY)
     return result is None or (
         isinstance(result, dict)
-        and all(type(value) in (int, float, bool, type(None)) or value in words for value in result.values())
+        and all(type(value) in (int, float, bool, type(None)) or value in NONFINITE for value in result.values())
     )
 
 

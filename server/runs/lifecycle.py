@@ -277,6 +277,8 @@ def resume_run(session: Session, run_id: int) -> Run:
     run = _get(session, run_id)
     if run.status not in ("failed", "diverged", "cancelled"):
         raise NotAllowed(f"run {run_id} is {run.status}; only failed, diverged and cancelled runs can be resumed")
+    if run.forked_at_step is not None and run.forked_from is None:  # imported without it
+        raise NotAllowed(f"run {run_id} is a fork of a run that is not here, whose checkpoint it would begin from")
     reason = f"resumed; {REPEATS}" if run.status == "diverged" else "resumed"
     run.workers_lost, run.finished_at, run.result, run.divergence = 0, None, None, None
     _requeue(session, run, reason)

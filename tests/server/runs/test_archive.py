@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import struct
 import tarfile
@@ -47,6 +48,10 @@ def recorded(database: Database) -> list[Recording]:
             divergence = {"step": 80, "layer": 1, "eigenvalue": 2, "tensor": "w", "value": "NaN"}
             status, lost = ("finished", None) if seed else ("diverged", divergence)
             lifecycle.finish(session, run.run_id, run.attempt, status, "as it ended", result, lost)
+            row = session.get_one(Run, run.run_id)
+            row.largest_ratio, row.nearest_distance, row.overflow_budget = 3e30, -math.inf, math.inf
+            if seed:  # as if it were a fork of the first
+                row.forked_from, row.forked_at_step, row.fork_changes = done[0].claim.run_id, 40, {"train.seed": 1}
         done.append(recording)
     compact(database, done[0].claim.run_id)
     return done
@@ -101,7 +106,8 @@ def test_a_sweep_arrives_bit_for_bit_in_a_server_of_the_other_engine(places: tup
         for recording, old, new in zip(done, before, runs, strict=True):
             shown = there.get(f"/api{new['url']}").json()
             same = ("name", "tags", "notes", "config", "status", "status_reason", "result", "divergence", "step", "attempt",
-                    "created_at", "started_at", "finished_at", "forms", "alerts", "host", "worker")  # fmt: skip
+                    "created_at", "started_at", "finished_at", "forms", "alerts", "host", "worker", "largest_ratio",
+                    "nearest_distance", "overflow_budget", "forked_at_step", "fork_changes")  # fmt: skip
             assert {name: shown[name] for name in same} == {name: old[name] for name in same}
             assert shown["bytes_stored"] == sum(len(row["payload"]) for row in blocks(target, new["id"])) > 0
             assert shown["environment"]["imported"] == {"run": old["id"], "from": "http://127.0.0.1:8000"}
@@ -118,7 +124,14 @@ def test_a_sweep_arrives_bit_for_bit_in_a_server_of_the_other_engine(places: tup
                 )
                 assert reason == f"imported: run {old['id']} of http://127.0.0.1:8000"
             assert there.get(new["url"], headers={"Accept": "text/html"}).status_code == 200
+        assert there.get(f"/api/runs/{runs[1]['id']}").json()["forked_from"] == runs[0]["id"]
         assert error_of(there.post(f"/api/runs/{runs[1]['id']}/resume"), 409)["field"] == "status"  # it has finished
+        alone = here.get("/api/exports", params={"runs": str(before[1]["id"])})
+        (fork,) = there.post("/api/imports", content=alone.content, headers=TAR).json()["runs"]
+        shown = there.get(f"/api{fork['url']}").json()
+        assert (shown["forked_from"], shown["forked_at_step"]) == (None, 40)
+        assert "from a run that is not here" in there.get(fork["url"], headers={"Accept": "text/html"}).text
+        assert there.delete(f"/api/runs/{fork['id']}").status_code == 204
         (sweep,) = arrived.json()["sweeps"]
         assert there.get(f"/api/sweeps/{sweep}").json()["name"] == "seeds"
         compared = there.get("/api/compare", params={"q": f"sweep={sweep}"}).json()
