@@ -43,7 +43,7 @@ export function compareChart(series, { element, entry, curves, runs, view, group
     });
     if (groups) drawGroupKeys(groups, names.map((group, i) => bandColor(group, there, i, palette)));
     const lost = drawn.flatMap((run) => firstLost(run, seriesOf(run.key), view.x) ?? []);
-    const traces = [...bands.flatMap((one, i) => bandTraces(one, i, palette)), ...made.map((line) => line.trace)];
+    const traces = [...bands.flatMap((one, i) => bandTraces(one, i, palette, bands.length > 3 ? "14" : "22")), ...made.map((line) => line.trace)];
     return { data: /** @type {any[]} */ ([...traces, lostTrace(lost, palette)]), layout: layoutOf(entry, view) };
   });
   /** @param {string} key */

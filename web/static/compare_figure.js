@@ -32,14 +32,15 @@ const xy = ({ x, y }) => ({ x, y });
  * @param {{group: string, of: ShownRun[], band: {x: Float64Array, low: Float32Array, median: Float32Array, high: Float32Array}}} group
  * @param {number} i its place among the groups
  * @param {Colors} palette
+ * @param {string} shade how much of its colour fills the band, as two hexadecimal digits
  */
-export function bandTraces({ group, of, band }, i, palette) {
+export function bandTraces({ group, of, band }, i, palette, shade) {
   const { color, dash } = bandColor(group, of, i, palette);
   const edge = { type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false, x: band.x };
   const name = escapeMarkup(`${group} (${of.length})`);
   return [
     { ...edge, uid: `low${i}`, y: band.low },
-    { ...edge, uid: `high${i}`, y: band.high, fill: "tonexty", fillcolor: `${color}22` },
+    { ...edge, uid: `high${i}`, y: band.high, fill: "tonexty", fillcolor: `${color}${shade}` },
     { ...edge, uid: `median${i}`, name, y: band.median, line: { color, dash, width: 2.4 } },
   ];
 }
