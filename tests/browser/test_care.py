@@ -1,0 +1,100 @@
+"""Every page in a real Chromium: no serious finding of axe, nothing that moves while it loads, no page wider than a phone, and of
+use without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server.database.connection import Database
+from server.runs import lifecycle
+from tests.server.http_service import BEARER, BODY, TOKEN, running
+from tests.server.recording import Recording, claim, nonfinite
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+PAGES = (
+    *("/", "/?q=seed%3E", "/runs/1", "/runs/2", "/runs/9", "/compare?runs=1,2", "/compare", "/sweeps", "/sweeps/1", "/new"),
+    *("/theory", "/alerts", "/workers", "/access", "/trash", "/me", "/docs", "/login"),
+)
+SHIFTS = """window.shifts = []; new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((e) => e.value)))
+  .observe({type: "layout-shift", buffered: true})"""
+SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then(({violations}) => violations
+  .filter(({impact}) => ["serious", "critical"].includes(impact)).map(({id, nodes}) => [id, nodes[0].html]))"""
+DRAWN = ("/runs/1", "/compare?runs=1,2", "/theory")  # with charts
+ASKING = ("/", "/runs/2", "/sweeps/1", *DRAWN)  # pages whose scripts ask for more
+WIDTHS = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+
+
+@pytest.fixture
+def address(sqlite_url: str, tmp_path: Path) -> Iterator[str]:
+    """A sweep of two: one run has diverged, one waits; a deleted run, a token."""
+    sqlite = Database(sqlite_url)
+    with running(sqlite_url, tmp_path) as (address, _):
+        grid = {"model.reparameterization.name": ["direct", "best"]}
+        sent = [
+            ("sweeps", {"base": BODY | {"name": "memory", "tags": ["a tag"], "train": {"steps": 100}}, "grid": grid}),
+            ("runs", BODY),
+            ("tokens", {"name": "ci", "scope": "read"}),
+            ("runs/3/cancel", {}),
+        ]
+        for path, body in sent:
+            httpx.post(f"{address}/api/{path}", json=body, headers=BEARER).raise_for_status()
+        httpx.delete(f"{address}/api/runs/3", headers=BEARER).raise_for_status()
+        alert = nonfinite("nonfinite_gradient", 28, series="ssm/0/grad_over_weight", layer=0, eigenvalue=2)
+        Recording(sqlite, claim(sqlite), width=4).write(30, [alert])
+        where = {"step": 28, "layer": 0, "eigenvalue": 2, "tensor": "w.grad", "value": "NaN"}
+        with sqlite.write() as session:
+            lifecycle.finish(session, 1, 1, "diverged", "gradient is NaN", {"train_loss": float("nan")}, where)
+        yield address
+
+
+def test_no_page_has_a_serious_finding_moves_while_it_loads_or_is_wider_than_a_phone(
+    browser: Any, address: str, unavailable: Callable[[str], None]
+) -> None:
+    if not AXE.exists():
+        unavailable("axe-core is not installed: `make lint-js` does it")
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce", bypass_csp=True)
+    context.set_default_timeout(120_000)
+    context.add_init_script(SHIFTS)
+    page = context.new_page()
+    page.goto(f"{address}/?token={TOKEN}")
+    for path in PAGES:
+        page.goto(address + path, wait_until="networkidle" if path in ASKING else "load")
+        if path in DRAWN:
+            page.wait_for_selector("[data-drawn]")
+        assert sum(page.evaluate("shifts")) < 0.05, path
+        page.evaluate(AXE.read_text())
+        assert page.evaluate(SERIOUS) == [], path
+        page.set_viewport_size({"width": 390, "height": 844})
+        wide, shown = page.evaluate(WIDTHS)
+        assert wide <= shown, path
+        page.set_viewport_size({"width": 1280, "height": 900})
+    context.close()
+
+
+def test_without_scripts_a_page_offers_only_what_works(browser: Any, address: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+    page.goto(f"{address}/login")
+    page.fill("[name=token]", TOKEN)
+    page.click("button")
+    page.fill("[name=q]", "status=diverged")
+    page.click("button:has-text('Filter')")
+    assert page.locator(".runs tbody tr").count() == 1
+    page.click(".runs td.name a")
+    assert page.title() == "diverged · memory reparameterization=direct · StableSSM"
+    assert page.locator("noscript p").first.is_visible()
+    assert page.locator("text=Diverged at step 28, layer 0, eigenvalue 2").is_visible()
+    for path in PAGES:
+        page.goto(address + path)
+        for what in ("[data-action]", "[data-changes]", ".plot", ".stream", "[data-new] button", "text=/connecting|loading/i"):
+            assert not [one for one in page.locator(what).all() if one.is_visible()], (path, what)
+        assert page.locator("main").inner_text().strip(), path
+    context.close()
