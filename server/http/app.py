@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from server.access.audit import Audit
@@ -85,6 +86,23 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
+_OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, theory, stream)
+_PARTS = (*_OF_RUNS, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
+API = [part.router for part in _PARTS]
+PAGES = [run_list.router, pages.router]
+
+
+@cache
+def _included() -> APIRouter:
+    """All routes that know nothing of an application's settings; put together once, for that takes a while."""
+    whole = APIRouter(responses=REFUSALS, generate_unique_id_function=_operation_name)
+    for router in API:
+        whole.include_router(router, dependencies=[Depends(known_parameters)])
+    for router in PAGES:
+        whole.include_router(router)
+    return whole
+
+
 def create_app(settings: Settings) -> FastAPI:
     """The application for these settings. Raises ValueError when the settings would let strangers in."""
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
@@ -121,7 +139,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="StableSSM", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
-        redirect_slashes=False, responses=REFUSALS, generate_unique_id_function=_operation_name,
+        redirect_slashes=False, routes=_included().routes,
     )  # fmt: skip
     files = assets.Assets()
     state = app.state
@@ -134,14 +152,9 @@ def create_app(settings: Settings) -> FastAPI:
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
     state.pages, state.sparks = pages.Pages(files), Sparks()
-    of_runs = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, theory, stream)
-    parts = (*of_runs, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
-    api = [part.router for part in parts]
-    for router in api:
-        app.include_router(router, dependencies=[Depends(known_parameters)])
-    for router in (html := [assets.router(files), run_list.router, pages.router]):
-        app.include_router(router)
-    state.routes = [route for router in (*api, *html) for route in router.routes]
+    own = assets.router(files)
+    app.include_router(own)
+    state.routes = [route for router in (*API, own, *PAGES) for route in router.routes]
     install_handlers(app)
     app.add_middleware(Gate, access=state.access, audit=log)
     app.add_middleware(RequestTimer, metrics=state.metrics.requests)  # added last, so around everything
