@@ -11,6 +11,7 @@ WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1000, 300, 34, 26, 70
 MAX_AXES = 8
 LOST = "lost"
 TICKS = 6
+LETTER = 6.4  # units of a tick's text: what is longer than the way to the next axis is cut
 
 
 def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -30,6 +31,8 @@ def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
     axes, heights = [], []
     for i, (field, values, is_result) in enumerate(columns):
         ticks, at = _scale(values, is_result)
+        room = int(step / LETTER) - 2
+        ticks = [tick | {"text": tick["text"] if len(tick["text"]) <= room else tick["text"][: room - 1] + "…"} for tick in ticks]
         axes.append({"x": round(SIDE + i * step, 1), "field": field, "title": _short(field), "ticks": ticks})
         heights.append(at)
     lines = []

@@ -186,6 +186,7 @@ END = {"outcome": "stable", "loss": 0.5, "tokens_per_step": 10, "seconds_per_ste
 
 # what the list's page is given besides its runs
 LIST: dict[str, Any] = {
+    "orders": [(EVIL, EVIL)],
     "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "model.layer"]), "value": value,
     "address": lambda **_: "/?q=x", "known": KNOWN, "default": DEFAULT, "paths": ["train.seed"], "compare": None, "explicit": "",
 }  # fmt: skip
@@ -225,7 +226,6 @@ def page(name: str) -> Tags:
             "runs": {"runs": [run, a_run(name=None)], "next_cursor": EVIL},
             "filters": {"q": EVIL, "status": None, "tag": EVIL, "sort": "-id", "limit": 50, "cursor": None},
             "views": [{"id": 1, "name": EVIL, "query": "q=x"}],
-            "orders": [(EVIL, EVIL)],
             **LIST,
         },
         "run.html": {
