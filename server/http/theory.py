@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -33,16 +33,23 @@ class Weights:
     first: Mapping[str, Array]  # the same at its first step
 
 
-def theory_figures(time: str, a: float, b: float, weights: Weights | None = None) -> dict[str, Any]:
-    """{chart: bound figure} of the maps in this time, a and b those of best; `weights` as points where a chart has a place."""
-    lines = _curves(time, a, b)
+def theory_figures(
+    time: str, a: float, b: float, weights: Weights | None = None, *, maps: Sequence[str] | None = None, chart: str | None = None
+) -> dict[str, Any]:
+    """{chart: bound figure} of the maps in this time, a and b those of best; `weights` as points where a chart has a place.
+
+    maps: whose curves are drawn, all without. chart: the only one that is wanted.
+    """
+    lines = {
+        name: {map_: xy for map_, xy in of.items() if maps is None or map_ in maps} for name, of in _curves(time, a, b).items()
+    }
     points = _points(weights) if weights is not None and weights.form.time == time else {}
     items = [
         {"key": name, "label": name, "color": f"map-{name}", "dash": MAP_DASHES.get(name, "solid"), "column": 0}
         for name in lines["theory_map"]
     ]
-    figures = {chart: _bound(chart, of, items, points.get(chart)) for chart, of in lines.items()}
-    return figures | {"theory_memory": _memory(weights)}
+    figures = {name: _bound(name, of, items, points.get(name)) for name, of in lines.items() if chart in (None, name)}
+    return figures | ({"theory_memory": _memory(weights)} if chart in (None, "theory_memory") else {})
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from stablessm_core.client import Client
 from tests.conftest import CHROMIUM_ARGUMENTS
 from tests.server.http_service import BODY, TOKEN, running
 from tests.server.recording import Recording, claim
+from web.palette import COLORS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -43,7 +44,11 @@ def from_the_pages(address: str, chromium: str) -> dict[str, bytes]:
         page.locator("[name=token]").fill(TOKEN)
         page.locator("[name=token]").press("Enter")
         page.wait_for_url(f"{address}/")
-        for url, chart, formats in (("/runs/1", "eigenvalue", ("svg", "html")), ("/compare?runs=1,2", "compare_loss", ("png",))):
+        for url, chart, formats in (
+            ("/runs/1", "eigenvalue", ("svg", "html")),
+            ("/runs/1", "theory_gradient_scale", ("html",)),
+            ("/compare?runs=1,2", "compare_loss", ("png",)),
+        ):
             page.goto(address + url)
             page.locator("[data-chart][data-drawn]").first.wait_for()
             found |= {f"{chart}.{format}": exported(page, chart, format) for format in formats}
@@ -63,6 +68,7 @@ def test_a_figure_is_the_same_file_from_page_client_and_command_line(
         files = {
             "eigenvalue.svg": client.figure_file(1, "eigenvalue", "svg", **SIZE),
             "eigenvalue.html": client.figure_file(1, "eigenvalue", "html", eigenvalues=range(4), **SIZE),
+            "theory_gradient_scale.html": client.theory_figure_file("theory_gradient_scale", run=1, layer=0, maps="best", **SIZE),
         }
         monkeypatch.setenv("STABLESSM_URL", address)
         monkeypatch.setenv("STABLESSM_TOKEN", TOKEN)
@@ -76,6 +82,7 @@ def test_a_figure_is_the_same_file_from_page_client_and_command_line(
     text = files["eigenvalue.svg"].decode()
     assert 'width="640" height="360"' in text
     assert all(f"λ {key}" in text for key in range(4))
-    assert len({color for color in ("rgb(0, 114, 178)", "rgb(213, 94, 0)", "rgb(0, 158, 115)") if color in text}) == 3
+    rgb = [f"rgb({', '.join(str(int(COLORS[f'line-{n}'][i : i + 2], 16)) for i in (1, 3, 5))})" for n in range(4)]
+    assert [color for color in rgb if color not in text] == []
     assert picture.startswith(b"\x89PNG")
     assert int.from_bytes(picture[16:20], "big") == 1280

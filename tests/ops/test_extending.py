@@ -109,14 +109,14 @@ from web.binding import bind
 from web.figures import small_charts
 app = FastAPI()
 app.include_router(figures.router)
-(entry,) = [one for name, one in TestClient(app).get("/api/figures").json()["figures"].items() if name == "host_memory"]
+(entry,) = [one for name, one in TestClient(app).get("/api/figures").json()["figures"].items() if name == "step_time"]
 _, sink = trained({"task": {"name": "polynomial_memory", "length": 16}})
 (name,) = entry["series"]
 step, value = sink.series(name)
 shown = bind(entry["figure"], {name: {"step": step, "value": value}})
 (line,) = [trace for trace in shown["data"] if trace["meta"]["field"] == "last"]
 assert len(step) and line["y"]["bdata"] and value[-1, 0] > 0
-assert small_charts()[-1].name == "host_memory" and "host_memory" in figures.OF_A_RUN
+assert small_charts()[-1].name == "step_time" and "step_time" in figures.OF_A_RUN
 """
     )
     run_in(extended, code, tmp_path)

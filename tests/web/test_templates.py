@@ -398,7 +398,7 @@ def test_every_chart_on_a_page_is_defined() -> None:
     assert {"loss", "grad_over_weight", "grad_over_weight_heatmap", "eigenvalue", "boundary_distance"} <= named
 
 
-def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
+def test_run_page_shows_accuracy_and_memory_only_of_a_run_that_records_them() -> None:
     def shown(series: list[str]) -> dict[str, bool]:
         catalogue = {"series": [SERIES["series"][0] | {"name": name} for name in series]}
         tags = render("run.html", run=a_run(), series=catalogue, alerts={"alerts": []}, **CHARTS, **PAST).tags
@@ -408,10 +408,10 @@ def test_run_page_shows_the_accuracy_only_of_a_run_that_records_one() -> None:
 
     small = [chart.name for chart in figures.small_charts()]
     recorded = ["train/loss", "eval/loss", "ssm/0/relative_step", "ssm/0/overflow_budget"]
-    without, with_accuracy = shown(recorded), shown([*recorded, "eval/accuracy"])
+    without, with_all = shown(recorded), shown([*recorded, "eval/accuracy", "system/host_memory_gib", "system/gpu_memory_gib"])
     assert [name for name in without if name in small] == small
-    assert [name for name, is_shown in without.items() if not is_shown] == ["accuracy"]
-    assert all(with_accuracy.values())
+    assert [name for name, is_shown in without.items() if not is_shown] == ["accuracy", "host_memory", "gpu_memory"]
+    assert all(with_all.values())
 
 
 def test_theory_page_has_a_row_for_every_map() -> None:

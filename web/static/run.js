@@ -11,6 +11,7 @@ import { RunControls } from "./run_controls.js";
 import { isFinal, RunHeader } from "./run_header.js";
 import { RunLog } from "./run_log.js";
 import { RunModel } from "./run_model.js";
+import { RunSlopes } from "./run_slopes.js";
 import { RunState } from "./run_state.js";
 import { Stream } from "./stream.js";
 import { refreshTimes } from "./times.js";
@@ -40,6 +41,7 @@ const model = new RunModel(urls, figures, view.layer);
 const state = new RunState(model, view);
 state.divergence = divergence;
 const charts = new RunCharts(state);
+const slopes = new RunSlopes(figures);
 const { cursor, setAxis } = use(charts, controls, layers, reload);
 exportable((chart) => state.exported(figures[chart], urls.series));
 const stream = new Stream(given(root, "streamUrl"), {
@@ -68,6 +70,7 @@ async function reload() {
   state.live = { on: !isFinal(header.state.status), steps: header.steps };
   await setAxis();
   charts.reset(drawn(state.newest));
+  void slopes.show(view.layer);
   if (isFinal(header.state.status)) stream.end();
   else stream.open(model.names, seq);
 }
@@ -85,6 +88,7 @@ function tell() {
   told = undefined;
   if (latest) header.step(latest.step, latest.steps_per_second);
   header.numbers(model);
+  slopes.follow();
   if (cursor.step !== null) cursor.redraw();
   if (header.stale) void readRow();
 }

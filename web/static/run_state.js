@@ -51,6 +51,7 @@ export class RunState {
    */
   exported(entry, seriesUrl) {
     const { from, to, layer, scale, smooth, axis, rows } = this.view;
+    if (entry.scope === "theory") return { view: { layer } };
     const ofLayer = entry.scope === "layer";
     const eigenvalues = ofLayer ? this.items.map(({ column }) => column).join(",") : null;
     const view = { layer: ofLayer ? layer : null, eigenvalues, from_step: from, to_step: to, y: scale };

@@ -4,8 +4,7 @@ import { describe, get } from "./api.js";
 import { Chart } from "./chart.js";
 import { find, findAll, given } from "./dom.js";
 import { addressed, exportable } from "./exports.js";
-import { colors } from "./theme.js";
-import { decode } from "./typed.js";
+import { recolored } from "./recolor.js";
 
 /**
  * @typedef {object} Theory
@@ -35,9 +34,10 @@ const charts = findAll("[data-chart]", HTMLElement).map((element) => {
   return new Chart(element, figures[name], () => ({ ...bound[name], data: traces() }));
 });
 charts.forEach((chart) => chart.refresh());
-const note = () => (hidden.size ? "Maps that are switched off are in the file." : "");
-exportable(() => ({ view: addressed("time", "a", "b", "run", "layer", "step"), note: note() }));
-for (const button of findAll("[data-toggle]", HTMLButtonElement)) {
+const toggles = findAll("[data-toggle]", HTMLButtonElement);
+const maps = () => toggles.map((button) => given(button, "toggle")).filter((map) => !hidden.has(map)).join(",");
+exportable(() => ({ view: { ...addressed("time", "a", "b", "run", "layer", "step"), maps: hidden.size ? maps() || "none" : null } }));
+for (const button of toggles) {
   button.addEventListener("click", () => {
     const map = given(button, "toggle");
     if (!hidden.delete(map)) hidden.add(map);
@@ -100,12 +100,4 @@ function sayRun({ run, label, map, step, time }) {
   link.href = `/runs/${run}`;
   link.textContent = label;
   shown.replaceChildren("Circles: the weights of ", link, ` (${map}, ${time} time) at step ${step}.`);
-}
-
-/** @param {Trace} trace */
-function recolored(trace) {
-  const [x, y] = [trace.x, trace.y].map((values) => (values?.bdata === undefined ? values : decode(values)));
-  const color = colors()[trace.meta.color ?? ""] ?? colors().muted;
-  const marker = trace.marker && { ...trace.marker, color };
-  return { ...trace, x, y, line: { ...trace.line, color }, ...(marker && { marker }) };
 }

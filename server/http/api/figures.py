@@ -155,7 +155,7 @@ def of_theory(chart: str, database: DatabaseDep, asked: Annotated[TheoryFigure, 
     """One chart of the theory page."""
     known_chart(chart, OF_THEORY, "the theory page")
     with database.read() as session:
-        answer = theory_answer(session, asked)
+        answer = theory_answer(session, asked, chart)
     drawn = answer["figures"][chart]
     drawn["layout"]["showlegend"] = True  # the page has one for all its charts
     of = f"theory, {answer['label'] or answer['time'] + ' time'}"

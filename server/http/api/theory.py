@@ -48,6 +48,7 @@ class Theory(BaseModel):
     run: Count = Field(None, description="A stored run, whose weights are shown as points.")
     layer: Annotated[int, Field(ge=0, le=127)] = 0
     step: Count = Field(None, description="Its weights at this step; those of its last without.")
+    maps: str | None = Field(None, max_length=200, description="Only the curves of these maps, separated by commas; all without.")
 
 
 Asked = Annotated[Theory, Query()]
@@ -65,8 +66,8 @@ def theory(asked: Asked, database: DatabaseDep) -> Response:
     return Response(dumps(json_safe(answer)), media_type="application/json")
 
 
-def theory_answer(session: Session, asked: Theory) -> dict[str, Any]:
-    """{time, a, b, run, layer, step, label, figures}. Raises NotFound and Invalid."""
+def theory_answer(session: Session, asked: Theory, chart: str | None = None) -> dict[str, Any]:
+    """{time, a, b, run, layer, step, label, figures}, with `chart` only its figure. Raises NotFound and Invalid."""
     weights, step = (None, None) if asked.run is None else _weights(session, asked.run, asked.layer, asked.step)
     form = None if weights is None else weights.form
     time = asked.time or (form.time if form else "discrete")
@@ -83,8 +84,19 @@ def theory_answer(session: Session, asked: Theory) -> dict[str, Any]:
         "step": step,
         "label": weights.label if weights else None,
         "map": form.map if form else None,
-        "figures": theory_figures(time, a, b, weights),
+        "figures": theory_figures(time, a, b, weights, maps=_maps(asked.maps, time), chart=chart),
     }
+
+
+def _maps(text: str | None, time: str) -> list[str] | None:
+    if text is None:
+        return None
+    known = [name for name, map_ in MAPS.items() if time in map_.forms]
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise Invalid(f"maps names {name[:80]!r}", field="maps", allowed=f"of {', '.join(known)}, in {time} time")
+    return names
 
 
 def _weights(session: Session, run_id: int, layer: int, step: int | None) -> tuple[Weights, int]:

@@ -84,6 +84,17 @@ def test_what_cannot_be_shown_is_refused_by_name_on_the_page_too(
         assert (error.get("allowed") or "").replace(">", "&gt;") in page.text
 
 
+def test_only_the_curves_asked_for_are_drawn_beside_all_points(client: httpx.Client) -> None:
+    figure = client.get("/api/theory/figures/theory_gradient_scale?run=1&maps=exp").json()
+    names = [trace["name"] for trace in figure["data"]]
+    assert names == ["exp", "the run's weights"]
+    everything = client.get("/api/theory/figures/theory_gradient_scale?run=1").json()["data"]
+    assert [trace for trace in everything if trace["name"] in names] == figure["data"]
+    error = error_of(client.get("/api/theory/figures/theory_map?maps=exp,nosuch"), 422)
+    assert error["field"] == "maps"
+    assert "softplus" in error["allowed"]
+
+
 def test_a_form_sent_without_scripts_may_leave_fields_empty(client: httpx.Client) -> None:
     page = client.get("/theory?time=continuous&a=2&b=1&run=&layer=0&step=")
     assert page.status_code == 200
