@@ -14,17 +14,15 @@ from typing import Any
 import numpy as np
 from sqlalchemy.orm import Session
 
+from server.series.heat import heat_codes, kinds_of
 from server.series.layout import Layout, Place
 from server.series.zoom import Reader, Shared, bucket_bounds, level_for, raw_stats
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS
 
 FULL_NUMBERS = 700_000  # of all series together: up to here, and up to twice the points, every number is sent
 MOST_ELEMENTS = 1 << 19  # of a series: above this the next coarser level is read, where that still gives a quarter of the points
-MAX_ROWS = 256  # of a heat map
 MAX_LINES = 24
-# codes of a heat map's cells, in an order in which the largest of several is what is to be seen of them
-NOTHING, LOWEST, HIGHEST, NAN_CODE = 0, 1, 251, 253  # then 254: +Inf, 255: -Inf
-DECADES = 12  # below the largest: a few zeros must not wash out the rest
+EACH_NUMBERS, LEAST_POINTS = 1 << 17, 200  # with `each`: numbers of a series, and the points that even the widest gets
 Arrays = dict[str, np.ndarray]
 
 
@@ -34,15 +32,27 @@ class Overview:
 
     Scalars and small layers: `value` (n, width), or `min`, `max`, `last`, `nonfinite`. Else `low` and `high` over the finite
     values of all eigenvalues, and which those are, `low_at` and `high_at`; `median` at the bucket's last step (medians do not
-    merge); `lines` (drawn, n), last values; per eigenvalue its last value in the first and the last bucket, `each_first`,
-    `each_last`, and its largest, `each_max`, with the bucket, `max_at`. Where anything is not finite `kinds` (width, n): -1
-    finite, 0 NaN, 1 +Inf, 2 -Inf; where anything is zero or less `below`, a bit each, the lowest first. `heat`: see `heat_codes`.
+    merge); `lines` (drawn, n), last values; per eigenvalue its first and its newest finite value, `each_first`, `each_last`, its
+    value in the newest bucket that has a finite one, `each_end`, and its largest, `each_max`, with the bucket, `max_at`. Where
+    anything is not finite `kinds` (width, n): -1 finite, 0 NaN, 1 +Inf, 2 -Inf; where anything is zero or less `below`, a bit
+    each, the lowest first. `heat`: see `heat_codes`.
     """
 
     name: str
     width: int
     arrays: Arrays
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Read:
+    # of one series: buckets, or finer elements of which `starts` and `ends` make buckets
+    row: Place
+    first: np.ndarray
+    stats: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    found: Overview
 
 
 def read_overview(
@@ -56,48 +66,85 @@ def read_overview(
     lines: Sequence[int] = (),
     top: int = 0,
     by: str | None = None,
+    reasons: bool = False,
     heat: Sequence[str] = (),
+    order: str | None = None,
+    each: bool = False,
 ) -> tuple[list[Overview], list[int]]:
     """The series `rows` between two steps in at most `points` buckets, and the eigenvalues whose lines are in it.
 
-    These are `lines`, and the `top` ones with the largest values of the series `by` in this stretch. `heat`: series of which a
-    heat map is made. Series without a point there are left out.
+    These are `lines`; with `reasons` the first outside the boundary, the nearest to it and the one that moved most; and the `top`
+    ones with the largest values of the series `by` in this stretch. `heat`: series of which a heat map is made, its rows by decay
+    time at the "end" or the "start" of the stretch where `order` says so. `each`: every eigenvalue's buckets instead, with
+    which a page can go on; fewer of wide layers. Series without a point there are left out.
     """
     shared = Shared()
     found: list[Overview] = []
-    drawn = sorted(set(lines))[:MAX_LINES]
-    readers = [Reader(session, layout, row, None, shared) for row in sorted(rows, key=lambda r: r.name != by)]
-    extents = [reader.extent(from_step, to_step) for reader in readers]  # the series that chooses the lines comes first
+    summaries: dict[str, _Read] = {}
+    readers = [Reader(session, layout, row, None, shared) for row in rows]
+    extents = [reader.extent(from_step, to_step) for reader in readers]
     sizes = [total * reader.row.width for reader, (_, _, total) in zip(readers, extents, strict=True) if reader.row.width > 1]
     for reader, (low, high, total) in zip(readers, extents, strict=True):
         row = reader.row
+        most = max(LEAST_POINTS, min(points, EACH_NUMBERS // row.width)) if each else points
         if total <= 2 * points and (row.width == 1 or sum(sizes) <= FULL_NUMBERS):
             first, values = reader.raw([(low, high)])
             if len(first):
                 found.append(_raw(row, first, values))
             continue
-        if total <= points:
+        if total <= most:
             first, values = reader.raw([(low, high)])
             end, weight, stats = first, np.ones(len(first), np.int64), raw_stats(values)
         else:
-            first, end, weight, stats = reader.elements(_level(total, points, row.width), low, high)
+            first, end, weight, stats = reader.elements(_level(total, most, row.width), low, high)
         if not len(first):
             continue
-        starts, ends = bucket_bounds(weight, points)
-        arrays: Arrays = {"step": first[starts]}
-        facts: dict[str, Any] = {"last_step": int(end[-1])}
-        if row.width == 1:
-            arrays |= _buckets(stats, starts, ends)
+        starts, ends = bucket_bounds(weight, most)
+        one = Overview(row.name, row.width, {"step": first[starts]}, {"last_step": int(end[-1])})
+        found.append(one)
+        if row.width == 1 or each:
+            one.arrays |= _buckets(stats, starts, ends)
         else:
-            if row.name == by:
-                drawn = sorted([*drawn, *(c for c in _top(stats, top) if c not in drawn)][:MAX_LINES])
-            facts["drawn"] = [c for c in drawn if c < row.width]
-            arrays |= _summary(stats, starts, ends, facts["drawn"])
-            if row.name in heat:
-                arrays["heat"], more = heat_codes(stats, starts, ends)
-                facts |= more
-        found.append(Overview(row.name, row.width, arrays, facts))
+            one.arrays |= _summary(stats, starts, ends)
+            summaries[row.kind] = _Read(row, first, stats, starts, ends, one)
+    why = _reasons(summaries) if reasons else []
+    chosen = next((read for read in summaries.values() if read.row.name == by), None)
+    largest = _top(chosen.stats, top) if chosen else []
+    drawn = sorted(list(dict.fromkeys([*lines, *why, *largest]))[:MAX_LINES])
+    decay = _decay(summaries, order) if order else None
+    for read in summaries.values():
+        one = read.found
+        one.facts["drawn"] = [c for c in drawn if c < one.width]
+        one.arrays["lines"] = read.stats[:, 2, read.ends][one.facts["drawn"]]
+        if one.name in heat:
+            one.arrays["heat"], more = heat_codes(read.stats, read.starts, read.ends, decay)
+            one.facts |= more
     return found, drawn
+
+
+def _reasons(summaries: dict[str, _Read]) -> list[int]:
+    """Eigenvalues that are worth a line of their own, as `web/static/reasons.js` names them."""
+    columns: list[int] = []
+    if distance := summaries.get("boundary_distance"):
+        arrays = distance.found.arrays
+        outside = np.flatnonzero(arrays["low"] < 0)
+        columns += [int(arrays["low_at"][outside[0]])] if len(outside) else []
+        end = arrays["each_end"]
+        columns += [int(np.where(np.isfinite(end), end, np.inf).argmin())] if np.isfinite(end).any() else []
+    if eigenvalue := summaries.get("eigenvalue"):
+        arrays = eigenvalue.found.arrays
+        moved = np.nan_to_num(np.abs(arrays["each_last"].astype(np.float64) - arrays["each_first"]))
+        columns += [int(moved.argmax())] if moved.max() > 0 else []
+    return columns
+
+
+def _decay(summaries: dict[str, _Read], order: str) -> np.ndarray | None:
+    # the fastest first, as `byDecay` of reasons.js
+    distance = summaries.get("boundary_distance")
+    if distance is None:
+        return None
+    values = distance.found.arrays["each_first" if order == "start" else "each_end"]
+    return np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
 
 
 def _raw(row: Place, steps: np.ndarray, values: np.ndarray) -> Overview:
@@ -113,50 +160,44 @@ def _level(total: int, points: int, width: int) -> int:
 
 
 def _buckets(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Arrays:
-    # of a series of width 1
-    return {
-        "min": np.fmin.reduceat(stats[0, 0], starts),
-        "max": np.fmax.reduceat(stats[0, 1], starts),
-        "last": stats[0, 2, ends],
-        "nonfinite": np.add.reduceat(stats[0, 3], starts, dtype=np.int64).astype(np.int32),
+    # of every column, (n, width), or (n,) of the only one
+    found = {
+        "min": np.fmin.reduceat(stats[:, 0], starts, axis=1),
+        "max": np.fmax.reduceat(stats[:, 1], starts, axis=1),
+        "last": stats[:, 2, ends],
+        "nonfinite": np.add.reduceat(stats[:, 3], starts, axis=1, dtype=np.int64).astype(np.int32),
     }
+    return {name: values[0] if len(values) == 1 else np.ascontiguousarray(values.T) for name, values in found.items()}
 
 
-def _summary(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray, lines: Sequence[int]) -> Arrays:
+def _summary(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Arrays:
     last = stats[:, 2, ends]
     low, high = np.fmin.reduceat(stats[:, 0], starts, axis=1), np.fmax.reduceat(stats[:, 1], starts, axis=1)
     with np.errstate(invalid="ignore"):
         lowest = np.where(np.isnan(low), np.inf, low).argmin(axis=0)
         highest = np.where(np.isnan(high), -np.inf, high)
-    at = np.arange(len(starts))
+    at, each = np.arange(len(starts)), np.arange(len(stats))
+    finite = np.isfinite(last)
+    newest = finite.shape[1] - 1
+    end = newest - int(finite.any(axis=0)[::-1].argmax())
+    some = finite.any(axis=1)
     found = {
         "low": low[lowest, at],
         "high": high[highest.argmax(axis=0), at],
         "low_at": lowest.astype(np.int32),
         "high_at": highest.argmax(axis=0).astype(np.int32),
         "median": _median(last),
-        "lines": last[list(lines)],
-        "each_first": last[:, 0],
-        "each_last": last[:, -1],
+        "each_first": np.where(some, last[each, finite.argmax(axis=1)], np.float32(np.nan)),
+        "each_last": np.where(some, last[each, newest - finite[:, ::-1].argmax(axis=1)], np.float32(np.nan)),
+        "each_end": last[:, end],
         "each_max": highest.max(axis=1),
         "max_at": highest.argmax(axis=1).astype(np.int32),
     }
-    if (kinds := _kinds(stats, starts, ends)).max() >= 0:
+    if (kinds := kinds_of(stats, starts, ends)).max() >= 0:
         found["kinds"] = kinds
     if (below := low <= 0).any():
         found["below"] = np.packbits(below, bitorder="little")
     return found
-
-
-def _kinds(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """int8 (width, buckets): -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf."""
-    last = stats[:, 2, ends]
-    kind = np.full(last.shape, -1, np.int8)
-    if stats[:, 3].any():
-        kind[np.add.reduceat(stats[:, 3], starts, axis=1) > 0] = 0
-        kind[np.isposinf(last)] = 1
-        kind[np.isneginf(last)] = 2
-    return kind
 
 
 def _median(last: np.ndarray) -> np.ndarray:
@@ -173,28 +214,3 @@ def _top(stats: np.ndarray, k: int) -> list[int]:
     peak = np.fmax.reduce(stats[:, 1], axis=1)
     score = np.where(stats[:, 3].any(axis=1), np.inf, np.where(np.isnan(peak), -np.inf, peak))
     return [int(c) for c in np.argsort(-score, kind="stable")[:k]]
-
-
-def heat_codes(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
-    """uint8 (rows, buckets): log10 of the largest value in LOWEST..HIGHEST, above it what is not finite, whose largest code wins.
-
-    Facts: `heat_low`, `heat_high`, the log10 of both ends; `heat_rows`, the first eigenvalue of each row.
-    """
-    width = len(stats)
-    rows = np.arange(0, width, -(-width // MAX_ROWS))
-    largest = np.fmax.reduceat(np.fmax.reduceat(stats[:, 1], starts, axis=1), rows, axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log = np.log10(largest.astype(np.float64))
-    finite = log[np.isfinite(log)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    low = max(low, high - DECADES)
-    scale = (HIGHEST - LOWEST) / (high - low) if high > low else 0.0
-    with np.errstate(invalid="ignore"):
-        scaled = np.rint(np.clip((log - low) * scale, 0, HIGHEST - LOWEST)) + LOWEST
-    codes = np.where(largest >= 0, np.where(np.isneginf(log), LOWEST, scaled), NOTHING)
-    codes = np.where(np.isnan(codes), NOTHING, codes).astype(np.uint8)
-    kind = _kinds(stats, starts, ends)
-    if (kind >= 0).any():
-        special = np.where(kind >= 0, kind + np.int16(NAN_CODE), 0).astype(np.uint8)
-        codes = np.maximum(codes, np.maximum.reduceat(special, rows, axis=0))
-    return codes, {"heat_low": low, "heat_high": high, "heat_rows": rows.tolist()}

@@ -49,21 +49,32 @@ def overview(
     top: Annotated[
         int, Query(ge=0, le=MAX_LINES, description="Lines of the eigenvalues with the largest gradient over weight.")
     ] = 8,
+    reasons: Annotated[
+        bool, Query(description="Lines of the first eigenvalue outside the boundary, the nearest to it, the one that moved most.")
+    ] = False,
     heat: Annotated[str, Query(max_length=200, description="Kinds of series of which a heat map is made, or nothing.")] = HEAT,
+    rows: Annotated[
+        Literal["index", "end", "start"],
+        Query(description="Order of a heat map's rows: as numbered, by decay time at the end or the start."),
+    ] = "index",
+    each: Annotated[
+        bool, Query(description="Every eigenvalue's buckets instead of what a screen shows; fewer of wide layers.")
+    ] = False,
 ) -> Response:
     """Everything a screen needs of a stretch: scalars as they are or as buckets; of a layer the bands, middle values, drawn lines
     and heat map, and what is not finite. Binary: a JSON head, then the arrays it names as [dtype, offset, length]."""
     check_stretch(from_step, to_step)
     with database.read() as session:
         layout = find_layout(session, run_id)
-        rows = list(_of_part(layout, part, layer))
-        if part == "layer" and not rows and layer and any(row.group.startswith(LAYER_GROUPS) for row in layout.series.values()):
+        wanted = list(_of_part(layout, part, layer))
+        if part == "layer" and not wanted and layer and any(row.group.startswith(LAYER_GROUPS) for row in layout.series.values()):
             raise Invalid(f"run {run_id} has no layer {layer}", field="layer", allowed="a layer that it records")
-        width = max((row.width for row in rows), default=1)
+        width = max((row.width for row in wanted), default=1)
         chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues else []
         found, lines = read_overview(
-            session, layout, rows, points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top,
-            by=layer_series(layer, HEAT), heat=[layer_series(layer, kind) for kind in heat.split(",")],
+            session, layout, wanted, points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top,
+            by=layer_series(layer, HEAT), reasons=reasons, heat=[layer_series(layer, kind) for kind in heat.split(",")],
+            order=None if rows == "index" else rows, each=each,
         )  # fmt: skip
     head = {"run_id": run_id, "seq": layout.seq, "part": part, "layer": layer if part != "scalars" else None, "lines": lines}
     body = pack(head, found)

@@ -9,15 +9,16 @@ import pytest
 
 from server.database.connection import Database
 from server.series import overview, reading, zoom
-from server.series.overview import HIGHEST, LOWEST, NAN_CODE, NOTHING, Overview, heat_codes, read_overview
+from server.series.heat import HIGHEST, LOWEST, NAN_CODE, NOTHING, heat_codes
+from server.series.overview import Overview, read_overview
 from server.series.zoom import bucket_bounds, raw_stats
 from tests.server.recording import Recording, claimed
 
 RATIO = "ssm/0/grad_over_weight"
 
 
-def recorded(database: Database, points: int, width: int = 5) -> Recording:
-    made = Recording(database, claimed(database), width=width)
+def recorded(database: Database, points: int, width: int = 5, map_: str = "best") -> Recording:
+    made = Recording(database, claimed(database, model__reparameterization__name=map_), width=width)
     for _ in range(points // 500):
         made.write(500)
     return made
@@ -79,8 +80,10 @@ def check_summary(one: Overview, data: reading.SeriesData, drawn: list[int]) -> 
     np.testing.assert_array_equal(high[at, arrays["high_at"]], arrays["high"])
     np.testing.assert_array_equal(arrays["each_max"], np.fmax.reduce(high, axis=0))
     np.testing.assert_array_equal(high[arrays["max_at"], np.arange(one.width)], arrays["each_max"])
-    np.testing.assert_array_equal(arrays["each_first"], last[0])
-    np.testing.assert_array_equal(arrays["each_last"], last[-1])
+    finite = [column[~np.isnan(column)] for column in known.T]
+    np.testing.assert_array_equal(arrays["each_first"], [column[0] for column in finite])
+    np.testing.assert_array_equal(arrays["each_last"], [column[-1] for column in finite])
+    np.testing.assert_array_equal(arrays["each_end"], last[-1])
     if "heat" not in arrays:
         return
     codes, facts = arrays["heat"], one.facts
@@ -124,3 +127,38 @@ def test_a_block_is_decoded_once_for_all_series(sqlite: Database, monkeypatch: p
     monkeypatch.setattr(zoom, "stored_numbers", counted)
     shown(sqlite, points=100, heat=[RATIO])
     assert len(seen) == len(set(seen)) > 3
+
+
+def of_part(database: Database, name: str, part: str) -> np.ndarray:
+    values = getattr(of_series(database, name, 50), part)
+    assert isinstance(values, np.ndarray)
+    return values
+
+
+def test_a_line_is_drawn_for_each_reason_and_rows_follow_the_decay_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
+    recorded(database, 2000, width=9, map_="direct")
+    found, drawn = shown(database, points=50, top=0, reasons=True, heat=[RATIO], order="end")
+    low, last = (of_part(database, "ssm/0/boundary_distance", part) for part in ("min", "last"))
+    first = np.nanargmin(low[np.flatnonzero((low < 0).any(axis=1))[0]])
+    end = np.where(np.isfinite(last[-1]), last[-1], np.nan).astype(np.float32)
+    known = [column[np.isfinite(column)] for column in of_part(database, "ssm/0/eigenvalue", "last").T]
+    moved = int(np.argmax([abs(float(column[-1]) - float(column[0])) for column in known]))
+    assert drawn == sorted({int(first), int(np.nanargmin(end)), moved})
+    assert found[RATIO].arrays["lines"].shape == (len(drawn), 50)
+    rows = found[RATIO].facts["heat_rows"]
+    assert sorted(rows) == list(range(9))
+    assert (np.diff(np.where(np.isnan(end), -np.inf, end)[rows]) <= 0).all(), "the fastest to decay first"
+    plain, _ = shown(database, points=50, heat=[RATIO])
+    np.testing.assert_array_equal(found[RATIO].arrays["heat"], plain[RATIO].arrays["heat"][rows])
+
+
+def test_every_eigenvalue_s_buckets_are_those_of_the_series(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
+    recorded(database, 3000)
+    found, _ = shown(database, points=300, each=True)
+    data = of_series(database, RATIO, 300)
+    for part in ("min", "max", "last", "nonfinite"):
+        np.testing.assert_array_equal(found[RATIO].arrays[part], getattr(data, part))
