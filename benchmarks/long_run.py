@@ -32,6 +32,7 @@ from server.runs import lifecycle
 from server.series.recording import store_catalogue, store_flush
 from stablessm_core.config import parse_config
 from stablessm_core.forms import DERIVED, Form
+from stablessm_core.stability import overflow_budget, relative_step
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 
@@ -69,9 +70,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "make":
         given.folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([_command(), "migrate"], env=_environment(given.folder), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([command(), "migrate"], env=environment(given.folder), check=True, stdout=subprocess.DEVNULL)
         begun = time.perf_counter()
-        run_id = make(_url(given.folder), given.steps, given.layers, given.width)
+        run_id = make(url_of(given.folder), given.steps, given.layers, given.width)
         print(f"run {run_id} of {given.steps:,} steps in {time.perf_counter() - begun:.0f} s")
     else:
         print("\n".join(measure(given.folder, given.repeat)))
@@ -82,20 +83,24 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
     database = Database(url)
     model = {"n_layers": layers, "d_state": width, "reparameterization": {"name": "best"}}
     body = {"name": "long", "task": {"name": "polynomial_memory"}, "model": model, "train": {"steps": steps}}
+    config = parse_config(body)
     with database.write() as session:
-        lifecycle.submit(session, parse_config(body))
+        lifecycle.submit(session, config)
     with database.write() as session:
         claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"]})
     assert claim is not None
-    form = Form.of_map("best", "discrete")
+    form, length = Form.of_map("best", "discrete"), config.task.sequence_length()
     catalogue = [names.scalar(name) for name in SCALARS]
     for layer in range(layers):
         catalogue += names.layer_catalogue(layer, width, form)
+        catalogue += names.following_catalogue(layer, width, form, length=length, every_eigenvalue=True)
     with database.write() as session:
         store_catalogue(session, claim.run_id, claim.attempt, catalogue)
     groups = [names.SCALARS, *(names.layer_group(layer) for layer in range(layers))]
-    builders = {group: LevelBuilder(group, 1) for group in groups}
-    noise, still = _noise(width, form), _still(width, form)
+    derived = [names.derived_group(layer) for layer in range(layers)]
+    builders = {group: LevelBuilder(group, 1) for group in (*groups, *derived)}
+    noise, still = _noise(width, form), [_still(width, form)]
+    following = {group: _following(noise if group == derived[0] else still, width, length) for group in derived}
     for first in range(1, steps + 1, PIECE):
         count = min(PIECE, steps - first + 1)
         at = np.arange(first, first + count)
@@ -109,10 +114,12 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
                 if first <= LOST[0] < first + count and width > LOST[1]:
                     values[LOST[1], LOST[0] - first] = np.nan
             else:
-                values = still[:, :count]
+                values = still[0][:, :count]
             recorded = len(values) if group == names.SCALARS else 2 * width
             blocks += [Block(group, 0, first, 1, np.ascontiguousarray(values[:recorded]))]
             blocks += builders[group].feed(first, values)
+        for group, pieces in following.items():  # of the newest step nothing is known yet
+            blocks += builders[group].feed(first, pieces[first // PIECE % len(pieces)][:, : min(count, steps - first)])
         with database.write() as session:
             store_flush(session, claim.run_id, claim.attempt, blocks, (), int(at[-1]), 100.0)
     with database.write() as session:
@@ -171,7 +178,7 @@ def served(folder: Path) -> Iterator[str]:
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     with (folder / "log").open("w") as log:
-        server = subprocess.Popen([_command(), "serve", "--port", str(port)], env=_environment(folder), stdout=log, stderr=log)
+        server = subprocess.Popen([command(), "serve", "--port", str(port)], env=environment(folder), stdout=log, stderr=log)
     try:
         for _ in range(600):
             try:
@@ -207,22 +214,34 @@ def _with_derived(ratio: np.ndarray, weight: np.ndarray, form: Form) -> np.ndarr
     return np.concatenate([ratio, weight, *derived]).astype(np.float32)
 
 
+def _following(pieces: list[np.ndarray], width: int, length: int) -> list[np.ndarray]:
+    # what needs the step after, where the pieces are taken in turn: relative step and budget, float32 (width + 1, PIECE)
+    lambda_, distance = (slice((2 + i) * width, (3 + i) * width) for i in range(2))
+    found = []
+    for piece, after in zip(pieces, pieces[1:] + pieces[:1], strict=True):
+        whole = np.concatenate([piece, after[:, :1]], axis=1).astype(np.float64)
+        moved = relative_step(whole[lambda_].T, whole[distance].T).T
+        budget = overflow_budget(length, whole[distance, :-1].min(axis=0, keepdims=True))
+        found.append(np.concatenate([moved, budget]).astype(np.float32))
+    return found
+
+
 def _scalars(at: np.ndarray, steps: int) -> np.ndarray:
     rng = np.random.default_rng(int(at[0]))
     loss = np.exp(-at / steps * 4) * np.exp(0.1 * rng.standard_normal(len(at)))
     return np.stack([loss, np.full(len(at), 1e-3), np.exp(rng.standard_normal(len(at)))]).astype(np.float32)
 
 
-def _url(folder: Path) -> str:
+def url_of(folder: Path) -> str:
     return f"sqlite:///{folder.resolve() / 'stablessm.db'}"
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    own = {"STABLESSM_DATA_DIR": str(folder.resolve()), "STABLESSM_DATABASE_URL": _url(folder), "STABLESSM_TOKEN": "t" * 32}
+def environment(folder: Path) -> dict[str, str]:
+    own = {"STABLESSM_DATA_DIR": str(folder.resolve()), "STABLESSM_DATABASE_URL": url_of(folder), "STABLESSM_TOKEN": "t" * 32}
     return {**os.environ, **own}
 
 
-def _command() -> str:
+def command() -> str:
     return shutil.which("stablessm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "stablessm"
 
 

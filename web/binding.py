@@ -215,7 +215,7 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
     n, width = s["last"].shape
     per_row, per_column = -(-width // MAX_ROWS), -(-n // MAX_COLUMNS)
     rows, columns = np.arange(0, width, per_row), np.arange(0, n, per_column)
-    x, y = encode(s["step"][columns]), encode(rows.astype(np.float64))
+    x, y = s["step"][columns], rows.astype(np.float64)
 
     def largest(a: NDArray[Any]) -> NDArray[Any]:
         reduced: NDArray[Any] = np.fmax.reduceat(np.fmax.reduceat(a, columns, axis=0), rows, axis=1).T
@@ -228,21 +228,18 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
         cells = kind == NONFINITE.index(meta["kind"])
         if not cells.any():
             return {"z": [], "visible": False}
-        return {
-            "x": x,
-            "y": y,
-            "z": encode(np.where(cells, 1.0, np.nan).astype(np.float32)),
-            "visible": True,
-            "zmin": 0,
-            "zmax": 1,
-        }
+        # no more of the map than holds them, with a row and a column around: a cell reaches half way to its neighbours
+        down, along = (slice(max(0, at[0] - 1), at[-1] + 2) for at in (np.flatnonzero(cells.any(axis=k)) for k in (1, 0)))
+        z = np.where(cells[down, along], 1.0, np.nan).astype(np.float32)
+        return {"x": encode(x[along]), "y": encode(y[down]), "z": encode(z), "visible": True, "zmin": 0, "zmax": 1}
     top = largest(s["max"])
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where((kind >= 0) | ~(top >= 0), np.nan, np.log10(top))
     finite = z[np.isfinite(z)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
     low = max(low, high - 12)  # a few zeros must not wash out the rest
-    return {"x": x, "y": y, "z": encode(np.where(np.isneginf(z), low, z).astype(np.float32)), "zmin": low, "zmax": high}
+    cells = np.where(np.isneginf(z), low, z).astype(np.float32)
+    return {"x": encode(x), "y": encode(y), "z": encode(cells), "zmin": low, "zmax": high}
 
 
 def _lost_rows(kind: NDArray[Any], step: Floats, rows: NDArray[Any]) -> dict[str, Any]:

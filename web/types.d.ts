@@ -34,7 +34,29 @@ interface Buckets {
   nonfinite: Float32Array;
 }
 
-type SeriesByName = Record<string, Buckets>;
+/** A layer's series as a screen shows it, from GET /api/runs/{id}/overview. */
+interface Summary {
+  step: Float64Array;
+  width: number;
+  /** Over the finite values of all eigenvalues; `lowAt`: whose the smallest is. */
+  low: Float32Array;
+  high: Float32Array;
+  lowAt: Int32Array;
+  median: Float32Array;
+  /** Last values by eigenvalue. */
+  lines: Map<number, Float32Array>;
+  /** Of each eigenvalue: first and newest finite value, value in the newest row with a finite one, largest value. */
+  each: Record<"first" | "last" | "end" | "max", Float32Array>;
+  /** By eigenvalue and row: -1 finite, else as in NONFINITE; null when all are finite. */
+  kinds: Int8Array | null;
+  /** A bit by eigenvalue and row: something was 0 or less. */
+  below: Uint8Array | null;
+  heat: { codes: Uint8Array; rows: number[]; low: number; high: number; order: string } | null;
+}
+
+type Series = Buckets | Summary;
+
+type SeriesByName = Record<string, Series>;
 
 interface AlertAnswer {
   id: number;

@@ -241,8 +241,12 @@ def level_for(points: int, most: int) -> int:
 
 
 def bucket_bounds(weight: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last index of each of at most `most` buckets of elements that stand for `weight` points each."""
-    size = -(-int(weight.sum()) // most)  # with longer elements each is a bucket of its own
+    """First and last index of each of at most `most` buckets of elements that stand for `weight` points each.
+
+    They are equally long, as far as the elements are: a heat map of such columns is drawn several times as fast.
+    """
+    longest = int(weight.max(initial=1))
+    size = -(-int(weight.sum()) // (most * longest)) * longest
     starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
     return starts, np.append(starts[1:], len(weight)) - 1
 

@@ -10,11 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from server.database.connection import Database
+from server.http.api.overview import pack
+from server.series import overview
+from server.series.layout import Layout
+from server.series.reading import read_series
 from stablessm_core.typed_arrays import encode
+from tests.server.recording import Recording, claimed
 from web.binding import bind
 from web.figures import CHARTS, spec
 from web.formatting import ago, duration, number
 
+RATIO_0 = "ssm/0/grad_over_weight"
 TESTS = Path(__file__).parent / "js"
 RATIO, LOSS, DISTANCE = "ssm/1/grad_over_weight", "train/loss", "ssm/1/boundary_distance"
 
@@ -151,4 +158,38 @@ def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:
         expected.append(plain(bind(spec(chart), data, **options)))
     answers = json.loads(run_node(static_modules, str(TESTS / "bind_cases.mjs"), stdin=json.dumps(cases)))
     for chart, python, browser in zip(charts, expected, answers, strict=True):
+        assert_same(python, browser, chart)
+
+
+def test_an_overview_is_drawn_as_the_buckets_it_sums_up(
+    static_modules: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str
+) -> None:
+    """What the page of a long run draws of a layer is what the charts' own binding draws of all its eigenvalues."""
+    monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
+    database = Database(sqlite_url)
+    Recording(database, claimed(database, model__reparameterization__name="direct"), width=6).write(3000)
+    with database.read() as session:
+        layout = Layout(session, 1)
+        rows = list(layout.series.values())
+        found, lines = overview.read_overview(session, layout, rows, points=200, lines=[2], top=3, by=RATIO_0, heat=[RATIO_0])
+        buckets = {row.name: read_series(session, 1, row.name, max_points=200) for row in rows}
+    database.close()
+    data = {
+        name: {p: np.asarray(getattr(s, p)) for p in ("step", "min", "max", "last", "nonfinite")} for name, s in buckets.items()
+    }
+    charts = [c for c in CHARTS if CHARTS[c].scope == "layer"]
+    items = [{"key": str(c), "column": c, "label": f"eigenvalue {c}", "color": "line-0", "dash": "dot"} for c in lines]
+    options = {"layer": 0, "items": items}
+    cases = [
+        {"figure": spec(chart), "overview": base64.b64encode(pack({}, found)).decode(), "options": options} for chart in charts
+    ]
+    answers = json.loads(run_node(static_modules, str(TESTS / "bind_cases.mjs"), stdin=json.dumps(cases)))
+    for chart, browser in zip(charts, answers, strict=True):
+        python = plain(bind(spec(chart), data, **options))
+        assert isinstance(python, dict)
+        for ours, theirs in zip(python["data"], browser["data"], strict=True):
+            if ours["type"] == "heatmap" and ours["meta"]["field"] == "heat":  # codes are as fine as shades can be told apart
+                for mine, shown in zip(ours.pop("z"), theirs.pop("z"), strict=True):
+                    fine = 12 / 250
+                    assert [v if isinstance(v, str) else pytest.approx(v, abs=fine) for v in mine] == shown
         assert_same(python, browser, chart)

@@ -59,6 +59,22 @@ async function request(url, options) {
   const answer = await reach(url, { ...options, headers: { Accept: "application/json", ...options.headers } });
   if (answer.status === 204) return null;
   const body = await answer.json().catch(() => null);
-  if (!answer.ok) throw new ApiError(answer.status, body?.error ?? { message: `the server answered ${answer.status}` });
+  if (!answer.ok) throw refused(answer.status, body);
   return body;
+}
+
+/**
+ * @param {number} status
+ * @param {{error?: Refusal} | null} body
+ */
+function refused(status, body) {
+  return new ApiError(status, body?.error ?? { message: `the server answered ${status}` });
+}
+
+/**
+ * What the server says of a request whose answer would not have been JSON.
+ * @param {Response} answer
+ */
+export async function refusal(answer) {
+  return refused(answer.status, await answer.json().catch(() => null));
 }

@@ -12,6 +12,7 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * @property {AlertAnswer[]} alerts
  * @property {string[]} own the series whose alerts get a line
  * @property {number[] | null} order of a heat map's rows
+ * @property {number} [columns] of a heat map, at most
  * @property {Colors} colors
  * @property {boolean} log
  */
@@ -20,15 +21,15 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
  * @param {Figure} figure
  * @param {SeriesByName} data
- * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null}} [options]
- *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, see heat.js
+ * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, columns?: number}} [options]
+ *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, `columns`: at most, see heat.js
  * @returns {Figure}
  */
-export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null } = {}) {
+export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, columns } = {}) {
   const layout = structuredClone(figure.layout);
   const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
   const shown = everywhere ? alerts : alerts.filter((alert) => own.includes(alert.series));
-  const context = { items: items ?? [], alerts: shown, own, colors, order, log: layout.yaxis?.type === "log" };
+  const context = { items: items ?? [], alerts: shown, own, colors, order, columns, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
     const { each, series = "" } = template.meta;
@@ -48,7 +49,7 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
 /**
  * @param {string | undefined} each
  * @param {(Item | RangeItem)[] | null} items
- * @param {Buckets | undefined} series
+ * @param {Series | undefined} series
  * @returns {(Item | null)[]}
  */
 function copies(each, items, series) {
@@ -82,12 +83,12 @@ function copy(template, item, colors) {
 
 /**
  * @param {Trace} trace
- * @param {Buckets | undefined} series
+ * @param {Series | undefined} series
  * @param {number} c the column of a line
  * @param {Context} context
  * @returns {Partial<Trace>}
  */
-function fill(trace, series, c, { items, alerts, own, log, colors, order }) {
+function fill(trace, series, c, { items, alerts, own, log, colors, order, columns }) {
   const { field, value, severity } = trace.meta;
   if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity), own);
   if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
@@ -96,14 +97,14 @@ function fill(trace, series, c, { items, alerts, own, log, colors, order }) {
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
   if (field === "nonpositive" && !log) return { x: [], y: [], visible: false };
   if (field === "nonfinite" || field === "nonpositive") return marks(series, field);
-  if (field.startsWith("heat")) return heat(series, trace.meta, order);
+  if (field.startsWith("heat")) return heat(series, trace.meta, order, columns);
   const y = line(series, field, c, log);
   for (let i = 0; i < y.length; i += 1) if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) y[i] = NaN;
   return { x: step, y };
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {string} field
  * @param {number} c
  * @param {boolean} log
@@ -116,10 +117,12 @@ function line(series, field, c, log) {
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} c
  */
-function column({ step, width, last }, c) {
+function column(series, c) {
+  if ("low" in series) return series.lines.get(c)?.slice() ?? new Float32Array(series.step.length).fill(NaN);
+  const { step, width, last } = series;
   const y = new Float32Array(step.length);
   for (let i = 0; i < y.length; i += 1) y[i] = last[i * width + c];
   return y;

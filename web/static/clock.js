@@ -1,5 +1,7 @@
 // The horizontal axis: steps, tokens or training time, and the way back to steps.
 
+import { summaryRows } from "./summary.js";
+
 /**
  * @typedef {object} Axis
  * @property {string} title
@@ -87,13 +89,16 @@ export function nearest(values, v) {
 
 /**
  * The rows of a series between two steps, and one more on either side, so that lines run to the edge.
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} from
  * @param {number} to
- * @returns {Buckets}
+ * @returns {Series}
  */
 export function rowsBetween(series, from, to) {
-  return rows(series, Math.max(0, firstFrom(series.step, from) - 1), Math.min(series.step.length, firstFrom(series.step, to) + 1));
+  const n = series.step.length;
+  const [low, high] = [Math.max(0, firstFrom(series.step, from) - 1), Math.min(n, firstFrom(series.step, to) + 1)];
+  if ("low" in series) return low === 0 && high === n ? series : summaryRows(series, low, high);
+  return rows(series, low, high);
 }
 
 /**

@@ -11,6 +11,8 @@ let timer = null;
 /** @type {ReturnType<typeof setTimeout> | null} */
 let tails = null;
 let restUntil = 0;
+// where a page's own script comes before Plotly's, so that data is asked for first
+document.querySelector("script[data-plotly]")?.addEventListener("load", schedule);
 
 const seen = new IntersectionObserver(
   (entries) => {
@@ -37,7 +39,7 @@ export function watch(chart) {
 
 // What can be seen comes first; charts never drawn yet are next, so that scrolling finds them there.
 export function schedule() {
-  if (timer !== null || document.hidden) return;
+  if (timer !== null || document.hidden || !("Plotly" in window)) return;
   const waiting = [...charts.values()].filter((chart) => chart.waiting && (chart.visible || !chart.drawings));
   if (!waiting.length) return;
   const next = waiting.reduce((a, b) => (isBefore(a, b) ? a : b));

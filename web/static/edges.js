@@ -3,13 +3,14 @@
 /**
  * Without gaps, across which a filled area would run: where nothing is finite the band has no height, and what a
  * logarithmic axis cannot show is the smallest value it can.
- * @param {Buckets} series
+ * @param {Series} series
  * @param {boolean} log
  * @returns {[Float32Array, Float32Array]}
  */
-export function band({ step, width, min, max }, log) {
-  const low = extreme(min, step.length, width, (a, b) => a < b);
-  const high = extreme(max, step.length, width, (a, b) => a > b);
+export function band(series, log) {
+  const { step, width } = series;
+  const low = "low" in series ? series.low.slice() : extreme(series.min, step.length, width, (a, b) => a < b);
+  const high = "low" in series ? series.high.slice() : extreme(series.max, step.length, width, (a, b) => a > b);
   if (log) {
     let floor = Infinity;
     for (const edge of [low, high]) for (const v of edge) if (v > 0 && v < floor) floor = v;
@@ -42,10 +43,12 @@ function extreme(values, n, width, better) {
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @returns {Float32Array}
  */
-export function median({ step, width, last }) {
+export function median(series) {
+  if ("low" in series) return series.median.slice();
+  const { step, width, last } = series;
   return Float32Array.from(step, (_, i) => {
     const finite = last.subarray(i * width, (i + 1) * width).filter(Number.isFinite).sort();
     const n = finite.length;

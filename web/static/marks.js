@@ -1,7 +1,8 @@
 // What no axis can show, as markers at the chart's edge: NaN, infinities, values below a logarithmic axis; alerts; ranges.
 
 import { escapeMarkup, number } from "./format.js";
-import { kindOf, NONFINITE } from "./nonfinite.js";
+import { kindAt, NONFINITE } from "./nonfinite.js";
+import { bit } from "./summary.js";
 
 const SYMBOLS = ["x", "triangle-up", "triangle-down"]; // one for each of NONFINITE
 const EDGE = [0.97, 0.97, 0.03];
@@ -11,7 +12,7 @@ const SIGNIFICANT = new Intl.NumberFormat("en-US");
 /** @typedef {{step: number, row: number, kind: number, text: string}} Hit a row with a value to mark; `kind` as in NONFINITE */
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {"nonfinite" | "nonpositive"} field
  * @returns {Partial<Trace>}
  */
@@ -28,14 +29,16 @@ export function marks(series, field) {
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} row
  * @returns {Hit | null}
  */
-function lost({ step, width, last, nonfinite }, row) {
+function lost(series, row) {
+  const { step, width } = series;
+  if ("low" in series && !series.kinds) return null;
   let [kind, first, hits] = [-1, -1, 0];
   for (let c = 0; c < width; c += 1) {
-    const k = kindOf(last[row * width + c], nonfinite[row * width + c]);
+    const k = kindAt(series, row, c);
     if (k < 0) continue;
     kind = Math.max(kind, k);
     if (first < 0) first = c;
@@ -47,15 +50,18 @@ function lost({ step, width, last, nonfinite }, row) {
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} row
  * @returns {Hit | null}
  */
-function below({ step, width, min }, row) {
+function below(series, row) {
+  const { step, width } = series;
+  const bits = "low" in series ? series.below : null;
+  if ("low" in series && (!bits || !(series.low[row] <= 0))) return null;
   let [first, hits, least] = [-1, 0, Infinity];
   for (let c = 0; c < width; c += 1) {
-    const v = min[row * width + c];
-    if (!(v <= 0)) continue;
+    const v = "low" in series ? series.low[row] : series.min[row * width + c];
+    if (bits ? !bit(bits, c * step.length + row) : !(v <= 0)) continue;
     if (first < 0) first = c;
     hits += 1;
     least = Math.min(least, v);

@@ -12,3 +12,14 @@ export function kindOf(last, nonfinite) {
   if (last === -Infinity) return 2;
   return nonfinite > 0 ? 0 : -1;
 }
+
+/**
+ * The kind of one eigenvalue's bucket.
+ * @param {Series} series
+ * @param {number} row
+ * @param {number} c
+ */
+export function kindAt(series, row, c) {
+  if ("low" in series) return series.kinds ? series.kinds[c * series.step.length + row] : -1;
+  return kindOf(series.last[row * series.width + c], series.nonfinite[row * series.width + c]);
+}

@@ -5,15 +5,21 @@ export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashd
 
 /**
  * Columns with the largest values ever, those that left the finite numbers first; ascending.
- * @param {Pick<Buckets, "width" | "max" | "nonfinite">} data
+ * @param {Pick<Buckets, "width" | "max" | "nonfinite"> | Summary} data
  */
 export function topEigenvalues(data, k = 8) {
-  const { width, max, nonfinite } = data;
+  const { width } = data;
   const score = new Float64Array(width).fill(-Infinity);
-  for (let i = 0; i < max.length; i += 1) {
-    const c = i % width;
-    if (nonfinite[i] > 0) score[c] = Infinity;
-    else if (max[i] > score[c]) score[c] = max[i];
+  if ("low" in data) {
+    const n = data.step.length;
+    score.set(data.each.max);
+    for (let c = 0; c < width; c += 1) if (data.kinds?.subarray(c * n, (c + 1) * n).some((kind) => kind >= 0)) score[c] = Infinity;
+  } else {
+    for (let i = 0; i < data.max.length; i += 1) {
+      const c = i % width;
+      if (data.nonfinite[i] > 0) score[c] = Infinity;
+      else if (data.max[i] > score[c]) score[c] = data.max[i];
+    }
   }
   const order = [...score.keys()].sort((a, b) => (score[b] === score[a] ? a - b : score[b] > score[a] ? 1 : -1));
   return order.slice(0, k).sort((a, b) => a - b);

@@ -2,7 +2,7 @@
 
 import { nearest } from "./clock.js";
 import { number } from "./format.js";
-import { kindOf, NONFINITE } from "./nonfinite.js";
+import { kindAt, NONFINITE } from "./nonfinite.js";
 
 const WORDS = ["NaN", "+Inf", "−Inf"]; // one for each of NONFINITE
 
@@ -32,42 +32,49 @@ export function readout(figure, data, { layer, items, step }) {
 }
 
 /**
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} row
  * @param {number} column
  * @param {string} name
  * @param {string} color
  */
-function one({ width, last, nonfinite }, row, column, name, color) {
-  const i = row * width + column;
-  const kind = kindOf(last[i], nonfinite[i]);
-  return { name, text: kind < 0 ? number(last[i]) : WORDS[kind], color };
+function one(series, row, column, name, color) {
+  const kind = kindAt(series, row, column);
+  const value = "low" in series ? series.lines.get(column)?.[row] : series.last[row * series.width + column];
+  return { name, text: kind < 0 ? number(value) : WORDS[kind], color };
 }
 
 /**
  * The band over all eigenvalues: smallest, median, largest; and what it does not show.
- * @param {Buckets} series
+ * @param {Series} series
  * @param {number} row
  * @param {string} color
  * @returns {Reading[]}
  */
-function range({ width, min, max, last, nonfinite }, row, color) {
-  if (width === 1 && min[row] === max[row]) return [];
-  const of = (/** @type {Float32Array} */ rows) => rows.subarray(row * width, (row + 1) * width);
-  const [low, high] = [of(min).filter(Number.isFinite), of(max).filter(Number.isFinite)];
-  const middle = of(last).filter(Number.isFinite).sort();
+function range(series, row, color) {
+  const { width } = series;
+  const [low, high, middle] = "low" in series ? [series.low[row], series.high[row], series.median[row]] : ends(series, row);
+  if (width === 1 && low === high) return [];
   const out = [];
-  if (low.length) {
-    const n = middle.length;
-    const median = n && width > 1 ? ` · median ${number((middle[(n - 1) >> 1] + middle[n >> 1]) / 2)}` : "";
-    out.push({ name: width > 1 ? "all" : "range", text: `${number(least(low))} to ${number(most(high))}${median}`, color });
+  if (Number.isFinite(low)) {
+    const median = Number.isFinite(middle) && width > 1 ? ` · median ${number(middle)}` : "";
+    out.push({ name: width > 1 ? "all" : "range", text: `${number(low)} to ${number(high)}${median}`, color });
   }
-  const counts = NONFINITE.map((_, k) => of(last).reduce((n, v, c) => n + (kindOf(v, nonfinite[row * width + c]) === k ? 1 : 0), 0));
-  counts.forEach((n, k) => n && width > 1 && out.push({ name: WORDS[k], text: `${n} of ${width}`, color: "danger" }));
+  if (width === 1 || ("low" in series && !series.kinds)) return out;
+  const counts = NONFINITE.map(() => 0);
+  for (let c = 0; c < width; c += 1) if (kindAt(series, row, c) >= 0) counts[kindAt(series, row, c)] += 1;
+  counts.forEach((n, k) => n && out.push({ name: WORDS[k], text: `${n} of ${width}`, color: "danger" }));
   return out;
 }
 
-/** @param {Float32Array} values */
-const least = (values) => values.reduce((a, b) => Math.min(a, b));
-/** @param {Float32Array} values */
-const most = (values) => values.reduce((a, b) => Math.max(a, b));
+/**
+ * Smallest, largest and middle finite value of a row; NaN where there is none.
+ * @param {Buckets} series
+ * @param {number} row
+ */
+function ends({ width, min, max, last }, row) {
+  const of = (/** @type {Float32Array} */ rows) => rows.subarray(row * width, (row + 1) * width).filter(Number.isFinite).sort();
+  const [low, high, middle] = [of(min), of(max), of(last)];
+  const n = middle.length;
+  return [low[0] ?? NaN, high.at(-1) ?? NaN, n ? (middle[(n - 1) >> 1] + middle[n >> 1]) / 2 : NaN];
+}

@@ -4,7 +4,7 @@ import { number } from "./format.js";
 
 /**
  * Every reason follows from the recorded numbers; `divergence` is what the run's end names.
- * @param {{distance?: Buckets, eigenvalue?: Buckets, layer: number, divergence?: {layer?: number | null, eigenvalue?: number | null} | null}} of
+ * @param {{distance?: Series, eigenvalue?: Series, layer: number, divergence?: {layer?: number | null, eigenvalue?: number | null} | null}} of
  * @returns {Map<number, string>} reason by column
  */
 export function reasons({ distance, eigenvalue, layer, divergence }) {
@@ -17,74 +17,82 @@ export function reasons({ distance, eigenvalue, layer, divergence }) {
   };
   if (divergence?.layer === layer) add(divergence.eigenvalue, "blamed");
   if (distance?.step.length) {
-    const crossed = distance.min.findIndex((d) => d < 0);
-    if (crossed >= 0) {
-      const row = Math.floor(crossed / distance.width);
-      add(lowest(distance, row, distance.min), `first outside (step ${number(distance.step[row])})`);
-    }
-    const row = lastFinite(distance);
-    const near = row < 0 ? -1 : lowest(distance, row, distance.last);
-    if (near >= 0) add(near, distance.last[row * distance.width + near] < 0 ? "farthest outside" : "nearest to the boundary");
+    const [row, column] = crossing(distance);
+    if (row >= 0) add(column, `first outside (step ${number(distance.step[row])})`);
+    const end = newest(distance);
+    const near = lowest(end);
+    if (near >= 0) add(near, end[near] < 0 ? "farthest outside" : "nearest to the boundary");
   }
   if (eigenvalue?.step.length) add(mover(eigenvalue), "moved most");
   return out;
 }
 
 /**
- * @param {Buckets} series
- * @param {number} row
- * @param {Float32Array} values
+ * The first row with a value below 0, and where its lowest is.
+ * @param {Series} series
  */
-function lowest({ width }, row, values) {
-  let best = -1;
-  for (let c = 0; c < width; c += 1) {
-    const v = values[row * width + c];
-    if (Number.isFinite(v) && (best < 0 || v < values[row * width + best])) best = c;
+function crossing(series) {
+  if ("low" in series) {
+    const row = series.low.findIndex((d) => d < 0);
+    return [row, series.lowAt[row]];
   }
-  return best;
+  const row = Math.floor(series.min.findIndex((d) => d < 0) / series.width);
+  return row < 0 ? [-1, -1] : [row, lowest(series.min.subarray(row * series.width, (row + 1) * series.width))];
+}
+
+/** @param {Float32Array} values */
+function lowest(values) {
+  return values.reduce((best, v, c) => (Number.isFinite(v) && (best < 0 || v < values[best]) ? c : best), -1);
 }
 
 /**
- * The newest row that holds a finite value.
- * @param {Buckets} series
+ * The newest row that holds a finite value, or the first row.
+ * @param {Series} series
  */
-function lastFinite({ width, last }) {
-  for (let i = last.length - 1; i >= 0; i -= 1) if (Number.isFinite(last[i])) return Math.floor(i / width);
-  return -1;
+function newest(series) {
+  if ("low" in series) return series.each.end;
+  const { width, last } = series;
+  const row = Math.max(0, Math.floor(last.findLastIndex(Number.isFinite) / width));
+  return last.subarray(row * width, (row + 1) * width);
 }
 
 /**
  * The column with the largest distance between its first and its newest finite value.
- * @param {Buckets} series
+ * @param {Series} series
  */
-function mover({ width, last }) {
-  const first = new Float64Array(width).fill(NaN);
-  const newest = new Float64Array(width).fill(NaN);
-  for (let i = 0; i < last.length; i += 1) {
-    if (!Number.isFinite(last[i])) continue;
-    if (Number.isNaN(first[i % width])) first[i % width] = last[i];
-    newest[i % width] = last[i];
-  }
+function mover(series) {
+  const { first, last } = "low" in series ? series.each : finiteEnds(series);
   let best = -1;
   let most = 0;
-  for (let c = 0; c < width; c += 1) {
-    const moved = Math.abs(newest[c] - first[c]);
+  for (let c = 0; c < first.length; c += 1) {
+    const moved = Math.abs(last[c] - first[c]);
     if (moved > most) [best, most] = [c, moved];
   }
   return best;
 }
 
+/** @param {Buckets} series */
+function finiteEnds({ width, last: values }) {
+  const [first, last] = [new Float64Array(width).fill(NaN), new Float64Array(width).fill(NaN)];
+  for (let i = 0; i < values.length; i += 1) {
+    if (!Number.isFinite(values[i])) continue;
+    if (Number.isNaN(first[i % width])) first[i % width] = values[i];
+    last[i % width] = values[i];
+  }
+  return { first, last };
+}
+
 /**
  * Columns in the order of their decay time -1 / ln |eigenvalue|, the fastest first, by a row of distances to the boundary:
  * the larger the distance, the shorter. Outside the boundary nothing decays: those are last; a column that is no number is the very last.
- * @param {Buckets} distance
+ * @param {Series} distance
  * @param {"end" | "start"} at
  * @returns {number[]}
  */
 export function byDecay(distance, at) {
-  const { width, last } = distance;
-  const row = at === "start" ? 0 : Math.max(0, lastFinite(distance));
-  const values = last.subarray(row * width, (row + 1) * width);
+  const { width } = distance;
+  const start = "low" in distance ? distance.each.first : distance.last.subarray(0, width);
+  const values = at === "start" ? start : newest(distance);
   /** @param {number} c */
   const key = (c) => (Number.isFinite(values[c]) ? values[c] : -Infinity);
   return Array.from({ length: width }, (_, c) => c).sort((a, b) => (key(a) === key(b) ? a - b : key(b) - key(a)));

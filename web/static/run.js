@@ -33,13 +33,15 @@ const HISTORY = ["tracebacks", "history", "checkpoints"]; // what a change of st
 let latest = null;
 /** @type {ReturnType<typeof setTimeout> | undefined} */
 let told;
-const urls = { series: given(root, "seriesUrl"), alerts: given(root, "alertsUrl") };
+const urls = { series: given(root, "seriesUrl"), overview: given(root, "overviewUrl"), alerts: given(root, "alertsUrl") };
 
+const model = new RunModel(urls, view.layer);
+const state = new RunState(model, view);
+Object.assign(state, { divergence, width: Number(given(root, "width")) });
+model.ask(state.wanted, !isFinal(header.state.status)); // before anything is there that could draw it
 /** @type {{figures: Record<string, ChartEntry>}} */
 const { figures } = await get(given(root, "figuresUrl"));
-const model = new RunModel(urls, figures, view.layer);
-const state = new RunState(model, view);
-state.divergence = divergence;
+model.figures = figures;
 const charts = new RunCharts(state);
 const slopes = new RunSlopes(figures);
 const { cursor, setAxis } = use(charts, controls, layers, reload);
@@ -64,12 +66,17 @@ function drawn(step) {
 }
 
 async function reload() {
-  const seq = await model.load();
+  state.live = { on: !isFinal(header.state.status), steps: header.steps };
+  let begun = false;
+  const seq = await model.load(state.wanted, state.live.on, () => {
+    header.numbers(model);
+    begun = view.axis === "step"; // else the axis has to be read first
+    if (begun) charts.reset(drawn(state.newest), "run");
+  });
   model.alerts.forEach(showAlert);
   header.numbers(model);
-  state.live = { on: !isFinal(header.state.status), steps: header.steps };
   await setAxis();
-  charts.reset(drawn(state.newest));
+  charts.reset(drawn(state.newest), begun ? "layer" : null);
   void slopes.show(view.layer);
   if (isFinal(header.state.status)) stream.end();
   else stream.open(model.names, seq);
@@ -164,7 +171,7 @@ async function poll() {
   const run = await get(given(root, "runUrl"));
   header.status({ ...run, reason: run.status_reason });
   header.row(run);
-  const seq = await model.load();
+  const seq = await model.load(state.wanted, !isFinal(header.state.status));
   charts.refresh();
   return seq;
 }

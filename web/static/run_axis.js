@@ -26,6 +26,6 @@ export async function axisOf(model, wanted) {
  * @param {string} name
  */
 async function recorded(model, name) {
-  const answer = await get(model.seriesUrl(name, { max_points: 2000 })).catch(() => null);
+  const answer = await get(`${model.urls.series}/${name}?format=typed&max_points=2000`).catch(() => null);
   return answer ? buckets(answer) : null;
 }

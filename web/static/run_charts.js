@@ -4,12 +4,15 @@
 
 import { Chart } from "./chart.js";
 import { findAll, given } from "./dom.js";
+import { enlargeable } from "./enlarge.js";
 import { RunFigures } from "./run_figures.js";
 import { showLines } from "./run_lines.js";
 
 export class RunCharts {
   /** @type {AbortController | null} */
   request = null;
+  /** What complete() has asked for last. */
+  completing = "";
   /** @type {(point: ClickedPoint) => boolean} whether it was a mark that was clicked */
   onMark = () => false;
   /** The view has changed. */
@@ -46,16 +49,29 @@ export class RunCharts {
   }
 
   /**
-   * Draws all charts anew; `drawn` runs after each.
+   * Draws all charts anew, or those of one scope; `drawn` runs after each.
    * @param {((chart: Chart) => void) | null} [drawn]
+   * @param {string | null} [scope] run or layer
    */
-  refresh(drawn = null) {
+  refresh(drawn = null, scope = null) {
     this.state.pick();
     showLines(this.state.items);
     for (const chart of this.charts) {
+      if (scope && chart.entry.scope !== scope) continue;
       this.reveal(chart);
       chart.refresh(drawn);
     }
+    void this.complete();
+  }
+
+  // Lines that were chosen and another order of rows have to be read, where the page has a summary only.
+  async complete() {
+    const { model, shown } = this.state;
+    const asked = `${model.layer} ${JSON.stringify(shown)}`;
+    if (model.has(shown) || asked === this.completing) return;
+    this.completing = asked;
+    await model.complete(shown);
+    if (!(await this.refine())) this.refresh();
   }
 
   /**
@@ -88,12 +104,14 @@ export class RunCharts {
   /**
    * Begins anew with what the model has read.
    * @param {(chart: Chart) => void} drawn
+   * @param {string | null} [scope] run or layer, when only those charts have something new
    */
-  reset(drawn) {
+  reset(drawn, scope = null) {
     this.request?.abort();
-    this.state.window = null;
+    this.state.model.window = null;
     this.state.items = [];
-    this.refresh(drawn);
+    this.completing = "";
+    this.refresh(drawn, scope);
     void this.refine();
   }
 
@@ -109,7 +127,7 @@ export class RunCharts {
     const whole = from === null || to === null || !(to > from) || (from <= 1 && to >= end);
     [state.view.from, state.view.to] = whole ? [null, null] : [Math.max(0, Math.floor(from)), Math.ceil(to)];
     this.request?.abort();
-    state.window = null;
+    state.model.window = null;
     this.onView();
     const { range } = state;
     if (range) for (const chart of this.charts) if (chart.visible && chart !== source) chart.show(range);
@@ -121,30 +139,18 @@ export class RunCharts {
    * @returns {Promise<boolean>} whether it did, or a later one does
    */
   async refine() {
-    const { model, view } = this.state;
+    const { model, view, live, shown, newest } = this.state;
     const { from, to } = view;
-    if (from === null || to === null || ![...model.stores.values()].some((store) => store.span > 0)) return false;
+    if (from === null || to === null || !model.coarse) return false;
+    this.request?.abort();
     const request = new AbortController();
     this.request = request;
     try {
-      this.state.window = await model.window(model.names, from, to, request.signal);
+      await model.zoom(from, to, { wanted: shown, open: live.on && to > newest, signal: request.signal });
       this.refresh();
     } catch (error) {
       if (!(error instanceof DOMException && error.name === "AbortError")) throw error;
     }
     return true;
   }
-}
-
-/**
- * A button beside the chart's title that fills the screen with it.
- * @param {HTMLElement} element
- * @param {string} title
- */
-function enlargeable(element, title) {
-  const figure = element.closest("figure");
-  const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet", textContent: "⤢", title: "Full screen" });
-  button.setAttribute("aria-label", `Full screen: ${title}`);
-  button.addEventListener("click", () => void (document.fullscreenElement ? document.exitFullscreen() : figure?.requestFullscreen()));
-  figure?.querySelector("figcaption")?.append(button);
 }

@@ -32,11 +32,11 @@ export class RunFigures {
     const names = this.state.series(chart.entry);
     /** @type {Drawn} */
     const settled = { steps: new Map(), spans: new Map(), states: new Map() };
-    const figure = this.dressed(chart.entry, data, { states: settled.states });
+    const figure = this.dressed(chart, data, { states: settled.states });
     for (const name of names) {
-      const store = model.stores.get(name);
+      const store = model.store(name);
       if (!store?.points) continue;
-      settled.steps.set(name, store.step[store.points - 1]);
+      settled.steps.set(name, store.data.step[store.points - 1]);
       settled.spans.set(name, store.span);
     }
     this.drawn.set(chart, { settled, tail: { ...settled, steps: new Map(settled.steps), states: new Map(settled.states) } });
@@ -54,7 +54,7 @@ export class RunFigures {
     const known = this.drawn.get(chart);
     if (!known) return null;
     const stores = this.state.series(chart.entry).flatMap((name) => {
-      const store = this.state.model.stores.get(name);
+      const store = this.state.model.store(name);
       return store?.points ? [{ name, store }] : [];
     });
     const whole = stores.some(({ store }) => store.span > 0); // the newest bucket goes on changing
@@ -64,22 +64,25 @@ export class RunFigures {
     for (const { name, store } of stores) {
       const step = from.steps.get(name);
       if (step === undefined || known.settled.spans.get(name) !== store.span) return null;
-      data[name] = rows(store.data, firstFrom(store.data.step, step));
-      if (data[name].nonfinite.subarray(whole ? 0 : store.width).some((n) => n > 0)) return null;
+      const { data: all } = store;
+      if ("low" in all) return null;
+      const grown = rows(all, firstFrom(all.step, step));
+      if (grown.nonfinite.subarray(whole ? 0 : store.width).some((n) => n > 0)) return null;
+      data[name] = grown;
     }
     const states = new Map(from.states);
-    const figure = this.dressed(chart.entry, data, { states, go: true });
-    known.tail = { ...known.settled, states, steps: new Map(stores.map(({ name, store }) => [name, store.step[store.points - 1]])) };
+    const figure = this.dressed(chart, data, { states, go: true });
+    known.tail = { ...known.settled, states, steps: new Map(stores.map(({ name, store }) => [name, store.data.step[store.points - 1]])) };
     return { figure, whole };
   }
 
   /**
    * The chart's figure with data in it, as the view wants it.
-   * @param {ChartEntry} entry
+   * @param {Chart} chart
    * @param {SeriesByName} data
    * @param {{states: Map<number, Smoothing>, go?: boolean}} smoothing
    */
-  dressed({ figure: { data: traces, layout } }, data, smoothing) {
+  dressed({ element, entry: { figure: { data: traces, layout } } }, data, smoothing) {
     const { order, items, axis, model } = this.state;
     const { scale, smooth, rows: by, from } = this.state.view;
     /** @type {Layout["yaxis"]} */
@@ -89,7 +92,7 @@ export class RunFigures {
     else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
-    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order });
+    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, columns: Math.max(200, element.clientWidth) });
     return dress(bound, { smooth, axis, ...smoothing });
   }
 

@@ -91,8 +91,8 @@ export class RunHeader {
    */
   numbers(model) {
     const [loss, accuracy] = [model.newest("train/loss"), model.newest("eval/accuracy")];
-    if (loss) this.set("loss", number(loss[0]));
-    if (accuracy) this.set("accuracy", `${number(100 * accuracy[0], 4)} %`);
+    if (loss !== null) this.set("loss", number(loss));
+    if (accuracy !== null) this.set("accuracy", `${number(100 * accuracy, 4)} %`);
   }
 
   /**

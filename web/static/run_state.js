@@ -2,6 +2,7 @@
 
 /** @import { Axis } from "./clock.js" */
 /** @import { RunModel } from "./run_model.js" */
+/** @import { Wanted } from "./run_stores.js" */
 
 import { rowsBetween, STEPS } from "./clock.js";
 import { parseIndices } from "./format.js";
@@ -19,8 +20,8 @@ export class RunState {
   axis = STEPS;
   /** Whether new points are to be expected, and of how many steps. */
   live = { on: false, steps: 0 };
-  /** @type {SeriesByName | null} the range at full resolution, where that had to be asked for */
-  window = null;
+  /** Eigenvalues of a layer as far as the page knows without its numbers; 0 when it does not. */
+  width = 0;
   /** @type {{layer?: number | null, eigenvalue?: number | null} | null} what the run's end names */
   divergence = null;
 
@@ -68,12 +69,13 @@ export class RunState {
 
   /** Whether new points change nothing that is shown. */
   get frozen() {
-    return this.window !== null || (this.view.to !== null && this.view.to < this.newest);
+    const { window } = this.model;
+    return (window !== null && !window.open) || (this.view.to !== null && this.view.to < this.newest);
   }
 
   /** @returns {SeriesByName} what the charts show, within the range */
   get data() {
-    const data = this.window ?? this.model.data;
+    const { data } = this.model;
     const { from, to } = this.view;
     if (from === null || to === null) return data;
     return Object.fromEntries(Object.entries(data).map(([name, series]) => [name, rowsBetween(series, from, to)]));
@@ -87,6 +89,19 @@ export class RunState {
     if (!on) return null;
     const round = 10 ** Math.floor(Math.log10(Math.max(10, this.newest))) / 4;
     return [0, this.axis.of(Math.max(1, Math.min(steps, Math.max(ROOM, Math.ceil((1.2 * this.newest) / round) * round))))];
+  }
+
+  /** @returns {Wanted} what is asked for before there is anything to choose from */
+  get wanted() {
+    const { rows, top, eigenvalues, layer } = this.view;
+    const blamed = this.divergence?.layer === layer ? (this.divergence?.eigenvalue ?? -1) : -1;
+    const asked = [...parseIndices(eigenvalues, this.width), blamed].filter((c) => c >= 0 && c < this.width);
+    return { eigenvalues: [...new Set(asked)], top: Number(top), rows };
+  }
+
+  /** @returns {Wanted} what is drawn */
+  get shown() {
+    return { eigenvalues: this.items.map(({ column }) => column), top: 0, rows: this.view.rows };
   }
 
   // Those that were asked for, those with a reason, and the k with the largest ratio.

@@ -36,11 +36,19 @@ export function buckets(series) {
   const width = series.width ?? 1;
   /** @param {Numbers} [numbers] */
   const floats = (numbers = []) => Float32Array.from(decode(numbers));
-  if (!series.value) {
-    const { min, max, last, nonfinite } = series;
-    return { step, width, min: floats(min), max: floats(max), last: floats(last), nonfinite: floats(nonfinite) };
-  }
-  const last = floats(series.value);
+  if (series.value) return raw(step, width, floats(series.value));
+  const { min, max, last, nonfinite } = series;
+  return { step, width, min: floats(min), max: floats(max), last: floats(last), nonfinite: floats(nonfinite) };
+}
+
+/**
+ * Values as buckets of one.
+ * @param {Float64Array} step
+ * @param {number} width
+ * @param {Float32Array} last
+ * @returns {Buckets}
+ */
+export function raw(step, width, last) {
   const finite = new Float32Array(last.length);
   const nonfinite = new Float32Array(last.length);
   for (let i = 0; i < last.length; i += 1) {

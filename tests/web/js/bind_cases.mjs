@@ -2,6 +2,7 @@
 
 const { bind } = await import(`${process.env.STATIC}/bind.js`);
 const { buckets } = await import(`${process.env.STATIC}/typed.js`);
+const { unpack } = await import(`${process.env.STATIC}/overview.js`);
 
 let text = "";
 for await (const chunk of process.stdin) text += chunk;
@@ -10,8 +11,9 @@ const named = (key, value) => {
   if (typeof value === "number" && !Number.isFinite(value)) return String(value);
   return value;
 };
-const answers = JSON.parse(text).map(({ figure, data, options }) => {
-  const series = Object.fromEntries(Object.entries(data).map(([name, s]) => [name, buckets(s)]));
+const read = (body) => [...unpack(Uint8Array.from(atob(body), (c) => c.charCodeAt(0)).buffer).found].map(([name, { series }]) => [name, series]);
+const answers = JSON.parse(text).map(({ figure, data, overview, options }) => {
+  const series = Object.fromEntries(overview ? read(overview) : Object.entries(data).map(([name, s]) => [name, buckets(s)]));
   return bind(figure, series, options);
 });
 process.stdout.write(JSON.stringify(answers, named));

@@ -1,0 +1,96 @@
+// The cells of a heat map: one for several eigenvalues and steps where there are many, showing the largest of them.
+
+import { kindOf } from "./nonfinite.js";
+
+const MAX_ROWS = 256;
+const [LOWEST, HIGHEST, FIRST_KIND] = [1, 251, 253]; // codes of server/series/heat.py; 0: nothing
+
+/** @typedef {{x: Float64Array, y: Float64Array | string[], log: Float32Array, kinds: Int8Array, low: number, high: number}} Cells */
+
+/** What several traces of a figure are made from. @type {WeakMap<Series, {cells: Cells, order: number[] | null, most: number}>} */
+const known = new WeakMap();
+
+/**
+ * @param {Series} series
+ * @param {number[] | null} order
+ * @param {number} most
+ */
+export function cellsOf(series, order, most) {
+  const before = known.get(series);
+  if (before && before.order === order && before.most === most) return before.cells;
+  const cells = "low" in series ? decoded(series, order !== null, most) : shaded(reduce(series, order, most));
+  known.set(series, { cells, order, most });
+  return cells;
+}
+
+/**
+ * @param {ReturnType<typeof reduce>} cells
+ * @returns {Cells}
+ */
+function shaded({ x, y, top, kinds }) {
+  let [low, high] = [Infinity, -Infinity];
+  const log = top.map((v, i) => (kinds[i] >= 0 || !(v >= 0) ? NaN : Math.log10(v)));
+  for (const v of log) {
+    if (!Number.isFinite(v)) continue;
+    if (v < low) low = v;
+    if (v > high) high = v;
+  }
+  if (low > high) [low, high] = [0, 1];
+  low = Math.max(low, high - 12); // a few zeros must not wash out the rest
+  return { x, y, log: log.map((v) => (v === -Infinity ? low : v)), kinds, low, high };
+}
+
+/**
+ * @param {Summary} series with the codes of a heat map
+ * @param {boolean} named whether rows go by the eigenvalue's name
+ * @param {number} most columns
+ * @returns {Cells}
+ */
+function decoded({ step, heat: map }, named, most) {
+  if (!map) throw new TypeError("this stretch was asked for without a heat map");
+  const { codes, rows: columns, low, high } = map;
+  const shades = Float32Array.from({ length: 256 }, (_, code) =>
+    code < LOWEST || code > HIGHEST ? NaN : low + ((code - LOWEST) / (HIGHEST - LOWEST)) * (high - low),
+  );
+  const per = Math.ceil(step.length / most);
+  const across = Math.ceil(step.length / per);
+  const [log, kinds] = [new Float32Array(columns.length * across), new Int8Array(columns.length * across)];
+  for (let row = 0, at = 0; row < columns.length; row += 1) {
+    for (let i = 0; i < step.length; i += per, at += 1) {
+      let code = 0; // the largest of several is what is to be seen of them
+      for (let k = i; k < i + per && k < step.length; k += 1) code = Math.max(code, codes[row * step.length + k]);
+      log[at] = shades[code];
+      kinds[at] = Math.max(-1, code - FIRST_KIND);
+    }
+  }
+  const x = step.filter((_, i) => i % per === 0);
+  return { x, y: named ? columns.map(String) : Float64Array.from(columns), log, kinds, low, high };
+}
+
+/**
+ * At most MAX_ROWS x `most` cells (row-major), each the largest value and kind of what it covers.
+ * @param {Buckets} series
+ * @param {number[] | null} order
+ * @param {number} most columns
+ */
+function reduce({ step, width, last, max, nonfinite }, order, most) {
+  const place = new Int32Array(width);
+  for (let c = 0; c < width; c += 1) place[order ? order[c] : c] = c;
+  const [perRow, perColumn] = [Math.ceil(width / MAX_ROWS), Math.ceil(step.length / most)];
+  const [height, across] = [Math.ceil(width / perRow), Math.ceil(step.length / perColumn)];
+  const top = new Float32Array(height * across).fill(NaN);
+  const kinds = new Int8Array(height * across).fill(-1);
+  for (let i = 0; i < step.length; i += 1) {
+    for (let c = 0; c < width; c += 1) {
+      const [from, at] = [i * width + c, Math.floor(place[c] / perRow) * across + Math.floor(i / perColumn)];
+      if (!(top[at] >= max[from])) top[at] = Number.isNaN(max[from]) ? top[at] : max[from];
+      const kind = kindOf(last[from], nonfinite[from]);
+      if (kind > kinds[at]) kinds[at] = kind;
+    }
+  }
+  const x = Float64Array.from({ length: across }, (_, i) => step[i * perColumn]);
+  const y = order
+    ? Array.from({ length: height }, (_, i) => String(order[i * perRow]))
+    : Float64Array.from({ length: height }, (_, i) => i * perRow);
+  return { x, y, top, kinds };
+}
