@@ -98,3 +98,21 @@ def test_without_scripts_a_page_offers_only_what_works(browser: Any, address: st
             assert not [one for one in page.locator(what).all() if one.is_visible()], (path, what)
         assert page.locator("main").inner_text().strip(), path
     context.close()
+
+
+def test_a_run_that_ends_while_its_page_loads_is_shown_as_ended(browser: Any, address: str) -> None:
+    context = browser.new_context()
+    context.set_default_timeout(120_000)
+    page = context.new_page()
+    page.goto(f"{address}/?token={TOKEN}")
+
+    def late(route: Any) -> None:
+        httpx.post(f"{address}/api/runs/2/cancel", headers=BEARER)
+        route.continue_()
+
+    page.route("**/api/runs/2/overview?**", late)
+    page.goto(f"{address}/runs/2")
+    page.wait_for_selector('.status[data-status="cancelled"]')
+    page.wait_for_selector('[data-stream="ended"]')
+    assert page.title().startswith("cancelled · ")
+    context.close()

@@ -77,9 +77,17 @@ async function reload() {
   header.numbers(model);
   await setAxis();
   charts.reset(drawn(state.newest), begun ? "layer" : null);
-  void slopes.show(view.layer);
-  if (isFinal(header.state.status)) stream.end();
-  else stream.open(model.names, seq);
+  if (state.newest) void slopes.show(view.layer);
+  if (isFinal(header.state.status)) return stream.end();
+  await catchUp();
+  if (isFinal(header.state.status)) return reload(); // it ended meanwhile: what was read may lack its last steps
+  return stream.open(model.names, seq);
+}
+
+// What became of the run since the page was written: the stream goes on from what was read and does not tell it again.
+async function catchUp() {
+  const run = await get(given(root, "runUrl")).catch(() => null);
+  if (run) await status({ status: run.status, reason: run.status_reason, step: run.step, steps_per_second: run.steps_per_second });
 }
 
 /** @param {PointsEvent} event */
