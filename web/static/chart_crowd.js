@@ -1,6 +1,7 @@
 // Many lines in one of Plotly's charts: hide some and light up one without asking Plotly to draw again. Split from chart.js: it reads
 // the drawn graph's axes, and moves the lines that are there.
 
+import { findAll } from "./dom.js";
 import { number } from "./format.js";
 
 const NEAR_PX = 14;
@@ -47,9 +48,9 @@ export class Crowd {
   /** @param {Set<string>} shown */
   show(shown) {
     this.shown = shown;
-    for (const { key } of this.lines) {
-      const group = /** @type {SVGElement | null} */ (this.element.querySelector(`.tracerun${key}`));
-      if (group) group.style.display = shown.has(key) ? "" : "none";
+    for (const group of findAll("g.trace", SVGElement, this.element)) {
+      const key = /tracerun(\d+)/.exec(group.getAttribute("class") ?? "")?.[1];
+      if (key) group.style.display = shown.has(key) ? "" : "none";
     }
   }
 

@@ -67,7 +67,8 @@ function light(key) {
 
 /** @param {boolean} [redraw] */
 function changed(redraw = view.show === "groups") {
-  history.replaceState(null, "", addressOf(location.search, view, keys, usual));
+  const address = addressOf(location.search, view, keys, usual);
+  if (address !== location.search) history.replaceState(null, "", address);
   for (const box of findAll("[data-line]", HTMLInputElement, root)) box.checked = view.ticked.has(given(box, "line"));
   const of = `${view.ticked.size} of ${keys.length} lines are shown`;
   note.textContent = view.show === "groups"

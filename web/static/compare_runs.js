@@ -30,9 +30,8 @@ export function readRuns(root) {
  * @param {ShownRun[]} runs
  */
 export function drawKeys(root, runs) {
-  for (const { key, color, dash } of runs) {
-    root.querySelector(`[data-key="${key}"]`)?.replaceChildren(keyLine(`var(--${color}, var(--muted))`, dash));
-  }
+  const places = new Map(findAll("[data-key]", SVGElement, root).map((place) => [place.dataset.key, place]));
+  for (const { key, color, dash } of runs) places.get(key)?.replaceChildren(keyLine(`var(--${color}, var(--muted))`, dash));
 }
 
 /**
