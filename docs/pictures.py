@@ -96,7 +96,7 @@ def photograph(page: Page, address: str, target: Path) -> None:
         before, drawn = drawn, page.locator(".main-svg").count()
         still = still + 1 if 0 < before == drawn else 0
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+    picture.quantize(128, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
 def scroll(page: Page, selector: str) -> None:
