@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader
 from sqlalchemy.orm import Session
 
+from server.database.models import Run
 from server.database.payloads import DamagedPayload
 from server.errors import ServiceError, TooMany, error_body
 from server.http.api.alerts import all_alerts, run_alerts
@@ -40,7 +41,7 @@ from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
 from server.runs import answers
 from server.runs.checkpoints import run_checkpoints
-from server.runs.comparison import usual_groups, usually_shown
+from server.runs.comparison import settings_beside, usual_groups, usually_shown
 from server.runs.history import run_history
 from server.runs.sweep_grid import grid_answer
 from server.runs.sweeps import sweep_answer, sweep_page
@@ -121,6 +122,9 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         if context["forks"]["died_at"] is not None:
             context["siblings"] = sibling_list(session, found)
         time = found.config["model"]["reparameterization"]["time"]
+        parent = session.get(Run, shown["forked_from"] or shown["cloned_from"] or 0)
+        context["parent"] = parent.id if parent else None
+        context["settings"] = settings_beside(found.config, parent.config if parent else None)
         context["fork_maps"] = [name for name, map_ in MAPS.items() if time in map_.forms]
     context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
     context |= {"figures_url": f"/api/runs/{run_id}/figures/{{chart}}?", "figures_file": f"run-{run_id}"}

@@ -101,6 +101,30 @@ def complete(config: Mapping[str, Any]) -> dict[str, Any]:
         return {path: value for path, value in _defaults().items() if path.partition(".")[0] in config} | flat
 
 
+def settings_beside(config: Mapping[str, Any], parent: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The settings that are not the default, or not the parent's: [{field, value, default, parent}], `parent` None without one.
+
+    The defaults are those of the run's task. Names and tags are no settings.
+    """
+    flat, other = complete(config), None if parent is None else complete(parent)
+    usual = complete({"task": {"name": config["task"]["name"]}})
+    rows = [
+        {
+            "field": field,
+            "value": flat.get(field, ABSENT),
+            "default": usual.get(field, ABSENT),
+            "parent": None if other is None else {"value": other.get(field, ABSENT)},
+        }
+        for field in dict.fromkeys([*flat, *(other or {})])
+        if field not in ("name", "tags")
+    ]
+    return [
+        row
+        for row in rows
+        if row["value"] != row["default"] or (row["parent"] is not None and row["value"] != row["parent"]["value"])
+    ]
+
+
 @cache
 def _defaults() -> dict[str, Any]:
     usual = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")

@@ -11,8 +11,9 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.runs import comparison as comparison
 from server.runs import lifecycle
-from server.runs.comparison import Comparison
+from server.runs.comparison import Comparison, settings_beside
 from server.series.recording import store_flush
+from stablessm_core.config import parse_config
 from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from tests.server.recording import Recording, claimed, submitted
@@ -201,3 +202,15 @@ def test_a_ratio_that_is_infinite_as_its_weight_is_0_is_told_apart(sqlite: Datab
     assert (span["total"] - span["finite"], span["at_zero"]) == (11, 10)
     pooled = compared(sqlite, [1]).pooled
     assert [(p["reparameterization"], p["runs"], p["at_zero"], p["max"]) for p in pooled] == [("best", 1, 10, span["max"])]
+
+
+def test_settings_are_shown_beside_the_defaults_of_their_task_and_the_parents() -> None:
+    parent = parse_config({"task": {"name": "polynomial_memory"}, "optimizer": {"lr": 0.5}}).model_dump(mode="json")
+    child = parse_config({"name": "mine", "task": {"name": "polynomial_memory"}, "train": {"seed": 3}}).model_dump(mode="json")
+    usual = parse_config({"task": {"name": "polynomial_memory"}}).optimizer.lr
+    assert settings_beside(parse_config({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")) == []
+    assert settings_beside(parent) == [{"field": "optimizer.lr", "value": 0.5, "default": usual, "parent": None}]
+    assert settings_beside(child, parent) == [
+        {"field": "optimizer.lr", "value": usual, "default": usual, "parent": {"value": 0.5}},
+        {"field": "train.seed", "value": 3, "default": 0, "parent": {"value": 0}},
+    ]
