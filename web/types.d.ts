@@ -279,6 +279,7 @@ interface View {
   eigenvalues: string;
   top: string;
   scale: string;
+  scales: string;
   axis: string;
   rows: string;
   smooth: number;

@@ -28,7 +28,7 @@ __all__ = ["context", "installation", "page"]
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 # of the charts that can be seen: the others follow when they are scrolled to
-RANGES = """() => Object.fromEntries([...document.querySelectorAll('figure:not([hidden]) [data-chart]')]
+RANGES = """() => Object.fromEntries([...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
   .filter((e) => e._fullLayout && e.getBoundingClientRect().top < innerHeight && e.getBoundingClientRect().bottom > 0)
   .map((e) => [e.dataset.chart, e._fullLayout.xaxis.range.map(Math.round)]))"""
 
@@ -41,7 +41,7 @@ def diverged(installation: Installation) -> Iterator[dict[str, Any]]:
 
 
 def all_drawn(page: Any) -> None:
-    shown = "[...document.querySelectorAll('figure:not([hidden]) [data-chart]')]"
+    shown = "[...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]"
     becomes(page, f"{shown}.every((e) => e.dataset.drawn)")
 
 
@@ -94,10 +94,12 @@ def test_alerts_and_their_marks_point_at_each_other_and_the_end_is_one_click_awa
     if blamed["eigenvalue"] is not None:
         assert page.locator("[data-lines] li", has_text="blamed").inner_text().startswith(f"λ {blamed['eigenvalue']}")
     marked = page.evaluate(
-        """() => [...document.querySelectorAll('figure:not([hidden]) [data-chart]')]
+        """() => [...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
              .filter((e) => e.data.some((t) => t.name?.endsWith(' alert') && t.x?.length)).length"""
     )
-    assert marked == page.locator("figure:not([hidden]) [data-chart]").count(), "every chart has the run's alerts"
+    assert marked == page.locator("figure:not([hidden]) [data-chart]:not([data-slopes] *)").count(), (
+        "every chart has the run's alerts"
+    )
     assert page.locator("[role=img]").count() == 0
     assert "At step" in (page.locator("#says-loss").text_content() or "")
 

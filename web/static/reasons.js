@@ -2,12 +2,21 @@
 
 import { number } from "./format.js";
 
+/** What the kinds of a verdict's events say of an eigenvalue. */
+const HAPPENED = /** @type {Record<string, string>} */ ({ crossing: "crossed", gradient_spike: "spike of its gradient", nonfinite: "no longer finite" });
+
 /**
- * Every reason follows from the recorded numbers; `divergence` is what the run's end names.
- * @param {{distance?: Series, eigenvalue?: Series, layer: number, divergence?: {layer?: number | null, eigenvalue?: number | null} | null}} of
+ * @typedef {{layer?: number | null, eigenvalue?: number | null}} Place
+ * @typedef {Place & {kind: string, step: number}} Happening an event of the verdict
+ */
+
+/**
+ * Every reason follows from the recorded numbers; `divergence` is what the run's end names, `culprit` and `events` what the verdict
+ * does. Its first crosser is the one, where it names one: the numbers here may be too coarse to tell.
+ * @param {{distance?: Series, eigenvalue?: Series, layer: number, divergence?: Place | null, culprit?: Place | null, events?: Happening[]}} of
  * @returns {Map<number, string>} reason by column
  */
-export function reasons({ distance, eigenvalue, layer, divergence }) {
+export function reasons({ distance, eigenvalue, layer, divergence, culprit, events = [] }) {
   /** @type {Map<number, string>} */
   const out = new Map();
   /** @param {number | null | undefined} column @param {string} why */
@@ -15,10 +24,16 @@ export function reasons({ distance, eigenvalue, layer, divergence }) {
     if (column === null || column === undefined || column < 0) return;
     out.set(column, [out.get(column), why].filter(Boolean).join(", "));
   };
-  if (divergence?.layer === layer) add(divergence.eigenvalue, "blamed");
+  const blamed = culprit ?? divergence;
+  if (blamed?.layer === layer) add(blamed.eigenvalue, "blamed");
+  const here = events.filter((event) => event.layer === layer && HAPPENED[event.kind]);
+  const first = Math.min(...here.filter(({ kind }) => kind === "crossing").map(({ step }) => step));
+  for (const { kind, step, eigenvalue: column } of here) {
+    add(column, `${kind === "crossing" && step === first ? "first outside" : HAPPENED[kind]} (step ${number(step, 9)})`);
+  }
   if (distance?.step.length) {
     const [row, column] = crossing(distance);
-    if (row >= 0) add(column, `first outside (step ${number(distance.step[row])})`);
+    if (row >= 0 && !here.some(({ kind }) => kind === "crossing")) add(column, `first outside (step ${number(distance.step[row])})`);
     const end = newest(distance);
     const near = lowest(end);
     if (near >= 0) add(near, end[near] < 0 ? "farthest outside" : "nearest to the boundary");

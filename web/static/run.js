@@ -43,7 +43,7 @@ model.ask(state.wanted, !isFinal(header.state.status)); // before anything is th
 const { figures } = await get(given(root, "figuresUrl"));
 model.figures = figures;
 const charts = new RunCharts(state);
-const slopes = new RunSlopes(figures);
+const slopes = new RunSlopes(figures, () => Boolean(state.ofLayer("weight")?.points));
 const { cursor, setAxis } = use(charts, controls, layers, reload);
 exportable((chart) => state.exported(figures[chart], urls.series));
 const stream = new Stream(given(root, "streamUrl"), {

@@ -29,6 +29,7 @@ export class RunControls {
    * @param {string | number} value
    */
   set(name, value) {
+    if (name === "scale") this.view.scales = ""; // of all charts
     Object.assign(this.view, { [name]: name === "layer" || name === "smooth" ? Number(value) : value });
     this.show();
     this.onChange(name);

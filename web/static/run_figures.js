@@ -11,6 +11,7 @@ import { dress } from "./dress.js";
 import { number } from "./format.js";
 import { readout } from "./readout.js";
 import { colors } from "./theme.js";
+import { scaleOf } from "./view.js";
 
 /**
  * How far a chart is drawn: step of the newest point of each series, its buckets' span then, and where smoothing goes on.
@@ -84,7 +85,8 @@ export class RunFigures {
    */
   dressed({ element, entry: { figure: { data: traces, layout } } }, data, smoothing) {
     const { order, items, axis, model } = this.state;
-    const { scale, smooth, rows: by, from } = this.state.view;
+    const { smooth, rows: by, from } = this.state.view;
+    const scale = scaleOf(this.state.view, layout.meta?.chart ?? "");
     /** @type {Layout["yaxis"]} */
     let yaxis = { ...layout.yaxis };
     const map = traces.some(({ type }) => type === "heatmap");

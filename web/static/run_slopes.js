@@ -14,8 +14,12 @@ export class RunSlopes {
   layer = 0;
   readAt = -Infinity;
 
-  /** @param {Record<string, ChartEntry>} entries */
-  constructor(entries) {
+  /**
+   * @param {Record<string, ChartEntry>} entries
+   * @param {() => boolean} known whether weights of the layer are recorded
+   */
+  constructor(entries, known) {
+    this.known = known;
     this.charts = findAll("[data-slopes] [data-chart]", HTMLElement).map((element) => {
       /** @type {Slope} */
       const one = { chart: new Chart(element, entries[given(element, "chart")], () => one.figure), url: "", figure: null };
@@ -27,6 +31,7 @@ export class RunSlopes {
   /** @param {number} layer */
   async show(layer) {
     this.layer = layer;
+    if (!this.known()) return;
     this.readAt = performance.now();
     await Promise.all(this.charts.map((one) => this.read(one)));
   }

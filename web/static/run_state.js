@@ -8,6 +8,8 @@ import { rowsBetween, STEPS } from "./clock.js";
 import { parseIndices } from "./format.js";
 import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
 import { byDecay, reasons } from "./reasons.js";
+import { verdictNames } from "./run_verdict.js";
+import { scaleOf } from "./view.js";
 
 const ROOM = 500; // steps that a live chart has room for from the start
 
@@ -51,11 +53,11 @@ export class RunState {
    * @returns {import("./exports.js").Shown}
    */
   exported(entry, seriesUrl) {
-    const { from, to, layer, scale, smooth, axis, rows } = this.view;
+    const { from, to, layer, smooth, axis, rows } = this.view;
     if (entry.scope === "theory") return { view: { layer } };
     const ofLayer = entry.scope === "layer";
     const eigenvalues = ofLayer ? this.items.map(({ column }) => column).join(",") : null;
-    const view = { layer: ofLayer ? layer : null, eigenvalues, from_step: from, to_step: to, y: scale };
+    const view = { layer: ofLayer ? layer : null, eigenvalues, from_step: from, to_step: to, y: scaleOf(this.view, entry.figure.layout.meta?.chart ?? "") };
     const stretch = from === null || to === null ? "" : `&from_step=${from}&to_step=${to}`;
     const known = this.series(entry).filter((name) => this.data[name]?.step.length);
     const data = known.map((name) => ({ name, href: `${seriesUrl}/${name}?format=csv&download=true${stretch}` }));
@@ -94,8 +96,9 @@ export class RunState {
   /** @returns {Wanted} what is asked for before there is anything to choose from */
   get wanted() {
     const { rows, top, eigenvalues, layer } = this.view;
-    const blamed = this.divergence?.layer === layer ? (this.divergence?.eigenvalue ?? -1) : -1;
-    const asked = [...parseIndices(eigenvalues, this.width), blamed].filter((c) => c >= 0 && c < this.width);
+    const { culprit, events } = verdictNames();
+    const named = [this.divergence, culprit, ...events].filter((place) => place?.layer === layer);
+    const asked = [...parseIndices(eigenvalues, this.width), ...named.map((place) => place?.eigenvalue ?? -1)].filter((c) => c >= 0 && c < this.width);
     return { eigenvalues: [...new Set(asked)], top: Number(top), rows };
   }
 
@@ -111,7 +114,7 @@ export class RunState {
     this.order = distance?.points && (rows === "end" || rows === "start") ? byDecay(distance.data, rows) : null;
     if (!ratio?.points) return;
     const asked = parseIndices(eigenvalues, ratio.width);
-    const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.model.layer, divergence: this.divergence });
+    const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.model.layer, divergence: this.divergence, ...verdictNames() });
     const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ratio.data, Number(top))])].slice(0, MAX_LINES);
     const items = eigenvalueItems(columns.sort((a, b) => a - b), this.items);
     this.items = items.map((item) => ({ ...item, note: why.has(item.column) ? ` ${why.get(item.column)}` : "" }));

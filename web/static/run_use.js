@@ -8,6 +8,7 @@ import { findAll } from "./dom.js";
 import { axisOf } from "./run_axis.js";
 import { listen } from "./run_keys.js";
 import { AlertLinks } from "./run_links.js";
+import { scaleButtons } from "./run_scales.js";
 import { toast } from "./toast.js";
 
 const LAST_STEPS = 200;
@@ -45,8 +46,10 @@ export function use(charts, controls, layers, reload) {
     await charts.zoom(Math.max(0, state.newest - LAST_STEPS), state.newest + 1);
   };
 
+  const showScales = scaleButtons(charts, controls);
   charts.onView = () => controls.show();
   controls.onChange = (name) => {
+    showScales();
     if (name === "layer") {
       state.model.layer = view.layer;
       reading = reload();

@@ -7,6 +7,27 @@ const CHOICES = {
   top: ["8", "4", "16", "24", "0"],
 };
 
+const OWN_SCALE = /^[a-z_]+:(log|linear)$/;
+
+/**
+ * The scale of a chart: its own choice, else that of the page, else "", as the chart is made.
+ * @param {Pick<View, "scale" | "scales">} view
+ * @param {string} chart
+ */
+export function scaleOf({ scale, scales }, chart) {
+  return scales.split(",").find((one) => one.startsWith(`${chart}:`))?.slice(chart.length + 1) ?? scale;
+}
+
+/**
+ * The choices of single charts with this one.
+ * @param {string} scales
+ * @param {string} chart
+ * @param {string} scale
+ */
+export function withScale(scales, chart, scale) {
+  return [...scales.split(",").filter((one) => one && !one.startsWith(`${chart}:`)), `${chart}:${scale}`].join(",");
+}
+
 /**
  * What is not in the address, or not possible, is the default.
  * @param {string} search of the address
@@ -28,6 +49,7 @@ export function readView(search, layers, first = 0) {
     eigenvalues: given.get("eigenvalues") ?? "",
     top: choice("top"),
     scale: choice("scale"),
+    scales: (given.get("scales") ?? "").split(",").filter((one) => OWN_SCALE.test(one)).join(","),
     axis: choice("axis"),
     rows: choice("rows"),
     smooth: smooth > 0 && smooth < 1 ? smooth : 0,

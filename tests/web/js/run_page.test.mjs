@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 const at = (name) => import(`${process.env.STATIC}/${name}`);
-const { readView, writeView } = await at("view.js");
+const { readView, scaleOf, withScale, writeView } = await at("view.js");
 const { lone, smoothed } = await at("smooth.js");
 const { firstFrom, nearest, rowsBetween, time, tokens } = await at("clock.js");
 const { readout } = await at("readout.js");
@@ -17,11 +17,11 @@ const series = (step, rows) => {
 };
 
 test("an address says the view, and what it cannot say is the default", () => {
-  const search = "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&smooth=0.9&axis=tokens&rows=end&top=16";
+  const search = "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&scales=loss%3Alinear&smooth=0.9&axis=tokens&rows=end&top=16";
   const view = readView(search, 2);
-  assert.deepEqual({ ...view }, { layer: 1, from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", axis: "tokens", rows: "end", smooth: 0.9 });
+  assert.deepEqual({ ...view }, { layer: 1, from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", scales: "loss:linear", axis: "tokens", rows: "end", smooth: 0.9 });
   assert.deepEqual(readView(writeView(view), 2), view);
-  const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&smooth=4&axis=null&top=99", 2);
+  const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&scales=loss:wild,<i>&smooth=4&axis=null&top=99", 2);
   assert.deepEqual(nonsense, readView("", 2));
   assert.equal(writeView(nonsense, "?token=1"), "?token=1");
   assert.equal(readView("", 2, 1).layer, 1);
@@ -89,4 +89,20 @@ test("a dashed line that grows by short pieces goes on along its dashes, and beg
   const pieces = whole.slice(1).reduce((along, point, k) => traced(pen, [whole[k], point], along), 0);
   assert.deepEqual([pieces, traced(pen, whole, 0)], [20, 20]);
   assert.equal(traced(pen, [[0, 0], [3, 4], [4, NaN], [5, 0], [5, 2]], 7), 2);
+});
+
+test("a chart's own scale comes before the page's", () => {
+  const view = { scale: "log", scales: withScale(withScale("", "loss", "linear"), "lr", "log") };
+  assert.deepEqual(["loss", "lr", "weight"].map((chart) => scaleOf(view, chart)), ["linear", "log", "log"]);
+  assert.equal(withScale(view.scales, "loss", "log"), "lr:log,loss:log");
+});
+
+test("eigenvalues that the verdict names have their reasons, on their layer only", () => {
+  const distance = series([1, 2], [[0.5, 0.4], [-0.1, 0.3]]);
+  const events = [{ kind: "crossing", step: 12_345, layer: 1, eigenvalue: 1 }, { kind: "overflow_near", step: 3, layer: 1, eigenvalue: 0 }, { kind: "crossing", step: 12_400, layer: 1, eigenvalue: 0 }];
+  const verdict = { events, culprit: { layer: 1, eigenvalue: 1 }, divergence: { layer: 1, eigenvalue: 0 } };
+  const why = reasons({ distance, layer: 1, ...verdict });
+  assert.equal(why.get(1), "blamed, first outside (step 12,345)");
+  assert.equal(why.get(0), "crossed (step 12,400), farthest outside");
+  assert.equal(reasons({ distance, layer: 0, ...verdict }).get(0), "first outside (step 2), farthest outside");
 });
