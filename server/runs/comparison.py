@@ -108,7 +108,7 @@ def settings_beside(config: Mapping[str, Any], parent: Mapping[str, Any] | None 
     """
     flat, other = complete(config), None if parent is None else complete(parent)
     usual = complete({"task": {"name": config["task"]["name"]}})
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "field": field,
             "value": flat.get(field, ABSENT),

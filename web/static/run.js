@@ -3,7 +3,7 @@
 /** @import { Chart } from "./chart.js" */
 
 import { get } from "./api.js";
-import { find, findAll, freshPage, given } from "./dom.js";
+import { find, given } from "./dom.js";
 import { exportable } from "./exports.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
@@ -11,10 +11,10 @@ import { RunControls } from "./run_controls.js";
 import { isFinal, RunHeader } from "./run_header.js";
 import { RunLog } from "./run_log.js";
 import { RunModel } from "./run_model.js";
+import { replaceParts, showNewest } from "./run_parts.js";
 import { RunSlopes } from "./run_slopes.js";
 import { RunState } from "./run_state.js";
 import { Stream } from "./stream.js";
-import { refreshTimes } from "./times.js";
 import { use } from "./run_use.js";
 import { toast } from "./toast.js";
 
@@ -152,26 +152,6 @@ async function status(event) {
   if (ended && before !== header.state.status) charts.refresh(drawn(state.newest));
   if (ended) stream.end();
   if (header.state.status !== before || event.truncated_from) await Promise.all([replaceParts(ended ? null : HISTORY), readRow()]);
-}
-
-/**
- * The server writes divergence, result, environment and history: they are taken from a fresh copy of the page.
- * @param {string[] | null} names null for all parts
- */
-async function replaceParts(names) {
-  const page = await freshPage();
-  for (const part of page ? findAll("[data-part]", HTMLElement) : []) {
-    if (names && !names.includes(part.dataset.part ?? "")) continue;
-    const fresh = page?.querySelector(`[data-part="${part.dataset.part}"]`);
-    if (fresh) part.replaceWith(document.adoptNode(fresh));
-  }
-  refreshTimes();
-  showNewest();
-}
-
-// The newest events are the last of a long list.
-function showNewest() {
-  for (const list of findAll("[data-timeline]", HTMLElement)) list.scrollTop = list.scrollHeight;
 }
 
 // While there is no stream: the run's row, then all that is new.
