@@ -19,7 +19,7 @@ from server.series.reading import SeriesData, asking_series
 from server.series.zoom import EXTENT, GAPS_PER_QUERY, LAST_STEP, Answer, Asking, Reader, Wanted, level_for
 from stablessm_core.telemetry.blocks import BUCKET
 
-TOGETHER = 16 << 20  # numbers that are decoded at the same time
+TOGETHER = 4 << 20  # numbers that are decoded at the same time
 
 _SERIES, _BLOCKS = SeriesRow.__table__.c, BlockRow.__table__.c
 _PLACES: Select[Any] = (
