@@ -32,7 +32,7 @@ LONGEST_PAUSE = (
 PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict can be read
 # file: path, colour scheme, size of the window
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
-    "diverged-run-page.png": ("/runs/1", "light", (1280, 1900)),
+    "diverged-run-page.png": ("/runs/1", "light", (1280, 1850)),
     "run-page-dark.png": ("/runs/19", "dark", (1280, 1740)),
     "compare-page.png": ("/compare?runs=1,10,19", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
@@ -96,7 +96,8 @@ def photograph(page: Page, address: str, target: Path) -> None:
         before, drawn = drawn, page.locator(".main-svg").count()
         still = still + 1 if 0 < before == drawn else 0
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(128, dither=Image.Dither.NONE).save(target, optimize=True)
+    # keeps rare colours, those of thin lines, and by its second pass the backgrounds' too
+    picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
 def scroll(page: Page, selector: str) -> None:
@@ -112,11 +113,11 @@ def status(page: Page) -> str:
 
 
 def wait_for_runs(page: Page, url: str, path: str) -> None:
-    """Until the runs whose numbers are in `path` have ended."""
-    numbers = {int(number) for number in re.findall(r"\d+", path)}
+    """Until all runs up to the last whose number is in `path` have ended: a page also tells of its siblings."""
+    last = max((int(number) for number in re.findall(r"\d+", path)), default=0)
     while True:
         runs: list[dict[str, Any]] = page.request.get(f"{url}/api/runs").json()["runs"]
-        if not any(run["id"] in numbers and run["status"] in ("queued", "running") for run in runs):
+        if not any(run["id"] <= last and run["status"] in ("queued", "running") for run in runs):
             return
         time.sleep(1)
 
@@ -139,10 +140,10 @@ def main(names: list[str]) -> None:
             page.goto(address)
             if RECORDING in names:
                 record(page, url, DOCS / RECORDING)
+            wait_for_runs(page, url, " ".join(PAGES[name][0] for name in names if name in PAGES))
             for name in names:
                 if name in PAGES:
                     path, scheme, (width, height) = PAGES[name]
-                    wait_for_runs(page, url, path)
                     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                     page.set_viewport_size({"width": width, "height": height})
                     photograph(page, url + path, DOCS / name)
