@@ -27,7 +27,7 @@ export function scaleButtons({ charts }, controls) {
       const now = scale(chart);
       button.textContent = now === "log" ? "log" : "lin";
       button.title = `The axis is ${WORDS[now]}; press for ${WORDS[other(now)]}`;
-      button.setAttribute("aria-label", `${chart.entry.title}: ${button.title}`);
+      button.setAttribute("aria-label", `${button.textContent} axis of ${chart.entry.title}; press for ${WORDS[other(now)]}`);
     }
   };
   show();
