@@ -99,6 +99,7 @@ class LiveRun:
 def measure(url: str, run: LiveRun, seconds: float, rate: float) -> list[str]:
     playwright, stop = import_module("playwright.sync_api"), threading.Event()
     writer = threading.Thread(target=write, args=(run, rate, stop))
+    writer.start()
     with playwright.sync_playwright() as play:
         path = os.environ.get("CHROMIUM_PATH", "/usr/bin/chromium")
         with play.chromium.launch(executable_path=path, args=ARGUMENTS) as browser:
@@ -107,7 +108,6 @@ def measure(url: str, run: LiveRun, seconds: float, rate: float) -> list[str]:
             page.goto(f"{url}/runs/1")
             page.wait_for_selector("[data-chart='weight'][data-drawn]", state="attached", timeout=120_000)
             page.locator("form[data-controls]").evaluate("(form) => form.scrollIntoView()")
-            writer.start()
             page.wait_for_timeout(SETTLE * 1000)
             session = page.context.new_cdp_session(page)
             session.send("Performance.enable", {"timeDomain": "threadTicks"})  # what it works, not what it waits for a core

@@ -12,7 +12,7 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * @property {AlertAnswer[]} alerts
  * @property {string[]} own the series whose alerts get a line
  * @property {number[] | null} order of a heat map's rows
- * @property {number} [columns] of a heat map, at most
+ * @property {number} [per] rows of a series in a column of a heat map
  * @property {Colors} colors
  * @property {boolean} log
  */
@@ -21,15 +21,15 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
  * @param {Figure} figure
  * @param {SeriesByName} data
- * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, columns?: number}} [options]
- *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, `columns`: at most, see heat.js
+ * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, per?: number}} [options]
+ *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, `per`: rows of a series in one of its columns, see heat.js
  * @returns {Figure}
  */
-export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, columns } = {}) {
+export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, per } = {}) {
   const layout = structuredClone(figure.layout);
   const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
   const shown = everywhere ? alerts : alerts.filter((alert) => own.includes(alert.series));
-  const context = { items: items ?? [], alerts: shown, own, colors, order, columns, log: layout.yaxis?.type === "log" };
+  const context = { items: items ?? [], alerts: shown, own, colors, order, per, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
     const { each, series = "" } = template.meta;
@@ -88,7 +88,7 @@ function copy(template, item, colors) {
  * @param {Context} context
  * @returns {Partial<Trace>}
  */
-function fill(trace, series, c, { items, alerts, own, log, colors, order, columns }) {
+function fill(trace, series, c, { items, alerts, own, log, colors, order, per }) {
   const { field, value, severity } = trace.meta;
   if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity), own);
   if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
@@ -97,7 +97,7 @@ function fill(trace, series, c, { items, alerts, own, log, colors, order, column
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
   if (field === "nonpositive" && !log) return { x: [], y: [], visible: false };
   if (field === "nonfinite" || field === "nonpositive") return marks(series, field);
-  if (field.startsWith("heat")) return heat(series, trace.meta, order, columns);
+  if (field.startsWith("heat")) return heat(series, trace.meta, order, per);
   const y = line(series, field, c, log);
   for (let i = 0; i < y.length; i += 1) if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) y[i] = NaN;
   return { x: step, y };

@@ -11,11 +11,11 @@ const MAX_COLUMNS = 1000;
  * @param {Series} series
  * @param {TraceMeta} meta
  * @param {number[] | null} [order] eigenvalues from the lowest row to the highest; rows are then named by their eigenvalue
- * @param {number} [most] columns
+ * @param {number} [per] rows of the series in a column of the map
  * @returns {Partial<Trace>}
  */
-export function heat(series, { field, kind }, order = null, most = MAX_COLUMNS) {
-  const cells = cellsOf(series, order, Math.min(most, MAX_COLUMNS));
+export function heat(series, { field, kind }, order = null, per = Math.ceil(series.step.length / MAX_COLUMNS)) {
+  const cells = cellsOf(series, order, per);
   if (field === "heat_rows") return lostRows(cells);
   if (field === "heat_is") return only(cells, NONFINITE.indexOf(kind ?? ""));
   const { x, y, log, low, high } = cells;

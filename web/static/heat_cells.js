@@ -7,19 +7,19 @@ const [LOWEST, HIGHEST, FIRST_KIND] = [1, 251, 253]; // codes of server/series/h
 
 /** @typedef {{x: Float64Array, y: Float64Array | string[], log: Float32Array, kinds: Int8Array, low: number, high: number}} Cells */
 
-/** What several traces of a figure are made from. @type {WeakMap<Series, {cells: Cells, order: number[] | null, most: number}>} */
+/** What several traces of a figure are made from. @type {WeakMap<Series, {cells: Cells, order: number[] | null, per: number}>} */
 const known = new WeakMap();
 
 /**
  * @param {Series} series
  * @param {number[] | null} order
- * @param {number} most
+ * @param {number} per rows of the series in a column of the map
  */
-export function cellsOf(series, order, most) {
+export function cellsOf(series, order, per) {
   const before = known.get(series);
-  if (before && before.order === order && before.most === most) return before.cells;
-  const cells = "low" in series ? decoded(series, order !== null, most) : shaded(reduce(series, order, most));
-  known.set(series, { cells, order, most });
+  if (before && before.order === order && before.per === per) return before.cells;
+  const cells = "low" in series ? decoded(series, order !== null, per) : shaded(reduce(series, order, per));
+  known.set(series, { cells, order, per });
   return cells;
 }
 
@@ -43,16 +43,15 @@ function shaded({ x, y, top, kinds }) {
 /**
  * @param {Summary} series with the codes of a heat map
  * @param {boolean} named whether rows go by the eigenvalue's name
- * @param {number} most columns
+ * @param {number} per
  * @returns {Cells}
  */
-function decoded({ step, heat: map }, named, most) {
+function decoded({ step, heat: map }, named, per) {
   if (!map) throw new TypeError("this stretch was asked for without a heat map");
   const { codes, rows: columns, low, high } = map;
   const shades = Float32Array.from({ length: 256 }, (_, code) =>
     code < LOWEST || code > HIGHEST ? NaN : low + ((code - LOWEST) / (HIGHEST - LOWEST)) * (high - low),
   );
-  const per = Math.ceil(step.length / most);
   const across = Math.ceil(step.length / per);
   const [log, kinds] = [new Float32Array(columns.length * across), new Int8Array(columns.length * across)];
   for (let row = 0, at = 0; row < columns.length; row += 1) {
@@ -68,15 +67,15 @@ function decoded({ step, heat: map }, named, most) {
 }
 
 /**
- * At most MAX_ROWS x `most` cells (row-major), each the largest value and kind of what it covers.
+ * At most MAX_ROWS rows of cells (row-major), each the largest value and kind of what it covers.
  * @param {Buckets} series
  * @param {number[] | null} order
- * @param {number} most columns
+ * @param {number} perColumn
  */
-function reduce({ step, width, last, max, nonfinite }, order, most) {
+function reduce({ step, width, last, max, nonfinite }, order, perColumn) {
   const place = new Int32Array(width);
   for (let c = 0; c < width; c += 1) place[order ? order[c] : c] = c;
-  const [perRow, perColumn] = [Math.ceil(width / MAX_ROWS), Math.ceil(step.length / most)];
+  const perRow = Math.ceil(width / MAX_ROWS);
   const [height, across] = [Math.ceil(width / perRow), Math.ceil(step.length / perColumn)];
   const top = new Float32Array(height * across).fill(NaN);
   const kinds = new Int8Array(height * across).fill(-1);

@@ -14,8 +14,9 @@ import { colors } from "./theme.js";
 import { scaleOf } from "./view.js";
 
 /**
- * How far a chart is drawn: step of the newest point of each series, its buckets' span then, and where smoothing goes on.
- * @typedef {{steps: Map<string, number>, spans: Map<string, number>, states: Map<number, Smoothing>}} Drawn
+ * How far a chart is drawn: step of the newest point of each series, its buckets' span then, and where smoothing goes on; of a heat
+ * map the first step and how many rows of its series make a column.
+ * @typedef {{steps: Map<string, number>, spans: Map<string, number>, states: Map<number, Smoothing>, first: number, per: number}} Drawn
  */
 
 export class RunFigures {
@@ -31,9 +32,11 @@ export class RunFigures {
   whole(chart) {
     const { data, range, model } = this.state;
     const names = this.state.series(chart.entry);
+    const { step } = data[names[0]] ?? { step: [] };
+    const per = Math.max(1, Math.ceil(step.length / Math.max(200, chart.element.clientWidth))); // no finer than the screen
     /** @type {Drawn} */
-    const settled = { steps: new Map(), spans: new Map(), states: new Map() };
-    const figure = this.dressed(chart, data, { states: settled.states });
+    const settled = { steps: new Map(), spans: new Map(), states: new Map(), first: step[0] ?? 0, per };
+    const figure = this.dressed(chart, data, settled);
     for (const name of names) {
       const store = model.store(name);
       if (!store?.points) continue;
@@ -58,7 +61,8 @@ export class RunFigures {
       const store = this.state.model.store(name);
       return store?.points ? [{ name, store }] : [];
     });
-    const whole = stores.some(({ store }) => store.span > 0); // the newest bucket goes on changing
+    const map = chart.entry.figure.data.some(({ type }) => type === "heatmap"); // its cells can be painted over, lines cannot
+    const whole = !map && stores.some(({ store }) => store.span > 0); // the newest bucket goes on changing
     const from = whole ? known.settled : known.tail;
     /** @type {SeriesByName} */
     const data = {};
@@ -67,12 +71,15 @@ export class RunFigures {
       if (step === undefined || known.settled.spans.get(name) !== store.span) return null;
       const { data: all } = store;
       if ("low" in all) return null;
-      const grown = rows(all, firstFrom(all.step, step));
-      if (grown.nonfinite.subarray(whole ? 0 : store.width).some((n) => n > 0)) return null;
+      const at = firstFrom(all.step, step);
+      const begin = firstFrom(all.step, from.first);
+      // of a map also the column before the newest one, which goes on changing
+      const grown = rows(all, map ? begin + Math.max(0, Math.floor((at - begin) / from.per) - 1) * from.per : at);
+      if (grown.nonfinite.subarray(whole ? 0 : store.width * (map ? from.per : 1)).some((n) => n > 0)) return null;
       data[name] = grown;
     }
     const states = new Map(from.states);
-    const figure = this.dressed(chart, data, { states, go: true });
+    const figure = this.dressed(chart, data, { states, per: from.per, go: true });
     known.tail = { ...known.settled, states, steps: new Map(stores.map(({ name, store }) => [name, store.data.step[store.points - 1]])) };
     return { figure, whole };
   }
@@ -81,9 +88,9 @@ export class RunFigures {
    * The chart's figure with data in it, as the view wants it.
    * @param {Chart} chart
    * @param {SeriesByName} data
-   * @param {{states: Map<number, Smoothing>, go?: boolean}} smoothing
+   * @param {{states: Map<number, Smoothing>, per: number, go?: boolean}} how smoothing goes on, and rows in a column of a heat map
    */
-  dressed({ element, entry: { figure: { data: traces, layout } } }, data, smoothing) {
+  dressed({ entry: { figure: { data: traces, layout } } }, data, { per, ...smoothing }) {
     const { order, items, axis, model } = this.state;
     const { smooth, rows: by, from } = this.state.view;
     const scale = scaleOf(this.state.view, layout.meta?.chart ?? "");
@@ -94,7 +101,7 @@ export class RunFigures {
     else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
-    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, columns: Math.max(200, element.clientWidth) });
+    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per });
     return dress(bound, { smooth, axis, ...smoothing });
   }
 

@@ -69,6 +69,7 @@ export class Tail {
     pen.globalAlpha = Number(trace.opacity ?? 1);
     pen.strokeStyle = color;
     pen.lineWidth = width;
+    pen.miterLimit = 2; // as Plotly's: no spikes
     pen.setLineDash(DASH[dash] ?? []);
     pen.lineDashOffset = this.dashed.get(place) ?? 0; // each piece is shorter than a dash: they go on where the last one ended
     this.dashed.set(place, traced(pen, points, pen.lineDashOffset));
@@ -99,6 +100,7 @@ export class Tail {
     if (meta.field !== "heat") return;
     const columns = /** @type {ArrayLike<number>[]} */ (z);
     const half = y.length > 1 && typeof y[0] === "number" ? (y[1] - y[0]) / 2 : 0.5;
+    const shades = shadesOf(drawn.colorscale);
     const at = (/** @type {number} */ row) => (typeof y[row] === "number" ? y[row] : row);
     for (let i = 1; i < x.length; i += 1) {
       const left = xaxis.l2p((x[i - 1] + x[i]) / 2);
@@ -107,7 +109,8 @@ export class Tail {
         const value = columns[row][i];
         if (!Number.isFinite(value)) continue;
         const top = yaxis.l2p(at(row) + half);
-        this.pen.fillStyle = shade(drawn.colorscale, (value - drawn.zmin) / (drawn.zmax - drawn.zmin));
+        const place = Math.round((255 * (value - drawn.zmin)) / (drawn.zmax - drawn.zmin));
+        this.pen.fillStyle = shades[Math.max(0, Math.min(255, place))];
         this.pen.fillRect(left, top, width, yaxis.l2p(at(row) - half) - top + 0.5);
       }
     }
@@ -135,12 +138,21 @@ export function traced(pen, points, along) {
   return along;
 }
 
+/** @type {WeakMap<[number, string][], string[]>} */
+const known = new WeakMap();
+
+/** @param {[number, string][]} scale of #rrggbb colours, from 0 to 1 */
+function shadesOf(scale) {
+  const shades = known.get(scale) ?? Array.from({ length: 256 }, (_, i) => shade(scale, i / 255));
+  known.set(scale, shades);
+  return shades;
+}
+
 /**
- * @param {[number, string][]} scale of #rrggbb colours, from 0 to 1
- * @param {number} at
+ * @param {[number, string][]} scale
+ * @param {number} place from 0 to 1
  */
-function shade(scale, at) {
-  const place = Math.max(0, Math.min(1, at));
+function shade(scale, place) {
   const i = Math.max(1, scale.findIndex(([end]) => end >= place));
   const [[low, from], [high, to]] = [scale[i - 1], scale[i]];
   const part = (place - low) / (high - low);
