@@ -217,13 +217,14 @@ def written(seen: dict[str, list[float]], given: argparse.Namespace) -> str:
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; load average {os.getloadavg()[0]:.1f}"
         + (" (other work was going on: not final figures)" if os.getloadavg()[0] > 2 else ""),
         "",
-        "| what | median | worst | target |",
-        "|---|---|---|---|",
+        "| what | best | median | worst | target |",
+        "|---|---|---|---|---|",
     ]
     for name, values in seen.items():
         unit = "" if name in ("requests", "layout shift") else " s"
         target = f"{TARGETS[name]} s" if name in TARGETS else {"layout shift": "0.05"}.get(name, "-")
-        lines.append(f"| {name} | {statistics.median(values):.3f}{unit} | {max(values):.3f}{unit} | {target} |")
+        seconds = " | ".join(f"{of(values):.3f}{unit}" for of in (min, statistics.median, max))
+        lines.append(f"| {name} | {seconds} | {target} |")
     return "\n".join(
         [*lines, "", "`curves` is the one request for the loss curves of all rows; `requests` those to the API.", ""]
     )
