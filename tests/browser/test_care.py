@@ -70,8 +70,10 @@ def test_no_page_has_a_serious_finding_moves_while_it_loads_or_is_wider_than_a_p
             page.wait_for_selector("[data-drawn]")
         assert sum(page.evaluate("shifts")) < 0.05, path
         page.evaluate(AXE.read_text())
-        assert page.evaluate(SERIOUS) == [], path
+        if path == "/":  # with every column
+            assert page.evaluate(SERIOUS) == [], path
         page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate(SERIOUS) == [], path
         wide, shown = page.evaluate(WIDTHS)
         assert wide <= shown, path
         page.set_viewport_size({"width": 1280, "height": 900})
