@@ -145,18 +145,25 @@ def _band_traces(
     of_map = members[0]["map"] == name
     color = members[0]["color"] if of_map else COLORS[f"line-{i % 8}"]
     dash = "solid" if of_map else DASHES[i // 8 % 6]
-    edge = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False, "x": encode(at)}
-    hidden = {"line": {"width": 0}, "showlegend": False}
+    line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False}
+    x_edge, y_edge = _outline(at, low, high)
+    area = {"line": {"width": 0}, "showlegend": False, "fill": "toself", "fillcolor": f"{color}22"}
+    middle = {"name": _plain(f"{name} ({len(members)})"), "line": {"color": color, "dash": dash, "width": 2.4}}
     return [
-        edge | hidden | {"y": encode(low.astype(np.float32))},
-        edge | hidden | {"y": encode(high.astype(np.float32)), "fill": "tonexty", "fillcolor": f"{color}22"},
-        edge
-        | {
-            "name": _plain(f"{name} ({len(members)})"),
-            "y": encode(median.astype(np.float32)),
-            "line": {"color": color, "dash": dash, "width": 2.4},
-        },
+        line | area | {"x": encode(x_edge), "y": encode(y_edge.astype(np.float32))},
+        line | middle | {"x": encode(at), "y": encode(median.astype(np.float32))},
     ]
+
+
+def _outline(at: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Around each stretch where both edges are known, there along the upper one and back: an area must not span what is lost."""
+    known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+    x: list[Floats] = [np.empty(0)]
+    y: list[Floats] = [np.empty(0)]
+    for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(known) else []:
+        x += [at[part], at[part][::-1], np.array([np.nan])]
+        y += [high[part], low[part][::-1], np.array([np.nan])]
+    return np.concatenate(x), np.concatenate(y)
 
 
 def _plain(text: str) -> str:

@@ -36,13 +36,27 @@ const xy = ({ x, y }) => ({ x, y });
  */
 export function bandTraces({ group, of, band }, i, palette, shade) {
   const { color, dash } = bandColor(group, of, i, palette);
-  const edge = { type: "scatter", mode: "lines", line: { width: 0 }, hoverinfo: "skip", connectgaps: false, x: band.x };
+  const line = { type: "scatter", mode: "lines", hoverinfo: "skip", connectgaps: false };
   const name = escapeMarkup(`${group} (${of.length})`);
   return [
-    { ...edge, uid: `low${i}`, y: band.low },
-    { ...edge, uid: `high${i}`, y: band.high, fill: "tonexty", fillcolor: `${color}${shade}` },
-    { ...edge, uid: `median${i}`, name, y: band.median, line: { color, dash, width: 2.4 } },
+    { ...line, uid: `area${i}`, ...outline(band), line: { width: 0 }, fill: "toself", fillcolor: `${color}${shade}` },
+    { ...line, uid: `median${i}`, name, x: band.x, y: band.median, line: { color, dash, width: 2.4 } },
   ];
+}
+
+/**
+ * Around each stretch where both edges are known, there along the upper one and back: an area must not span what is lost.
+ * @param {{x: Float64Array, low: Float32Array, high: Float32Array}} band
+ */
+function outline({ x: at, low, high }) {
+  const [x, y] = [0, 1].map(() => /** @type {number[]} */ ([]));
+  for (let begin = 0, i = 0; i <= at.length; i += 1) {
+    if (i < at.length && Number.isFinite(low[i]) && Number.isFinite(high[i])) continue;
+    x.push(...at.subarray(begin, i), ...at.slice(begin, i).reverse(), NaN);
+    y.push(...high.subarray(begin, i), ...low.slice(begin, i).reverse(), NaN);
+    begin = i + 1;
+  }
+  return { x, y };
 }
 
 /**

@@ -17,6 +17,7 @@ from server.database.connection import Database
 from stablessm_core.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim
+from web.compared import _outline
 from web.figures import CHARTS
 
 PAGES = {"run": "/api/runs/1", "layer": "/api/runs/1", "theory": "/api/theory", "compare": "/api/compare"}
@@ -92,7 +93,7 @@ def test_axes_and_groups_are_drawn_as_the_page_draws_them(client: httpx.Client) 
     assert [trace["name"] for trace in bands if "name" in trace] == ["best (2)", "exp (1)", "not finite"], (
         "the run that has recorded nothing has no part, and lines are only of runs that are asked for"
     )
-    assert ask(client, "compare_loss", show="groups", on="1").json()["data"][6]["name"].endswith("0.001")
+    assert ask(client, "compare_loss", show="groups", on="1").json()["data"][4]["name"].endswith("0.001")
 
 
 @pytest.mark.parametrize(
@@ -107,3 +108,10 @@ def test_the_command_says_what_charts_are_of_and_which_options_they_have(argumen
     done = CliRunner().invoke(figure, arguments)
     assert done.exit_code == 2
     assert said in done.output
+
+
+def test_a_band_ends_where_an_edge_of_it_is_lost() -> None:
+    nan = float("nan")
+    x, y = _outline(np.arange(5.0), np.array([1.0, 1, 1, 1, 1]), np.array([2.0, 3, nan, nan, 4]))
+    np.testing.assert_array_equal(x, [0, 1, 1, 0, nan, 4, 4, nan])
+    np.testing.assert_array_equal(y, [2, 3, 1, 1, nan, 4, 1, nan])
