@@ -44,9 +44,8 @@ class Tally:
             case.validate_response(response, excluded_checks=EXCUSED, headers=headers)
         except BaseExceptionGroup as failures:
             for failure in failures.exceptions:
-                text = (
-                    f"{case.operation.label} -> {response.status_code}: {failure}: {response.text[:300]} {case.as_curl_command()}"
-                )
+                answer, asked = response.content[:300], case.as_curl_command()  # an answer may be binary
+                text = f"{case.operation.label} -> {response.status_code}: {failure}: {answer!r} {asked}"
                 self.problems[text] += 1
 
     def lines(self) -> Iterator[str]:

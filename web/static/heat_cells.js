@@ -62,8 +62,20 @@ function decoded({ step, heat: map }, named, per) {
       kinds[at] = Math.max(-1, code - FIRST_KIND);
     }
   }
-  const x = step.filter((_, i) => i % per === 0);
+  const x = evened(step.filter((_, i) => i % per === 0));
   return { x, y: named ? columns.map(String) : Float64Array.from(columns), log, kinds, low, high };
+}
+
+/**
+ * Where only the first column is of another length than the rest, it is drawn as long: Plotly paints columns of one length as an
+ * image, and others cell by cell.
+ * @param {Float64Array} x
+ */
+function evened(x) {
+  const gap = x[2] - x[1];
+  const even = x.length > 3 && x[1] - x[0] !== gap && x.every((v, i) => i < 2 || v - x[i - 1] === gap);
+  if (even) x[0] = x[1] - gap;
+  return x;
 }
 
 /**

@@ -32,6 +32,17 @@ from server.runs.sweeps import sweep_answer, sweep_page
 from server.series.encoding import dumps, json_response
 from stablessm_core.nonfinite import json_safe
 
+# what a table is sent as, beside its JSON
+TABLES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            "text/csv": {"example": "run,optimizer.lr,status,train_loss\r\n1,0.01,finished,0.0021\r\n2,0.3,diverged,nan\r\n"},
+            "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
+            "text/markdown": {"example": "| run | train_loss |\n| ---: | ---: |\n| 1 | 0.0021 |\n"},
+            "application/x-tex": {"example": "\\begin{tabular}{rr}\n"},
+        }
+    }
+}
 router = APIRouter(prefix="/api/sweeps", tags=["sweeps"])
 
 FILES = {  # media type, how a file of it is called, what writes it
@@ -102,16 +113,7 @@ def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep, prin
 @router.get(
     "/{sweep_id}/table",
     response_model=SweepTable,
-    responses={
-        200: {
-            "content": {
-                "text/csv": {"example": "run,optimizer.lr,status,train_loss\r\n1,0.01,finished,0.0021\r\n2,0.3,diverged,nan\r\n"},
-                "application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}},
-                "text/markdown": {"example": "| run | train_loss |\n| ---: | ---: |\n| 1 | 0.0021 |\n"},
-                "application/x-tex": {"example": "\\begin{tabular}{rr}\n"},
-            }
-        }
-    },
+    responses=TABLES,
 )
 def table(
     sweep_id: SweepId,
@@ -137,7 +139,7 @@ def table(
     return Response(write(made), media_type=media, headers=headers)
 
 
-@router.get("/{sweep_id}/grid", response_model=SweepGrid)
+@router.get("/{sweep_id}/grid", response_model=SweepGrid, responses=TABLES)
 def grid(
     sweep_id: SweepId,
     database: DatabaseDep,
