@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
-# three on two cores, for many tests wait more than they compute
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# four on two cores, for many tests wait more than they compute
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 # hundreds of processes are started: each would compile every module again
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
@@ -41,10 +41,10 @@ check: setup  ## within a minute: `make lint`, and beside it the tests that need
 quick-tests: setup
 	@$(PYTEST) -m "not ($(SET_APART))" $(ARGS)
 
-test: setup  ## run every test in three processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
+test: setup  ## run every test in four processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) --durations 30 $(ARGS)
 
-kernels: setup  ## run every case of the kernels in Triton's interpreter, and compile every tile; `make test` takes each fifth
+kernels: setup  ## run every case of the kernels in Triton's interpreter, and compile every tile; `make test` takes each tenth
 	@EVERY_KERNEL=1 $(PYTEST) tests/core/scan/test_scan_interpreter.py tests/core/fused/test_fused_interpreter.py $(ARGS)
 
 attack: setup  ## send 20,000 requests made from the OpenAPI document, alone and in sequences, on both databases

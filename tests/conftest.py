@@ -13,7 +13,8 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -195,7 +196,7 @@ def _postgres() -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(scope="session")
 def _postgres_template(_postgres: psycopg.Connection) -> Iterator[str]:
-    with _new_database(_postgres, None) as url:
+    with _new_database(_postgres) as url:
         _migrate(url)
         yield make_url(url).database or ""
 
@@ -203,21 +204,43 @@ def _postgres_template(_postgres: psycopg.Connection) -> Iterator[str]:
 @pytest.fixture
 def empty_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
     """A PostgreSQL database without tables, dropped after the test."""
-    with _new_database(_postgres, None) as url:
+    with _new_database(_postgres) as url:
         yield url
 
 
+@pytest.fixture(scope="session")
+def _postgres_copies(_postgres_template: str) -> Iterator[Callable[[], AbstractContextManager[str]]]:
+    """Gives a migrated database. The next one is copied, and those that are done with are dropped, while the tests go on."""
+    done: list[Future[None]] = []
+    with psycopg.connect(_libpq(POSTGRES_URL), autocommit=True) as server, ThreadPoolExecutor(1) as aside:
+        ahead = [aside.submit(_create_database, server, _postgres_template)]
+
+        @contextmanager
+        def copy() -> Iterator[str]:
+            ahead.append(aside.submit(_create_database, server, _postgres_template))
+            name = ahead.pop(0).result()
+            try:
+                yield _url_of(name)
+            finally:
+                done.append(aside.submit(_drop_database, server, name))
+
+        yield copy
+        done.append(aside.submit(_drop_database, server, ahead[0].result()))
+    for dropped in done:
+        dropped.result()
+
+
 @pytest.fixture
-def postgres_url(_postgres: psycopg.Connection, _postgres_template: str) -> Iterator[str]:
+def postgres_url(_postgres_copies: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
     """A PostgreSQL database of this test's own, migrated, dropped after the test."""
-    with _new_database(_postgres, _postgres_template) as url:
+    with _postgres_copies() as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def module_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
     """A PostgreSQL database without tables that the tests of one module share."""
-    with _new_database(_postgres, None) as url:
+    with _new_database(_postgres) as url:
         yield url
 
 
@@ -244,15 +267,29 @@ def _migrate(url: str) -> None:
 
 
 @contextmanager
-def _new_database(server: psycopg.Connection, template: str | None) -> Iterator[str]:
-    """URL of a new database, dropped at the end connections that are still open included."""
-    name = sql.Identifier(f"stablessm_test_{uuid.uuid4().hex[:12]}")
-    copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
-    _when_unused(server, sql.SQL("CREATE DATABASE {}{}").format(name, copied))
+def _new_database(server: psycopg.Connection) -> Iterator[str]:
+    """URL of a new database without tables, dropped at the end."""
+    name = _create_database(server, None)
     try:
-        yield make_url(POSTGRES_URL).set(database=name.as_string().strip('"')).render_as_string(hide_password=False)
+        yield _url_of(name)
     finally:
-        _when_unused(server, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        _drop_database(server, name)
+
+
+def _create_database(server: psycopg.Connection, template: str | None) -> str:
+    name = f"stablessm_test_{uuid.uuid4().hex[:12]}"
+    copied = sql.SQL(" TEMPLATE {}").format(sql.Identifier(template)) if template else sql.SQL("")
+    _when_unused(server, sql.SQL("CREATE DATABASE {}{}").format(sql.Identifier(name), copied))
+    return name
+
+
+def _drop_database(server: psycopg.Connection, name: str) -> None:
+    """Connections that are still open included."""
+    _when_unused(server, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def _url_of(name: str) -> str:
+    return make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
 
 
 def _when_unused(server: psycopg.Connection, statement: sql.Composed) -> None:

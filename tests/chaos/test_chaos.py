@@ -22,7 +22,7 @@ from tests.chaos.storm import CONFIGS, Storm, table
 from tests.chaos.verdict import Recorded, judge
 from worker.spool import left_behind
 
-INJECTIONS, RUNS = 12, 5
+INJECTIONS, RUNS = 8, 5
 pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(900)]
 
 

@@ -18,8 +18,8 @@ from stablessm_core.training import environment
 triton = pytest.importorskip("triton")
 compiling = pytest.importorskip("tests.core.scan.compiling")
 
-# each fifth case, evenly over all, unless `make kernels` asks for every one: together they take many minutes
-ONE_OF = 1 if os.environ.get("EVERY_KERNEL") == "1" else 5
+# each tenth case, evenly over all, unless `make kernels` asks for every one: together they take many minutes
+ONE_OF = 1 if os.environ.get("EVERY_KERNEL") == "1" else 10
 KERNEL_TESTS = [Path(__file__).with_name(f"test_scan_{name}.py") for name in ("triton", "look_back", "tiles")]
 TRITON_VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 NUMPY_VERSION = tuple(int(part) for part in __import__("numpy").__version__.split(".")[:2])
