@@ -243,11 +243,13 @@ def level_for(points: int, most: int) -> int:
 def bucket_bounds(weight: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """First and last index of each of at most `most` buckets of elements that stand for `weight` points each.
 
-    They are equally long, as far as the elements are: a heat map of such columns is drawn several times as fast.
+    Finer elements before the first whole one have a bucket of their own; all others are equally long, as far as the elements are:
+    a heat map of such columns is drawn several times as fast.
     """
-    longest = int(weight.max(initial=1))
-    size = -(-int(weight.sum()) // (most * longest)) * longest
-    starts = np.flatnonzero(np.diff((np.cumsum(weight) - weight) // size, prepend=-1))
+    longest, at = int(weight.max(initial=1)), np.cumsum(weight) - weight
+    lead = int(at[int(np.argmax(weight == longest))]) if len(weight) and most > 1 else 0
+    size = max(1, -(-int(weight.sum()) // ((most - (lead > 0)) * longest))) * longest
+    starts = np.flatnonzero(np.diff((at - lead % size) // size, prepend=-2))
     return starts, np.append(starts[1:], len(weight)) - 1
 
 

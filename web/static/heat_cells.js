@@ -67,14 +67,14 @@ function decoded({ step, heat: map }, named, per) {
 }
 
 /**
- * Where only the first column is of another length than the rest, it is drawn as long: Plotly paints columns of one length as an
- * image, and others cell by cell.
+ * Where only the columns at the ends are of another length, they are drawn as long as the rest: Plotly paints columns of one length
+ * as an image, and others cell by cell.
  * @param {Float64Array} x
  */
 function evened(x) {
-  const gap = x[2] - x[1];
-  const even = x.length > 3 && x[1] - x[0] !== gap && x.every((v, i) => i < 2 || v - x[i - 1] === gap);
-  if (even) x[0] = x[1] - gap;
+  const [gap, end] = [x[2] - x[1], x.length - 1];
+  if (end < 3 || !x.every((v, i) => i < 2 || i === end || v - x[i - 1] === gap)) return x;
+  [x[0], x[end]] = [x[1] - gap, x[end - 1] + gap];
   return x;
 }
 

@@ -162,3 +162,17 @@ def test_every_eigenvalue_s_buckets_are_those_of_the_series(database: Database, 
     data = of_series(database, RATIO, 300)
     for part in ("min", "max", "last", "nonfinite"):
         np.testing.assert_array_equal(found[RATIO].arrays[part], getattr(data, part))
+
+
+def test_all_buckets_between_the_first_and_the_last_are_equally_long() -> None:
+    """Whatever finer elements stand at the ends, and however many buckets may be."""
+    rng = np.random.default_rng(0)
+    for _ in range(500):
+        ends = (rng.integers(1, 64, rng.integers(0, 9)) for _ in range(2))
+        weight = np.concatenate([next(ends), np.full(rng.integers(1, 200), 64), next(ends)])
+        most = int(rng.integers(1, 60))
+        starts, last = bucket_bounds(weight, most)
+        assert len(starts) <= most
+        assert (starts[0], last[-1]) == (0, len(weight) - 1)
+        np.testing.assert_array_equal(starts[1:], last[:-1] + 1)
+        assert len(set(np.add.reduceat(weight, starts)[1:-2])) <= 1
