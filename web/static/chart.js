@@ -1,5 +1,5 @@
 // One chart on the page. Plotly draws what is there ("settles") inside an animation frame of its own, at most twice a second and
-// only what can be seen; what comes after is drawn over it by tail.js, four times a second, until the chart settles again.
+// only what can be seen; what comes after is drawn over it by tail.js, every 0.4 s, until the chart settles again.
 // The only module that calls Plotly.
 
 import { charts, schedule, scheduleTails, watch } from "./draw_order.js";

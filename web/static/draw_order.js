@@ -3,7 +3,7 @@
 /** @import { Chart } from "./chart.js" */
 
 const INTERVAL_MS = 500;
-const TAIL_MS = 250;
+const TAIL_MS = 400;
 /** @type {Map<Element, Chart>} */
 export const charts = new Map();
 /** @type {ReturnType<typeof setTimeout> | null} */
