@@ -39,7 +39,7 @@ check: setup  ## within a minute: `make lint`, and beside it the tests that need
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick-tests
 
 quick-tests: setup
-	@$(PYTEST) -m "not ($(SET_APART))" $(ARGS)
+	@$(PYTEST) --numprocesses 2 -m "not ($(SET_APART))" $(ARGS)
 
 test: setup  ## run every test in four processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) --durations 30 $(ARGS)

@@ -50,12 +50,16 @@ CHROMIUM_ARGUMENTS = [
 
 
 # Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
-SLOW_FOLDERS = {"chaos", "end_to_end", "browser", "live", "backup"}
+SLOW_FOLDERS = {"chaos", "end_to_end", "browser", "live", "backup", "access", "http", "verdict"}
 SLOW_FILES = {
+    *("test_checkpoint_uploads", "test_forks"),
     *("test_attack", "test_cli", "test_compaction", "test_delivery", "test_demo", "test_dependency_audit", "test_errors"),
-    *("test_hardening", "test_imports", "test_javascript", "test_metrics", "test_migrations", "test_openapi"),
-    *("test_parent_death", "test_plug_in_tasks", "test_secrets", "test_serving", "test_sessions", "test_tokens", "test_train"),
-    *("test_two_versions", "test_wakeups", "test_webhooks"),
+    *("test_imports", "test_javascript", "test_migrations", "test_parent_death", "test_plug_in_tasks", "test_secrets"),
+    *("test_train", "test_two_versions", "test_wakeups", "test_webhooks"),
+    # many small ones that take long together
+    *("test_client", "test_client_coverage", "test_client_frames", "test_derivatives", "test_following", "test_fused"),
+    *("test_fuzz", "test_layers", "test_monitoring", "test_reparameterization", "test_scan_peers", "test_scan_transforms"),
+    *("test_scan_edges", "test_step", "test_sweeps", "test_task_data", "test_tasks", "test_verdicts", "test_warnings"),
 }
 MARKER_OF_FIXTURE = {
     "_postgres": "postgres",
