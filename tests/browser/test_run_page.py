@@ -151,3 +151,13 @@ def test_new_points_are_drawn_over_plotly_s_axes_and_the_page_says_how_it_ended(
     eventually(page, lambda: page.locator('[data-live="eta"]').inner_text() not in ("", "–"), "how long it took")
     drawn_step(page, last)
     assert page.locator('[data-stream="ended"]').count() == 1
+
+
+def test_a_page_whose_numbers_cannot_be_had_asks_again(page: Any, installation: Installation, diverged: dict[str, Any]) -> None:
+    page.forgiven += ["Failed to load resource", "net::ERR_FAILED"]
+    page.route("**/overview?**", lambda route: route.abort())
+    page.goto(f"{installation.url}/runs/{diverged['id']}")
+    page.locator('[data-stream="polling"]').wait_for()
+    page.unroute("**/overview?**")
+    all_drawn(page)
+    page.locator('[data-stream="ended"]').wait_for()

@@ -5,6 +5,7 @@
 import { get } from "./api.js";
 import { find, given } from "./dom.js";
 import { exportable } from "./exports.js";
+import { Unreachable } from "./reach.js";
 import { announce, showAlert } from "./run_alerts.js";
 import { RunCharts } from "./run_charts.js";
 import { RunControls } from "./run_controls.js";
@@ -66,6 +67,15 @@ function drawn(step) {
 }
 
 async function reload() {
+  try {
+    await read();
+  } catch (error) {
+    if (!(error instanceof Unreachable)) throw error;
+    stream.lost(model.names);
+  }
+}
+
+async function read() {
   state.live = { on: !isFinal(header.state.status), steps: header.steps };
   let begun = false;
   const seq = await model.load(state.wanted, state.live.on, () => {
@@ -80,7 +90,7 @@ async function reload() {
   if (state.newest) void slopes.show(view.layer);
   if (isFinal(header.state.status)) return stream.end();
   await catchUp();
-  if (isFinal(header.state.status)) return reload(); // it ended meanwhile: what was read may lack its last steps
+  if (isFinal(header.state.status)) return read(); // it ended meanwhile: what was read may lack its last steps
   return stream.open(model.names, seq);
 }
 
@@ -154,14 +164,15 @@ async function status(event) {
   if (header.state.status !== before || event.truncated_from) await Promise.all([replaceParts(ended ? null : HISTORY), readRow()]);
 }
 
-// While there is no stream: the run's row, then all that is new.
+/** While there is no stream: the run's row, then all that is new. @returns {Promise<number | undefined>} */
 async function poll() {
   const run = await get(given(root, "runUrl"));
   header.status({ ...run, reason: run.status_reason });
   header.row(run);
   const seq = await model.load(state.wanted, !isFinal(header.state.status));
   charts.refresh();
-  return seq;
+  if (isFinal(header.state.status)) stream.end();
+  return isFinal(header.state.status) ? undefined : seq;
 }
 
 showNewest();

@@ -12,7 +12,8 @@ const POLL_MS = 5000;
  * @typedef {object} Handlers
  * @property {Record<string, (event: any) => unknown>} events one for each name of an event
  * @property {(state: StreamState) => void} state
- * @property {() => Promise<number>} poll called every few seconds while there is no stream; gives the position from which to go on
+ * @property {() => Promise<number | undefined>} poll called every few seconds while there is no stream; gives the position from
+ *   which to go on, nothing when the run has ended
  */
 
 export class Stream {
@@ -52,6 +53,16 @@ export class Stream {
   }
 
   /**
+   * What the stream goes on from cannot be had: asked for again until there is an answer.
+   * @param {string[]} series
+   */
+  lost(series) {
+    this.close();
+    this.handlers.state("polling");
+    this.poll(series);
+  }
+
+  /**
    * Asks every few seconds, and opens the stream again after the first answer.
    * @param {string[]} series
    */
@@ -60,7 +71,7 @@ export class Stream {
     this.timer = setTimeout(async () => {
       const seq = await this.handlers.poll().catch(() => null);
       if (seq === null) this.poll(series);
-      else this.open(series, seq);
+      else if (seq !== undefined) this.open(series, seq);
     }, POLL_MS);
   }
 
