@@ -104,7 +104,7 @@ export class Chart {
     const may = since >= Math.max(SOONEST_MS, this.cost / SHARE);
     const grown = this.tail && since < SETTLE_MS ? this.growth?.() : null;
     if (!this.tail || !grown) {
-      if (may) this.refresh();
+      if (since >= SOONEST_MS) this.refresh(); // whatever it costs: meanwhile the chart stands still
       return; // else still growing: asked again a little later
     }
     this.growing = false;
