@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -22,6 +22,11 @@ def not_allowed(field: str, given: object, allowed: str) -> PydanticCustomError:
     return PydanticCustomError(
         "not_allowed", "is {given}; allowed: {allowed}", {"field": field, "given": str(given), "allowed": allowed}
     )
+
+
+def as_tuple(value: Any) -> Any:
+    """A list as a tuple: JSON has lists only, and strict mode would refuse them."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _clean_text(value: str) -> str:

@@ -16,11 +16,13 @@ from stablessm_core.differentiation import transformed
 from stablessm_core.discretization import input_gain
 from stablessm_core.fused.choice import MODES, Choice, choose
 from stablessm_core.fused.operator import fused_layer
+from stablessm_core.layers.building import Surroundings
+from stablessm_core.layers.stable_ssm.section import StableSsm
 from stablessm_core.maps import default_eigenvalue_range
 from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization, initial_eigenvalues
 from stablessm_core.scan import linear_scan
-from stablessm_core.telemetry.watch import Watched
+from stablessm_core.telemetry.watch import Record
 
 
 class StableSSM(nn.Module):
@@ -154,8 +156,11 @@ class StableSSM(nn.Module):
         with torch.no_grad():
             return self._transition()[0].clone()  # direct's eigenvalue is w itself
 
-    def watched(self) -> Watched:
-        return Watched(self.w, self.reparameterization.form, self.log_dt, "w")
+    def records(self) -> list[Record]:
+        return [Record(self.reparameterization.form, self.w, self.log_dt)]
+
+    def gates(self) -> dict[str, Tensor]:
+        return {}
 
     def extra_repr(self) -> str:
         d_model, d_state = self.C.shape
@@ -192,3 +197,16 @@ class StableSSM(nn.Module):
         dt = None if self.log_dt is None else self.log_dt.exp()
         distance = self.reparameterization.boundary_distance(self.w, dt)
         return (distance * (2 - distance)).sqrt()
+
+
+def build(section: StableSsm, given: Surroundings) -> StableSSM:
+    assert section.d_state is not None and section.activation is not None and given.reparameterization is not None
+    return StableSSM(
+        given.d_model,
+        section.d_state,
+        reparameterization=given.reparameterization,
+        eigenvalue_range=section.eigenvalue_range,
+        activation=section.activation,
+        scan_backend=given.scan_backend,
+        fused=given.fused,
+    )

@@ -1,0 +1,10 @@
+"""Which layers there are. A layer is one folder here, one line in BUILT_IN, and its class in `layers/__init__.py`."""
+
+from __future__ import annotations
+
+from stablessm_core.layers.section import LayerSection
+from stablessm_core.layers.stable_ssm.section import StableSsm
+
+BUILT_IN: tuple[type[LayerSection], ...] = (StableSsm,)
+
+LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}
