@@ -1,0 +1,65 @@
+"""Causal convolutions over time: the short one, a few taps per channel before a recurrence, and the long one by FFT."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ShortConvolution(nn.Module):
+    """y_t = b + sum_k w_k x_{t-K+1+k}, channel by channel, zeros before the start: (batch, length, channels) to the same.
+
+    Parameters: weight (channels, taps), the last tap for the present; bias (channels,), or none. Initial values as of `nn.Conv1d`
+    with one group per channel: uniform within 1/sqrt(taps).
+    """
+
+    def __init__(self, channels: int, taps: int, *, bias: bool = True) -> None:
+        super().__init__()
+        bound = taps**-0.5
+        self.weight = nn.Parameter(torch.empty(channels, taps).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels, taps = self.weight.shape
+        padded = functional.pad(x.transpose(1, 2), (taps - 1, 0))
+        return functional.conv1d(padded, self.weight[:, None], self.bias, groups=channels).transpose(1, 2)
+
+    def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: x_t (batch, channels), state (batch, taps - 1, channels), the inputs before it -> (y_t, next state)."""
+        seen = torch.cat([state, x_t[:, None]], 1)
+        y = torch.einsum("bkc,ck->bc", seen, self.weight)
+        return y if self.bias is None else y + self.bias, seen[:, 1:]
+
+    def initial_state(self, batch: int) -> Tensor:
+        channels, taps = self.weight.shape
+        return self.weight.new_zeros(batch, taps - 1, channels)
+
+
+def fft_convolution(x: Tensor, kernel: Tensor) -> Tensor:
+    """y_t = sum_{s <= t} kernel_s x_{t-s}, channel by channel: x (batch, length, channels), kernel (channels, length), both real.
+
+    Computed in the kernel's dtype, float32 or float64, also under autocast, by transforms of at least twice the length: nothing
+    wraps around. Differentiable any number of times.
+    """
+    length = x.shape[1]
+    n = fast_length(2 * length - 1)
+    with torch.autocast(x.device.type, enabled=False):
+        spectrum = torch.fft.rfft(x.to(kernel.dtype).transpose(1, 2), n) * torch.fft.rfft(kernel, n)
+        y: Tensor = torch.fft.irfft(spectrum, n)[..., :length].transpose(1, 2)
+    return y
+
+
+def fast_length(least: int) -> int:
+    """The smallest even number >= `least` without prime factors above 5: transforms of a large prime's length are slow."""
+    n = max(least + least % 2, 2)
+    while _without_small_factors(n) != 1:
+        n += 2
+    return n
+
+
+def _without_small_factors(n: int) -> int:
+    for factor in (2, 3, 5):
+        while n % factor == 0:
+            n //= factor
+    return n
