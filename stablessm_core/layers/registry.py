@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 
-BUILT_IN: tuple[type[LayerSection], ...] = (StableSsm,)
+BUILT_IN: tuple[type[LayerSection], ...] = (
+    StableSsm,
+    Hyena,
+)
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

@@ -1,0 +1,81 @@
+"""Configuration of `hyena`: the mixer, and within it the section of the layer that stands for its long convolution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Union
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from stablessm_core.layers.section import LayerSection
+from stablessm_core.layers.stable_ssm.section import StableSsm
+from stablessm_core.maps import default_eigenvalue_range
+
+INNER: tuple[type[LayerSection], ...] = (StableSsm,)  # every layer whose recurrence does not vary with its input
+
+if TYPE_CHECKING:
+    AnyInner = LayerSection
+elif len(INNER) == 1:
+    AnyInner = INNER[0]
+else:
+    AnyInner = Annotated[Union[INNER], Field(discriminator="name")]  # noqa: UP007 - made from a tuple
+
+
+class Hyena(LayerSection):
+    """Projections, short convolutions and two products around a state-space layer (Hyena, arXiv 2302.10866; order 2, H3's form).
+
+    What can be chosen of the map, and which eigenvalues it starts from, is the inner layer's. `stable_ssm` runs in discrete time
+    here, as in the language models of its paper.
+    """
+
+    built_by: ClassVar[str] = "stablessm_core.layers.hyena.layer:build"
+    title: ClassVar[str] = "Hyena mixer"
+    equation: ClassVar[str] = "(x0, x1, v) = conv3(W_in u),  y = W_out (x0 * SSM(x1 * v))"
+    source: ClassVar[str] = "Hyena, arXiv 2302.10866; around a state-space model: StableSSM, arXiv 2311.14495, section 4.3"
+    taps: ClassVar[int] = 3
+
+    name: Literal["hyena"] = "hyena"
+    inner: AnyInner = Field(
+        default_factory=StableSsm,
+        description="The layer within, with its options. Of stable_ssm null is 64 states, and the identity as its activation.",
+    )
+
+    @field_validator("inner")
+    @classmethod
+    def _linear(cls, inner: LayerSection) -> LayerSection:
+        if not isinstance(inner, StableSsm):
+            return inner
+        given = {"d_state": inner.d_state or 64, "activation": inner.activation or "identity"}
+        return inner.model_copy(update=given)
+
+    @property
+    def map_time(self) -> Literal["continuous", "discrete"] | None:  # type: ignore[override]
+        return "discrete" if isinstance(self.inner, StableSsm) else self.inner.map_time
+
+    @property
+    def native(self) -> str:  # type: ignore[override]
+        return self.inner.native
+
+    def check(self, d_model: int) -> None:
+        try:
+            self.inner.check(d_model)
+        except PydanticCustomError as error:
+            context = dict(error.context or {})
+            raise PydanticCustomError(
+                error.type, error.message_template, {**context, "field": f"inner.{context.get('field')}"}
+            ) from None
+
+    def eigenvalues(self, d_model: int) -> int:
+        return self.inner.eigenvalues(d_model)
+
+    def parameters(self, d_model: int) -> int:
+        projections = 3 * d_model * (d_model + 1) + d_model * (d_model + 1)
+        return projections + 3 * d_model * (self.taps + 1) + self.inner.parameters(d_model)
+
+    def activations(self, d_model: int) -> int:
+        return max(3 * d_model, self.inner.activations(d_model))
+
+    def initial_range(self, d_model: int) -> tuple[float, float] | None:
+        if isinstance(self.inner, StableSsm):
+            return self.inner.eigenvalue_range or default_eigenvalue_range("discrete")
+        return self.inner.initial_range(d_model)

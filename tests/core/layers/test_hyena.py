@@ -1,0 +1,138 @@
+"""The mixer: the published products around the layer within, whose eigenvalues are the ones that are watched."""
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stablessm_core.layers import HyenaMixer
+from stablessm_core.layers.building import Surroundings, build_layer
+from stablessm_core.layers.hyena.section import Hyena
+from stablessm_core.maps import MAPS
+from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.telemetry.watch import watched_records
+
+
+def made(d_model: int = 6, map_: str = "best", **options: Any) -> HyenaMixer:
+    torch.manual_seed(0)
+    section = Hyena.model_validate({"inner": {"name": "stable_ssm", "d_state": 5, **options}})
+    layer = build_layer(section, Surroundings(d_model, get_reparameterization(map_, time="discrete")))
+    assert isinstance(layer, HyenaMixer)
+    return layer
+
+
+def stepped(layer: HyenaMixer, x: Tensor) -> Tensor:
+    state, outputs = layer.initial_state(len(x)), []
+    for t in range(x.shape[1]):
+        y, state = layer.step(x[:, t], state)
+        outputs.append(y)
+    return torch.stack(outputs, 1)
+
+
+@pytest.mark.parametrize(("length", "d_model"), [(1, 6), (2, 6), (7, 1), (130, 5)])
+def test_steps_give_what_the_whole_sequence_gives(length: int, d_model: int) -> None:
+    layer = made(d_model).double()
+    x = torch.randn(3, length, d_model, dtype=torch.float64)
+    torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
+
+
+def test_a_long_sequence_passes() -> None:
+    y = made(3)(torch.randn(1, 4097, 3))
+    assert y.shape == (1, 4097, 3)
+    assert y.isfinite().all()
+
+
+def test_the_mixer_is_the_product_of_projections_around_the_layer() -> None:
+    layer = made().double()
+    u = torch.randn(2, 9, 6, dtype=torch.float64)
+    projected = u @ layer.project_in.weight.T + layer.project_in.bias
+    mixed = torch.zeros_like(projected) + layer.short.bias
+    for tap in range(3):
+        mixed[:, tap:] += layer.short.weight[:, 2 - tap] * projected[:, : 9 - tap]
+    x0, x1, v = mixed[..., :6], mixed[..., 6:12], mixed[..., 12:]
+    wanted = (x0 * layer.inner(x1 * v)) @ layer.project_out.weight.T + layer.project_out.bias
+    torch.testing.assert_close(layer(u), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_with_the_identity_within_it_is_the_double_product_alone() -> None:
+    class Same(nn.Module):
+        last_state = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+        def records(self) -> list[Any]:
+            return []
+
+        def gates(self) -> dict[str, Tensor]:
+            return {}
+
+    layer = HyenaMixer(4, Same())
+    u = torch.randn(2, 5, 4)
+    x0, x1, v = layer.short(layer.project_in(u)).split(4, -1)
+    torch.testing.assert_close(layer(u), functional.linear(x0 * x1 * v, layer.project_out.weight, layer.project_out.bias))
+
+
+def test_gradients_are_exact() -> None:
+    layer = made(2).double()
+    x = torch.randn(2, 7, 2, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def of(x: Tensor, *parameters: Tensor) -> Tensor:
+        y: Tensor = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+        return y
+
+    assert torch.autograd.gradcheck(of, (x, *layer.parameters()))
+
+
+def test_the_records_are_those_of_the_layer_within() -> None:
+    layer = made()
+    (record,) = watched_records(nn.Sequential(layer))
+    assert record.module is layer
+    assert (record.path, record.width) == ("0.inner.w", 5)
+    assert record.record.weight is layer.inner.w
+    assert layer.gates() == {}
+    assert layer.measured() == {}
+    assert layer.last_state is None
+    layer(torch.randn(4, 8, 6))
+    assert layer.last_state is not None
+    assert layer.last_state.shape == (4, 5)
+
+
+def test_every_map_starts_as_the_same_function() -> None:
+    x = torch.randn(2, 30, 6, generator=torch.Generator().manual_seed(1))
+    outputs = [made(map_=name)(x) for name, map_ in MAPS.items() if "discrete" in map_.forms]
+    assert len(outputs) >= 8
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("d_model", [1, 6, 7])
+def test_parameters_are_counted_exactly(d_model: int) -> None:
+    section = Hyena.model_validate({"inner": {"name": "stable_ssm", "d_state": 5}})
+    assert section.parameters(d_model) == sum(p.numel() for p in made(d_model).parameters())
+    assert section.parameters(d_model) - section.inner.parameters(d_model) == 4 * d_model**2 + 16 * d_model
+    assert section.eigenvalues(d_model) == 5
+
+
+def test_the_section_says_what_stands_within() -> None:
+    section = Hyena()
+    assert section.model_dump() == {
+        "name": "hyena",
+        "inner": {"name": "stable_ssm", "d_state": 64, "eigenvalue_range": None, "activation": "identity"},
+    }
+    assert (section.map_time, section.native, section.initial_range(8)) == ("discrete", "best", (0.5, 0.99))
+    assert Hyena.model_validate(section.model_dump()) == section
+    with pytest.raises(ValidationError, match="inner"):
+        Hyena.model_validate({"inner": {"name": "hyena"}})
+
+
+def test_autocast_leaves_the_layer_within_its_own_precision() -> None:
+    layer = made()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(2, 9, 6)).dtype == torch.bfloat16
+    assert layer.last_state is not None
+    assert layer.last_state.dtype == torch.float32
