@@ -162,7 +162,7 @@ def _data(settings: Settings) -> list[Finding]:
     found = available_data(settings.data_root)
     names = [name for name, state in found.items() if state == "ok"]
     first: Finding = (OK, "data sets", f"{', '.join(names[:12]) or 'none'} in {settings.data_root}", "")
-    fix = "put the files there, or set STABLESSM_DATA; polynomial_memory, associative_recall and digits need none"
+    fix = "put the files there, or set STABLESSM_DATA; digits and the tasks that draw their own sequences need none"
     wrong = [(name, state) for name, state in found.items() if state != "ok"]
     again = "cut short or damaged: copy or download it again"
     return [
