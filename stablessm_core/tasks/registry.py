@@ -12,12 +12,20 @@ from typing import Literal, get_args, get_origin
 
 from stablessm_core.tasks.associative_recall.section import AssociativeRecall
 from stablessm_core.tasks.char_lm.section import CharLm
+from stablessm_core.tasks.copying.section import Copying
 from stablessm_core.tasks.digits.section import Digits
 from stablessm_core.tasks.mnist.section import Mnist
 from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
 from stablessm_core.tasks.section import TaskSection
 
-BUILT_IN: tuple[type[TaskSection], ...] = (PolynomialMemory, Digits, Mnist, AssociativeRecall, CharLm)
+BUILT_IN: tuple[type[TaskSection], ...] = (
+    PolynomialMemory,
+    Digits,
+    Mnist,
+    AssociativeRecall,
+    Copying,
+    CharLm,
+)
 
 GROUP = "stablessm.tasks"
 NAME_PATTERN = r"[a-z][a-z0-9_]{0,59}"
