@@ -15,6 +15,7 @@ from stablessm_core.tasks.char_lm.section import CharLm
 from stablessm_core.tasks.copying.section import Copying
 from stablessm_core.tasks.digits.section import Digits
 from stablessm_core.tasks.mnist.section import Mnist
+from stablessm_core.tasks.multi_query_recall.section import MultiQueryRecall
 from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
 from stablessm_core.tasks.section import TaskSection
 
@@ -23,6 +24,7 @@ BUILT_IN: tuple[type[TaskSection], ...] = (
     Digits,
     Mnist,
     AssociativeRecall,
+    MultiQueryRecall,
     Copying,
     CharLm,
 )
