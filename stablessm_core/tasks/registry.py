@@ -14,6 +14,7 @@ from stablessm_core.tasks.associative_recall.section import AssociativeRecall
 from stablessm_core.tasks.char_lm.section import CharLm
 from stablessm_core.tasks.copying.section import Copying
 from stablessm_core.tasks.digits.section import Digits
+from stablessm_core.tasks.induction_heads.section import InductionHeads
 from stablessm_core.tasks.mnist.section import Mnist
 from stablessm_core.tasks.multi_query_recall.section import MultiQueryRecall
 from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
@@ -25,6 +26,7 @@ BUILT_IN: tuple[type[TaskSection], ...] = (
     Mnist,
     AssociativeRecall,
     MultiQueryRecall,
+    InductionHeads,
     Copying,
     CharLm,
 )

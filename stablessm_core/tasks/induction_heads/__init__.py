@@ -1,0 +1,1 @@
+"""Induction heads: what stood behind the trigger before, when the trigger comes again."""
