@@ -1,0 +1,20 @@
+"""Statistics of gates: the extremes and the mean over batch and time, without a gradient."""
+
+import torch
+
+from stablessm_core.layers.gates import gate_statistics
+
+
+def test_statistics_are_those_over_batch_and_time() -> None:
+    s = torch.rand(3, 5, 4, 2, requires_grad=True)
+    lowest, mean, highest = gate_statistics(s)
+    rows = s.detach().reshape(15, 8)
+    assert torch.equal(lowest, rows.min(0).values)
+    assert torch.equal(highest, rows.max(0).values)
+    torch.testing.assert_close(mean, rows.mean(0))
+    assert not mean.requires_grad
+
+
+def test_statistics_of_half_precision_are_taken_in_float32() -> None:
+    s = torch.full((2, 600, 1), 100.0, dtype=torch.float16)
+    assert gate_statistics(s).tolist() == [[100.0], [100.0], [100.0]]
