@@ -30,6 +30,11 @@ class Task(ABC):
     length: int
     facts: dict[str, int | str]  # what was loaded, for the run's record
 
+    @property
+    def evaluation_length(self) -> int:
+        """Steps of an evaluation sequence."""
+        return self.length
+
     @abstractmethod
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
         """(x, y) of training step 1, 2, ...: the same bits for the same arguments on the same kind of device, in any order.

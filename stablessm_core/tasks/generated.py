@@ -30,6 +30,10 @@ class GeneratedTask(Task):
     def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """(x, y) of `count` sequences on the device of `random`, which it waits for nothing on; no other random numbers."""
 
+    def draw_evaluation(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(x, y) of `count` evaluation sequences, drawn as in training unless a task evaluates on others."""
+        return self.draw(count, random)
+
     def scored(self, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002 - for subclasses
         """y of evaluation; a task that trains more positions than it evaluates ignores the rest here."""
         return y
@@ -39,7 +43,7 @@ class GeneratedTask(Task):
 
     def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
         if self._evaluation is None:
-            x, y = self.draw(self._count, generator("cpu", 0, 0, EVALUATION))
+            x, y = self.draw_evaluation(self._count, generator("cpu", 0, 0, EVALUATION))
             self._evaluation = OnDevice(x, self.scored(x, y))
         x, y = self._evaluation(device)
         return in_batches(batch_size, x, y)

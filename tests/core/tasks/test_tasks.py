@@ -48,8 +48,9 @@ def test_batches_are_pure_functions_of_seed_and_step(any_task: Task) -> None:
 
 
 def test_batches_have_the_announced_shapes_and_a_model_loss(any_task: Task) -> None:
-    for x, y in (any_task.batch(5, 7, 0, "cpu"), next(iter(any_task.evaluation_batches(7, "cpu")))):
-        assert x.shape[:2] == (7, any_task.length)
+    trained, evaluated = any_task.batch(5, 7, 0, "cpu"), next(iter(any_task.evaluation_batches(7, "cpu")))
+    for (x, y), length in ((trained, any_task.length), (evaluated, any_task.evaluation_length)):
+        assert x.shape[:2] == (7, length)
         assert x.is_contiguous()
         assert y.is_contiguous()
         if any_task.vocabulary is None:
@@ -58,7 +59,7 @@ def test_batches_have_the_announced_shapes_and_a_model_loss(any_task: Task) -> N
         else:
             assert x.dtype == torch.int64
             assert 0 <= int(x.min()) <= int(x.max()) < any_task.vocabulary
-        steps = () if any_task.kind == "classification" else (any_task.length,)
+        steps = () if any_task.kind == "classification" else (length,)
         output = torch.randn(7, *steps, any_task.output_size, requires_grad=True)
         loss, accuracy = any_task.loss(output, y), any_task.accuracy(output, y)
         loss.backward()
