@@ -1,0 +1,40 @@
+"""What mixes the channels after a diagonal recurrence: the gated linear unit of the S4 family's blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Initial = Literal["lecun", "uniform"]
+
+
+class GatedReadout(nn.Module):
+    """z = (W_1 g + b_1) * sigmoid(W_2 g + b_2), g = gelu(y): (..., d_model) to the same.
+
+    Parameters: weight (2 d_model, d_model), W_1 above W_2; bias (2 d_model,). initial: "lecun", as flax's Dense: normal of
+    variance 1/d_model cut off at two deviations, no bias; "uniform", as PyTorch's Linear: all within 1/sqrt(d_model).
+    """
+
+    def __init__(self, d_model: int, initial: Initial) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2 * d_model, d_model))
+        self.bias = nn.Parameter(torch.zeros(2 * d_model))
+        if initial == "lecun":
+            lecun_normal_(self.weight, d_model)
+        else:
+            bound = 1 / math.sqrt(d_model)
+            nn.init.uniform_(self.weight, -bound, bound)
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return functional.glu(functional.linear(functional.gelu(y), self.weight, self.bias), dim=-1)
+
+
+def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:
+    """Normal of variance 1/fan_in, cut off at two deviations of what is drawn."""
+    drawn = 1 / math.sqrt(fan_in) / 0.87962566  # the deviation that is left after the cut
+    return nn.init.trunc_normal_(weight, std=drawn, a=-2 * drawn, b=2 * drawn)
