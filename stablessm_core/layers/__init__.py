@@ -10,6 +10,7 @@ from typing import Any
 
 _MODULES = {
     "HyenaMixer": "hyena",
+    "LRU": "lru",
     "RWKV4": "rwkv4",
     "StableSSM": "stable_ssm",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stablessm_core.layers.hyena.section import Hyena
+from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
@@ -11,6 +12,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     StableSsm,
     Hyena,
     Rwkv4,
+    Lru,
 )
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

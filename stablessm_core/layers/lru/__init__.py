@@ -1,0 +1,1 @@
+"""LRU: a complex diagonal recurrence in discrete time, started on a ring."""
