@@ -1,0 +1,229 @@
+"""What holds for every layer, whichever it is: a new one is covered as soon as it is registered."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stablessm_core.forms import GATES, spread
+from stablessm_core.layers.building import Surroundings, build_layer
+from stablessm_core.layers.registry import LAYERS
+from stablessm_core.layers.section import LayerSection
+from stablessm_core.maps import MAPS
+from stablessm_core.maps import formulas as formulas_of
+from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.telemetry.watch import Record, Watchable, watched_records
+
+D_MODEL = 8
+# options that make a layer small or choose another of its forms, several lists of them per layer; others are built as they are
+SMALL: dict[str, list[dict[str, Any]]] = {
+    "stable_ssm": [{"d_state": 5, "activation": "tanh"}],
+    "hyena": [{"inner": {"name": "stable_ssm", "d_state": 5, "activation": "identity"}}],
+    "lru": [{"d_state": 5}, {"d_state": 3, "r_min": 0.8, "r_max": 0.99, "max_phase": 0.5}],
+}
+CASES = [(name, options) for name in LAYERS for options in SMALL.get(name, [{}])]
+
+
+def section_of(name: str, options: dict[str, Any]) -> LayerSection:
+    return LAYERS[name].model_validate({"name": name, **options})
+
+
+def time_of(section: LayerSection) -> str | None:
+    return "discrete" if section.name == "stable_ssm" else section.map_time  # alone, it takes its time from the map
+
+
+def made(name: str, options: dict[str, Any], map_: str | None = None, seed: int = 0) -> Any:
+    section = section_of(name, options)
+    time = time_of(section)
+    reparameterization = get_reparameterization(map_ or section.native, time=time) if time else None
+    torch.manual_seed(seed)
+    return build_layer(section, Surroundings(D_MODEL, reparameterization))
+
+
+def x_of(batch: int, length: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
+    return torch.randn(batch, length, D_MODEL, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def tensors(state: Any) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from tensors(part)
+
+
+def recorded(record: Record, gates: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """One step of what is recorded, each kind spread to the record's width."""
+    weight = (
+        record.weight if record.weight is not None else torch.stack([row.flatten(1).norm(dim=1) for row in record.rows]).sum(0)
+    )
+    of: dict[str, Tensor] = {"weight": weight}
+    if record.log_dt is not None:
+        of["dt"] = record.log_dt.exp()
+    if record.phase is not None:
+        of["phase_weight"] = record.phase
+    if record.gate:
+        of |= dict(zip(GATES, gates[record.gate], strict=True))
+    return spread({kind: values.detach().double().flatten().numpy() for kind, values in of.items()}, record.width)
+
+
+every_layer = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(CASES)])
+
+
+@every_layer
+@pytest.mark.parametrize("length", [1, 2, 35])
+def test_steps_give_what_the_whole_sequence_gives(name: str, options: dict[str, Any], length: int) -> None:
+    layer = made(name, options).double()
+    x = x_of(3, length, torch.float64)
+    with torch.no_grad():
+        whole = layer(x)
+        state = start = layer.initial_state(3)
+        steps = []
+        for t in range(length):
+            y, state = layer.step(x[:, t], state)
+            steps.append(y)
+    torch.testing.assert_close(torch.stack(steps, 1), whole, rtol=1e-10, atol=1e-10)
+    assert [(t.shape, t.dtype) for t in tensors(state)] == [(t.shape, t.dtype) for t in tensors(start)]
+
+
+@every_layer
+def test_the_section_counts_what_the_layer_has(name: str, options: dict[str, Any]) -> None:
+    section, layer = section_of(name, options), made(name, options)
+    section.check(D_MODEL)
+    assert section.parameters(D_MODEL) == sum(p.numel() for p in layer.parameters())
+    assert section.eigenvalues(D_MODEL) == layer.records()[0].width
+    assert section.activations(D_MODEL) >= 1
+    assert all([section.title, section.equation, section.source, section.built_by])
+    assert all(field.description for label, field in type(section).model_fields.items() if label != "name")
+    assert {p.dtype for p in layer.parameters()} == {torch.float32}
+
+
+@every_layer
+def test_what_is_watched_fits_together(name: str, options: dict[str, Any]) -> None:
+    layer = made(name, options)
+    assert isinstance(layer, Watchable)
+    assert layer.last_state is None
+    layer(x_of(4, 9))
+    watched = watched_records(nn.Sequential(layer))
+    assert watched[0].first
+    names = [w.record.name for w in watched]
+    assert len(set(names)) == len(names)
+    own = {id(p) for p in layer.parameters()}
+    for w in watched:
+        assert all(id(p) in own for p in [*w.record.parameters, *w.record.rows])
+        numbers = recorded(w.record, layer.gates())
+        for kind in w.form.derived:
+            assert np.isfinite(w.form.derive(kind, numbers)).all(), kind
+        assert w.form.from_data(w.form.data) == w.form
+    assert layer.last_state.shape == (4, watched[0].width)
+    assert not layer.last_state.requires_grad
+    if watched[0].form.complex:
+        assert (layer.last_state >= 0).all()
+    layer(x_of(2, 5))
+    assert layer.last_state.shape == (2, watched[0].width)
+
+
+@every_layer
+def test_gates_are_smallest_mean_and_largest_of_the_last_forward(name: str, options: dict[str, Any]) -> None:
+    layer = made(name, options)
+    layer(x_of(4, 9))
+    gates = layer.gates()
+    used = {record.gate: record.gates for record in layer.records() if record.gate}
+    assert {gate: tuple(values.shape) for gate, values in gates.items()} == {gate: (3, count) for gate, count in used.items()}
+    for values in gates.values():
+        assert not values.requires_grad
+        low, mean, high = values
+        assert (low <= mean * (1 + 1e-5) + 1e-12).all()
+        assert (mean <= high * (1 + 1e-5) + 1e-12).all()
+
+
+@every_layer
+def test_the_same_seed_gives_the_same_bits(name: str, options: dict[str, Any]) -> None:
+    results = []
+    for _ in range(2):
+        layer = made(name, options)
+        y = layer(x_of(2, 33))
+        gradients = torch.autograd.grad(y.square().sum(), list(layer.parameters()), allow_unused=True)
+        assert all(g is not None and g.isfinite().all() for g in gradients)
+        results.append([*layer.state_dict().values(), y, *gradients])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+MAPPED = [(name, options) for name, options in CASES if time_of(section_of(name, options))]
+
+
+@pytest.mark.parametrize(("name", "options"), MAPPED, ids=[f"{n}-{i}" for i, (n, _) in enumerate(MAPPED)])
+def test_every_map_that_reaches_starts_as_the_same_function(name: str, options: dict[str, Any]) -> None:
+    section = section_of(name, options)
+    time = time_of(section)
+    assert time
+    start = section.initial_range(D_MODEL) or (0.5, 0.99)
+    layers = {}
+    for map_, kind in MAPS.items():
+        if time in kind.forms and all(map(formulas_of(map_, time, torch).reachable.contains, start)):
+            layers[map_] = made(name, options, map_)
+    assert {section.native, "exp", "direct"} <= layers.keys()
+    x = x_of(2, 33)
+    wanted = layers[section.native](x)
+    for map_, layer in layers.items():
+        torch.testing.assert_close(layer(x), wanted, rtol=2e-3, atol=2e-4, msg=lambda text, map_=map_: f"{map_}: {text}")
+        record = layer.records()[0]
+        lambda_ = get_reparameterization(map_, time=time)(record.weight.detach())
+        assert start[0] - 1e-4 * abs(start[0]) <= lambda_.min().item(), map_
+        assert lambda_.max().item() <= start[1] + 1e-4 * abs(start[1]), map_
+
+
+@every_layer
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+def test_input_that_is_not_finite_raises_nothing(name: str, options: dict[str, Any], bad: float) -> None:
+    layer = made(name, options)
+    x = x_of(2, 40)
+    x[1, 17, 2] = bad
+    y = layer(x)
+    y.sum().backward()
+    layer.step(x[:, 17], layer.initial_state(2))
+    assert layer.last_state.shape[0] == 2
+    torch.testing.assert_close(y[0], layer(x_of(2, 40))[0], rtol=1e-4, atol=1e-5)  # the other sequence does not notice
+
+
+@every_layer
+@pytest.mark.parametrize("length", [1, 33])
+def test_float32_and_autocast_work(name: str, options: dict[str, Any], length: int) -> None:
+    layer = made(name, options)
+    for batch in (1, 3):
+        y = layer(x_of(batch, length))
+        assert y.shape == (batch, length, D_MODEL)
+        assert y.dtype == torch.float32
+        torch.testing.assert_close(
+            y.double(), copy.deepcopy(layer).double()(x_of(batch, length, torch.float64)), rtol=2e-3, atol=2e-4
+        )
+    with torch.autocast("cpu", torch.bfloat16):
+        low = layer(x_of(3, length))
+        step, _ = layer.step(x_of(3, 1)[:, 0], layer.initial_state(3))
+    assert low.isfinite().all()
+    assert step.isfinite().all()
+    assert all(t.dtype != torch.bfloat16 for t in tensors(layer.last_state))
+    low.float().sum().backward()
+
+
+@every_layer
+def test_a_copy_and_a_loaded_state_are_the_layer(name: str, options: dict[str, Any]) -> None:
+    layer = made(name, options)
+    x = x_of(2, 12)
+    layer(x).sum().backward()
+    copied, loaded = copy.deepcopy(layer), made(name, options, seed=7)
+    loaded.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(copied(x), layer(x), rtol=0, atol=0)
+    torch.testing.assert_close(loaded(x), layer(x), rtol=0, atol=0)
+
+
+@every_layer
+def test_the_section_survives_json(name: str, options: dict[str, Any]) -> None:
+    section = section_of(name, options)
+    assert LAYERS[name].model_validate_json(section.model_dump_json()) == section
