@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Union
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 from stablessm_core.maps import default_eigenvalue_range
 
-INNER: tuple[type[LayerSection], ...] = (StableSsm,)  # every layer whose recurrence does not vary with its input
+INNER: tuple[type[LayerSection], ...] = (StableSsm, Lru)  # every layer whose recurrence does not vary with its input
 
 if TYPE_CHECKING:
     AnyInner = LayerSection

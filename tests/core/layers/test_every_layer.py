@@ -24,7 +24,10 @@ D_MODEL = 8
 # options that make a layer small or choose another of its forms, several lists of them per layer; others are built as they are
 SMALL: dict[str, list[dict[str, Any]]] = {
     "stable_ssm": [{"d_state": 5, "activation": "tanh"}],
-    "hyena": [{"inner": {"name": "stable_ssm", "d_state": 5, "activation": "identity"}}],
+    "hyena": [
+        {"inner": {"name": "stable_ssm", "d_state": 5, "activation": "identity"}},
+        {"inner": {"name": "lru", "d_state": 5}},
+    ],
     "lru": [{"d_state": 5}, {"d_state": 3, "r_min": 0.8, "r_max": 0.99, "max_phase": 0.5}],
 }
 CASES = [(name, options) for name in LAYERS for options in SMALL.get(name, [{}])]
