@@ -1,4 +1,4 @@
-"""Image classification, one grey value at a time, whatever data set the images are from."""
+"""Image classification, one pixel at a time, whatever data set the images are from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batc
 
 
 class ImageTask(Task):
-    """Ten classes from (count, pixels) uint8 images. Each epoch visits every training image once, in a new order."""
+    """Classes from uint8 images. Each epoch visits every training image once, in a new order.
+
+    train, test: images (count, pixels) or (count, pixels, channels), and their labels. mean, deviation: what the pixels are
+    normalised by, one number or one for each channel.
+    """
 
     kind = "classification"
-    input_size = 1
-    output_size = 10
 
     def __init__(
         self,
@@ -25,15 +27,22 @@ class ImageTask(Task):
         test: tuple[NDArray[np.uint8], NDArray[np.uint8]],
         *,
         permuted: bool,
-        mean: float,
-        deviation: float,
+        mean: float | tuple[float, ...],
+        deviation: float | tuple[float, ...],
+        classes: int = 10,
     ) -> None:
         self.length = train[0].shape[1]
+        self.input_size = train[0].shape[2] if train[0].ndim == 3 else 1
+        self.output_size = classes
         # one fixed order of the pixels, the same for every run and split
         order = np.random.default_rng(0).permutation(self.length) if permuted else slice(None)
-        self._mean, self._scale = mean, 1 / deviation
+        mean_, scale = torch.tensor(mean).reshape(-1), 1 / torch.tensor(deviation, dtype=torch.float64).reshape(-1)
+        self._normal = OnDevice(mean_, scale.to(torch.float32))
         self._train, self._test = (
-            OnDevice(torch.from_numpy(pixels[:, order].copy()), torch.from_numpy(labels.astype(np.int64)))
+            OnDevice(
+                torch.from_numpy(pixels.reshape(len(pixels), self.length, -1)[:, order].copy()),
+                torch.from_numpy(labels.astype(np.int64)),
+            )
             for pixels, labels in (train, test)
         )
         self._count = len(train[1])
@@ -51,7 +60,8 @@ class ImageTask(Task):
             yield self._normalised(some), right
 
     def _normalised(self, pixels: Tensor) -> Tensor:
-        return pixels.to(torch.float32).sub_(self._mean).mul_(self._scale).unsqueeze(-1)
+        mean, scale = self._normal(pixels.device)
+        return pixels.to(torch.float32).sub_(mean).mul_(scale)
 
     def _chosen(self, position: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
         """Images at `position` ... of the endless sequence of epochs."""
