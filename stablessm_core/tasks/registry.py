@@ -12,6 +12,7 @@ from typing import Literal, get_args, get_origin
 
 from stablessm_core.tasks.associative_recall.section import AssociativeRecall
 from stablessm_core.tasks.char_lm.section import CharLm
+from stablessm_core.tasks.cifar10.section import Cifar10
 from stablessm_core.tasks.copying.section import Copying
 from stablessm_core.tasks.digits.section import Digits
 from stablessm_core.tasks.induction_heads.section import InductionHeads
@@ -25,6 +26,7 @@ BUILT_IN: tuple[type[TaskSection], ...] = (
     PolynomialMemory,
     Digits,
     Mnist,
+    Cifar10,
     AssociativeRecall,
     MultiQueryRecall,
     InductionHeads,

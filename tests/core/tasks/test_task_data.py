@@ -12,6 +12,7 @@ import pytest
 
 from stablessm_core.config import parse_config
 from stablessm_core.tasks.char_lm import text
+from stablessm_core.tasks.cifar10.section import Cifar10
 from stablessm_core.tasks.files import DataError, chunks, locate
 from stablessm_core.tasks.mnist import idx
 from stablessm_core.tasks.mnist.section import Mnist
@@ -217,12 +218,14 @@ def test_a_worker_reports_every_task_and_text_it_can_train_on(tmp_path: Path) ->
     (tmp_path / ".hidden").write_text("text")
     found = available_data(tmp_path)
     assert found.pop("bad.txt.gz").startswith(str(tmp_path / "bad.txt.gz"))
+    assert "no such file" in found.pop("cifar10")
     assert found == {"mnist": "ok", "digits": "ok", "a/good.txt": "ok"}
 
 
 def test_without_a_data_directory_the_report_says_so(tmp_path: Path) -> None:
     found = available_data(tmp_path / "none")
     assert "no such file" in found.pop("mnist")
+    assert "no such file" in found.pop("cifar10")
     assert found == {"digits": "ok"}
 
 
@@ -235,4 +238,5 @@ def test_the_generated_tasks_need_nothing(tmp_path: Path) -> None:
 
 def test_the_real_data_is_whole(data_root: Path) -> None:
     assert mnist_problem(data_root) is None
+    assert task_problem(Cifar10(name="cifar10"), data_root) is None
     assert char_problem(data_root, "tinyshakespeare/input.txt.xz", 256) is None

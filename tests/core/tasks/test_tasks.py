@@ -12,7 +12,7 @@ from stablessm_core.tasks.files import DataError
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.tasks.registry import TASKS
 
-OF_FILES = {"mnist"}  # from the real data directory
+OF_FILES = {"mnist", "cifar10"}  # from the real data directory
 
 
 @pytest.fixture(scope="module")
