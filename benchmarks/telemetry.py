@@ -105,7 +105,7 @@ def main() -> None:
 def bare(rig: Rig) -> TrainingStep:
     """The rig's step, of the same model and optimizer, with nothing recorded."""
     probe, full = copy.copy(rig.step.probe), rig.step
-    probe.gradients = probe.states = list  # type: ignore[method-assign]
+    probe.gradients = probe.states = probe.gates = list  # type: ignore[method-assign]
     step = TrainingStep(full.model, full.task, full.optimizer, probe, full.ring, batch=(full.x, full.y))
     step.weights, step.record = (lambda: None), (lambda *_: None)
     return step
@@ -151,7 +151,7 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
     without = bare(rig)
     got = rig.prepare(execution)
     prepare(without, execution, steps=1 << 30)
-    watched = [layer.watched.weight for layer in rig.step.probe.layers]
+    watched = [r.record.weight for r in rig.step.probe.records]
     numbers = itertools.count(1)
     calls = [Timed(lambda: rig.recorder.recorded(next(numbers)))]
     if not got.mode.startswith("cuda_graph"):

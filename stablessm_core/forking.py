@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core.config import ConfigError, Reparameterization, RunConfig, parse_config, with_settings
+from stablessm_core.config import ConfigError, LayerMap, RunConfig, parse_config, with_settings
 from stablessm_core.maps import Interval, formulas
 
 NAMING = ("name", "tags")  # for people: no change of the run
@@ -32,7 +32,7 @@ class ForkError(ValueError):
 class Unreachable(ForkError):
     """An eigenvalue that the new map cannot have."""
 
-    def __init__(self, index: int, value: float, map_: Reparameterization, reach: Interval, layer: int) -> None:
+    def __init__(self, index: int, value: float, map_: LayerMap, reach: Interval, layer: int) -> None:
         self.index, self.value, self.reach = index, value, reach
         super().__init__(
             f"eigenvalue {index} of layer {layer} is {value:.9g}, which {map_.name!r} ({map_.time} time) cannot reach: "
@@ -66,7 +66,7 @@ def refuse_fixed(differs: Mapping[str, Any]) -> None:
             raise ConfigError([(path, "cannot change in a fork, whose weights, task and batches are the original's", ALLOWED)])
 
 
-def carried_weights(w: np.ndarray, old: Reparameterization, new: Reparameterization, layer: int = 0) -> np.ndarray:
+def carried_weights(w: np.ndarray, old: LayerMap, new: LayerMap, layer: int = 0) -> np.ndarray:
     """The weights with which `new` has the eigenvalues that `old` has with `w`: f_new(w') = f_old(w), float32 in w's shape.
 
     Computed in float64 and rounded once: what is left is the rounding of w' and that of both maps in float32, by which no

@@ -97,7 +97,7 @@ class Form:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Kinds of the layer's recorded series that the derived ones are computed from."""
-        weight = () if self.map in ("gate", "none") else ("weight",)
+        weight: tuple[str, ...] = () if self.map in ("gate", "none") else ("weight",)
         step = (self.dt,) if isinstance(self.dt, str) else ()
         return (*weight, *step, *(GATES if self.gate else ()), *(("phase_weight",) if self.phase else ()))
 
@@ -111,7 +111,7 @@ class Form:
         """Kinds of series that follow step by step, in the order of their columns."""
         if self.map == "none":
             return ()
-        more = ("boundary_distance_closest",) if self.gate else ()
+        more: tuple[str, ...] = ("boundary_distance_closest",) if self.gate else ()
         if self.phase in ("imaginary", "half_plane") and self.map not in NO_MAP:
             more += ("rate",)
         if self.phase in ("angle", "imaginary"):
@@ -133,7 +133,7 @@ class Form:
         """The same as a function of the recorded arrays, for `numpy` or `torch`."""
         if self.map not in NO_MAP and not self.gate and self.phase is None and self.rule != "bilinear":
             map_, derive = formulas(self.map, self.time, xp, a=self.a, b=self.b), DERIVED[kind]
-            return lambda recorded: derive(map_, recorded["weight"], self._step(recorded))
+            return lambda recorded: derive(map_, recorded["weight"], self.step_size(recorded))
         return lambda recorded: _GENERAL[kind](self, recorded, xp)
 
     def decay(self, recorded: Mapping[str, Any], xp: Any, gate: str = "gate_mean") -> Any:
@@ -149,19 +149,20 @@ class Form:
         if self.time == "discrete":
             return -xp.log1p(-map_.boundary_distance(recorded["weight"], None))
         rate = -map_.f(recorded["weight"])
-        step = self.scale * recorded[gate] if self.gate else self._step(recorded)
+        step = self.step_size(recorded, gate)
         if self.rule == "zoh":
             return step * rate
         return -xp.log1p(-_bilinear_distance(step * rate, step * recorded["phase_weight"] if self.phase else 0 * rate, xp))
 
-    def _step(self, recorded: Mapping[str, Any]) -> Any:
-        dt = recorded[self.dt] if isinstance(self.dt, str) else self.dt
+    def step_size(self, recorded: Mapping[str, Any], gate: str = "gate_mean") -> Any:
+        """scale s: what a continuous eigenvalue is multiplied by; None in discrete time."""
+        dt = recorded[gate] if self.gate else recorded[self.dt] if isinstance(self.dt, str) else self.dt
         return dt if dt is None or self.scale == 1 else self.scale * dt
 
 
 def spread(recorded: Mapping[str, np.ndarray], width: int, axis: int = -1) -> dict[str, np.ndarray]:
-    """What is recorded, each repeated along `axis` so that it has `width` numbers there: a step size or gate may belong to several
-    eigenvalues, which then lie next to each other."""
+    """What is recorded, each repeated along `axis` so that it has `width` numbers there: a step size or gate may belong to
+    several eigenvalues, which then lie next to each other."""
     whole = {}
     for kind, values in recorded.items():
         have = values.shape[axis]
@@ -216,7 +217,7 @@ def _bilinear_distance(x: Any, y: Any, xp: Any) -> Any:
 
 def _general_distance(form: Form, recorded: Mapping[str, Any], xp: Any, gate: str = "gate_mean") -> Any:
     if form.rule == "bilinear":
-        step = form._step(recorded)  # noqa: SLF001 - half of the class, kept apart to be read in order
+        step = form.step_size(recorded)
         rate = -formulas(form.map, form.time, xp, a=form.a, b=form.b).f(recorded["weight"])
         y = step * recorded["phase_weight"] if form.phase else xp.zeros_like(rate)
         return _bilinear_distance(step * rate, y, xp)
@@ -235,7 +236,7 @@ def _general_phase(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any:
     if form.phase == "angle":
         angle = saturated_exp(recorded["phase_weight"], xp)
         return xp.arctan2(xp.sin(angle), xp.cos(angle))
-    step = form._step(recorded)  # noqa: SLF001
+    step = form.step_size(recorded)
     y = step * recorded["phase_weight"]
     if form.rule == "zoh":
         return xp.arctan2(xp.sin(y), xp.cos(y))

@@ -1,8 +1,8 @@
-"""The whole network: encoder, residual blocks of StableSSM and gated MLP, one head per kind of task."""
+"""The whole network: encoder, residual blocks of a state-space layer and a gated MLP, one head per kind of task."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from stablessm_core.config import Model as ModelConfig
 from stablessm_core.config import RunConfig
-from stablessm_core.layers import StableSSM
+from stablessm_core.layers.building import Surroundings, build_layer
+from stablessm_core.layers.section import LayerSection
 from stablessm_core.reparameterization import get_reparameterization
 
 Kind = Literal["regression", "classification", "next_token"]
@@ -60,7 +61,10 @@ class Network(nn.Module):
             self.encoder: nn.Module = nn.Embedding(task.vocabulary, config.d_model)
         else:
             self.encoder = nn.Linear(task.input_size or 0, config.d_model)
-        self.blocks = nn.ModuleList(Block(config, scan_backend=scan_backend, fused=fused) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(
+            Block(config, section, index, scan_backend=scan_backend, fused=fused)
+            for index, section in enumerate(config.sections())
+        )
         self.norm = nn.LayerNorm(config.d_model)
         self.head = nn.Linear(config.d_model, task.output_size)
 
@@ -74,7 +78,7 @@ class Network(nn.Module):
         output: Tensor = self.head(features)
         return output
 
-    def step(self, x_t: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    def step(self, x_t: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
         """One step in time: x_t (batch, input_size) or (batch,) tokens -> (output (batch, output_size), next states).
 
         Start from `initial_states`. Raises ValueError for classification, which scores a whole sequence.
@@ -87,35 +91,31 @@ class Network(nn.Module):
             following.append(state)
         return self.head(self.norm(features)), following
 
-    def initial_states(self, batch: int) -> list[Tensor]:
-        """One zero state (batch, d_state) per block."""
+    def initial_states(self, batch: int) -> list[Any]:
+        """What each block's layer begins with."""
         return [block.ssm.initial_state(batch) for block in self.blocks]  # type: ignore[operator,union-attr]
 
 
 class Block(nn.Module):
     """x + ssm(norm(x)), then x + mlp(norm(x)) unless mlp_expansion is 0: (batch, length, d_model) to the same."""
 
-    def __init__(self, config: ModelConfig, *, scan_backend: str, fused: str) -> None:
+    def __init__(
+        self, config: ModelConfig, section: LayerSection | None = None, index: int = 0, *, scan_backend: str, fused: str
+    ) -> None:
         super().__init__()
-        map_ = config.reparameterization
+        section = config.sections()[index] if section is None else section
+        map_ = config.map_of(section)
+        made = None if map_ is None else get_reparameterization(map_.name, time=map_.time, a=map_.a, b=map_.b)
         self.norm = nn.LayerNorm(config.d_model)
-        self.ssm = StableSSM(
-            config.d_model,
-            config.d_state,
-            reparameterization=get_reparameterization(map_.name, time=map_.time, a=map_.a, b=map_.b),
-            eigenvalue_range=config.eigenvalue_range,
-            activation=config.activation,
-            scan_backend=scan_backend,
-            fused=fused,
-        )
+        self.ssm = build_layer(section, Surroundings(config.d_model, made, index, config.n_layers, scan_backend, fused))
         self.mlp = GatedMLP(config.d_model, config.mlp_expansion * config.d_model) if config.mlp_expansion else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._mix(x + self.dropout(self.ssm(self.norm(x))))
 
-    def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        y, state = self.ssm.step(self.norm(x_t), state)
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self.ssm.step(self.norm(x_t), state)  # type: ignore[operator]
         return self._mix(x_t + self.dropout(y)), state
 
     def _mix(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core.forms import Form
+from stablessm_core.forms import NO_MAP, Form
 from stablessm_core.maps import formulas
 
 LN_LARGEST = float(np.log(np.finfo(np.float32).max))  # 88.72: e to this is the largest float32
@@ -21,13 +21,22 @@ BOUNDED = ("tanh",)  # activations whose value stays small however large the sta
 Array = Any  # numpy.ndarray
 
 
+def lambda_bar(form: Form, recorded: Mapping[str, Array]) -> Array:
+    """The eigenvalues themselves from the layer's `form.inputs`, arrays of one shape: complex where they have an angle."""
+    size = form.derive("eigenvalue", recorded)
+    return size * np.exp(1j * form.derive("phase", recorded)) if form.complex else size
+
+
 def relative_slope(form: Form, recorded: Mapping[str, Array]) -> Array:
     """R_f(w) = |d lambda_bar / dw| / (1 - |lambda_bar|): a small step dw of the weight moves the eigenvalue by R_f |dw| of its
     distance to the boundary.
 
-    Discrete |f'(w)| / (1 - |f(w)|); continuous x / (e^x - 1) |f'(w)| / |f(w)| with x = dt |f(w)|, which takes dt as it is.
-    recorded: the layer's `form.inputs`, arrays of one shape, which the result keeps. Infinite on the boundary, NaN outside.
+    Discrete |f'(w)| / (1 - |f(w)|); continuous x / (e^x - 1) |f'(w)| / |f(w)| with x = s |f(w)|, which takes the step size or
+    gate s as it is. Bilinear: s |f'(w)| / |1 - z/2|^2 / (1 - |lambda_bar|). recorded: the layer's `form.inputs`, arrays of one
+    shape, which the result keeps. Infinite on the boundary, NaN outside, and where no map leads from a weight to the eigenvalue.
     """
+    if form.map in NO_MAP:
+        return np.full(np.shape(next(iter(recorded.values()))), np.nan)
     map_ = formulas(form.map, form.time, np, a=form.a, b=form.b)
     w = np.asarray(recorded["weight"], np.float64)
     with np.errstate(all="ignore"):
@@ -35,8 +44,12 @@ def relative_slope(form: Form, recorded: Mapping[str, Array]) -> Array:
         distance = form.derive("boundary_distance", {kind: np.asarray(recorded[kind], np.float64) for kind in form.inputs})
         if form.time == "discrete":
             return np.where(distance > 0, slope / distance, np.where(distance == 0, np.inf, np.nan))
-        dt = form.scale * np.asarray(recorded[form.dt] if isinstance(form.dt, str) else form.dt, np.float64)
+        dt = np.asarray(form.step_size(recorded), np.float64)
         rate = -map_.f(w)
+        if form.rule == "bilinear":
+            y = dt * np.asarray(recorded["phase_weight"], np.float64) if form.phase else 0.0
+            away = dt * slope / ((1 + dt * rate / 2) ** 2 + y * y / 4)
+            return np.where(distance > 0, away / distance, np.where(distance == 0, np.inf, np.nan))
         x = np.clip(dt * rate, None, 700.0)
         along = np.where(x == 0, 1.0, x / np.expm1(x))
         return np.where(rate > 0, along * slope / rate, np.where(rate == 0, np.inf, np.nan))
@@ -49,7 +62,8 @@ def relative_step(eigenvalue: Array, distance: Array) -> Array:
     boundary, below 1 it cannot. Infinite where an eigenvalue leaves the boundary itself; NaN where it began outside, or where a
     number is not finite.
     """
-    lambda_, d = np.asarray(eigenvalue, np.float64), np.asarray(distance, np.float64)[:-1]
+    lambda_, d = np.asarray(eigenvalue), np.asarray(distance, np.float64)[:-1]
+    lambda_ = lambda_.astype(np.complex128 if np.iscomplexobj(lambda_) else np.float64, copy=False)
     with np.errstate(all="ignore"):
         moved = np.abs(np.diff(lambda_, axis=0))
         return np.where(d > 0, moved / d, np.where(d == 0, np.where(moved > 0, np.inf, 0.0), np.nan))
@@ -117,6 +131,8 @@ def predicted_distance(form: Form, recorded: Mapping[str, Array], weight_step: A
     are monotone on either side of w = 0, so both ends and, where it is within reach, 0 suffice. `overflow_budget` of the result
     is the predicted budget. NaN where the weight or its step is.
     """
+    if form.map in NO_MAP:
+        return np.asarray(form.derive("boundary_distance", dict(recorded)))
     w, dw = np.broadcast_arrays(np.asarray(recorded["weight"], np.float64), np.abs(np.asarray(weight_step, np.float64)))
     if form.map == "direct" and form.time == "discrete":  # the same in a tenth of the time: detectors ask at every step
         return 1.0 - (np.abs(w) + dw)
@@ -137,6 +153,8 @@ def steps_left(form: Form, recorded: Mapping[str, Array], weight_step: Array, le
     w* = 88.72 limit / (length dt). At least so many are left: no death came sooner than 1.25 times this. Infinite for the other
     maps, whose budget cannot exceed 0; 0 where the budget is spent.
     """
+    if form.map in NO_MAP:
+        return np.full(np.shape(weight_step), np.inf)
     w, dw = np.broadcast_arrays(np.asarray(recorded["weight"], np.float64), np.abs(np.asarray(weight_step, np.float64)))
     if form.map != "direct":
         return np.where(np.isnan(w), np.nan, np.inf)
@@ -144,7 +162,7 @@ def steps_left(form: Form, recorded: Mapping[str, Array], weight_step: Array, le
         if form.time == "discrete":
             room = overflow_eigenvalue(length, limit) - np.abs(w)
         else:
-            dt = form.scale * np.asarray(recorded[form.dt] if isinstance(form.dt, str) else form.dt, np.float64)
+            dt = np.asarray(form.step_size(recorded), np.float64)
             room = LN_LARGEST * limit / (length * dt) - w
         return np.where(room <= 0, 0.0, room / dw)
 
@@ -167,7 +185,7 @@ def loss_over_best(loss: Array, best: float = math.inf) -> tuple[Array, float]:
 def split_steps(form: Form, recorded: Mapping[str, Array], ratio: Array, lr: Array) -> dict[str, Array]:
     """What each eigenvalue's step consisted of, at each recorded step but the last, arrays (steps - 1, ...).
 
-    recorded: the layer's `form.inputs` at consecutive steps, (steps, ...); ratio: |grad|/|w|, lr: (steps,), the rate of these
+    recorded: the layer's `form.recorded` at consecutive steps, (steps, ...); ratio: |grad|/|w|, lr: (steps,), the rate of these
     weights; of the last step neither is read. `eigenvalue` and `distance` before the step, `slope` R_f(w), `weight_step` |dw|,
     `first_order` = slope times weight_step, what a small step gives, and `relative_step`, what it was; of the weight's step
     `gradient` |g|, `lr`, and `normalisation` = |dw| / (lr |g|): what the optimizer made of the gradient, 1 under gradient descent
@@ -184,7 +202,7 @@ def split_steps(form: Form, recorded: Mapping[str, Array], ratio: Array, lr: Arr
         return {
             "eigenvalue": lambda_[:-1],
             "distance": distance[:-1],
-            "relative_step": relative_step(lambda_, distance),
+            "relative_step": relative_step(lambda_bar(form, rows), distance),
             "first_order": slope * moved,
             "slope": slope,
             "weight_step": moved,

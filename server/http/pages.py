@@ -45,6 +45,7 @@ from server.runs.comparison import settings_beside, usual_groups, usually_shown
 from server.runs.history import run_history
 from server.runs.sweep_grid import grid_answer
 from server.runs.sweeps import sweep_answer, sweep_page
+from server.series.forms import forms_of_run
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
 from stablessm_core.forking import said
@@ -121,11 +122,11 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         context |= {"forks": fork_list(session, found, settings), "fork_said": said(found.fork_changes or {})}
         if context["forks"]["died_at"] is not None:
             context["siblings"] = sibling_list(session, found)
-        time = found.config["model"]["reparameterization"]["time"]
+        times = {form["time"] for form in forms_of_run(found) if form["map"] in MAPS}
         parent = session.get(Run, shown["forked_from"] or shown["cloned_from"] or 0)
         context["parent"] = parent.id if parent else None
         context["settings"] = settings_beside(found.config, parent.config if parent else None)
-        context["fork_maps"] = [name for name, map_ in MAPS.items() if time in map_.forms]
+        context["fork_maps"] = [name for name, map_ in MAPS.items() if times and times <= map_.forms.keys()]
     context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
     context |= {"figures_url": f"/api/runs/{run_id}/figures/{{chart}}?", "figures_file": f"run-{run_id}"}
     return pages_of(request).render("run.html", title=_run_title(shown), json_url=f"/api/runs/{run_id}", run=shown, **context)

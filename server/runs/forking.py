@@ -22,10 +22,11 @@ from server.runs.submission import submit_run
 from server.series.forms import readable_form
 from server.series.reading import catalogue, read_series
 from server.settings import Settings
-from stablessm_core.config import Reparameterization
+from stablessm_core.config import LayerMap, Model
 from stablessm_core.forking import Unreachable, carried_weights, forked_config, said
+from stablessm_core.forms import NO_MAP
 from stablessm_core.telemetry.detectors import KINDS
-from stablessm_core.telemetry.series import LAYER_GROUPS, TRAIN_LOSS
+from stablessm_core.telemetry.series import LAYER_GROUPS, TRAIN_LOSS, layer_of
 from stablessm_core.verdict import confirmation
 
 MAX_FORKS = 50  # shown of a run, the newest
@@ -40,8 +41,7 @@ def fork_run(
     with database.read() as session:
         run = session.get_one(Run, run_id)
         config, differs = forked_config(run.config, changes)
-        map_ = config.model.reparameterization
-        step = _begin(session, run, config.train.steps, map_ if _changes_map(differs) else None, from_step, settings)
+        step = _begin(session, run, config.train.steps, config.model if _changes_map(differs) else None, from_step, settings)
         if "name" not in changes:
             # that it was forked is shown beside the name, and names of forks of forks must not grow
             config = config.model_copy(update={"name": f"{_original_name(run)} | {_short(differs)}"[:200]})
@@ -111,11 +111,11 @@ def _changes_map(differs: Mapping[str, Any]) -> bool:
 
 
 def _begin(
-    session: Session, run: Run, steps: int, map_: Reparameterization | None, wanted: int | None, settings: Settings
+    session: Session, run: Run, steps: int, model: Model | None, wanted: int | None, settings: Settings
 ) -> int:  # fmt: skip
     """The step after which the fork begins: `wanted`, else that of the last good checkpoint that it can go on from, else 0.
 
-    `map_`: the fork's, where it is another one.
+    `model`: the fork's, where its map is another one.
     """
     found = {one["step"]: one for one in run_checkpoints(session, run.id, settings)}
     # of a SQLite database every worker is on this machine: a file that is not here is nowhere
@@ -124,7 +124,7 @@ def _begin(
     died = died_at(session, run)
     if wanted is None:
         good = (step for step in sorted(there, reverse=True) if step < steps and (died is None or step < died))
-        return next((step for step in good if _unreachable(session, run, map_, step) is None), 0)
+        return next((step for step in good if _unreachable(session, run, model, step) is None), 0)
     allowed = ", ".join(map(str, sorted({0, *there})))
     if wanted in found and wanted not in there:
         message = (
@@ -138,7 +138,7 @@ def _begin(
             f"the fork would begin after step {wanted} and has only {steps} steps", field="changes.train.steps",
             allowed=f"more than {wanted}",
         )  # fmt: skip
-    if (problem := _unreachable(session, run, map_, wanted)) is not None:
+    if (problem := _unreachable(session, run, model, wanted)) is not None:
         raise Invalid(
             f"{problem} (after step {wanted})", field="changes.model.reparameterization.name",
             allowed=f"a map that reaches {problem.value:.9g}, or an earlier from_step",
@@ -146,23 +146,27 @@ def _begin(
     return wanted
 
 
-def _unreachable(session: Session, run: Run, map_: Reparameterization | None, step: int) -> Unreachable | None:
+def _unreachable(session: Session, run: Run, model: Model | None, step: int) -> Unreachable | None:
     """An eigenvalue that the new map cannot have, where the recorded weights show one.
 
     The row of step s is taken before its update: the weights after `step` are those of the next row, if it was recorded.
     """
-    if map_ is None or step == 0:
+    if model is None or step == 0:
         return None
+    sections = model.sections()
     for series in catalogue(session, run.id):
         if not (series.name.startswith(LAYER_GROUPS) and series.name.endswith("/weight")):
             continue
-        form = readable_form(series.form)
-        row = read_series(session, run.id, series.name, from_step=step + 1, to_step=step + 1)
-        if form is None or row.value is None or not len(row.step):
+        form, layer = readable_form(series.form), layer_of(series.group)
+        map_ = None if layer is None or layer >= len(sections) else model.map_of(sections[layer])
+        if form is None or map_ is None or form.map in NO_MAP:
             continue
-        known = Reparameterization.model_validate({"name": form.map, "time": form.time, "a": form.a, "b": form.b})
+        row = read_series(session, run.id, series.name, from_step=step + 1, to_step=step + 1)
+        if row.value is None or not len(row.step):
+            continue
+        known = LayerMap(form.map, form.time, form.a, form.b)
         try:
-            carried_weights(np.asarray(row.value[0]), known, map_, layer=int(series.name.split("/")[1]))
+            carried_weights(np.asarray(row.value[0]), known, map_, layer=layer or 0)
         except Unreachable as problem:
             return problem
     return None

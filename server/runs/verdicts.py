@@ -23,7 +23,8 @@ from server.series.layout import Layout
 from server.series.reading import SeriesData, read_series
 from server.series.zoom import Reader
 from stablessm_core import verdict
-from stablessm_core.forms import Form
+from stablessm_core.config import Model
+from stablessm_core.forms import Form, spread
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict.facts import LOSS_TAIL, SPIKE_ROWS
 from stablessm_core.verdict.recorded import Recorded, between
@@ -128,9 +129,13 @@ class Stored:
             kind = "boundary_distance_smallest"
             step = self._raw(names.layer_series(layer.index, kind), low, high)[0]
             return verdict.Rows(step=step, distance=of(kind), at=of(f"{kind}_index"))
+        group = names.layer_group(layer.index)
         step = self._raw(names.layer_series(layer.index, "weight"), low, high)[0]
-        kinds = ["grad_over_weight", *(layer.form.inputs if layer.form else ("weight",))]
-        recorded = {kind: of(kind) for kind in kinds}
+        kinds = [
+            *(("grad_over_weight",) if f"{group}/grad_over_weight" in self.layout.series else ()),
+            *(layer.form.recorded if layer.form else ("weight",)),
+        ]
+        recorded = spread({kind: of(kind) for kind in kinds}, layer.width)
         if layer.form is None:
             return verdict.Rows(step=step, distance=np.full_like(recorded["weight"], np.nan))
         return verdict.Rows.derived(layer.form, step, recorded)
@@ -159,7 +164,7 @@ class Stored:
 def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The run's verdict. ending: status, reason and divergence that its row is about to have. Raises DamagedPayload."""
     layout = Layout(session, run.id)
-    layers = _layers(layout, int(run.config["model"]["d_state"]))
+    layers = _layers(layout, run.config["model"])
     told = {"status": run.status, "reason": run.status_reason, "divergence": run.divergence} | dict(ending or {})
     # a run whose numbers are lost goes on under on_nonfinite "continue": its steps are those of its rows
     described = verdict.Run(
@@ -210,16 +215,24 @@ def _columns(session: Session, run: Run) -> dict[str, Any]:
         return {"cause": "unknown" if run.divergence else None, "judged_at": time.time()}
 
 
-def _layers(layout: Layout, d_state: int) -> list[verdict.Layer]:
+def _layers(layout: Layout, model: Mapping[str, Any]) -> list[verdict.Layer]:
     found = []
     for name, row in layout.series.items():
         kind = name.rpartition("/")[2]
         if not name.startswith(names.LAYER_GROUPS) or kind not in ("weight", "boundary_distance_smallest"):
             continue
-        index, wide = int(name.split("/")[1]), kind != "weight"
+        index, wide = names.layer_of(row.group), kind != "weight"
+        if index is None or row.group != names.layer_group(index):
+            continue  # a further record of the layer, whose eigenvalues are in the first
         form = layout.forms.get(row.group) if not wide else (Form.from_data(row.form) if row.form else None)
-        found.append(verdict.Layer(index, d_state if wide else row.width, form, wide))
+        found.append(verdict.Layer(index, _eigenvalues(model, index) if wide else row.width, form, wide))
     return sorted(found, key=lambda layer: layer.index)
+
+
+def _eigenvalues(model: Mapping[str, Any], index: int) -> int:
+    """How many a layer has of which only the extremes are recorded."""
+    known = Model.model_validate(model)
+    return known.sections()[index].eigenvalues(known.d_model)
 
 
 def _alerts(session: Session, run_id: int, fatal: int | None) -> list[dict[str, Any]]:

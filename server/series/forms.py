@@ -1,8 +1,7 @@
 """Which form a series has, and which forms the layers of a run have: every question about a run's maps is answered here.
 
-A form (stablessm_core.forms) is stored with each series of a layer, and the distinct ones of a run in `runs.forms`. Runs that
-were recorded before, or by an older worker, have none stored; each of their layers has the map of the run's configuration. So
-has a run that has not started. A run without either has no forms.
+A form (stablessm_core.forms) is stored with each series of a layer, and the distinct ones of a run in `runs.forms`. A run that
+has not started has none yet; it is shown with the map of its configuration, where that says one.
 """
 
 from __future__ import annotations
@@ -12,33 +11,26 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import and_, case, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from server.database.models import Run, SeriesRow
+from server.database.models import Run
 from stablessm_core.forms import Form
+from stablessm_core.maps import MAPS
 from stablessm_core.tasks.registry import TASKS
-from stablessm_core.telemetry.series import LAYER_GROUPS
 
 log = logging.getLogger("stablessm.server")
 
-_RUN, _SERIES = Run.__table__.c, SeriesRow.__table__.c
+_RUN = Run.__table__.c
 CONFIGURED: Any = _RUN.config["model", "reparameterization"]
 CONFIGURED_NAME: Any = _RUN.config["model", "reparameterization", "name"].as_string()
-# in a query of series joined to their run: the configured map where a layer's series has no form, else NULL
-MISSING = case((and_(_SERIES.form.is_(None), _SERIES.group_name.startswith(LAYER_GROUPS)), CONFIGURED))
 
 
 def configured_form(map_: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The form of every layer of a run with this `model.reparameterization` in its configuration."""
-    if map_ is None:
+    """The form that a run with this `model.reparameterization` in its configuration will have; None where its layers say that."""
+    if map_ is None or map_["name"] not in MAPS or map_["time"] is None:
         return None
     return Form.of_map(map_["name"], map_["time"], a=map_["a"], b=map_["b"]).data
-
-
-def form_data(stored: dict[str, Any] | None, missing: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The form of a series as plain data, from its `form` and MISSING; None for a series of no layer."""
-    return stored if stored is not None else configured_form(missing)
 
 
 def readable_form(data: Mapping[str, Any] | None) -> Form | None:

@@ -11,16 +11,18 @@ from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run, SeriesRow
-from server.series.forms import MISSING, configured_recording, form_data, readable_form
-from stablessm_core.forms import Form
-from stablessm_core.stability import overflow_budget, relative_step
+from server.series.forms import configured_recording, readable_form
+from stablessm_core.forms import Form, spread
+from stablessm_core.stability import lambda_bar, overflow_budget, relative_step
 from stablessm_core.telemetry.series import (
     DERIVED_GROUPS,
     LAYER_GROUPS,
+    MEASURED_GROUPS,
     OVERFLOW_BUDGET,
     RELATIVE_STEP,
     SeriesSpec,
     following_catalogue,
+    layer_of,
     source_group,
 )
 
@@ -28,7 +30,7 @@ _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
     select(
         _RUN.c.seq, _RUN.c.step, _SERIES.c.name, _SERIES.c.group_name.label("group"), _SERIES.c.column_offset.label("offset"),
-        _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived, _SERIES.c.form, MISSING.label("missing"),
+        _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived, _SERIES.c.form,
     )
     .select_from(_RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id))
     .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
@@ -109,7 +111,7 @@ class Layout(Recorded):
             raise LookupError(f"there is no run {run_id}")
         self.seq, self.step = int(rows[0].seq), int(rows[0].step)
         self.newest: dict[str, tuple[int, np.ndarray]] = {}
-        layers = {row.group: form_data(row.form, row.missing) for row in rows if row.name is not None}
+        layers = {row.group: row.form for row in rows if row.name is not None}
         places = [
             Place(row.name, row.group, row.offset, row.width, row.unit, row.derived, layers[row.group])
             for row in rows
@@ -137,7 +139,7 @@ class Layout(Recorded):
             return super().raw(row, block, base, eigenvalues)
         form, every = self.forms[row.group], row.kind == OVERFLOW_BUDGET  # a budget is of all eigenvalues
         parts = {
-            source.kind: self.raw(source, block, base, slice(None) if every else eigenvalues).astype(np.float64)
+            source.kind: self._spread(row, source, block, base)[slice(None) if every else eigenvalues].astype(np.float64)
             for source in self._sources(row)
         }
         if row.kind == OVERFLOW_BUDGET:
@@ -146,9 +148,13 @@ class Layout(Recorded):
             )
             return np.asarray(overflow_budget(form.length or 0, nearest))[eigenvalues]
         if row.kind == RELATIVE_STEP:
-            lambda_, distance = (form.derive(kind, parts) for kind in ("eigenvalue", "boundary_distance"))
-            return np.asarray(relative_step(lambda_.T, distance.T)).T
+            return np.asarray(relative_step(lambda_bar(form, parts).T, form.derive("boundary_distance", parts).T)).T
         return form.derive(row.kind, parts)
+
+    def _spread(self, row: Place, source: Place, block: np.ndarray, base: int) -> np.ndarray:
+        """A source of a derived series, (eigenvalues, count): a step size or gate of several eigenvalues stands for each."""
+        values, weight = super().raw(source, block, base), self.series.get(f"{row.source}/weight")
+        return values if weight is None or weight.width == source.width else spread({"": values}, weight.width, axis=0)[""]
 
     def _sources(self, row: Place) -> list[Place]:
         smallest = self.series.get(f"{row.source}/{_SMALLEST}")
@@ -190,17 +196,18 @@ def implied(
     """
     known = {name: (group, width) for name, group, width in stored}
     groups = {group for group, _ in known.values()}
-    lacking = [
-        g for g in sorted(groups) if g.startswith(LAYER_GROUPS) and g == source_group(g) and g + DERIVED_GROUPS not in groups
-    ]
+    recorded = (
+        g for g in sorted(groups) if g.startswith(LAYER_GROUPS) and g == source_group(g) and not g.endswith(MEASURED_GROUPS)
+    )
+    lacking = [g for g in recorded if g + DERIVED_GROUPS not in groups]
     if not lacking:
         return []
     length, every = configured_recording(session, run_id)
     found: list[SeriesSpec] = []
     for group in lacking:
-        form, index = readable_form(forms.get(group)), group.removeprefix(LAYER_GROUPS)
+        form, id_ = readable_form(forms.get(group)), group.removeprefix(LAYER_GROUPS)
         _, width = known.get(f"{group}/weight", ("", 0))
-        if form is None or not index.isdigit() or (width == 0 and f"{group}/{_SMALLEST}" not in known):
+        if form is None or layer_of(group) is None or (width == 0 and f"{group}/{_SMALLEST}" not in known):
             continue
-        found += following_catalogue(int(index), width, form, length=length, every_eigenvalue=width > 0 and every == 1)
+        found += following_catalogue(id_, width, form, length=length, every_eigenvalue=width > 0 and every == 1)
     return found

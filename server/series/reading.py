@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, SeriesRow, Transition
 from server.database.payloads import NEEDED, DamagedPayload, stored_numbers, stored_pieces
-from server.series.forms import MISSING, form_data, readable_form
+from server.series.forms import readable_form
 from server.series.layout import Layout as Layout
 from server.series.layout import Points as Points
 from server.series.layout import implied
@@ -63,7 +63,7 @@ _SERIES_OF_RUN = _RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id)
 _CATALOGUE = (
     select(
         _RUN.c.seq, _SERIES.c.name, _SERIES.c.group_name, _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived,
-        _SERIES.c.form, MISSING.label("missing"), _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
+        _SERIES.c.form, _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
     )
     .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
     .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
@@ -116,7 +116,7 @@ def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
     if not rows:
         raise LookupError(f"there is no run {run_id}")
     extents = {row.group_name: (row.first_step, row.last_step, int(row.points or 0)) for row in rows}
-    forms = {row.group_name: form_data(row.form, row.missing) for row in rows if row.name is not None}
+    forms = {row.group_name: row.form for row in rows if row.name is not None}
     found = {}
     for row in rows:
         if row.name is not None and (not row.derived or readable_form(forms[row.group_name]) is not None):

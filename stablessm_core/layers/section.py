@@ -45,6 +45,6 @@ class LayerSection(Section):
         """About how many numbers per step of a sequence its widest intermediate keeps for the backward pass."""
         raise NotImplementedError(f"{type(self).__name__} does not define activations()")
 
-    def initial_range(self, d_model: int) -> tuple[float, float] | None:
+    def initial_range(self, d_model: int) -> tuple[float, float] | None:  # noqa: ARG002 - for subclasses
         """Smallest and largest initial lambda, in `map_time`, that a map must reach; None where no map can be chosen."""
         return None

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stablessm_core.stability import loss_over_best, overflow_budget, relative_step
+from stablessm_core.stability import lambda_bar, loss_over_best, overflow_budget, relative_step
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
-from stablessm_core.telemetry.monitor import LayerForm
+from stablessm_core.telemetry.monitor import LayerForm, recorded_of
 
 Columns = Mapping[str, np.ndarray]
 Extremes = dict[str, float]
@@ -28,7 +28,7 @@ class Following:
 
     def __init__(self, layers: Sequence[LayerForm], catalogue: Sequence[names.SeriesSpec], every: int) -> None:
         known = {s.name: s for s in catalogue}
-        self.layers = [_Layer(layer, known, every) for layer in layers]
+        self.layers = [_Layer(layer, known, every) for layer in layers if layer.form.map != "none"]
         self._best = np.inf
 
     def read(self, first_step: int, columns: Columns) -> tuple[list[Block], dict[str, np.ndarray], Extremes]:
@@ -50,21 +50,21 @@ class Following:
         """What the next step needs of those before it, as arrays; `restore` continues from it exactly."""
         arrays = {"best_loss": np.array([self._best])}
         for layer in self.layers:
-            arrays |= {f"{layer.index}/{key}": array for key, array in layer.state().items()}
+            arrays |= {f"{layer.id}/{key}": array for key, array in layer.state().items()}
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Inverse of `state`; with nothing, as a checkpoint of an earlier version has, begins anew."""
         self._best = float(arrays["best_loss"][0]) if "best_loss" in arrays else np.inf
         for layer in self.layers:
-            head = f"{layer.index}/"
+            head = f"{layer.id}/"
             layer.restore({key.removeprefix(head): array for key, array in arrays.items() if key.startswith(head)})
 
 
 class _Layer:
     def __init__(self, layer: LayerForm, known: Mapping[str, names.SeriesSpec], every: int) -> None:
-        self.index, self.form, self.wide, self.every = layer.index, layer.form, layer.wide, every
-        self.group = names.derived_group(layer.index)
+        self.layer, self.id, self.form, self.wide, self.every = layer, layer.id, layer.form, layer.wide, every
+        self.group = names.derived_group(layer.id)
         own = [s for s in known.values() if s.group == self.group]
         self.kinds = [s.name.rpartition("/")[2] for s in own]
         self.length = next((s.form["length"] for s in own if s.form and "length" in s.form), None)
@@ -90,17 +90,17 @@ class _Layer:
         return self._of_extremes(first_step, columns) if self.wide else self._of_all(first_step, columns)
 
     def _of_all(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
-        new = {kind: columns[names.layer_series(self.index, kind)] for kind in self.form.inputs}
+        new = recorded_of(self.layer, columns)
         whole = new
         if self._step is not None and self._step == first_step - 1:
             whole = {kind: np.concatenate([self._last[kind][None], rows]) for kind, rows in new.items()}
         recorded = {kind: rows.astype(np.float64) for kind, rows in whole.items()}
         distance = self.form.derive("boundary_distance", recorded)
-        moved = relative_step(self.form.derive("eigenvalue", recorded), distance)
-        count = len(new["weight"])
+        moved = relative_step(lambda_bar(self.form, recorded), distance)
+        count = len(distance) - (whole is not new)
         self._step, self._last = first_step + count - 1, {kind: rows[-1].copy() for kind, rows in new.items()}
         nearest = distance.min(axis=1)
-        ratio = columns[names.layer_series(self.index, "grad_over_weight")]
+        ratio = columns.get(names.layer_series(self.id, "grad_over_weight"), np.empty((count, 0), np.float32))
         extremes = self._extremes(ratio, nearest[-count:]) | _largest("largest_relative_step", moved)
         if names.RELATIVE_STEP in self.kinds:
             return self._feed(first_step + count - len(distance), moved, nearest[:-1]), extremes
@@ -108,8 +108,8 @@ class _Layer:
         return self._thinned(first_step, nearest), extremes
 
     def _of_extremes(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
-        nearest = columns[names.layer_series(self.index, "boundary_distance_smallest")][:, 0].astype(np.float64)
-        ratio = columns[names.layer_series(self.index, "grad_over_weight_largest")]
+        nearest = columns[names.layer_series(self.id, "boundary_distance_smallest")][:, 0].astype(np.float64)
+        ratio = columns[names.layer_series(self.id, "grad_over_weight_largest")]
         return self._thinned(first_step, nearest), self._extremes(ratio, nearest)
 
     def _extremes(self, ratio: np.ndarray, nearest: np.ndarray) -> Extremes:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from stablessm_core.forms import GATES
 from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.watch import watched_layers
+from stablessm_core.telemetry.watch import Record, WatchedRecord, watched_records
 
 CHUNK = 256
 # On a CPU a gradient of so many elements is read where it lies: there a pass over memory costs what matters, elsewhere a launch.
@@ -25,15 +27,16 @@ LARGE = 1 << 16
 class Weights(NamedTuple):
     """What a row tells of the weights a step begins with; copies, so that the update may overlap with who reads them.
 
-    norms: (parameters,), as in a row. norm: (1,), of all parameters. narrow, dt: (sum of widths,), layer after layer. wide: per
-    wide layer (w, log_dt).
+    norms: (parameters,), as in a row. norm: (1,), of all parameters. narrow: of all narrow records the weights, or norms of rows,
+    one after the other, then the second weights of complex ones. dt: their step sizes. wide: per wide record (weights, log_dt,
+    second weights).
     """
 
     norms: Tensor
     norm: Tensor
     narrow: Tensor | None
     dt: Tensor | None
-    wide: list[tuple[Tensor, Tensor | None]]
+    wide: list[tuple[Tensor, Tensor | None, Tensor | None]]
 
 
 class Probe:
@@ -49,7 +52,7 @@ class Probe:
     """
 
     def __init__(self, model: nn.Module, *, all_eigenvalues: bool = False) -> None:
-        self.layers = watched_layers(model, all_eigenvalues=all_eigenvalues)
+        self.records = watched_records(model, all_eigenvalues=all_eigenvalues)
         trained = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
         self.parameter_names = [path for path, _ in trained]
         self._parameters = [p for _, p in trained]
@@ -62,14 +65,20 @@ class Probe:
         pieces = [_chunks(p) for p in small] + [self._parameters[i][..., 0].numel() for i in self._large]
         self._gradient_pieces = _offsets(pieces, self._values.device)
         self._in_order = torch.tensor([*self._small, *self._large]).argsort() if self._large else None
-        at = {id(p): i for i, p in enumerate(self._parameters)}
-        self._narrow = [layer for layer in self.layers if not layer.wide]
-        self._wide = [layer for layer in self.layers if layer.wide]
-        self._wide_distances = [layer.watched.form.derivation("boundary_distance", torch) for layer in self._wide]
-        self._narrow_at = [at[id(layer.watched.weight)] for layer in self._narrow]
-        self._wide_at = [at[id(layer.watched.weight)] for layer in self._wide]
-        self._narrow_weights: list[Tensor] = [layer.watched.weight for layer in self._narrow]
-        self._log_dts: list[Tensor] = [layer.watched.log_dt for layer in self._narrow if layer.watched.log_dt is not None]
+        self._at = {id(p): i for i, p in enumerate(self._parameters)}
+        self._narrow = [r for r in self.records if not r.wide]
+        self._wide = [r for r in self.records if r.wide]
+        self._trained = [r for r in self._narrow if r.form.map != "fixed"]
+        self._fixed = [r for r in self._narrow if r.form.map == "fixed"]
+        self._complex = [r for r in self._trained if r.record.phase is not None]
+        self._stepped = [r for r in self._narrow if r.record.log_dt is not None]
+        self._gated = [r for r in self._narrow if r.record.gate]
+        self._stateful = [r for r in self._narrow if r.first] + [r for r in self._wide if r.first]
+        self._wide_distances = [r.form.derivation("boundary_distance", torch) for r in self._wide]
+        # where in the trained weights those lie whose gradients are recorded
+        ends = np.cumsum([0, *(r.width for r in self._trained)])
+        kept = [np.arange(ends[i], ends[i + 1]) for i, r in enumerate(self._trained) if r.record.gradient]
+        self._kept = torch.from_numpy(np.concatenate(kept)).to(self._values.device) if kept else None
         self._nothing: Tensor
         self._codes: list[Tensor]
         self._nothing, *self._codes = torch.arange(3.0, device=self._values.device).view(3, 1)  # of no, input, target
@@ -80,27 +89,31 @@ class Probe:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
         catalogue.append(names.scalar(names.BATCH_NONFINITE, names.BATCH))
         catalogue += [names.scalar(name, names.PROGRESS) for name in (names.WEIGHT_NORM, names.LOSS_OVER_BEST)]
-        for layer in self.layers:
-            form = layer.watched.form
-            catalogue += (
-                names.wide_layer_catalogue(layer.index, form)
-                if layer.wide
-                else names.layer_catalogue(layer.index, layer.width, form)
-            )
+        for r in self.records:
+            catalogue += r.catalogue
         return catalogue
 
     def _layout(self) -> list[tuple[str, int]]:
+        def columns(
+            records: Sequence[WatchedRecord], kind: str, width: Callable[[WatchedRecord], int] = lambda r: r.width
+        ) -> None:
+            layout.extend((names.layer_series(r.id, kind), width(r)) for r in records)
+
         layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self._parameters)), (names.GRAD_NORM, 1)]
         layout += [(names.WEIGHT_NORM, 1), (names.BATCH_NONFINITE, 1)]
-        layout += [(names.layer_series(layer.index, "grad_over_weight"), layer.width) for layer in self._narrow]
-        layout += [(names.layer_series(layer.index, "weight"), layer.width) for layer in self._narrow]
-        layout += [
-            (names.layer_series(layer.index, "dt"), layer.width) for layer in self._narrow if layer.watched.log_dt is not None
-        ]
-        layout += [(f"state/{layer.index}", layer.width) for layer in self._narrow]
-        for layer in self._wide:
-            layout += [(s.name, s.width) for s in names.wide_layer_catalogue(layer.index, layer.watched.form)]
-            layout += [(f"weight_at/{layer.index}", names.EXTREMES), (f"state/{layer.index}", 1), (f"state_at/{layer.index}", 1)]
+        for head, phase in (("grad_over_weight", "grad_over_phase"), ("weight", "phase_weight")):
+            columns(self._trained, head)
+            columns(self._complex, phase)
+        columns([r for r in self._trained if r.record.gradient], "gradient")
+        columns(self._fixed, "weight")
+        layout += [(names.layer_series(r.id, "dt"), _size(r.record.log_dt)) for r in self._stepped]
+        layout += [(f"state/{r.id}", r.width) for r in self._stateful if not r.wide]
+        for r in self._gated:
+            layout += [(names.layer_series(r.id, kind), r.record.gates) for kind in GATES]
+        for r in self._wide:
+            layout += [(s.name, s.width) for s in r.catalogue]
+            layout.append((f"weight_at/{r.id}", names.EXTREMES))
+        layout += [(f"{what}/{r.id}", 1) for r in self._stateful if r.wide for what in ("state", "state_at")]
         return layout
 
     def gradients(self) -> list[Tensor]:
@@ -109,25 +122,30 @@ class Probe:
         return [torch.zeros_like(p) if (gradient := p.grad) is None else gradient for p in self._parameters]
 
     def states(self) -> list[Tensor]:
-        """The final states that `row` reads, (batch, d_state) per layer: narrow layers, then wide ones."""
-        layers = self._narrow + self._wide
-        states = [layer.module.last_state for layer in layers]
-        batch = max((len(state) for state in states if state is not None), default=1)
-        return [
-            layer.watched.weight.new_zeros(batch, layer.width) if state is None else state
-            for layer, state in zip(layers, states, strict=True)
-        ]
+        """The final states that `row` reads, (batch, eigenvalues) per layer."""
+        states = [r.module.last_state for r in self._stateful]
+        return [self._values.new_zeros(1, r.width) if s is None else s for r, s in zip(self._stateful, states, strict=True)]
+
+    def gates(self) -> list[Tensor]:
+        """The gates that `row` reads, (3, gates) per record: narrow ones, then wide ones."""
+        gates = []
+        for r in [*self._gated, *(r for r in self._wide if r.record.gate)]:
+            found = r.module.gates().get(r.record.gate)
+            gates.append(self._values.new_zeros(3, r.record.gates) if found is None else found)
+        return gates
 
     @torch.no_grad()
     def weights(self) -> Weights:
         """The half of a row that is known before the step."""
         pieces = torch.linalg.vector_norm(self._values, dim=1)
+        narrow = [_weight(r.record) for r in self._trained] + [_flat(r.record.phase) for r in self._complex]
+        log_dts = [_flat(r.record.log_dt) for r in self._stepped]
         return Weights(
             _largest_of(pieces, self._value_pieces),
             torch.linalg.vector_norm(pieces, dtype=torch.float64).reshape(1),
-            torch.cat(self._narrow_weights) if self._narrow else None,
-            saturated_exp(torch.cat(self._log_dts), torch) if self._log_dts else None,
-            [(w.watched.weight.clone(), None if w.watched.log_dt is None else w.watched.log_dt.clone()) for w in self._wide],
+            torch.cat(narrow) if narrow else None,
+            saturated_exp(torch.cat(log_dts), torch) if log_dts else None,
+            [(_weight(r.record).clone(), _copy(r.record.log_dt), _copy(r.record.phase)) for r in self._wide],
         )
 
     @torch.no_grad()
@@ -138,11 +156,13 @@ class Probe:
         lr: Tensor,
         gradients: Sequence[Tensor],
         states: Sequence[Tensor],
+        gates: Sequence[Tensor] = (),
         batch: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
         """One row, float32 (columns,), and the global L2 norm of the gradient, float64 (). Never waits for the device.
 
-        loss (), lr (1,), `gradients()` and `states()` of the step that began with `weights`; batch: its input and its target.
+        loss (), lr (1,), `gradients()`, `states()` and `gates()` of the step that began with `weights`; batch: its input and its
+        target.
         """
         if self._small:
             torch._foreach_copy_(self._copies, [gradients[i] for i in self._small])
@@ -157,16 +177,35 @@ class Probe:
         parts = [loss.detach().reshape(1).float(), lr.float(), weights.norms.float()]
         parts += [torch.cat([largest, grad_norm.reshape(1), weights.norm]).float(), self._nonfinite(batch)]
         if weights.narrow is not None:
-            gradient = torch.cat([gradients[i] for i in self._narrow_at])
+            own = [self._gradient(r.record, gradients) for r in self._trained]
+            own += [gradients[self._at[id(r.record.phase)]].reshape(-1) for r in self._complex]
+            gradient = torch.cat(own)
             parts += [(gradient / weights.narrow).abs_(), weights.narrow]  # the same bits as |grad| / |w|
-            if weights.dt is not None:
-                parts.append(weights.dt)
-            parts.append(_largest(torch.cat(list(states[: len(self._narrow)]), dim=1)))
-        for distance, i, (w, log_dt), state in zip(
-            self._wide_distances, self._wide_at, weights.wide, states[len(self._narrow) :], strict=True
-        ):
-            parts += _summary(distance, w, log_dt, gradients[i], state)
+            if self._kept is not None:
+                parts.append(gradient.index_select(0, self._kept).abs_())
+        parts += [_weight(r.record) for r in self._fixed]
+        if weights.dt is not None:
+            parts.append(weights.dt)
+        narrow = [state for r, state in zip(self._stateful, states, strict=True) if not r.wide]
+        if narrow:
+            together = len({len(state) for state in narrow}) == 1
+            parts += [_largest(torch.cat(narrow, dim=1))] if together else [_largest(state) for state in narrow]
+        parts += [gate.reshape(-1).float() for gate in gates[: len(self._gated)]]
+        of_wide = iter(gates[len(self._gated) :])
+        for r, distance, (w, log_dt, phase) in zip(self._wide, self._wide_distances, weights.wide, strict=True):
+            gate = next(of_wide) if r.record.gate else None
+            parts += _summary(distance, w, log_dt, phase, gate, self._gradient(r.record, gradients))
+        for state in states[len(narrow) :]:
+            extreme, extreme_at = _largest(state).topk(1)
+            parts += [extreme, extreme_at.float()]
         return torch.cat(parts), grad_norm
+
+    def _gradient(self, record: Record, gradients: Sequence[Tensor]) -> Tensor:
+        """dL/dw of each eigenvalue, (width,); of rows the norm of each row's gradient. 0 for what is not trained."""
+        if record.weight is None:
+            return _row_norms([gradients[self._at[id(p)]] for p in record.rows])
+        at = self._at.get(id(record.weight))
+        return torch.zeros_like(record.weight).view(-1) if at is None else gradients[at].reshape(-1)
 
     def _nonfinite(self, batch: Sequence[Tensor]) -> Tensor:
         """(1,): the sum of the codes of what is not finite. Integers always are; of all others 0 times each is 0, else NaN."""
@@ -175,6 +214,29 @@ class Probe:
             return self._nothing
         bad = [torch.where((t * 0).sum().isfinite(), self._nothing, code) for code, t in codes]
         return bad[0] if len(bad) == 1 else bad[0] + bad[1]
+
+
+def _flat(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor.detach().reshape(-1)
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else _flat(tensor).clone()
+
+
+def _size(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.numel()
+
+
+def _weight(record: Record) -> Tensor:
+    """The recorded weights, (width,): views of the parameters, or the norms of rows."""
+    return _row_norms([p.detach() for p in record.rows]) if record.weight is None else _flat(record.weight)
+
+
+def _row_norms(rows: Sequence[Tensor]) -> Tensor:
+    squares = [p.view(len(p), -1).square().sum(1) for p in rows]
+    return torch.stack(squares).sum(0).sqrt() if len(squares) > 1 else squares[0].sqrt()
 
 
 def _chunks(tensor: Tensor) -> int:
@@ -219,16 +281,29 @@ def _largest(state: Tensor) -> Tensor:
 
 
 def _summary(
-    boundary_distance: Callable[[dict[str, Tensor]], Tensor], w: Tensor, log_dt: Tensor | None, gradient: Tensor, state: Tensor
+    boundary_distance: Callable[[dict[str, Tensor]], Tensor],
+    w: Tensor,
+    log_dt: Tensor | None,
+    phase: Tensor | None,
+    gate: Tensor | None,
+    gradient: Tensor,
 ) -> list[Tensor]:
     # in the order of wide_layer_catalogue, then what only the detectors read
     ratio = (gradient / w).abs_()
-    recorded = {"weight": w} if log_dt is None else {"weight": w, "dt": saturated_exp(log_dt, torch)}
-    distance = boundary_distance(recorded)
+    recorded = {"weight": w}
+    if log_dt is not None:
+        recorded["dt"] = saturated_exp(log_dt, torch)
+    if phase is not None:
+        recorded["phase_weight"] = phase
+    if gate is not None:
+        recorded |= dict(zip(GATES, gate.unbind(), strict=True))
+    distance = boundary_distance(
+        {k: v.repeat_interleave(len(w) // len(v)) if len(v) < len(w) else v for k, v in recorded.items()}
+    )
     ranks = torch.linspace(0, w.numel() - 1, len(names.QUANTILES), device=w.device).round().long()
     quantiles = [values.sort().values[ranks] for values in (ratio, w, distance)]
     # topk and sort put NaN above every number
     largest, largest_at = ratio.topk(names.EXTREMES)
     smallest, smallest_at = (-distance).topk(names.EXTREMES)
-    extreme, extreme_at = _largest(state).topk(1)
-    return [*quantiles, largest, largest_at.float(), -smallest, smallest_at.float(), w[smallest_at], extreme, extreme_at.float()]
+    gates = [] if gate is None or gate.shape[1] > names.WIDE else [gate.reshape(-1).float()]
+    return [*quantiles, largest, largest_at.float(), -smallest, smallest_at.float(), *gates, w[smallest_at]]

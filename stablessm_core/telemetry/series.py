@@ -2,7 +2,8 @@
 
 A *group* of series is recorded together: its columns share steps and travel in the same blocks. `scalars` holds the width-1
 series of every step, `batch` what is known of its batch, `progress` how far training is from where it was, `ssm/{layer}` the
-per-eigenvalue ones of a layer, `eval` what comes at its own pace. `ssm/{layer}/derived` records nothing: its series follow from
+per-eigenvalue ones of a layer, `ssm/{layer}.{record}` those of a further record of it, `eval` and `ssm/{layer}/measured` what
+comes at its own pace. `ssm/{layer}/derived` records nothing: its series follow from
 those of `ssm/{layer}`, step by step, and only their coarse levels are stored.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stablessm_core.forms import DERIVED, Form
+from stablessm_core.forms import GATES, Form
 
 TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
@@ -35,6 +36,7 @@ RESULTS = (
     "telemetry_errors",
 )  # fmt: skip
 LAYER_GROUPS = "ssm/"  # what the groups of layers begin with
+MEASURED_GROUPS = "/measured"  # what the groups end with that a layer computes at evaluations
 DERIVED_GROUPS = "/derived"  # what the groups end with whose series follow from those of the layer
 RELATIVE_STEP, OVERFLOW_BUDGET = "relative_step", "overflow_budget"
 # a run's numbers so far, over all layers and eigenvalues, and which of two is kept
@@ -79,7 +81,24 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "grad_over_weight": ("", "|dL/dw| / |w| of each eigenvalue's weight w."),
     "weight": ("", "Trainable weight w of each eigenvalue."),
     "dt": ("", "Step size of each eigenvalue (continuous time only)."),
-    "eigenvalue": ("", "Eigenvalue lambda_bar of the discrete recurrence, f(w) or exp(dt f(w))."),
+    "gradient": ("", "|dL/dw| of each eigenvalue's weight w itself, where weights may be exactly 0."),
+    "phase_weight": ("", "Second trainable weight of each complex eigenvalue: of its angle or its imaginary part."),
+    "grad_over_phase": ("", "|dL/dv| / |v| of each complex eigenvalue's second weight v."),
+    "gate_min": ("", "Smallest gate or step size of the step, over batch and time."),
+    "gate_mean": ("", "Mean gate or step size of the step, over batch and time."),
+    "gate_max": ("", "Largest gate or step size of the step, over batch and time."),
+    "eigenvalue": (
+        "",
+        "Eigenvalue lambda_bar of the discrete recurrence; of a complex one the absolute value; where it varies with the input "
+        "its geometric mean over batch and time.",
+    ),
+    "phase": ("", "Angle of the complex eigenvalue lambda_bar, in radians, -pi to pi."),
+    "rate": ("", "Decay rate of each complex eigenvalue in continuous time, -Re lambda."),
+    "boundary_distance_closest": ("", "1 - |lambda_bar| where the gate was smallest in the step: the closest approach."),
+    "true_eigenvalue": ("", "|lambda_bar| of the whole transition, at evaluations; its own weights give only part of it."),
+    "true_boundary_distance": ("", "1 - |lambda_bar| of the whole transition, at evaluations."),
+    "certified_gain": ("", "Largest gain from input to output, in L2, that the layer's parameterisation guarantees."),
+    "measured_gain": ("", "Largest gain over frequencies, on a grid, at evaluations."),
     "boundary_distance": (
         "",
         "1 - |lambda_bar|: distance to the boundary; 0, where float32 gives exactly 1, is on it, negative is unstable.",
@@ -104,12 +123,17 @@ MEANINGS: dict[str, tuple[str, str]] = {
 }
 
 
-def layer_group(layer: int) -> str:
+def layer_group(layer: int | str) -> str:
     return f"ssm/{layer}"
 
 
-def derived_group(layer: int) -> str:
+def derived_group(layer: int | str) -> str:
     return layer_group(layer) + DERIVED_GROUPS
+
+
+def measured_group(layer: int | str) -> str:
+    """What a layer computes at evaluations only."""
+    return layer_group(layer) + MEASURED_GROUPS
 
 
 def source_group(group: str) -> str:
@@ -117,9 +141,16 @@ def source_group(group: str) -> str:
     return group.removesuffix(DERIVED_GROUPS)
 
 
-def layer_series(layer: int, kind: str) -> str:
-    """Name of a per-eigenvalue series, e.g. layer_series(0, "grad_over_weight") == "ssm/0/grad_over_weight"."""
+def layer_series(layer: int | str, kind: str) -> str:
+    """Name of a per-eigenvalue series, e.g. layer_series(0, "grad_over_weight") == "ssm/0/grad_over_weight"; of a further record
+    of the layer layer_series("0.dt_bias", "weight") == "ssm/0.dt_bias/weight"."""
     return f"ssm/{layer}/{kind}"
+
+
+def layer_of(group: str) -> int | None:
+    """The layer's number in the name of a layer's group, derived or not: "ssm/3", "ssm/3.dt_bias/derived"; None of any other."""
+    number = group.removeprefix(LAYER_GROUPS).partition("/")[0].partition(".")[0]
+    return int(number) if group.startswith(LAYER_GROUPS) and number.isdigit() else None
 
 
 def scalar(name: str, group: str = SCALARS) -> SeriesSpec:
@@ -127,30 +158,58 @@ def scalar(name: str, group: str = SCALARS) -> SeriesSpec:
     return SeriesSpec(name, group, 1, unit, meaning)
 
 
-def layer_catalogue(layer: int, width: int, form: Form) -> list[SeriesSpec]:
-    """Series of one layer, recorded ones first, in the column order of its blocks."""
-    kinds = ["grad_over_weight", *form.inputs, *DERIVED]
+def layer_catalogue(
+    layer: int | str, width: int, form: Form, *, steps: int | None = None, gates: int = 0, gradient: bool = False
+) -> list[SeriesSpec]:
+    """Series of one layer's record, recorded ones first, in the column order of its blocks.
+
+    steps, gates: how many step sizes and gates `width` eigenvalues share; steps None: each has its own. gradient: |dL/dw| too.
+    """
+    trained = form.map != "fixed"
+    kinds = ["grad_over_weight"] * trained + list(form.recorded)
+    kinds += ["grad_over_phase"] * (form.phase is not None) + ["gradient"] * gradient + list(form.derived)
+    widths = {"dt": steps or width} | dict.fromkeys(GATES, gates)
     return [
-        SeriesSpec(layer_series(layer, k), layer_group(layer), width, *MEANINGS[k], derived=k in DERIVED, form=form.data)
+        SeriesSpec(
+            layer_series(layer, k),
+            layer_group(layer),
+            widths.get(k, width),
+            *MEANINGS[k],
+            derived=k in form.derived,
+            form=form.data,
+        )
         for k in kinds
     ]
 
 
-def wide_layer_catalogue(layer: int, form: Form) -> list[SeriesSpec]:
-    """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues."""
+def wide_layer_catalogue(layer: int | str, form: Form, *, gates: int = 0) -> list[SeriesSpec]:
+    """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues; its gates,
+    where there are no more of them than that."""
     widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
     for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
+    if 0 < gates <= WIDE:
+        widths |= dict.fromkeys(GATES, gates)
     return [SeriesSpec(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]
 
 
-def following_catalogue(layer: int, width: int, form: Form, *, length: int | None, every_eigenvalue: bool) -> list[SeriesSpec]:
+def measured_catalogue(layer: int | str, widths: dict[str, int]) -> list[SeriesSpec]:
+    """Series of what a layer computes at evaluations only: by kind, how many numbers."""
+    return [SeriesSpec(layer_series(layer, k), measured_group(layer), n, *MEANINGS[k]) for k, n in widths.items()]
+
+
+def following_catalogue(
+    layer: int | str, width: int, form: Form, *, length: int | None, every_eigenvalue: bool
+) -> list[SeriesSpec]:
     """The derived series of one layer that need its sequence length, or the step after; in the order of their columns.
 
     length: steps of the sequences that the layer runs over, None where that is not known: then there is no budget.
     every_eigenvalue: whether the weights of every eigenvalue are recorded at every step, as the relative step needs.
     """
-    widths = ({RELATIVE_STEP: width} if every_eigenvalue else {}) | ({OVERFLOW_BUDGET: 1} if length else {})
+    if form.map == "none":
+        return []
+    moves = every_eigenvalue and form.map != "fixed"
+    widths = ({RELATIVE_STEP: width} if moves else {}) | ({OVERFLOW_BUDGET: 1} if length else {})
     data = replace(form, length=length).data
     return [
         SeriesSpec(layer_series(layer, kind), derived_group(layer), n, *MEANINGS[kind], derived=True, form=data)

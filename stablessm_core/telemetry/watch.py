@@ -19,8 +19,8 @@ class Record:
 
     weight: any shape, flattened row by row: one eigenvalue per element. A parameter, or a constant tensor for the form "fixed";
     None where `rows` are given. log_dt: logarithms of the step sizes, where the form says that they are recorded as "dt"; each
-    belongs to as many neighbouring eigenvalues as there are more of them. phase: the second weight of complex eigenvalues, as many
-    as of the first. rows: parameters whose first axis is the eigenvalue and whose rows together decide it, where no single weight
+    belongs to as many neighbouring eigenvalues as there are more of them. phase: the second weight of complex eigenvalues, as
+    many as of the first. rows: parameters whose first axis is the eigenvalue and whose rows together decide it, where no single weight
     does; the weight recorded is then the norm of a row, the gradient that of the row's gradient. gate: which of the layer's
     `gates` is the form's; each value belongs to neighbouring eigenvalues as a step size does. gates: how many values it has.
     gradient: record |dL/dw| beside the ratio, because weights may be exactly 0. name: "" for the layer's own eigenvalues, the
@@ -93,6 +93,15 @@ class WatchedRecord:
         return self.record.width
 
     @property
+    def catalogue(self) -> list[names.SeriesSpec]:
+        """Its series, recorded ones first, in the column order of its blocks."""
+        record = self.record
+        if self.wide:
+            return names.wide_layer_catalogue(self.id, self.form, gates=record.gates)
+        steps = None if record.log_dt is None else record.log_dt.numel()
+        return names.layer_catalogue(self.id, self.width, self.form, steps=steps, gates=record.gates, gradient=record.gradient)
+
+    @property
     def first(self) -> bool:
         """Whether it holds the eigenvalues of its layer, to which the final state belongs."""
         return not self.record.name
@@ -127,9 +136,13 @@ def _check(record: Record) -> None:
     if (record.phase is None) == (form.phase is not None):
         raise ValueError(f"record {record.name!r} has phase {form.phase!r}; needs a phase weight exactly where its form has one")
     if bool(record.gate) != form.gate or (form.gate and (not record.gates or width % record.gates)):
-        raise ValueError(f"record {record.name!r} has gate {record.gate!r} of {record.gates}; {width} eigenvalues must divide by it")
+        raise ValueError(
+            f"record {record.name!r} has gate {record.gate!r} of {record.gates}; {width} eigenvalues must divide by it"
+        )
     if record.log_dt is not None and width % record.log_dt.numel():
-        raise ValueError(f"record {record.name!r} has {record.log_dt.numel()} step sizes; {width} eigenvalues must divide by them")
+        raise ValueError(
+            f"record {record.name!r} has {record.log_dt.numel()} step sizes; {width} eigenvalues must divide by them"
+        )
     if record.phase is not None and record.phase.numel() != width:
         raise ValueError(f"record {record.name!r} has {record.phase.numel()} phases for {width} eigenvalues")
     if (record.weight is None) != bool(record.rows) or any(row.shape[0] != width for row in record.rows):

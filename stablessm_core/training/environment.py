@@ -13,6 +13,7 @@ from torch import nn
 
 import stablessm_core
 from stablessm_core.config import RunConfig
+from stablessm_core.fused.choice import Choice
 from stablessm_core.layers import StableSSM
 from stablessm_core.scan import resolve_backend, why_not_triton
 from stablessm_core.tasks.base import Task
@@ -78,9 +79,14 @@ def _scan(wanted: str, device: torch.device) -> dict[str, str]:
 
 
 def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:
-    """Fused or not, and why; the layers of a run are all of one size."""
-    layer = next(module for module in model.modules() if isinstance(module, StableSSM))
-    return layer.choice(device, config.train.batch_size * task.length).described()
+    """Fused or not, and why; the StableSSM layers of a run are all of one size, others have no fused form."""
+    layer = next((module for module in model.modules() if isinstance(module, StableSSM)), None)
+    choice = (
+        Choice(None, "only StableSSM has a fused form")
+        if layer is None
+        else layer.choice(device, config.train.batch_size * task.length)
+    )
+    return choice.described()
 
 
 def device_name(device: torch.device) -> str:

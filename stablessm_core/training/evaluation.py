@@ -24,8 +24,7 @@ def evaluate(model: nn.Module, task: Task, config: RunConfig, device: torch.devi
     accuracy: Tensor | None = torch.zeros((), dtype=torch.float64, device=device)
     model.eval()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        widest = max(config.model.d_model, config.model.d_state)
-        batch_size = max(config.train.batch_size, EVALUATION_NUMBERS // (task.evaluation_length * widest))
+        batch_size = max(config.train.batch_size, EVALUATION_NUMBERS // (task.evaluation_length * config.model.widest()))
         for x, y in task.evaluation_batches(batch_size, device):
             with autocast(device, config.train.precision):
                 output = model(x)

@@ -9,8 +9,9 @@ from torch import nn
 
 from stablessm_core.config import ConfigError, RunConfig, parse_config
 from stablessm_core.forking import ForkError, carried_weights, differences, refuse_fixed, said
+from stablessm_core.forms import NO_MAP
 from stablessm_core.telemetry.recorder import DETECTORS, FOLLOWING
-from stablessm_core.telemetry.watch import watched_layers
+from stablessm_core.telemetry.watch import watched_records
 from stablessm_core.training.checkpoint import Checkpoint
 
 LEARNING_RATES = ("optimizer.lr", "optimizer.recurrent_lr")
@@ -38,12 +39,14 @@ def forked(checkpoint: Checkpoint, config: RunConfig, model: nn.Module) -> tuple
     kept = (f"levels/{DETECTORS}/", f"levels/{FOLLOWING}/best_loss")
     tensors |= {path: t for path, t in checkpoint.tensors.items() if path.startswith(kept)}
     reset: list[str] = []
-    old, new = original.model.reparameterization, config.model.reparameterization
-    if old != new:
-        for layer in watched_layers(model):
-            weight = tensors[f"model/{layer.path}"]
-            tensors[f"model/{layer.path}"] = torch.from_numpy(carried_weights(weight.numpy(), old, new, layer.index))
-            reset.append(layer.path)
+    sections = config.model.sections()  # a fork keeps the layers
+    for watched in watched_records(model):
+        old, new = (settings.model.map_of(sections[watched.layer]) for settings in (original, config))
+        if watched.form.map in NO_MAP or old is None or new is None or old == new:
+            continue
+        weight = tensors[f"model/{watched.path}"]
+        tensors[f"model/{watched.path}"] = torch.from_numpy(carried_weights(weight.numpy(), old, new, watched.layer))
+        reset.append(watched.path)
     if original.optimizer.name != config.optimizer.name:
         reset = [path for path, _ in model.named_parameters()]
     for path in reset:

@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from stablessm_core.config import Optimizer as OptimizerConfig
-from stablessm_core.telemetry.watch import watched_layers
+from stablessm_core.telemetry.watch import watched_records
 
 
 class Scheduled(torch.optim.Optimizer):
@@ -128,13 +128,13 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Three groups for any optimizer of PyTorch, empty ones left out: what should decay does, and nothing else.
 
-    recurrent: the eigenvalue weights w and the step sizes log_dt of every layer in `model`, with their own rate (`lr` without
-    one) and decay. matrices: every other parameter of two dimensions or more, decayed. vectors: biases, gains and other
-    vectors, never decayed.
+    recurrent: the weights of every record of every layer in `model` (of eigenvalues, their angles and step sizes), with their
+    own rate (`lr` without one) and decay. matrices: every other parameter of two dimensions or more, decayed. vectors: biases,
+    gains and other vectors, never decayed.
     """
     recurrent_ids: set[int] = set()
-    for layer in watched_layers(model):
-        recurrent_ids |= {id(p) for p in (layer.watched.weight, layer.watched.log_dt) if p is not None}
+    for watched in watched_records(model):
+        recurrent_ids |= {id(p) for p in watched.record.parameters}
     parameters = [p for p in model.parameters() if p.requires_grad]
     recurrent = [p for p in parameters if id(p) in recurrent_ids]
     others = [p for p in parameters if id(p) not in recurrent_ids]

@@ -30,11 +30,10 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
     evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
     catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
-    for layer in probe.layers:
-        every = config.telemetry.every == 1 and not layer.wide
-        form = layer.watched.form
-        catalogue += names.following_catalogue(layer.index, layer.width, form, length=task.length, every_eigenvalue=every)
-    layers = [LayerForm(layer.index, layer.path, layer.watched.form, layer.wide) for layer in probe.layers]
+    for r in probe.records:
+        every = config.telemetry.every == 1 and not r.wide
+        catalogue += names.following_catalogue(r.id, r.width, r.form, length=task.length, every_eigenvalue=every)
+    layers = [LayerForm(r.layer, r.path, r.form, r.width, r.wide, r.record.name) for r in probe.records]
     detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump())
     return Recorder(
         catalogue,
@@ -52,7 +51,7 @@ def _setup(config: RunConfig, task: Task) -> Setup:
     optimizer = config.optimizer
     return Setup(
         length=task.length,
-        limit=budget_limit(config.model.activation),
+        limit=min(budget_limit(getattr(section, "activation", "identity")) for section in config.model.sections()),
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
         nesterov=optimizer.nesterov,

@@ -68,7 +68,7 @@ class TrainingStep:
         loss.backward()
         self.join()  # what follows changes the weights
         with self._aside():
-            norm = self.record(weights, loss.detach(), self.probe.gradients(), self.probe.states())
+            norm = self.record(weights, loss.detach(), self.probe.gradients(), self.probe.states(), self.probe.gates())
         if self.grad_clip is not None:
             self.join()  # clipping needs the norm and changes the gradients
             clip_gradients(self.model, self.grad_clip, norm)
@@ -80,8 +80,10 @@ class TrainingStep:
             return self.task.loss(self.model(x), y)
 
     @torch.no_grad()
-    def _record(self, weights: Weights, loss: Tensor, gradients: Sequence[Tensor], states: Sequence[Tensor]) -> Tensor:
-        row, norm = self.probe.row(weights, loss, self.optimizer.rates[-1:], gradients, states, (self.x, self.y))
+    def _record(
+        self, weights: Weights, loss: Tensor, gradients: Sequence[Tensor], states: Sequence[Tensor], gates: Sequence[Tensor]
+    ) -> Tensor:
+        row, norm = self.probe.row(weights, loss, self.optimizer.rates[-1:], gradients, states, gates, (self.x, self.y))
         self.ring.write(row)
         return norm
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stablessm_core.stability import gradient_size, overflow_budget, predicted_weight_step, relative_slope, relative_step
+from stablessm_core.stability import (
+    gradient_size,
+    lambda_bar,
+    overflow_budget,
+    predicted_weight_step,
+    relative_slope,
+    relative_step,
+)
 from stablessm_core.verdict.record import Layer, Run, Scalars, Source
 
 TAIL = 64  # rows of a layer that are looked at before the end
@@ -122,17 +129,18 @@ def crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = No
         "outside": outside,
         "width": layer.width,
     }
-    if at == 0 or rows.eigenvalue is None or rows.weight is None or layer.form is None:
+    if at == 0 or rows.eigenvalue is None or rows.weight is None or layer.form is None or rows.recorded is None:
         return Crossing(**found)  # type: ignore[arg-type]
-    one = {"weight": rows.weight[at - 1, eigenvalue]} | ({} if rows.dt is None else {"dt": rows.dt[at - 1, eigenvalue]})
+    recorded = {kind: values[at - 1 : at + 1, eigenvalue] for kind, values in rows.recorded.items()}
+    one = {kind: values[0] for kind, values in recorded.items()}
     scalars = source.scalars(int(rows.step[at - 1]), int(rows.step[at - 1]))
     lr = _recurrent_lr(run, scalars)
     gradient = None if rows.ratio is None else float(gradient_size(rows.ratio[at - 1, eigenvalue], one["weight"]))
     moved = float(abs(rows.weight[at - 1, eigenvalue] - rows.weight[at - 2, eigenvalue])) if at >= 2 else 0.0
     step_size = None if lr is None else _weight_step(run, lr, gradient, moved, scalars)
     consecutive = run.every == 1 and rows.step[at] - rows.step[at - 1] == 1
-    pair = slice(at - 1, at + 1)
-    relative = relative_step(rows.eigenvalue[pair, eigenvalue], rows.distance[pair, eigenvalue])[0] if consecutive else None
+    moving = lambda_bar(layer.form, recorded)
+    relative = relative_step(moving, rows.distance[at - 1 : at + 1, eigenvalue])[0] if consecutive else None
     return Crossing(
         **found,  # type: ignore[arg-type]
         before=int(rows.step[at - 1]),

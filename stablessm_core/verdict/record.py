@@ -32,11 +32,16 @@ class Rows:
     ratio: np.ndarray | None = None
     dt: np.ndarray | None = None
     at: np.ndarray | None = None
+    recorded: Mapping[str, np.ndarray] | None = None  # what the distances follow from
 
     @classmethod
     def derived(cls, form: Form, step: np.ndarray, recorded: Mapping[str, np.ndarray]) -> Rows:
         """Rows from a layer's recorded columns, by kind: "weight", "grad_over_weight" and, where it has one, "dt"."""
         values = {kind: np.asarray(numbers, np.float64) for kind, numbers in recorded.items()}
+        if form.map == "none":
+            return cls(
+                step=step, distance=np.empty((len(step), 0)), weight=values["weight"], ratio=values.get("grad_over_weight")
+            )
         of = {kind: form.derive(kind, values) for kind in ("eigenvalue", "boundary_distance")}
         return cls(
             step=step,
@@ -45,6 +50,7 @@ class Rows:
             weight=values["weight"],
             ratio=values.get("grad_over_weight"),
             dt=values.get("dt"),
+            recorded={kind: values[kind] for kind in form.recorded},
         )
 
     def __len__(self) -> int:
@@ -96,6 +102,8 @@ class Layer:
     @property
     def can_cross(self) -> bool:
         """Whether its map lets an eigenvalue leave the boundary at all."""
+        if self.form is not None and (self.form.map in ("fixed", "none") or not self.form.bounded):
+            return False
         return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
 
     @property

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stablessm_core.forms import Form
-from stablessm_core.maps import MAPS
+from stablessm_core.maps import MAPS, formulas
 from stablessm_core.reparameterization import get_reparameterization
 
 PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
@@ -25,13 +25,16 @@ def test_the_distance_is_zero_exactly_where_the_layers_eigenvalue_is_one(name: s
     run = get_reparameterization(name, time=time).lambda_bar(torch.from_numpy(w), torch.full((len(w),), 1e-3)).numpy()
     distance, eigenvalue = derived(name, time, "boundary_distance", w), derived(name, time, "eigenvalue", w)
     differing = (distance == 0) != (np.abs(run) == 1)
-    assert differing.sum() <= 2  # the last bit of an exponential, at the edge
+    # at the edge the last bit of an exponential decides, and that is the processor's: within one of float32's steps below 1
+    exact = formulas(name, time, np).boundary_distance(w.astype(np.float64), np.float64(1e-3))
+    assert np.all(np.abs(exact[differing]) < 1.2e-7)
+    assert differing.sum() < 200
     np.testing.assert_array_equal(np.abs(eigenvalue) == 1, distance == 0)
     finite = np.abs(run) < 1e30
     np.testing.assert_allclose(eigenvalue[finite], run[finite], rtol=1e-5, atol=2e-7)
 
 
-@pytest.mark.parametrize(("name", "w"), [("exp", -17.4), ("softplus", -17.3), ("sigmoid", 17.3), ("tanh", 9.1), ("tanh", -9.1)])
+@pytest.mark.parametrize(("name", "w"), [("exp", -19.0), ("softplus", -19.0), ("sigmoid", 19.0), ("tanh", 9.6), ("tanh", -9.6)])
 def test_guarded_maps_reach_one_in_float32(name: str, w: float) -> None:
     weight = np.array([w, w / 2], np.float32)
     assert get_reparameterization(name)(torch.from_numpy(weight)).abs().tolist()[0] == 1.0

@@ -16,6 +16,7 @@ from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.steps import StepsAnswer
 from server.series.encoding import dumps, json_response
 from server.series.reading import Layout, read_series
+from stablessm_core.forms import spread
 from stablessm_core.nonfinite import json_safe
 from stablessm_core.stability import overflow_budget, split_steps
 from stablessm_core.telemetry import series as names
@@ -54,8 +55,12 @@ def steps(
 
         def read(kind: str, columns: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
             full = kind if "/" in kind else names.layer_series(layer, kind)
-            data = read_series(session, run_id, full, from_step=step, to_step=last + 1, eigenvalues=columns, layout=layout)
-            return data.step, np.asarray(data.value, np.float64)
+            shared = columns is not None and layout.find(full).width != width  # a step size or gate of several eigenvalues
+            data = read_series(
+                session, run_id, full, from_step=step, to_step=last + 1, eigenvalues=None if shared else columns, layout=layout
+            )
+            values = np.asarray(data.value, np.float64)
+            return data.step, spread({kind: values}, width)[kind][:, columns] if shared else values
 
         if chosen is None:
             if (last - step + 1) * width > MAX_SEARCHED:
@@ -72,7 +77,7 @@ def steps(
 
 
 def _needed(layout: Layout, name: str) -> tuple[str, ...]:
-    return ("grad_over_weight", *layout.forms[layout.series[name].group].inputs)
+    return ("grad_over_weight", *layout.forms[layout.series[name].group].recorded)
 
 
 def _most_moved(moved: np.ndarray) -> list[int]:
@@ -92,7 +97,7 @@ def _split(
     form = layout.forms[names.derived_group(layer)]
     at = read["weight"][0]
     lr = recurrent_rate(run.config.get("optimizer", {})) * rates[1][:, 0]
-    recorded = {kind: read[kind][1] for kind in form.inputs}
+    recorded = {kind: read[kind][1] for kind in form.recorded}
     parts: dict[str, np.ndarray] = split_steps(form, recorded, read["grad_over_weight"][1], lr) if len(at) > 1 else {}
     known = np.diff(at) == 1  # where telemetry was dropped, nothing follows
     if parts and form.length is not None:

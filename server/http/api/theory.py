@@ -17,9 +17,10 @@ from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.theory import Weights, theory_figures
 from server.series.encoding import dumps
 from server.series.reading import Layout
+from stablessm_core.forms import NO_MAP, spread
 from stablessm_core.maps import MAPS
 from stablessm_core.nonfinite import json_safe
-from stablessm_core.telemetry.series import source_group
+from stablessm_core.telemetry.series import layer_of, source_group
 
 router = APIRouter(prefix="/api", tags=["figures"])
 
@@ -103,8 +104,9 @@ def _weights(session: Session, run_id: int, layer: int, step: int | None) -> tup
     layout = find_layout(session, run_id)
     group = f"ssm/{layer}"
     form = layout.forms.get(group)
-    if form is None:
-        known = sorted(int(name.removeprefix("ssm/")) for name in layout.forms if name == source_group(name))
+    if form is None or form.map in NO_MAP:
+        mapped = (name for name, known in layout.forms.items() if known.map not in NO_MAP and name == source_group(name))
+        known = sorted(number for name in mapped if (number := layer_of(name)) is not None)
         allowed = (
             "one of the layers " + ", ".join(map(str, known)) if known else "a run that has recorded every weight of a layer"
         )
@@ -124,4 +126,4 @@ def _recorded(session: Session, layout: Layout, group: str, step: int) -> dict[s
     """The layer's inputs at this step; None where it was not recorded."""
     found = {kind: read_one(session, layout, f"{group}/{kind}", step, step, 1) for kind in layout.forms[group].inputs}
     rows = {kind: data.value[-1] for kind, data in found.items() if data.value is not None and len(data.step)}
-    return rows if len(rows) == len(found) else None
+    return spread(rows, layout.find(f"{group}/weight").width) if len(rows) == len(found) else None

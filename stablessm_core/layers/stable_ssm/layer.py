@@ -200,7 +200,9 @@ class StableSSM(nn.Module):
 
 
 def build(section: StableSsm, given: Surroundings) -> StableSSM:
-    assert section.d_state is not None and section.activation is not None and given.reparameterization is not None
+    assert section.d_state is not None
+    assert section.activation is not None
+    assert given.reparameterization is not None
     return StableSSM(
         given.d_model,
         section.d_state,

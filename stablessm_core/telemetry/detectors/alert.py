@@ -33,10 +33,10 @@ class Alert:
 class Condition:
     """Something that is true in some of the rows; `alert` makes the alert of a row in which it begins.
 
-    `layer` is None when the condition is about the whole model.
+    `layer` is the record's id, "0" or "0.dt_bias"; None when the condition is about the whole model.
     """
 
-    layer: int | None
+    layer: str | None
     holds: Any  # bool array (rows,); numpy types the result of any(axis=1) as either array or scalar
     alert: Callable[[int], Alert]
 
@@ -69,7 +69,7 @@ class Watch:
     parameters: list[str]
     setup: Setup | None = None
     threshold: float = 0.0
-    memory: dict[int, np.ndarray] = field(default_factory=dict)
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 Detect = Callable[[Rows, Watch], Iterable[Condition]]

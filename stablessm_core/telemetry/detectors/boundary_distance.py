@@ -14,7 +14,8 @@ from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
-    return (_condition(rows, layer, watch.threshold) for layer in rows.layers)
+    bounded = (layer for layer in rows.layers if layer.form is None or (layer.form.bounded and layer.form.map != "fixed"))
+    return (_condition(rows, layer, watch.threshold) for layer in bounded)
 
 
 def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
@@ -26,7 +27,7 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
         what = f"distance to the boundary below {threshold:g}:"
         return at_eigenvalue(KIND, rows, row, layer, layer.distance, nearest, chart="boundary_distance", count=count, what=what)
 
-    return Condition(layer.layer, near.any(axis=1), alert)
+    return Condition(layer.id, near.any(axis=1), alert)
 
 
 class Settings(Section):

@@ -15,8 +15,8 @@ DEAD_STEPS = 100
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     for layer in rows.layers:
-        if layer.ratio.at is not None:
-            continue  # only the extremes were recorded: the zeros are not among them
+        if layer.ratio.at is not None or not layer.ratio.values.shape[1]:
+            continue  # only the extremes were recorded: the zeros are not among them; or nothing is trained
         dead = _steps_without_gradient(layer, watch.memory) >= DEAD_STEPS
         yield _condition(rows, layer, dead)
 
@@ -29,21 +29,21 @@ def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
             KIND, rows, row, layer, layer.weight, int(columns[0]), chart="grad_over_weight", count=len(columns), what=what
         )
 
-    return Condition(layer.layer, dead.any(axis=1), alert)
+    return Condition(layer.id, dead.any(axis=1), alert)
 
 
-def _steps_without_gradient(layer: LayerRows, memory: dict[int, np.ndarray]) -> np.ndarray:
+def _steps_without_gradient(layer: LayerRows, memory: dict[str, np.ndarray]) -> np.ndarray:
     """(rows, eigenvalues): for how many steps the gradient has been 0, up to each row. `memory` holds the last row of all."""
     zero = layer.ratio.values == 0
     count, width = zero.shape
-    before = memory.get(layer.layer, np.zeros(width, np.int64))
+    before = memory.get(layer.id, np.zeros(width, np.int64))
     if not zero.any():
-        memory[layer.layer] = np.zeros(width, np.int64)
+        memory[layer.id] = np.zeros(width, np.int64)
         return np.zeros(zero.shape, np.int64)
     row = np.arange(count)[:, None]
     last_moved = np.maximum.accumulate(np.where(zero, -1, row), axis=0)
     steps: np.ndarray = np.where(last_moved >= 0, row - last_moved, row + 1 + before)
-    memory[layer.layer] = steps[-1]
+    memory[layer.id] = steps[-1]
     return steps
 
 

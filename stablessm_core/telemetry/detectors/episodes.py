@@ -32,7 +32,7 @@ class Detectors:
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None:
                 self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
-        self._last: dict[tuple[str, int], int] = {}  # last step at which a condition held, by kind and layer
+        self._last: dict[tuple[str, str], int] = {}  # last step at which a condition held, by kind and layer
 
     def reset(self) -> None:
         """Forget every episode."""
@@ -53,11 +53,11 @@ class Detectors:
         for key, array in arrays.items():
             what, *kind, layer = key.split("/")
             if what == "last":
-                self._last[kind[0], int(layer)] = int(array[0])
+                self._last[kind[0], layer] = int(array[0])
                 continue
             name = "dead_eigenvalues" if what == "zeros" else kind[0]  # older checkpoints
             if name in self._watches:
-                self._watches[name].memory[int(layer)] = np.array(array)
+                self._watches[name].memory[layer] = np.array(array)
 
     def first_nonfinite(self, rows: Rows) -> int | None:
         """The first row in which numbers are lost: a non-finite loss, weight, state or gradient."""
@@ -72,7 +72,7 @@ class Detectors:
         """Alerts of the rows, by step; of one step, those of the whole model first and the likeliest cause before others."""
         found: list[tuple[int, int, Alert]] = []
         for kind, condition in self._conditions(rows):
-            place = -1 if condition.layer is None else condition.layer
+            place = -1 if condition.layer is None else int(condition.layer.partition(".")[0])
             for row in self._begins(kind, rows.first_step, condition):
                 found.append((rows.first_step + row, place, condition.alert(row)))
         return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]  # stable: keeps the order of the kinds
@@ -88,7 +88,7 @@ class Detectors:
         # rows at which the condition begins to hold after at least REARM_STEPS steps without it
         if not condition.holds.any():
             return []
-        key = (kind.name, condition.layer or 0)
+        key = (kind.name, condition.layer or "0")
         held = np.flatnonzero(condition.holds)
         before = np.concatenate([[self._last.get(key, -REARM_STEPS - 1)], first_step + held[:-1]])
         self._last[key] = first_step + int(held[-1])

@@ -27,7 +27,7 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
         what = f"gradient over weight above {threshold:g}:"
         return at_eigenvalue(KIND, rows, row, layer, layer.ratio, worst, chart="grad_over_weight", count=count, what=what)
 
-    return Condition(layer.layer, above.any(axis=1), alert)
+    return Condition(layer.id, above.any(axis=1), alert)
 
 
 class Settings(Section):

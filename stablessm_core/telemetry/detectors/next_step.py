@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stablessm_core.forms import Form
+from stablessm_core.forms import NO_MAP, Form
 from stablessm_core.maps import formulas
 from stablessm_core.stability import gradient_size, predicted_weight_step
 from stablessm_core.telemetry.detectors.alert import Setup, Watch
@@ -12,7 +12,9 @@ from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
 def can_cross(form: Form) -> bool:
-    """Whether an eigenvalue of this form can be beyond the stability boundary at all."""
+    """Whether an eigenvalue of this form can be beyond the stability boundary at all, and should not be."""
+    if form.map in NO_MAP or not form.bounded:
+        return form.map == "gate" and form.bounded
     reach = formulas(form.map, form.time, np, a=form.a, b=form.b).reachable
     return reach.high > (1.0 if form.time == "discrete" else 0.0) or (reach.low < -1.0 and form.time == "discrete")
 
@@ -20,8 +22,8 @@ def can_cross(form: Form) -> bool:
 def weights_before(layer: LayerRows, watch: Watch) -> np.ndarray:
     """The weights one step before each row, (rows, d_state). The detector's memory keeps those of the last row."""
     w = layer.weight.values
-    first = watch.memory.get(layer.layer, w[0])
-    watch.memory[layer.layer] = w[-1].copy()
+    first = watch.memory.get(layer.id, w[0])
+    watch.memory[layer.id] = w[-1].copy()
     return np.concatenate([first[None], w[:-1]])
 
 

@@ -53,7 +53,7 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
             more=more,
         )
 
-    return Condition(layer.layer, near.any(axis=1), alert)
+    return Condition(layer.id, near.any(axis=1), alert)
 
 
 class Settings(Section):

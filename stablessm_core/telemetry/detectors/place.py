@@ -31,7 +31,7 @@ def at_eigenvalue(
     return kind.alert(
         step=rows.first_step + row,
         message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what} {value:.6g}{others}{more}",
-        series=names.layer_series(layer.layer, chart),
+        series=names.layer_series(layer.id, chart),
         layer=layer.layer,
         eigenvalue=eigenvalue,
         tensor=tensor or layer.path,
@@ -67,7 +67,7 @@ def at_tensor(kind: AlertKind, rows: Rows, row: int, tensor: str, norm: float, m
 
 def _nearest_to_boundary(layer: LayerRows, row: int, columns: np.ndarray) -> int:
     # of several bad columns the one whose eigenvalue is nearest to the boundary, or furthest beyond it
-    if layer.distance.at is not None or len(columns) == 1:
+    if layer.distance.at is not None or len(columns) == 1 or layer.distance.values.shape[1] <= columns.max():
         return int(columns[0])
     distance = layer.distance.values[row, columns]
     return int(columns[np.argmin(np.where(np.isnan(distance), np.inf, distance))])

@@ -29,10 +29,11 @@ class Values:
 
 @dataclass(frozen=True)
 class LayerRows:
-    """One layer in consecutive training steps. `path` is its weight's name in the model.
+    """One record of a layer in consecutive training steps. `path` is its weight's name in the model.
 
-    `weight` and `distance` have the same columns. `form` and `recorded`: how distances follow from what was recorded, the form's
-    inputs, (rows, d_state); None where only extremes were.
+    `weight` and `distance` have the same columns; `ratio`, `distance` or `state` have none where the record has no such thing.
+    `form` and `recorded`: how distances follow from what was recorded, the form's inputs, (rows, eigenvalues); None where only
+    extremes were. `record`: its name, "" for the layer's own eigenvalues.
     """
 
     layer: int
@@ -43,11 +44,17 @@ class LayerRows:
     state: Values
     form: Form | None = None
     recorded: Mapping[str, np.ndarray] | None = None
+    record: str = ""
+
+    @property
+    def id(self) -> str:
+        """What its series are called by, and what a detector remembers it by."""
+        return f"{self.layer}.{self.record}" if self.record else str(self.layer)
 
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))
         recorded = None if self.recorded is None else {kind: values[:count] for kind, values in self.recorded.items()}
-        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded)
+        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded, self.record)
 
 
 @dataclass(frozen=True)

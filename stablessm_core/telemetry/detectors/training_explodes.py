@@ -14,7 +14,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
 from stablessm_core.telemetry.detectors.rows import Rows
 
-WHOLE = 0  # key of the memory: the smallest loss so far
+WHOLE = "0"  # key of the memory: the smallest loss so far
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:

@@ -34,7 +34,7 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch) -> Condition:
             KIND, rows, row, layer, layer.distance, worst, chart="boundary_distance", count=count, what=what, more=more
         )
 
-    return Condition(layer.layer, unstable.any(axis=1), alert)
+    return Condition(layer.id, unstable.any(axis=1), alert)
 
 
 def _what_it_means(layer: LayerRows, row: int, column: int, watch: Watch, step: float | None) -> str:

@@ -71,7 +71,7 @@ def layer_row(*, loss: float = 1.0, weight: float = 0.5, state: float = 1.0) -> 
 
 
 def layer_monitor() -> Monitor:
-    return Monitor([LayerForm(0, "ssm.w", Form.of_map("direct", "discrete"))], Detectors(["ssm.w"]))
+    return Monitor([LayerForm(0, "ssm.w", Form.of_map("direct", "discrete"), 2)], Detectors(["ssm.w"]))
 
 
 def run(sink: MemorySink, rows: torch.Tensor, **options: object) -> Recorder:

@@ -68,7 +68,7 @@ def trained(
     )  # type: ignore[arg-type]
     ends = np.cumsum([width for _, width in probe.layout])
     where = {name: slice(int(end) - width, int(end)) for (name, width), end in zip(probe.layout, ends, strict=True)}
-    layers = [LayerForm(one.index, one.path, one.watched.form, one.wide) for one in probe.layers]
+    layers = [LayerForm(one.layer, one.path, one.form, one.width, one.wide) for one in probe.records]
     watched = torch.tensor(
         [
             i

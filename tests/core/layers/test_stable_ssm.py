@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from stablessm_core import layers
 from stablessm_core.activations import ACTIVATIONS
 from stablessm_core.layers import StableSSM
+from stablessm_core.layers.stable_ssm import layer as layers
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.telemetry.watch import Watchable
@@ -128,9 +128,10 @@ def test_backends_agree() -> None:
 def test_the_layer_announces_what_is_watched(time: str, step: bool) -> None:
     layer = make_layer("best", time)
     assert isinstance(layer, Watchable)
-    watched = layer.watched()
-    assert watched.weight is layer.w
-    assert (watched.log_dt is not None) is step
+    (record,) = layer.records()
+    assert record.weight is layer.w
+    assert (record.log_dt is not None) is step
+    assert layer.gates() == {}
     assert layer.last_state is None
     layer(torch.randn(4, 9, 6))
     assert layer.last_state is not None
