@@ -234,11 +234,10 @@ class Model(Section, defer_build=True):
             return
         for value in section.initial_range(self.d_model) or ():
             if rep.name != NATIVE and not reach.contains(value):
-                allowed = f"a map that reaches {value:g}, where layer {section.name!r} has an eigenvalue at the start; it reaches {reach}"
-                hint = (
-                    f" (b <= {-1 / value:.3g} would)" if map_.name == "best" and map_.time == "continuous" and value < 0 else ""
-                )
-                raise not_allowed("reparameterization.name", repr(map_.name), allowed + hint)
+                allowed = f"a map that reaches {value:g}, where layer {section.name!r} starts; {map_.name!r} reaches {reach} only"
+                if map_.name == "best" and map_.time == "continuous" and value < 0:
+                    allowed += f", with b <= {-1 / value:.3g} it would"
+                raise not_allowed("reparameterization.name", repr(map_.name), allowed)
 
 
 def _name_of(section: Any) -> Any:
