@@ -21,7 +21,7 @@ class Record:
     None where `rows` are given. log_dt: logarithms of the step sizes, where the form says that they are recorded as "dt"; each
     belongs to as many neighbouring eigenvalues as there are more of them. phase: the second weight of complex eigenvalues, as
     many as of the first. rows: parameters whose first axis is the eigenvalue and whose rows together decide it, where no single
-    weight does; the weight recorded is then the norm of a row, the gradient that of the row's gradient. gate: which of the layer's
+    weight does; recorded are then the norm of a row and that of its gradient. gate: which of the layer's
     `gates` is the form's; each value belongs to neighbouring eigenvalues as a step size does. gates: how many values it has.
     gradient: record |dL/dw| beside the ratio, because weights may be exactly 0. name: "" for the layer's own eigenvalues, the
     first record; else what the series of this one are called by, in lower case.
