@@ -1,0 +1,34 @@
+"""HiPPO-LegS in diagonal form: where S4 and its successors start (S4, arXiv 2111.00396, section 3; HiPPO, arXiv 2008.07669)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Legs(NamedTuple):
+    """HiPPO-LegS of N states after a unitary change of basis: A = Lambda - P P*, of each pair of conjugates the upper one.
+
+    frequencies: Im Lambda, ascending; Re Lambda is -1/2. P, B: real, for the phases of the basis are free and chosen so.
+    All (N/2,) float64. Over all N modes P* P = N^2/2 and B = sqrt(2) P.
+    """
+
+    frequencies: Tensor
+    P: Tensor
+    B: Tensor
+
+
+def legs(d_state: int) -> Legs:
+    """From A_nk = -sqrt((2n+1)(2k+1)) below the diagonal and -(n+1) on it, B_n = sqrt(2n+1), P_n = sqrt(n+1/2): A + P P^T is
+    skew-symmetric less I/2, so that unitary eigenvectors take it to Lambda. d_state: even.
+    """
+    n = torch.arange(d_state, dtype=torch.float64)
+    p = (n + 0.5).sqrt()
+    lower = -2 * p[:, None] * p
+    skew = (lower.tril(-1) - lower.triu(1)) / 2  # A + P P^T + I/2
+    frequencies, basis = torch.linalg.eigh(-1j * skew)
+    above = frequencies > 0
+    P = (basis[:, above].mH @ p.to(basis.dtype)).abs()
+    return Legs(frequencies[above], P, 2**0.5 * P)
