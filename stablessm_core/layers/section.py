@@ -41,6 +41,10 @@ class LayerSection(Section):
         """Trained numbers of one layer, exactly."""
         raise NotImplementedError(f"{type(self).__name__} does not define parameters()")
 
+    def readout(self, d_model: int) -> int:  # noqa: ARG002 - for subclasses
+        """Of its parameters those of the readout at its end, its attribute `readout`, which a mixer around it leaves out."""
+        return 0
+
     def activations(self, d_model: int) -> int:
         """About how many numbers per step of a sequence its widest intermediate keeps for the backward pass."""
         raise NotImplementedError(f"{type(self).__name__} does not define activations()")

@@ -19,7 +19,8 @@ from stablessm_core.telemetry.watch import Record, Watchable
 class HyenaMixer(nn.Module):
     """y = W_out (x0 * SSM(x1 * v)) with (x0, x1, v) = conv3(W_in u): (batch, length, d_model) to the same.
 
-    inner: the SSM, a layer with forward, step and initial_state, d_model wide; it is what is watched.
+    inner: the SSM, a layer with forward, step and initial_state, d_model wide; it is what is watched. A `readout` of its own is
+    left out: within the products the published layers are linear.
     Parameters: project_in (3 d_model, d_model), short (3 d_model, taps), project_out (d_model, d_model), each with a bias.
     """
 
@@ -28,6 +29,8 @@ class HyenaMixer(nn.Module):
         if not isinstance(inner, Watchable):
             raise TypeError(f"inner is {type(inner).__name__}; needs a layer that is watched")
         self.inner: Any = inner
+        if hasattr(inner, "readout"):
+            self.inner.readout = nn.Identity()
         self.project_in = nn.Linear(d_model, 3 * d_model)
         self.short = ShortConvolution(3 * d_model, taps)
         self.project_out = nn.Linear(d_model, d_model)

@@ -12,12 +12,14 @@ from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 from stablessm_core.maps import default_eigenvalue_range
 
-INNER: tuple[type[LayerSection], ...] = (StableSsm, Lru)  # every layer whose recurrence does not vary with its input
+# every layer whose recurrence does not vary with its input
+INNER: tuple[type[LayerSection], ...] = (
+    StableSsm,
+    Lru,
+)
 
 if TYPE_CHECKING:
     AnyInner = LayerSection
-elif len(INNER) == 1:
-    AnyInner = INNER[0]
 else:
     AnyInner = Annotated[Union[INNER], Field(discriminator="name")]  # noqa: UP007 - made from a tuple
 
@@ -71,7 +73,8 @@ class Hyena(LayerSection):
 
     def parameters(self, d_model: int) -> int:
         projections = 3 * d_model * (d_model + 1) + d_model * (d_model + 1)
-        return projections + 3 * d_model * (self.taps + 1) + self.inner.parameters(d_model)
+        inner = self.inner.parameters(d_model) - self.inner.readout(d_model)
+        return projections + 3 * d_model * (self.taps + 1) + inner
 
     def activations(self, d_model: int) -> int:
         return max(3 * d_model, self.inner.activations(d_model))

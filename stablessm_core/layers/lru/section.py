@@ -38,8 +38,10 @@ class Lru(LayerSection):
         return self.d_state
 
     def parameters(self, d_model: int) -> int:
-        recurrence = 3 * self.d_state + 4 * self.d_state * d_model + d_model
-        return recurrence + 2 * d_model * (d_model + 1)
+        return 3 * self.d_state + 4 * self.d_state * d_model + d_model + self.readout(d_model)
+
+    def readout(self, d_model: int) -> int:
+        return 2 * d_model * (d_model + 1)
 
     def activations(self, d_model: int) -> int:
         return max(2 * self.d_state, 2 * d_model)

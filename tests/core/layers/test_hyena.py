@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from stablessm_core.layers import HyenaMixer
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.hyena.section import Hyena
+from stablessm_core.layers.hyena.section import INNER, Hyena
+from stablessm_core.layers.section import LayerSection
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.telemetry.watch import watched_records
@@ -136,3 +137,16 @@ def test_autocast_leaves_the_layer_within_its_own_precision() -> None:
         assert layer(torch.randn(2, 9, 6)).dtype == torch.bfloat16
     assert layer.last_state is not None
     assert layer.last_state.dtype == torch.float32
+
+
+@pytest.mark.parametrize("within", INNER)
+def test_every_layer_within_is_linear(within: type[LayerSection]) -> None:
+    torch.manual_seed(0)
+    inner = within().model_dump()
+    section = Hyena.model_validate({"inner": inner | ({"d_state": 8} if "d_state" in inner else {})})
+    map_ = get_reparameterization(section.native, time=section.map_time) if section.map_time else None
+    layer = build_layer(section, Surroundings(4, map_)).double()
+    assert section.parameters(4) == sum(p.numel() for p in layer.parameters())
+    x, z = torch.randn(2, 2, 11, 4, dtype=torch.float64)
+    assert isinstance(layer.inner, nn.Module)
+    torch.testing.assert_close(layer.inner(x - 2 * z), layer.inner(x) - 2 * layer.inner(z), rtol=1e-10, atol=1e-10)
