@@ -19,8 +19,8 @@ Device = torch.device | str
 class Task(ABC):
     """Batches, loss and accuracy of one task. Implements `TaskShape`, from which the model is built.
 
-    Regression: x and y (batch, length, size) float32. Classification: x (batch, length, size) float32, y (batch,) int64.
-    Next token: x and y (batch, length) int64, y = IGNORED where nothing is scored.
+    Regression: x and y (batch, length, size) float32. Classification: x (batch, length, size) float32 or tokens (batch, length)
+    int64, y (batch,) int64. Next token: x and y (batch, length) int64, y = IGNORED where nothing is scored.
     """
 
     kind: Kind

@@ -16,6 +16,7 @@ from stablessm_core.tasks.cifar10.section import Cifar10
 from stablessm_core.tasks.copying.section import Copying
 from stablessm_core.tasks.digits.section import Digits
 from stablessm_core.tasks.induction_heads.section import InductionHeads
+from stablessm_core.tasks.listops.section import Listops
 from stablessm_core.tasks.mnist.section import Mnist
 from stablessm_core.tasks.modular_counting.section import ModularCounting
 from stablessm_core.tasks.multi_query_recall.section import MultiQueryRecall
@@ -31,6 +32,7 @@ BUILT_IN: tuple[type[TaskSection], ...] = (
     MultiQueryRecall,
     InductionHeads,
     Copying,
+    Listops,
     ModularCounting,
     CharLm,
 )

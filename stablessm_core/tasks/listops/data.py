@@ -1,0 +1,42 @@
+"""ListOps as a task: expressions drawn for every batch, with the tokens that state-spaces/s4 reads them as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stablessm_core.tasks.generated import GeneratedTask
+from stablessm_core.tasks.listops.section import Listops
+from stablessm_core.tasks.listops.trees import TOKENS, Shape, expressions
+
+EVALUATION_SEQUENCES = 2000
+
+
+class ListopsTask(GeneratedTask):
+    """x: tokens of an expression, its end, padding; y: its value, 0 to 9.
+
+    Tokens: 0 padding, 1 unknown (not used), 2 the end, 3 to 12 the digits, 13 to 16 "[MIN", "[MAX", "[MED", "[SM", 17 "]".
+
+    Published: a fixed set of 96,000 different expressions from an unseeded generator; here every training batch is new, and
+    two short expressions may be the same by chance.
+    """
+
+    kind = "classification"
+
+    def __init__(self, section: Listops, data_root: Path) -> None:  # noqa: ARG002 - it needs no data
+        super().__init__(length=section.sequence_length(), evaluation_sequences=EVALUATION_SEQUENCES)
+        self.vocabulary, self.output_size = TOKENS, 10
+        self._shape = Shape(section.min_length, section.max_length, section.max_depth, section.max_args)
+        self.facts |= {"shortest": section.min_length, "longest": section.max_length}
+
+    def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        # on the CPU whatever the device: trees are no work for a GPU
+        tokens, values = (
+            torch.from_numpy(a) for a in expressions(count, self._shape, np.random.default_rng(random.initial_seed()))
+        )
+        if random.device.type == "cuda":  # pinned, because the copy of ordinary memory would wait for the device
+            tokens, values = (t.pin_memory().to(random.device, non_blocking=True) for t in (tokens, values))
+        return tokens.to(torch.int64), values.to(torch.int64)
