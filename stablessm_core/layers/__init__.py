@@ -11,6 +11,7 @@ from typing import Any
 _MODULES = {
     "HyenaMixer": "hyena",
     "LRU": "lru",
+    "MambaBlock": "mamba",
     "RWKV4": "rwkv4",
     "StableSSM": "stable_ssm",
 }

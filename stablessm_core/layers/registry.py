@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
+from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
@@ -11,6 +12,7 @@ from stablessm_core.layers.stable_ssm.section import StableSsm
 BUILT_IN: tuple[type[LayerSection], ...] = (
     StableSsm,
     Hyena,
+    Mamba,
     Rwkv4,
     Lru,
 )
