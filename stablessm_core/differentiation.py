@@ -14,7 +14,7 @@ Slope = Callable[[Tensor, Tensor], Tensor]
 
 
 def elementwise(x: Tensor, value: Value, slope: Slope) -> Tensor:
-    """y = value(x), with the derivative slope(x, y) in place of the one that autograd would find.
+    """y = value(x), with the derivative slope(x, y) in place of the one that autograd would find; of a complex x, value is analytic.
 
     Both are made of PyTorch's differentiable functions: the second derivative is that of `slope`. Works under torch.func (vmap,
     grad, jvp, hessian) and in forward mode. Where torch.compile traces it, it is differentiable once, as all that is compiled.
@@ -50,7 +50,7 @@ class _Elementwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return grad * ctx.slope(*ctx.saved_tensors), None, None
+        return grad * ctx.slope(*ctx.saved_tensors).conj(), None, None
 
 
 class _Transformed(torch.autograd.Function):
