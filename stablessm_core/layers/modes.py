@@ -1,0 +1,72 @@
+"""Convolution kernels that are sums of modes, K_l = Re sum_n c_n lambda_bar_n^l, and the states that such a convolution ends in.
+
+A power lambda_bar^(Qi + j) is a product of two, so a kernel of any length is a matrix product of two tables of about sqrt(length)
+powers each: neither the powers of all lags nor the states of all steps are ever held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def mode_kernel(lambda_bar: Tensor, coefficients: Tensor, length: int) -> Tensor:
+    """K_l = Re sum_n c_n lambda_bar_n^l for l = 0..length - 1, (channels, length) real, in the precision of `coefficients`.
+
+    lambda_bar: complex (channels, modes), complex128 for the last digits of the large powers; coefficients: c, complex, the same
+    shape. Differentiable any number of times.
+    """
+    near, far = _tables(lambda_bar, coefficients.dtype, length)
+    left = torch.view_as_real(coefficients.unsqueeze(1) * far).flatten(2)
+    right = torch.view_as_real(near.conj().resolve_conj()).flatten(2)  # Re(a b) is the real product of a and conj(b)
+    return torch.bmm(left, right.transpose(1, 2)).flatten(1)[:, :length]
+
+
+@torch.no_grad()
+def final_states(lambda_bar: Tensor, x: Tensor) -> Tensor:
+    """sum_t lambda_bar_n^(length - 1 - t) x_t, complex (batch, channels, modes): h after the last step of
+    h_t = lambda_bar h_{t-1} + x_t. x: real (batch, length, channels). Carries no gradient.
+    """
+    batch, length, channels = x.shape
+    near, far = _tables(lambda_bar, x.dtype.to_complex(), length)
+    span, pieces = near.shape[1], far.shape[1]
+    whole = torch.nn.functional.pad(x.transpose(1, 2), (span * pieces - length, 0))  # (batch, channels, pieces * span)
+    rows = whole.transpose(0, 1).reshape(channels, batch * pieces, span)
+    ends = torch.bmm(rows, torch.view_as_real(near.flip(1)).flatten(2)).view(channels, batch, pieces, -1, 2)
+    return (torch.view_as_complex(ends) * far.flip(1).unsqueeze(1)).sum(2).transpose(0, 1)
+
+
+def _tables(lambda_bar: Tensor, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
+    """lambda_bar^j for j below a power of two Q, and lambda_bar^(Qi) until Q i covers `length`; (channels, count, modes) each."""
+    doublings = (max(length - 1, 1).bit_length() + 1) // 2
+    step = lambda_bar
+    for _ in range(doublings):
+        step = step * step
+    span = 1 << doublings
+    near = _Powers.apply(lambda_bar.to(dtype), span)  # type: ignore[no-untyped-call]
+    far = _Powers.apply(step.to(dtype), -(-length // span))  # type: ignore[no-untyped-call]
+    return near, far
+
+
+class _Powers(torch.autograd.Function):
+    """base^k for k = 0..count - 1: (channels, modes) -> (channels, count, modes), by doubling."""
+
+    @staticmethod
+    def forward(ctx: Any, base: Tensor, count: int) -> Tensor:
+        powers = base.new_empty(base.shape[0], count, base.shape[1])
+        powers[:, 0] = 1
+        factor, have = base.unsqueeze(1), 1
+        while have < count:
+            more = min(have, count - have)
+            torch.mul(powers[:, :more], factor, out=powers[:, have : have + more])
+            factor, have = factor * factor, have + more
+        ctx.save_for_backward(powers)
+        return powers
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (powers,) = ctx.saved_tensors
+        k = torch.arange(1, powers.shape[1], dtype=powers.dtype.to_real(), device=powers.device)
+        return (powers[:, :-1].conj() * (grad[:, 1:] * k[:, None])).sum(1), None
