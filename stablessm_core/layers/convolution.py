@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from stablessm_core.differentiation import transformed
 
 
 class ShortConvolution(nn.Module):
@@ -42,12 +46,42 @@ def fft_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     Computed in the kernel's dtype, float32 or float64, also under autocast, by transforms of at least twice the length: nothing
     wraps around. Differentiable any number of times.
     """
-    length = x.shape[1]
-    n = fast_length(2 * length - 1)
     with torch.autocast(x.device.type, enabled=False):
-        spectrum = torch.fft.rfft(x.to(kernel.dtype).transpose(1, 2), n) * torch.fft.rfft(kernel, n)
-        y: Tensor = torch.fft.irfft(spectrum, n)[..., :length].transpose(1, 2)
-    return y
+        x = x.to(kernel.dtype).transpose(1, 2)
+        y: Tensor = _convolved(x, kernel) if transformed() else _Convolution.apply(x, kernel)  # type: ignore[no-untyped-call]
+    return y.transpose(1, 2)
+
+
+def _convolved(x: Tensor, kernel: Tensor) -> Tensor:
+    n = fast_length(2 * x.shape[-1] - 1)
+    y: Tensor = torch.fft.irfft(torch.fft.rfft(x, n) * torch.fft.rfft(kernel, n), n)
+    return y[..., : x.shape[-1]]
+
+
+class _Convolution(torch.autograd.Function):
+    """The same for x (batch, channels, length), with a backward pass of three real transforms: PyTorch's takes complex ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
+        n = fast_length(2 * x.shape[-1] - 1)
+        spectra = torch.fft.rfft(x, n), torch.fft.rfft(kernel, n)
+        ctx.save_for_backward(x, kernel, *spectra)
+        y: Tensor = torch.fft.irfft(spectra[0] * spectra[1], n)
+        return y[..., : x.shape[-1]]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Convolved with the other factor against time: dx_t = sum_s kernel_s dy_{t+s}, dkernel_s = sum_t x_t dy_{t+s}."""
+        x, kernel, x_spectrum, kernel_spectrum = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again: in terms of what was given
+            later = grad.flip(-1)
+            return _convolved(later, kernel).flip(-1), _convolved(later, x).flip(-1).sum(0)
+        length = x.shape[-1]
+        n = fast_length(2 * length - 1)
+        spectrum = torch.fft.rfft(grad, n)
+        need_dx, need_dkernel = ctx.needs_input_grad
+        dx = torch.fft.irfft(spectrum * kernel_spectrum.conj(), n)[..., :length] if need_dx else None
+        return dx, torch.fft.irfft((spectrum * x_spectrum.conj()).sum(0), n)[..., :length] if need_dkernel else None
 
 
 def fast_length(least: int) -> int:

@@ -31,10 +31,11 @@ def test_the_convolution_by_fft_is_the_causal_sum(length: int) -> None:
         torch.testing.assert_close(y[:, t], wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_the_convolution_by_fft_has_the_exact_gradients_and_keeps_float32_under_autocast() -> None:
+def test_the_convolution_by_fft_has_exact_gradients_and_keeps_float32_under_autocast() -> None:
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(fft_convolution, (x, kernel))
+    assert torch.autograd.gradgradcheck(fft_convolution, (x, kernel))
     with torch.autocast("cpu", torch.bfloat16):
         assert fft_convolution(x.detach().bfloat16(), kernel.detach().float()).dtype == torch.float32
 
