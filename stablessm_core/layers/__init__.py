@@ -13,6 +13,7 @@ _MODULES = {
     "LRU": "lru",
     "MambaBlock": "mamba",
     "RWKV4": "rwkv4",
+    "S4D": "s4d",
     "StableSSM": "stable_ssm",
 }
 

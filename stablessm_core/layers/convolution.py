@@ -49,7 +49,7 @@ def fft_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         x = x.to(kernel.dtype).transpose(1, 2)
         y: Tensor = _convolved(x, kernel) if transformed() else _Convolution.apply(x, kernel)  # type: ignore[no-untyped-call]
-    return y.transpose(1, 2)
+    return y.transpose(1, 2).contiguous()  # what follows goes step by step, and is slower the other way round
 
 
 def _convolved(x: Tensor, kernel: Tensor) -> Tensor:

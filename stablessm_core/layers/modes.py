@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm_core.differentiation import transformed
+
 
 def mode_kernel(lambda_bar: Tensor, coefficients: Tensor, length: int) -> Tensor:
     """K_l = Re sum_n c_n lambda_bar_n^l for l = 0..length - 1, (channels, length) real, in the precision of `coefficients`.
@@ -21,7 +23,36 @@ def mode_kernel(lambda_bar: Tensor, coefficients: Tensor, length: int) -> Tensor
     near, far = _tables(lambda_bar, coefficients.dtype, length)
     left = torch.view_as_real(coefficients.unsqueeze(1) * far).flatten(2)
     right = torch.view_as_real(near.conj().resolve_conj()).flatten(2)  # Re(a b) is the real product of a and conj(b)
-    return torch.bmm(left, right.transpose(1, 2)).flatten(1)[:, :length]
+    with torch.autocast(left.device.type, enabled=False):
+        return torch.bmm(left, right.transpose(1, 2)).flatten(1)[:, :length]
+
+
+class FinalState:
+    """The state in which a layer's last forward ended; after a convolution, which has none, computed when it is asked for."""
+
+    def __init__(self) -> None:
+        self._known: Tensor | None = None
+        self._given: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def set(self, h: Tensor) -> None:
+        """h: complex (batch, channels, modes)."""
+        self._given, self._known = None, None if transformed() else h.detach().abs().flatten(1)
+
+    def follows_from(self, lambda_bar: Tensor, gain: Tensor, x: Tensor) -> None:
+        """h_t = lambda_bar h_{t-1} + gain x_t; lambda_bar, gain complex (channels, modes), x real (batch, length, channels).
+
+        They must not be parameters, which an update changes before the state is asked for.
+        """
+        self._known = None
+        self._given = None if transformed() else (lambda_bar.detach(), gain.detach(), x.detach())
+
+    @property
+    def size(self) -> Tensor | None:
+        """|h|, (batch, channels * modes), without gradient; None before the first forward."""
+        if self._given is not None:
+            lambda_bar, gain, x = self._given
+            self.set(gain * final_states(lambda_bar, x.to(gain.dtype.to_real())))
+        return self._known
 
 
 @torch.no_grad()
@@ -34,8 +65,9 @@ def final_states(lambda_bar: Tensor, x: Tensor) -> Tensor:
     span, pieces = near.shape[1], far.shape[1]
     whole = torch.nn.functional.pad(x.transpose(1, 2), (span * pieces - length, 0))  # (batch, channels, pieces * span)
     rows = whole.transpose(0, 1).reshape(channels, batch * pieces, span)
-    ends = torch.bmm(rows, torch.view_as_real(near.flip(1)).flatten(2)).view(channels, batch, pieces, -1, 2)
-    return (torch.view_as_complex(ends) * far.flip(1).unsqueeze(1)).sum(2).transpose(0, 1)
+    with torch.autocast(x.device.type, enabled=False):
+        ends = torch.bmm(rows, torch.view_as_real(near.flip(1)).flatten(2))
+    return (torch.view_as_complex(ends.view(channels, batch, pieces, -1, 2)) * far.flip(1).unsqueeze(1)).sum(2).transpose(0, 1)
 
 
 def _tables(lambda_bar: Tensor, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
@@ -70,3 +102,8 @@ class _Powers(torch.autograd.Function):
         (powers,) = ctx.saved_tensors
         k = torch.arange(1, powers.shape[1], dtype=powers.dtype.to_real(), device=powers.device)
         return (powers[:, :-1].conj() * (grad[:, 1:] * k[:, None])).sum(1), None
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in float64, where the device has it: what large powers are taken of is exact beyond float32's digits."""
+    return x if x.device.type == "mps" else x.double()

@@ -6,6 +6,7 @@ from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.rwkv4.section import Rwkv4
+from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 
@@ -15,6 +16,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Mamba,
     Rwkv4,
     Lru,
+    S4d,
 )
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

@@ -1,0 +1,134 @@
+"""S4D (arXiv 2206.11893): a diagonal state-space model per channel, in its block: convolution, GELU, gated linear unit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from stablessm_core.discretization import Rule, discretized
+from stablessm_core.layers.building import Surroundings
+from stablessm_core.layers.convolution import fft_convolution
+from stablessm_core.layers.modes import FinalState, mode_kernel, wide
+from stablessm_core.layers.readout import GatedReadout
+from stablessm_core.layers.s4d.section import S4d
+from stablessm_core.reparameterization import Reparameterization
+from stablessm_core.scan import linear_scan
+from stablessm_core.telemetry.watch import Record
+
+Form = Literal["convolution", "scan"]
+
+
+class S4D(nn.Module):
+    """z_t = readout(y_t), y_t = 2 Re(C h_t) + D x_t with h_t = lambda_bar h_{t-1} + B_bar x_t in each channel by itself:
+    (batch, length, d_model) to the same.
+
+    lambda = f(w) + i A_imag, d_state/2 modes per channel, of conjugate pairs one; lambda_bar and B_bar by zero-order hold or the
+    bilinear rule, with B = 1. Published is f(w) = -e^w. Initially Re lambda = -1/2; frequencies "lin" pi n (S4D-Lin), "inv"
+    N/pi (N/(2n + 1) - 1) (S4D-Inv), n = 0..N/2 - 1, N = d_state; steps log-uniform in dt_range.
+
+    Parameters: w, A_imag (d_model, d_state/2), log_dt (d_model,), C (d_model, d_state/2, 2), D (d_model,), and the readout's.
+
+    reparameterization: a continuous map. form: "convolution" with the kernel 2 Re sum_n C_n B_bar_n lambda_bar_n^l by FFT, or
+    "scan" over the states, whose memory is d_state times as large; they agree to rounding.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int,
+        *,
+        reparameterization: Reparameterization,
+        init: Literal["lin", "inv"] = "lin",
+        rule: Rule = "zoh",
+        dt_range: tuple[float, float] = (1e-3, 1e-1),
+        form: Form = "convolution",
+        scan_backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.reparameterization = reparameterization
+        self.rule: Rule = rule
+        self.form: Form = form
+        self.scan_backend = scan_backend
+        self._final = FinalState()
+        modes = d_state // 2
+        rate = torch.full((d_model, modes), -0.5, dtype=torch.float64)
+        n = torch.arange(modes, dtype=torch.float64)
+        frequency = math.pi * n if init == "lin" else d_state / math.pi * (d_state / (2 * n + 1) - 1)
+        start, end = map(math.log, dt_range)
+        self.w = nn.Parameter(reparameterization.inverse(rate).float())
+        self.A_imag = nn.Parameter(frequency.float().repeat(d_model, 1))
+        self.log_dt = nn.Parameter(start + (end - start) * torch.rand(d_model))
+        self.C = nn.Parameter(torch.randn(d_model, modes, 2) / math.sqrt(2))
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.readout = GatedReadout(d_model, "uniform")
+
+    def forward(self, x: Tensor) -> Tensor:
+        lambda_bar, gain = self._modes()
+        if self.form == "scan":
+            h = self._states(x, lambda_bar, gain)
+            self._final.set(h[:, -1])
+            y = 2 * self._output(h)
+        else:
+            y = fft_convolution(x, mode_kernel(lambda_bar, 2 * torch.view_as_complex(self.C) * gain, x.shape[1]))
+            self._final.follows_from(lambda_bar, gain, x)
+        z: Tensor = self.readout(y + self.D * x)
+        return z
+
+    def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: x_t (batch, d_model), state complex (batch, d_model, d_state/2) -> (z_t, next state)."""
+        lambda_bar, gain = self._modes()
+        h = lambda_bar.to(state.dtype) * state + gain * x_t[..., None]
+        return self.readout(2 * self._output(h) + self.D * x_t), h
+
+    def initial_state(self, batch: int) -> Tensor:
+        """h_0 = 0, complex (batch, d_model, d_state/2)."""
+        return self.w.new_zeros(batch, *self.w.shape, dtype=self.w.dtype.to_complex())
+
+    @property
+    def last_state(self) -> Tensor | None:
+        """|h| after the last step of the last forward, (batch, d_model * d_state/2); a convolution has no states on its way."""
+        return self._final.size
+
+    def records(self) -> list[Record]:
+        form = replace(self.reparameterization.form, rule=self.rule, phase="imaginary")
+        return [Record(form, self.w, self.log_dt, phase=self.A_imag)]
+
+    def gates(self) -> dict[str, Tensor]:
+        return {}
+
+    def extra_repr(self) -> str:
+        d_model, modes = self.w.shape
+        return f"d_model={d_model}, d_state={2 * modes}, reparameterization={self.reparameterization.name}, rule={self.rule}"
+
+    def _modes(self) -> tuple[Tensor, Tensor]:
+        """lambda_bar, in float64 for the sake of its large powers, and B_bar; complex (d_model, d_state/2)."""
+        lambda_ = torch.complex(self.reparameterization(wide(self.w)), wide(self.A_imag))
+        lambda_bar, gain = discretized(lambda_, wide(self.log_dt).exp()[:, None], self.rule)
+        return lambda_bar, gain.to(self.w.dtype.to_complex())
+
+    def _states(self, x: Tensor, lambda_bar: Tensor, gain: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            driven = (gain * x.to(self.w.dtype)[..., None]).flatten(2)
+            h = linear_scan(lambda_bar.flatten().to(driven.dtype), driven, backend=self.scan_backend)
+        return h.view(*h.shape[:2], *self.w.shape)
+
+    def _output(self, h: Tensor) -> Tensor:
+        """Re(C h), h complex (..., d_model, d_state/2)."""
+        return (torch.view_as_complex(self.C) * h).sum(-1).real
+
+
+def build(section: S4d, given: Surroundings) -> S4D:
+    assert given.reparameterization is not None
+    return S4D(
+        given.d_model,
+        section.d_state,
+        reparameterization=given.reparameterization,
+        init=section.init,
+        rule=section.rule,
+        dt_range=(section.dt_min, section.dt_max),
+        scan_backend=given.scan_backend,
+    )
