@@ -5,6 +5,7 @@ from __future__ import annotations
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
+from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.layers.section import LayerSection
@@ -14,6 +15,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     StableSsm,
     Hyena,
     Mamba,
+    RgLru,
     Rwkv4,
     Lru,
     S4d,
