@@ -39,6 +39,7 @@ class Finding:
     scalars: Scalars
     flags: int | None = None  # what of the batch was not finite, as the series says; None: not recorded
     state: bool = False
+    moved: facts.Moved | None = None  # how the worst eigenvalue came where it is
     worst: facts.Worst | None = None  # of the fatal row, or the last one that shows distances
     crossing: facts.Crossing | None = None  # of the culprit, else the first of all layers
     firsts: list[facts.Crossing] = field(default_factory=list)  # the first of each layer that has one, by step
@@ -83,6 +84,7 @@ def _look(run: Run, source: Source, found: Finding, fatal: dict[str, Any]) -> No
     firsts = [one for layer in run.layers if (one := facts.crossing(run, source, layer)) is not None]
     found.firsts = sorted(firsts, key=lambda one: one.step)
     found.crossing = found.firsts[0] if found.firsts else None
+    found.moved = None if found.worst is None else facts.moved(run, source, found.worst)
     found.growth = facts.growth(source, found.scalars, found.step)
     found.update = facts.update_size(run, found.scalars, found.step)
     found.half = facts.in_half_precision(found.scalars, found.step)

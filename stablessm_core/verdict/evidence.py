@@ -135,7 +135,20 @@ def _of_recurrence(run: Run, found: Finding) -> list[Evidence]:
         spent = "" if worst.budget is None else f", overflow budget {number(worst.budget)} of {number(run.limit)}"
         text = f"Furthest outside at step {worst.step:,}: {where}, absolute value {number(1 - worst.distance, 4)}{spent}."
     numbers = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance, "overflow_budget": worst.budget}
-    return [{"text": text, **numbers}]
+    return [{"text": text, **numbers}, *_of_parts(found.moved, where)]
+
+
+def _of_parts(moved: facts.Moved | None, where: str) -> list[Evidence]:
+    """Which of the two moved an eigenvalue: its weight, or the gate or step size that multiplies its rate."""
+    if moved is None:
+        return []
+    parts = ((moved.weight, "weight"), (moved.step, moved.what))
+    larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
+    text = (
+        f"Since step {moved.since:,} the decay -ln|lambda_bar| of {where} has become {number(moved.decay)} times what it was: the "
+        f"rate of its weight {number(moved.weight)} times, its {moved.what} {number(moved.step)} times; the {larger} moved it more."
+    )
+    return [{"text": text, "decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}]
 
 
 def _limits(run: Run, found: Finding) -> list[Evidence]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stablessm_core.forms import NO_MAP
 from stablessm_core.stability import (
     gradient_size,
     lambda_bar,
@@ -270,6 +271,37 @@ def in_half_precision(scalars: Scalars, end: int) -> bool:
     distinct = np.unique(losses)
     with np.errstate(over="ignore"):
         return len(distinct) >= HALF_ROWS and bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+
+
+@dataclass(frozen=True)
+class Moved:
+    """By what an eigenvalue's decay -ln|lambda_bar| has changed from its first recorded row to another: the product of the part
+    of its weight, the rate r(w), and that of its step size or gate; what: which of the two it is, for people."""
+
+    since: int
+    decay: float
+    weight: float
+    step: float
+    what: str
+
+
+def moved(run: Run, source: Source, worst: Worst) -> Moved | None:
+    """How the worst eigenvalue came where it is, where a layer multiplies a rate by a step size or gate; else None."""
+    layer = next(layer for layer in run.layers if layer.index == worst.layer)
+    form = layer.form
+    if form is None or layer.wide or form.map in NO_MAP or form.time != "continuous" or form.rule != "zoh":
+        return None
+    first, last = source.layer(layer.index, 0, run.first_step + run.every), source.layer(layer.index, worst.step, worst.step)
+    if not len(first) or not len(last) or first.step[0] == last.step[0]:
+        return None
+    ends = [{kind: values[0, worst.eigenvalue] for kind, values in (rows.recorded or {}).items()} for rows in (first, last)]
+    with np.errstate(all="ignore"):
+        decay = [np.float64(form.decay(one, np)) for one in ends]
+        step = [np.float64(form.step_size(one)) for one in ends]
+        parts = float(decay[1] / decay[0]), float(decay[1] / step[1] / (decay[0] / step[0])), float(step[1] / step[0])
+    if not all(math.isfinite(part) for part in parts):
+        return None
+    return Moved(int(first.step[0]), *parts, "gate" if form.gate else "step size")
 
 
 def step_sizes(run: Run, source: Source, layer: Layer, end: int) -> tuple[float, float, int] | None:

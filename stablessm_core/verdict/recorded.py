@@ -53,5 +53,10 @@ def between(table: Table, low: int, high: int) -> Table:
     """The rows of these steps, both included."""
     chosen = slice(int(np.searchsorted(table.step, low)), int(np.searchsorted(table.step, high, side="right")))
     parts: dict[str, Any] = {field.name: getattr(table, field.name) for field in fields(table)}
-    some: dict[str, Any] = {name: None if part is None else part[chosen] for name, part in parts.items()}
-    return replace(table, **some)
+    return replace(table, **{name: _chosen(part, chosen) for name, part in parts.items()})
+
+
+def _chosen(part: Any, chosen: slice) -> Any:
+    if isinstance(part, dict):
+        return {kind: values[chosen] for kind, values in part.items()}
+    return None if part is None else part[chosen]

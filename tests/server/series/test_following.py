@@ -66,7 +66,7 @@ class Training:
         progress = names.scalar(names.LOSS_OVER_BEST, names.PROGRESS)
         self.recorder = Recorder(
             [names.scalar(names.TRAIN_LOSS), progress, *layer, *follows], store, layout=LAYOUT, every=every,
-            monitor=Monitor([LayerForm(0, "ssm.w", form)], Detectors(["ssm.w"])), flush_seconds=600, flush_steps=10_000,
+            monitor=Monitor([LayerForm(0, "ssm.w", form, WIDTH)], Detectors(["ssm.w"])), flush_seconds=600, flush_steps=10_000,
         )  # fmt: skip
         self.weight = np.array([0.9, -0.95, 0.2], np.float32)
         self.rows: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}
