@@ -145,8 +145,9 @@ def _of_parts(moved: facts.Moved | None, where: str) -> list[Evidence]:
     parts = ((moved.weight, "weight"), (moved.step, moved.what))
     larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
     text = (
-        f"Since step {moved.since:,} the decay -ln|lambda_bar| of {where} has become {number(moved.decay)} times what it was: the "
-        f"rate of its weight {number(moved.weight)} times, its {moved.what} {number(moved.step)} times; the {larger} moved it more."
+        f"Since step {moved.since:,} the decay -ln|lambda_bar| of {where} is {number(moved.decay)} times what it was: the "
+        f"rate of its weight {number(moved.weight)} times, its {moved.what} {number(moved.step)} times. It was the {larger} "
+        "that moved it more."
     )
     return [{"text": text, "decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}]
 
