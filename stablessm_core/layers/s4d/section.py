@@ -37,7 +37,10 @@ class S4d(LayerSection):
         return d_model * self.d_state // 2
 
     def parameters(self, d_model: int) -> int:
-        return d_model * (2 * self.d_state + 2) + 2 * d_model * (d_model + 1)
+        return d_model * (2 * self.d_state + 2) + self.readout(d_model)
+
+    def readout(self, d_model: int) -> int:
+        return 2 * d_model * (d_model + 1)
 
     def activations(self, d_model: int) -> int:
         return 2 * d_model
