@@ -14,6 +14,7 @@ _MODULES = {
     "LRU": "lru",
     "MambaBlock": "mamba",
     "RWKV4": "rwkv4",
+    "RWKV6": "rwkv6",
     "S4D": "s4d",
     "StableSSM": "stable_ssm",
 }

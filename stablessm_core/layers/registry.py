@@ -7,6 +7,7 @@ from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
+from stablessm_core.layers.rwkv6.section import Rwkv6
 from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
@@ -19,6 +20,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Rwkv4,
     Lru,
     S4d,
+    Rwkv6,
 )
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

@@ -31,7 +31,7 @@ class Rwkv4(LayerSection):
         return 4 * d_model**2 + 5 * d_model
 
     def activations(self, d_model: int) -> int:
-        return 8 * d_model  # k, v, their weights, both sums and what they fade by
+        return d_model
 
     def initial_range(self, d_model: int) -> tuple[float, float]:
         first, last = LOG_RATES
