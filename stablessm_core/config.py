@@ -195,12 +195,10 @@ class Model(Section, defer_build=True):
     def map_of(self, section: LayerSection) -> LayerMap | None:
         """The map of a layer of this model; None where no map leads from a weight to its eigenvalues."""
         rep = self.reparameterization
-        if isinstance(section, StableSsm):
-            native = rep.name == NATIVE
-            return LayerMap(section.native if native else rep.name, rep.time or "discrete", rep.a, rep.b)
-        if section.map_time is None:
+        time = (rep.time or "discrete") if isinstance(section, StableSsm) else section.time_of_map()
+        if time is None:
             return None
-        return LayerMap(section.native if rep.name == NATIVE else rep.name, section.map_time, rep.a, rep.b)
+        return LayerMap(section.native, time, 1.0, 0.5) if rep.name == NATIVE else LayerMap(rep.name, time, rep.a, rep.b)
 
     def widest(self) -> int:
         """Numbers per step of a sequence that the widest intermediate of the widest layer holds."""

@@ -30,6 +30,10 @@ class LayerSection(Section):
     map_time: ClassVar[Literal["continuous", "discrete"] | None] = None
     native: ClassVar[str] = ""
 
+    def time_of_map(self) -> Literal["continuous", "discrete"] | None:
+        """`map_time`; None where an option leaves no map to choose."""
+        return self.map_time
+
     def check(self, d_model: int) -> None:
         """Raises `not_allowed` naming the option where this layer cannot have that width, one that does not divide say."""
 

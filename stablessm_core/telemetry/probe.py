@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from stablessm_core.forms import GATES
 from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.watch import Record, WatchedRecord, watched_records
+from stablessm_core.telemetry.watch import Measured, Record, WatchedRecord, watched_records
 
 CHUNK = 256
 # On a CPU a gradient of so many elements is read where it lies: there a pass over memory costs what matters, elsewhere a launch.
@@ -115,6 +115,17 @@ class Probe:
             layout.append((f"weight_at/{r.id}", names.EXTREMES))
         layout += [(f"{what}/{r.id}", 1) for r in self._stateful if r.wide for what in ("state", "state_at")]
         return layout
+
+    def measured(self) -> dict[str, dict[str, np.ndarray]]:
+        """By series group, what layers compute at evaluations: by series name float32 (n,)."""
+        found = {}
+        for r in self.records:
+            if r.first and isinstance(r.module, Measured):
+                values = r.module.measured()
+                found[names.measured_group(r.id)] = {
+                    names.layer_series(r.id, kind): numbers.detach().float().cpu().numpy() for kind, numbers in values.items()
+                }
+        return found
 
     def gradients(self) -> list[Tensor]:
         """The gradients that `row` reads, zeros where there is none."""

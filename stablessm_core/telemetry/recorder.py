@@ -134,11 +134,11 @@ class Recorder:
         """A row was written into `ring` that is recorded already: its step is trained again. Call it when drained."""
         self.ring.skip()
 
-    def log(self, step: int, group: str, values: Mapping[str, float]) -> None:
+    def log(self, step: int, group: str, values: Mapping[str, float | np.ndarray]) -> None:
         """Record values of a group that comes at its own pace (evaluation), in the order of its catalogue columns."""
         self.flush()
-        block = Block(group, 0, step, 1, np.array(list(values.values()), np.float32)[:, None])
-        self.latest.update(values)
+        block = Block(group, 0, step, 1, np.concatenate([np.atleast_1d(v) for v in values.values()]).astype(np.float32)[:, None])
+        self.latest.update((name, float(v)) for name, v in values.items() if np.ndim(v) == 0)
         self._call(lambda: self._sink.write(Flush([block], [], step, None)))
 
     def alert(self, step: int, alert: Alert) -> None:

@@ -193,9 +193,9 @@ def wide_layer_catalogue(layer: int | str, form: Form, *, gates: int = 0) -> lis
     return [SeriesSpec(layer_series(layer, k), layer_group(layer), n, *MEANINGS[k], form=form.data) for k, n in widths.items()]
 
 
-def measured_catalogue(layer: int | str, widths: dict[str, int]) -> list[SeriesSpec]:
-    """Series of what a layer computes at evaluations only: by kind, how many numbers."""
-    return [SeriesSpec(layer_series(layer, k), measured_group(layer), n, *MEANINGS[k]) for k, n in widths.items()]
+def measured_catalogue(group: str, widths: dict[str, int]) -> list[SeriesSpec]:
+    """Series of what a layer computes at evaluations only: by name, how many numbers."""
+    return [SeriesSpec(name, group, n, *MEANINGS[name.rpartition("/")[2]]) for name, n in widths.items()]
 
 
 def following_catalogue(

@@ -67,6 +67,14 @@ class Watchable(Protocol):
         """
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """A layer that computes more at evaluations than could be computed at every step."""
+
+    def measured(self) -> dict[str, Tensor]:
+        """By the kind of its series (`telemetry.series`), numbers of the layer as it stands, (n,), detached."""
+
+
 @dataclass(frozen=True)
 class WatchedRecord:
     """A record of a model: the number of its layer in forward order, where its numbers come from, its parameter path.

@@ -30,6 +30,8 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
     evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
     catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
+    for group, values in probe.measured().items():
+        catalogue += names.measured_catalogue(group, {name: len(numbers) for name, numbers in values.items()})
     for r in probe.records:
         every = config.telemetry.every == 1 and not r.wide
         catalogue += names.following_catalogue(r.id, r.width, r.form, length=task.length, every_eigenvalue=every)

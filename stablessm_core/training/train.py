@@ -153,7 +153,10 @@ def _train_steps(run: Run, training: TrainingStep, batches: Feed, should_stop: C
         if evaluating:
             with recorder.pause():
                 run.results = evaluate(run.model, run.task, run.config, run.device)
+                measured = run.probe.measured()
             recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
+            for group, numbers in measured.items():
+                recorder.log(step, group, numbers)
         if saving:
             save(run)
 

@@ -41,6 +41,9 @@ class Mamba(LayerSection):
         convolution, selection = (TAPS + 1) * inner, inner * (rank + 2 * self.d_state) + rank * inner + inner
         return 3 * d_model * inner + convolution + selection + transition + inner
 
+    def time_of_map(self) -> Literal["continuous", "discrete"] | None:
+        return None if self.transition == "s7" else "continuous"
+
     def activations(self, d_model: int) -> int:
         return self.d_state * self.expand * d_model  # of all states at once; on a CPU one in sixteen is kept, or fewer
 
