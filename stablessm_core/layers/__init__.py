@@ -16,6 +16,7 @@ _MODULES = {
     "RWKV4": "rwkv4",
     "RWKV6": "rwkv6",
     "S4D": "s4d",
+    "S4": "s4",
     "StableSSM": "stable_ssm",
 }
 

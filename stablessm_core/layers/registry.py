@@ -8,6 +8,7 @@ from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.rwkv6.section import Rwkv6
+from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
@@ -15,6 +16,7 @@ from stablessm_core.layers.stable_ssm.section import StableSsm
 BUILT_IN: tuple[type[LayerSection], ...] = (
     StableSsm,
     Hyena,
+    S4,
     Mamba,
     RgLru,
     Rwkv4,

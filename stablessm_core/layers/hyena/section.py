@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from stablessm_core.layers.lru.section import Lru
+from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
@@ -18,6 +19,7 @@ INNER: tuple[type[LayerSection], ...] = (
     StableSsm,
     Lru,
     S4d,
+    S4,
 )
 
 if TYPE_CHECKING:
