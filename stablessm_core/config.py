@@ -396,7 +396,7 @@ def describe_items(items: Sequence[Mapping[str, Any]], model: Any = RunConfig) -
             problems.append(_no_such_task(item.get("ctx", {}).get("tag")))
             continue
         if str(item["type"]).startswith("union_tag"):
-            problems.append(_no_such_layer(".".join(path), item.get("ctx", {}).get("tag")))
+            problems.append(_no_such_layer(".".join(_without_branches(path)), item.get("ctx", {})))
             continue
         if len(path) > 1 and path[0] == "task" and path[1] in TASKS:
             path.pop(1)  # pydantic names the union's branch, the user's JSON does not
@@ -436,8 +436,8 @@ def _no_such_task(name: str | None) -> tuple[str, str, str]:
     return "task.name", f"is {name[:100]!r}, which is not installed here{why}; allowed: {allowed}", allowed
 
 
-def _no_such_layer(field: str, name: str | None) -> tuple[str, str, str]:
-    allowed = ", ".join(LAYERS)
+def _no_such_layer(field: str, context: Mapping[str, Any]) -> tuple[str, str, str]:
+    allowed, name = str(context.get("expected_tags", ", ".join(LAYERS))).replace("'", ""), context.get("tag")
     return f"{field}.name", "Field required" if name is None else f"is {name[:100]!r}; allowed: {allowed}", allowed
 
 

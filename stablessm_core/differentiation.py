@@ -14,7 +14,7 @@ Slope = Callable[[Tensor, Tensor], Tensor]
 
 
 def elementwise(x: Tensor, value: Value, slope: Slope) -> Tensor:
-    """y = value(x), with the derivative slope(x, y) in place of the one that autograd would find; of a complex x, value is analytic.
+    """y = value(x), with the derivative slope(x, y) in place of the one that autograd would find; of complex x it is analytic.
 
     Both are made of PyTorch's differentiable functions: the second derivative is that of `slope`. Works under torch.func (vmap,
     grad, jvp, hessian) and in forward mode. Where torch.compile traces it, it is differentiable once, as all that is compiled.
