@@ -12,6 +12,7 @@ _MODULES = {
     "HawkBlock": "rg_lru",
     "HyenaMixer": "hyena",
     "LRU": "lru",
+    "Mamba2Block": "mamba2",
     "MambaBlock": "mamba",
     "RWKV4": "rwkv4",
     "RWKV6": "rwkv6",

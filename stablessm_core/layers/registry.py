@@ -5,6 +5,7 @@ from __future__ import annotations
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
+from stablessm_core.layers.mamba2.section import Mamba2
 from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.rwkv6.section import Rwkv6
@@ -18,6 +19,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Hyena,
     S4,
     Mamba,
+    Mamba2,
     RgLru,
     Rwkv4,
     Lru,
