@@ -16,8 +16,9 @@ _MODULES = {
     "MambaBlock": "mamba",
     "RWKV4": "rwkv4",
     "RWKV6": "rwkv6",
-    "S4D": "s4d",
     "S4": "s4",
+    "S4D": "s4d",
+    "S5": "s5",
     "StableSSM": "stable_ssm",
 }
 

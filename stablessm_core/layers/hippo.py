@@ -24,11 +24,22 @@ def legs(d_state: int) -> Legs:
     """From A_nk = -sqrt((2n+1)(2k+1)) below the diagonal and -(n+1) on it, B_n = sqrt(2n+1), P_n = sqrt(n+1/2): A + P P^T is
     skew-symmetric less I/2, so that unitary eigenvectors take it to Lambda. d_state: even.
     """
-    n = torch.arange(d_state, dtype=torch.float64)
-    p = (n + 0.5).sqrt()
+    frequencies, basis = legs_basis(d_state)
+    P = (basis.mH @ _low_rank(d_state).to(basis.dtype)).abs()
+    return Legs(frequencies, P, 2**0.5 * P)
+
+
+def legs_basis(d_state: int) -> tuple[Tensor, Tensor]:
+    """Im Lambda > 0, ascending, (d_state/2,) float64, and the unit eigenvectors of A + P P^T that belong to them, the columns of
+    (d_state, d_state/2) complex128. Their phases are free.
+    """
+    p = _low_rank(d_state)
     lower = -2 * p[:, None] * p
     skew = (lower.tril(-1) - lower.triu(1)) / 2  # A + P P^T + I/2
     frequencies, basis = torch.linalg.eigh(-1j * skew)
     above = frequencies > 0
-    P = (basis[:, above].mH @ p.to(basis.dtype)).abs()
-    return Legs(frequencies[above], P, 2**0.5 * P)
+    return frequencies[above], basis[:, above]
+
+
+def _low_rank(d_state: int) -> Tensor:
+    return (torch.arange(d_state, dtype=torch.float64) + 0.5).sqrt()

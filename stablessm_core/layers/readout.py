@@ -34,6 +34,23 @@ class GatedReadout(nn.Module):
         return functional.glu(functional.linear(functional.gelu(y), self.weight, self.bias), dim=-1)
 
 
+class HalfGatedReadout(nn.Module):
+    """z = a * sigmoid(W g + b), g = gelu(y), where a is g, or y itself: (..., d_model) to the same.
+
+    Parameters: weight (d_model, d_model), bias (d_model,), starting as flax's Dense.
+    """
+
+    def __init__(self, d_model: int, *, gated: Literal["gelu", "linear"]) -> None:
+        super().__init__()
+        self.gated = gated
+        self.weight = nn.Parameter(lecun_normal_(torch.empty(d_model, d_model), d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, y: Tensor) -> Tensor:
+        g = functional.gelu(y)
+        return (g if self.gated == "gelu" else y) * torch.sigmoid(functional.linear(g, self.weight, self.bias))
+
+
 def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:
     """Normal of variance 1/fan_in, cut off at two deviations of what is drawn."""
     drawn = 1 / math.sqrt(fan_in) / 0.87962566  # the deviation that is left after the cut

@@ -11,6 +11,7 @@ from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.rwkv6.section import Rwkv6
 from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
+from stablessm_core.layers.s5.section import S5
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 
@@ -25,6 +26,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Lru,
     S4d,
     Rwkv6,
+    S5,
 )
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

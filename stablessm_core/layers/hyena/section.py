@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
+from stablessm_core.layers.s5.section import S5
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 from stablessm_core.maps import default_eigenvalue_range
@@ -20,6 +21,7 @@ INNER: tuple[type[LayerSection], ...] = (
     Lru,
     S4d,
     S4,
+    S5,
 )
 
 if TYPE_CHECKING:
