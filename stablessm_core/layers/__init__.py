@@ -14,6 +14,7 @@ _MODULES = {
     "LRU": "lru",
     "Mamba2Block": "mamba2",
     "MambaBlock": "mamba",
+    "MinGRU": "min_gru",
     "RWKV4": "rwkv4",
     "RWKV6": "rwkv6",
     "S4": "s4",

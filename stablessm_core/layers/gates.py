@@ -1,4 +1,7 @@
-"""What is recorded of a gate: three reductions, so that a layer pays next to nothing for being watched."""
+"""What is recorded of gates, of step sizes and of eigenvalues that the input decides.
+
+Three reductions a gate, so that a layer pays next to nothing for being watched.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +20,10 @@ def gate_statistics(s: Tensor) -> Tensor:
     s = s.detach().flatten(0, 1).flatten(1)
     s = s.float() if s.dtype in (torch.float16, torch.bfloat16) else s
     return torch.stack([s.amin(0), s.mean(0), s.amax(0)])
+
+
+@torch.no_grad()
+def decay_of(distance: Tensor) -> Tensor:
+    """-ln|lambda_bar| from 1 - |lambda_bar|, without cancellation near 1; of an eigenvalue of 0 the largest finite one."""
+    distance = distance.detach()
+    return -torch.log1p(-distance.clamp(max=1 - torch.finfo(distance.dtype).eps / 2))

@@ -6,6 +6,7 @@ from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.mamba2.section import Mamba2
+from stablessm_core.layers.min_gru.section import MinGru
 from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.rwkv6.section import Rwkv6
@@ -22,6 +23,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Mamba,
     Mamba2,
     RgLru,
+    MinGru,
     Rwkv4,
     Lru,
     S4d,

@@ -13,7 +13,7 @@ from stablessm_core.differentiation import transformed
 from stablessm_core.forms import Form
 from stablessm_core.layers.building import Surroundings
 from stablessm_core.layers.convolution import ShortConvolution
-from stablessm_core.layers.gates import gate_statistics
+from stablessm_core.layers.gates import decay_of, gate_statistics
 from stablessm_core.layers.mamba.section import LARGEST_DT, SMALLEST_DT, TAPS, Mamba, dt_rank
 from stablessm_core.layers.mamba.selective_scan import selective_scan
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization, initial_eigenvalues
@@ -101,7 +101,11 @@ class MambaBlock(nn.Module):
             self.last_state = None
         else:
             self.last_state = last.flatten(1) if A is None else last.abs().amax(1)
-            self._gates = {"dt": gate_statistics(dt)} if A is None else {"decay": gate_statistics(self._decay(A))}
+            self._gates = (
+                {"dt": gate_statistics(dt)}
+                if A is None
+                else {"decay": gate_statistics(decay_of(self.reparameterization.boundary_distance(A)))}
+            )
         out: Tensor = self.out_proj(y * functional.silu(self.in_z(x)))
         return out
 
@@ -149,11 +153,6 @@ class MambaBlock(nn.Module):
         dt = functional.softplus(steps + self.dt_proj.bias)
         A = None if self.a_proj is None else self.a_proj(driving).to(dtype) + self.w
         return dt, B.to(dtype), C.to(dtype), A
-
-    def _decay(self, A: Tensor) -> Tensor:
-        """-ln|lambda_bar| of S7's transition; of an eigenvalue of 0 the largest number next to which 1 - e^-x is not 1."""
-        distance = self.reparameterization.boundary_distance(A.detach())
-        return -torch.log1p(-distance.clamp(max=1 - torch.finfo(distance.dtype).eps / 2))
 
 
 def build(section: Mamba, given: Surroundings) -> MambaBlock:

@@ -1,8 +1,11 @@
-"""Statistics of gates: the extremes and the mean over batch and time, without a gradient."""
+"""Statistics of gates: the extremes and the mean over batch and time, without a gradient; decays that stay finite and exact."""
 
+import math
+
+import pytest
 import torch
 
-from stablessm_core.layers.gates import gate_statistics
+from stablessm_core.layers.gates import decay_of, gate_statistics
 
 
 def test_statistics_are_those_over_batch_and_time() -> None:
@@ -18,3 +21,9 @@ def test_statistics_are_those_over_batch_and_time() -> None:
 def test_statistics_of_half_precision_are_taken_in_float32() -> None:
     s = torch.full((2, 600, 1), 100.0, dtype=torch.float16)
     assert gate_statistics(s).tolist() == [[100.0], [100.0], [100.0]]
+
+
+def test_a_decay_is_exact_near_the_boundary_and_finite_where_nothing_remains() -> None:
+    decay = decay_of(torch.tensor([1e-12, 0.5, 1.0]))
+    assert decay[:2].tolist() == pytest.approx([1e-12, math.log(2)], rel=1e-6)
+    assert 16 < decay[2].item() < 18
