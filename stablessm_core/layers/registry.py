@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stablessm_core.layers.hgrn.section import Hgrn
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
@@ -24,6 +25,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Mamba2,
     RgLru,
     MinGru,
+    Hgrn,
     Rwkv4,
     Lru,
     S4d,
