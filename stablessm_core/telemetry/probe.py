@@ -120,8 +120,7 @@ class Probe:
         """By series group, what layers compute at evaluations: by series name float32 (n,)."""
         found = {}
         for r in self.records:
-            if r.first and isinstance(r.module, Measured):
-                values = r.module.measured()
+            if r.first and isinstance(r.module, Measured) and (values := r.module.measured()):
                 found[names.measured_group(r.id)] = {
                     names.layer_series(r.id, kind): numbers.detach().float().cpu().numpy() for kind, numbers in values.items()
                 }
