@@ -8,6 +8,7 @@ import click
 
 from server.cli import archives, figures, history, runs, service, sweeps, trash
 from server.cli.queues import queue
+from server.cli.reproduce import reproduce
 from server.cli.tokens import token
 from server.cli.users import user
 from stablessm_core import __version__
@@ -41,7 +42,7 @@ def main() -> None:
     """Train state-space models and watch every eigenvalue, live: who crosses the boundary, and who dies of it."""
 
 
-for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, token, queue, user):
+for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, reproduce, token, queue, user):
     main.add_command(command)
 
 
