@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _MODULES = {
+    "DSS": "dss",
     "HGRN": "hgrn",
     "HawkBlock": "rg_lru",
     "HyenaMixer": "hyena",

@@ -6,6 +6,7 @@ powers each: neither the powers of all lags nor the states of all steps are ever
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,28 +32,25 @@ class FinalState:
     """The state in which a layer's last forward ended; after a convolution, which has none, computed when it is asked for."""
 
     def __init__(self) -> None:
-        self._known: Tensor | None = None
-        self._given: tuple[Tensor, Tensor, Tensor] | None = None
+        self._size: Tensor | None = None
+        self._later: tuple[Callable[..., Tensor], tuple[Tensor, ...]] | None = None
 
-    def set(self, h: Tensor) -> None:
-        """h: complex (batch, channels, modes)."""
-        self._given, self._known = None, None if transformed() else h.detach().abs().flatten(1)
+    def set(self, size: Tensor) -> None:
+        """size: |h|, (batch, eigenvalues)."""
+        self._size, self._later = None if transformed() else size.detach(), None
 
-    def follows_from(self, lambda_bar: Tensor, gain: Tensor, x: Tensor) -> None:
-        """h_t = lambda_bar h_{t-1} + gain x_t; lambda_bar, gain complex (channels, modes), x real (batch, length, channels).
-
-        They must not be parameters, which an update changes before the state is asked for.
-        """
-        self._known = None
-        self._given = None if transformed() else (lambda_bar.detach(), gain.detach(), x.detach())
+    def follows_from(self, compute: Callable[..., Tensor], *given: Tensor) -> None:
+        """|h| = compute(*given). No parameter may be given: an update would change it before the state is asked for."""
+        self._size, self._later = None, None if transformed() else (compute, tuple(x.detach() for x in given))
 
     @property
     def size(self) -> Tensor | None:
-        """|h|, (batch, channels * modes), without gradient; None before the first forward."""
-        if self._given is not None:
-            lambda_bar, gain, x = self._given
-            self.set(gain * final_states(lambda_bar, x.to(gain.dtype.to_real())))
-        return self._known
+        """|h|, (batch, eigenvalues), without gradient; None before the first forward."""
+        if self._later is not None:
+            compute, given = self._later
+            with torch.no_grad():
+                self.set(compute(*given))
+        return self._size
 
 
 @torch.no_grad()

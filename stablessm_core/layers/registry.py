@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stablessm_core.layers.dss.section import Dss
 from stablessm_core.layers.hgrn.section import Hgrn
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
@@ -31,6 +32,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     S4d,
     Rwkv6,
     S5,
+    Dss,
 )
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

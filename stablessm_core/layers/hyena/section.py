@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Union
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from stablessm_core.layers.dss.section import Dss
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
@@ -22,6 +23,7 @@ INNER: tuple[type[LayerSection], ...] = (
     S4d,
     S4,
     S5,
+    Dss,
 )
 
 if TYPE_CHECKING:

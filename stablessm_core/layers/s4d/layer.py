@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stablessm_core.discretization import Rule, discretized
 from stablessm_core.layers.building import Surroundings
 from stablessm_core.layers.convolution import fft_convolution
-from stablessm_core.layers.modes import FinalState, mode_kernel, wide
+from stablessm_core.layers.modes import FinalState, final_states, mode_kernel, wide
 from stablessm_core.layers.readout import GatedReadout
 from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.reparameterization import Reparameterization
@@ -70,11 +70,11 @@ class S4D(nn.Module):
         lambda_bar, gain = self._modes()
         if self.form == "scan":
             h = self._states(x, lambda_bar, gain)
-            self._final.set(h[:, -1])
+            self._final.set(h[:, -1].detach().abs().flatten(1))
             y = 2 * self._output(h)
         else:
             y = fft_convolution(x, mode_kernel(lambda_bar, 2 * torch.view_as_complex(self.C) * gain, x.shape[1]))
-            self._final.follows_from(lambda_bar, gain, x)
+            self._final.follows_from(_final_sizes, lambda_bar, gain, x)
         z: Tensor = self.readout(y + self.D * x)
         return z
 
@@ -119,6 +119,10 @@ class S4D(nn.Module):
     def _output(self, h: Tensor) -> Tensor:
         """Re(C h), h complex (..., d_model, d_state/2)."""
         return (torch.view_as_complex(self.C) * h).sum(-1).real
+
+
+def _final_sizes(lambda_bar: Tensor, gain: Tensor, x: Tensor) -> Tensor:
+    return (gain * final_states(lambda_bar, x.to(gain.dtype.to_real()))).abs().flatten(1)
 
 
 def build(section: S4d, given: Surroundings) -> S4D:

@@ -33,6 +33,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     "lru": [{"d_state": 5}, {"d_state": 3, "r_min": 0.8, "r_max": 0.99, "max_phase": 0.5}],
     "s4d": [{"d_state": 6}, {"d_state": 4, "init": "inv", "rule": "bilinear"}],
     "s5": [{"d_state": 8}, {"d_state": 8, "blocks": 1, "rule": "bilinear", "activation": "half_glu2"}],
+    "dss": [{"d_state": 3}, {"d_state": 3, "version": "softmax", "length": 40}],
 }
 CASES = [(name, options) for name in LAYERS for options in SMALL.get(name, [{}])]
 
