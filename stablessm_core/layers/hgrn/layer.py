@@ -42,7 +42,7 @@ class HGRN(nn.Module):
         if not 0 <= index < n_layers:
             raise ValueError(f"index is {index} of {n_layers} layers; needs 0 <= index < n_layers")
         width = expand * d_model
-        self.offset = math.log(index / (n_layers - index)) if index else None
+        self.offset = math.log(index / (n_layers - index)) if index else -math.inf
         self.scan_backend = scan_backend
         self.last_state = None
         self._gates: dict[str, Tensor] = {}
@@ -72,14 +72,14 @@ class HGRN(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         return self.gamma.new_zeros(batch, len(self.gamma))
 
-    def lower_bound(self) -> Tensor | None:
-        """b, (expand * d_model,); None where it is 0."""
-        return None if self.offset is None else torch.sigmoid(self.gamma + self.offset)
+    def lower_bound(self) -> Tensor:
+        """b, (expand * d_model,)."""
+        return torch.sigmoid(self.gamma + self.offset)
 
     def records(self) -> list[Record]:
         form = Form("gate", "discrete", "none", gate=True)
         records = [Record(form, rows=tuple(self.forget.parameters()), gate="decay", gates=len(self.gamma))]
-        if self.offset is not None:  # gradient: gamma starts at 0
+        if self.offset > -math.inf:  # gradient: gamma starts at 0
             records.append(Record(Form("none", "discrete", "none"), self.gamma, gradient=True, name="lower_bound"))
         return records
 
@@ -89,10 +89,7 @@ class HGRN(nn.Module):
     def _selected(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """1 - f and (1 - f) silu(W_i x), in the recurrence's dtype."""
         dtype = self.gamma.dtype
-        forgotten = torch.sigmoid(-self.forget(x).to(dtype))  # by itself: f next to 1 has lost what 1 - f is
-        bound = self.lower_bound()
-        if bound is not None:
-            forgotten = (1 - bound) * forgotten
+        forgotten = (1 - self.lower_bound()) * torch.sigmoid(-self.forget(x).to(dtype))  # f next to 1 has lost what 1 - f is
         return forgotten, forgotten * functional.silu(self.input(x).to(dtype))
 
     def _read(self, h: Tensor, x: Tensor) -> Tensor:
