@@ -17,6 +17,7 @@ _MODULES = {
     "Mamba2Block": "mamba2",
     "MambaBlock": "mamba",
     "MinGRU": "min_gru",
+    "MultiScaleRetention": "retnet",
     "RWKV4": "rwkv4",
     "RWKV6": "rwkv6",
     "S4": "s4",

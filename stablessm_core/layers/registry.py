@@ -9,6 +9,7 @@ from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.mamba2.section import Mamba2
 from stablessm_core.layers.min_gru.section import MinGru
+from stablessm_core.layers.retnet.section import RetNet
 from stablessm_core.layers.rg_lru.section import RgLru
 from stablessm_core.layers.rwkv4.section import Rwkv4
 from stablessm_core.layers.rwkv6.section import Rwkv6
@@ -24,6 +25,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     S4,
     Mamba,
     Mamba2,
+    RetNet,
     RgLru,
     MinGru,
     Hgrn,

@@ -28,6 +28,8 @@ SMALL: dict[str, list[dict[str, Any]]] = {
         {"inner": {"name": "stable_ssm", "d_state": 5, "activation": "identity"}},
         {"inner": {"name": "lru", "d_state": 5}},
     ],
+    "mamba2": [{}, {"d_state": 3, "head_width": 2, "n_groups": 4}],
+    "retnet": [{}, {"n_heads": 1, "expand": 3}],
     "rwkv6": [{}, {"head_size": 2, "mix_rank": 3, "decay_rank": 2}],
     "s4": [{"d_state": 6}, {"d_state": 4, "kernel": "powers"}],
     "lru": [{"d_state": 5}, {"d_state": 3, "r_min": 0.8, "r_max": 0.99, "max_phase": 0.5}],
@@ -69,7 +71,9 @@ def tensors(state: Any) -> Iterator[Tensor]:
 def recorded(record: Record, gates: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """One step of what is recorded, each kind spread to the record's width."""
     weight = (
-        record.weight if record.weight is not None else torch.stack([row.flatten(1).norm(dim=1) for row in record.rows]).sum(0)
+        record.weight
+        if record.weight is not None
+        else torch.stack([row.reshape(len(row), -1).norm(dim=1) for row in record.rows]).sum(0)
     )
     of: dict[str, Tensor] = {"weight": weight}
     if record.log_dt is not None:

@@ -1,0 +1,1 @@
+"""RetNet's layer: multi-scale retention, whose decays are fixed."""
