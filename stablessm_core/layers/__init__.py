@@ -10,6 +10,7 @@ from typing import Any
 
 _MODULES = {
     "DSS": "dss",
+    "GatedLinearAttention": "gla",
     "HGRN": "hgrn",
     "HawkBlock": "rg_lru",
     "HyenaMixer": "hyena",

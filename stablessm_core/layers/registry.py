@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stablessm_core.layers.dss.section import Dss
+from stablessm_core.layers.gla.section import Gla
 from stablessm_core.layers.hgrn.section import Hgrn
 from stablessm_core.layers.hyena.section import Hyena
 from stablessm_core.layers.lru.section import Lru
@@ -26,6 +27,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Mamba,
     Mamba2,
     RetNet,
+    Gla,
     RgLru,
     MinGru,
     Hgrn,
