@@ -10,6 +10,7 @@ from typing import Any
 
 _MODULES = {
     "DSS": "dss",
+    "GatedDeltaNetBlock": "gated_deltanet",
     "GatedLinearAttention": "gla",
     "HGRN": "hgrn",
     "HawkBlock": "rg_lru",

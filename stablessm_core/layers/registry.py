@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stablessm_core.layers.dss.section import Dss
+from stablessm_core.layers.gated_deltanet.section import GatedDeltaNet
 from stablessm_core.layers.gla.section import Gla
 from stablessm_core.layers.hgrn.section import Hgrn
 from stablessm_core.layers.hyena.section import Hyena
@@ -28,6 +29,7 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
     Mamba2,
     RetNet,
     Gla,
+    GatedDeltaNet,
     RgLru,
     MinGru,
     Hgrn,
