@@ -55,7 +55,7 @@ def made(name: str, options: dict[str, Any], map_: str | None = None, seed: int 
     time = time_of(section)
     reparameterization = get_reparameterization(map_ or section.native, time=time) if time else None
     torch.manual_seed(seed)
-    return build_layer(section, Surroundings(D_MODEL, reparameterization))
+    return build_layer(section, Surroundings(D_MODEL, reparameterization, index=1, n_layers=2))
 
 
 def x_of(batch: int, length: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
