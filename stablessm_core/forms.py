@@ -6,7 +6,7 @@ nothing else about the layer, and no configuration, is asked. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -23,6 +23,7 @@ NO_MAP = {
 }
 PHASES = ("angle", "imaginary", "half_plane")
 GATES = ("gate_min", "gate_mean", "gate_max")
+SHARED = ("dt", *GATES)  # kinds of series of which several neighbouring eigenvalues may share a number
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,11 @@ def spread(recorded: Mapping[str, np.ndarray], width: int, axis: int = -1) -> di
         have = values.shape[axis]
         whole[kind] = values if have == width else np.repeat(values, width // have, axis=axis)
     return whole
+
+
+def shared_columns(eigenvalues: Sequence[int], of: int, width: int) -> list[int]:
+    """Of each eigenvalue, one of `of`, the column where a series of `width` numbers a step holds what it shares with others."""
+    return [eigenvalue * width // of for eigenvalue in eigenvalues]
 
 
 class _Rounded:

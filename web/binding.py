@@ -57,15 +57,18 @@ def bind(
     figure: Mapping[str, Any],
     data: Mapping[str, SeriesData],
     *,
-    layer: int = 0,
+    layer: int | str = 0,
     items: Sequence[Mapping[str, Any]] | None = None,
     alerts: Sequence[Mapping[str, Any]] = (),
     colors: Mapping[str, str] | None = None,
+    eigenvalues: int = 0,
 ) -> dict[str, Any]:
     """The figure with its data as typed arrays.
 
-    `items` are what template traces are copied for, at most MAX_LINES: {"key", "label", "color", "dash", "column"?}; for
-    eigenvalue charts the default is the top of the largest. Series that are not in `data` stay empty.
+    `layer`: its number, or the id of one of its records. `items` are what template traces are copied for, at most MAX_LINES:
+    {"key", "label", "color", "dash", "column"?}; for eigenvalue charts the default is the top of the largest. `eigenvalues`: how
+    many the record has; of a gate or step size that several of them share, a line is the one that its eigenvalue has. Series that
+    are not in `data` stay empty.
     """
     out: dict[str, Any] = {"data": [], "layout": deepcopy(dict(figure["layout"]))}
     own = [name.replace("{layer}", str(layer)) for name in out["layout"].get("meta", {}).get("alerts", [])]
@@ -76,7 +79,7 @@ def bind(
         name = meta.get("series", "").replace("{layer}", str(layer))
         copies: Sequence[Mapping[str, Any]] = [{}]
         if meta.get("each") == "eigenvalue" and items is None:
-            copies = eigenvalue_items(top_eigenvalues(data[name])) if name in data else []
+            copies = eigenvalue_items(_first_of(top_eigenvalues(data[name]), data[name], eigenvalues)) if name in data else []
         elif "each" in meta:
             copies = (items or [])[:MAX_LINES]
         for item in copies:
@@ -85,11 +88,24 @@ def bind(
             if key in data and key not in cached:
                 cached[key] = statistics(data[key])
             log = out["layout"]["yaxis"].get("type") == "log"
-            filled = _fill(trace, cached.get(key), item, items or [], shown, log, colors or {})
+            column = _shared(item.get("column", 0), cached.get(key), eigenvalues)
+            filled = _fill(trace, cached.get(key), column, items or [], shown, log, colors or {})
             marker = trace.get("marker", {}) | filled.pop("marker", {})
             trace.update(filled, **({"marker": marker} if marker else {}))
             out["data"].append(trace)
     return out
+
+
+def _shared(eigenvalue: int, s: Mapping[str, Floats] | None, eigenvalues: int) -> int:
+    """The column of an eigenvalue in a series that may have fewer of them: neighbours share one."""
+    width = s["last"].shape[1] if s else 0
+    return eigenvalue * width // eigenvalues if 0 < width < eigenvalues else eigenvalue
+
+
+def _first_of(columns: Sequence[int], data: SeriesData, eigenvalues: int) -> list[int]:
+    """The first eigenvalue of each column."""
+    width = statistics(data)["last"].shape[1]
+    return [column * eigenvalues // width for column in columns] if width < eigenvalues else list(columns)
 
 
 def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[str, str]) -> dict[str, Any]:
@@ -113,7 +129,7 @@ def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[
 def _fill(
     trace: Mapping[str, Any],
     s: dict[str, Floats] | None,
-    item: Mapping[str, Any],
+    column: int,
     items: Sequence[Mapping[str, Any]],
     alerts: Sequence[Mapping[str, Any]],
     log: bool,
@@ -136,7 +152,7 @@ def _fill(
     if field.startswith("heat"):
         return _heat(s, meta)
     if field == "last":
-        y = s["last"][:, item.get("column", 0)]
+        y = s["last"][:, column]
     elif field == "median":
         y = _median(s["last"])
     else:

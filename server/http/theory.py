@@ -82,7 +82,7 @@ def _memory(weights: Weights | None) -> dict[str, Any]:
     lines: dict[str, tuple[str, str, Any]] = {"wanted": ("polynomial, (t + 1)^-1.1", "ink", wanted)}
     for number, lambda_ in enumerate(SINGLE):
         lines[f"single-{number}"] = (f"one eigenvalue {lambda_:g}", f"line-{number}", lambda_**MEMORY_STEPS)
-    if weights is not None:
+    if weights is not None and not weights.form.complex:  # an oscillation is no memory of one real eigenvalue
         for when, recorded, color in (("first", weights.first, "line-7"), ("shown", weights.recorded, "accent")):
             eigenvalue = weights.form.derive("eigenvalue", {k: np.asarray(v, np.float64) for k, v in recorded.items()})
             label = f"best of {weights.label}" + (", at its first step" if when == "first" else "")

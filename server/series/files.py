@@ -29,8 +29,10 @@ class Stretch:
         eigenvalues: Sequence[int] | None,
         low: int | None,
         high: int | None,
+        named: Sequence[int] | None = None,
     ) -> None:
-        self.layout, self.row, self.eigenvalues = layout, row, eigenvalues
+        self.layout, self.row, self.columns = layout, row, eigenvalues
+        self.eigenvalues = eigenvalues if named is None else named  # whose they are
         reader = Reader(session, layout, row, eigenvalues)
         self.width = reader.width
         self.low, self.high, self.points = reader.extent(low, high)
@@ -50,7 +52,7 @@ class Stretch:
         span = max(1, (self.high - self.low + 1) * PIECE_NUMBERS // numbers)
         for low in range(self.low, self.high + 1, span):
             with database.read() as session:  # one of its own for each piece: whoever takes long to read holds nothing open
-                reader = Reader(session, self.layout, self.row, self.eigenvalues)
+                reader = Reader(session, self.layout, self.row, self.columns)
                 step, value = reader.raw([(low, min(low + span - 1, self.high))])
             with np.errstate(over="ignore"):
                 rows = np.ascontiguousarray(value.T, np.float32)

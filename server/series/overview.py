@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from server.series.heat import heat_codes, kinds_of
 from server.series.layout import Layout, Place
 from server.series.zoom import Reader, Shared, bucket_bounds, level_for, raw_stats
+from stablessm_core.forms import SHARED, shared_columns
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS
 
 FULL_NUMBERS = 700_000  # of all series together: up to here, and up to twice the points, every number is sent
@@ -35,7 +36,8 @@ class Overview:
     merge); `lines` (drawn, n), last values; per eigenvalue its first and its newest finite value, `each_first`, `each_last`, its
     value in the newest bucket that has a finite one, `each_end`, and its largest, `each_max`, with the bucket, `max_at`. Where
     anything is not finite `kinds` (width, n): -1 finite, 0 NaN, 1 +Inf, 2 -Inf; where anything is zero or less `below`, a bit
-    each, the lowest first. `heat`: see `heat_codes`.
+    each, the lowest first. `heat`: see `heat_codes`. Of a series of which several eigenvalues share a number the lines
+    are those numbers.
     """
 
     name: str
@@ -74,9 +76,10 @@ def read_overview(
     """The series `rows` between two steps in at most `points` buckets, and the eigenvalues whose lines are in it.
 
     These are `lines`; with `reasons` the first outside the boundary, the nearest to it and the one that moved most; and the `top`
-    ones with the largest values of the series `by` in this stretch. `heat`: series of which a heat map is made, its rows by decay
-    time at the "end" or the "start" of the stretch where `order` says so. `each`: every eigenvalue's buckets instead, with
-    which a page can go on; fewer of wide layers. Series without a point there are left out.
+    ones with the largest values of the series `by` in this stretch, or the largest eigenvalues where it is not recorded. `heat`:
+    series of which a heat map is made, its rows by decay time at the "end" or the "start" of the stretch where `order` says so.
+    `each`: every eigenvalue's buckets instead, with which a page can go on; fewer of wide layers. Series without a point there
+    are left out.
     """
     shared = Shared()
     found: list[Overview] = []
@@ -108,18 +111,26 @@ def read_overview(
             one.arrays |= _summary(stats, starts, ends)
             summaries[row.kind] = _Read(row, first, stats, starts, ends, one)
     why = _reasons(summaries) if reasons else []
-    chosen = next((read for read in summaries.values() if read.row.name == by), None)
+    chosen = next((read for read in summaries.values() if read.row.name == by), summaries.get("eigenvalue"))
     largest = _top(chosen.stats, top) if chosen else []
     drawn = sorted(list(dict.fromkeys([*lines, *why, *largest]))[:MAX_LINES])
     decay = _decay(summaries, order) if order else None
+    of = next((row.width for row in rows if row.kind == "weight"), 0)
     for read in summaries.values():
         one = read.found
-        one.facts["drawn"] = [c for c in drawn if c < one.width]
+        one.facts["drawn"] = _columns(drawn, read.row, of)
         one.arrays["lines"] = read.stats[:, 2, read.ends][one.facts["drawn"]]
         if one.name in heat:
             one.arrays["heat"], more = heat_codes(read.stats, read.starts, read.ends, decay)
             one.facts |= more
     return found, drawn
+
+
+def _columns(eigenvalues: Sequence[int], row: Place, of: int) -> list[int]:
+    """Where their lines are: several of `of` eigenvalues may share a number of the series."""
+    if row.kind in SHARED and of:
+        return sorted(set(shared_columns(eigenvalues, of, row.width)))
+    return [c for c in eigenvalues if c < row.width]
 
 
 def _reasons(summaries: dict[str, _Read]) -> list[int]:

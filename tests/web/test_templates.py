@@ -187,7 +187,7 @@ END = {"outcome": "stable", "loss": 0.5, "tokens_per_step": 10, "seconds_per_ste
 # what the list's page is given besides its runs
 LIST: dict[str, Any] = {
     "orders": [(EVIL, EVIL)],
-    "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "model.layer"]), "value": value,
+    "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "layers"]), "value": value,
     "address": lambda **_: "/?q=x", "known": KNOWN, "default": DEFAULT, "paths": ["train.seed"], "compare": None, "explicit": "",
 }  # fmt: skip
 
@@ -283,6 +283,7 @@ def page(name: str) -> Tags:
                 "b": 0.5,
                 "run": 7,
                 "layer": 0,
+                "record": "0",
                 "step": 5,
                 "label": EVIL,
                 "map": "best",

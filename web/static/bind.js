@@ -15,30 +15,32 @@ import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
  * @property {number} [per] rows of a series in a column of a heat map
  * @property {Colors} colors
  * @property {boolean} log
+ * @property {number} eigenvalues of the layer; neighbours share a number of a series that has fewer
  */
 
 /**
  * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
  * @param {Figure} figure
  * @param {SeriesByName} data
- * @param {{layer?: number, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, per?: number}} [options]
- *   `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows, `per`: rows of a series in one of its columns, see heat.js
+ * @param {{layer?: number | string, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, per?: number, eigenvalues?: number}} [options]
+ *   `layer`: its number, or the id of one of its records; `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows,
+ *   `per`: rows of a series in one of its columns, see heat.js; `eigenvalues`: how many the record has
  * @returns {Figure}
  */
-export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, per } = {}) {
+export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, per, eigenvalues = 0 } = {}) {
   const layout = structuredClone(figure.layout);
   const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
   const shown = everywhere ? alerts : alerts.filter((alert) => own.includes(alert.series));
-  const context = { items: items ?? [], alerts: shown, own, colors, order, per, log: layout.yaxis?.type === "log" };
+  const context = { items: items ?? [], alerts: shown, own, colors, order, per, eigenvalues, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
     const { each, series = "" } = template.meta;
     const name = series.replace("{layer}", String(layer));
-    for (const item of copies(each, items, data[name])) {
+    for (const item of copies(each, items, data[name], eigenvalues)) {
       const trace = copy(template, item, colors);
       const of = String(item?.key);
       const key = name.replace("{run}", of).replace("{map}", of);
-      const filled = fill(trace, data[key], item?.column ?? 0, context);
+      const filled = fill(trace, data[key], columnOf(item?.column ?? 0, data[key], eigenvalues), context);
       const marker = { ...trace.marker, ...filled.marker };
       traces.push({ ...trace, ...filled, ...(Object.keys(marker).length ? { marker } : {}) });
     }
@@ -50,13 +52,27 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
  * @param {string | undefined} each
  * @param {(Item | RangeItem)[] | null} items
  * @param {Series | undefined} series
+ * @param {number} eigenvalues
  * @returns {(Item | null)[]}
  */
-function copies(each, items, series) {
+function copies(each, items, series, eigenvalues) {
   if (!each) return [null];
-  if (each === "eigenvalue" && items === null) return series ? eigenvalueItems(topEigenvalues(series)) : [];
+  if (each === "eigenvalue" && items === null) return series ? eigenvalueItems(topEigenvalues(series).map((c) => firstOf(c, series, eigenvalues))) : [];
   return (items ?? []).filter((item) => "key" in item).slice(0, MAX_LINES);
 }
+
+/**
+ * The column of an eigenvalue in a series that may have fewer of them: neighbours share one.
+ * @param {number} eigenvalue
+ * @param {Series | undefined} series
+ * @param {number} eigenvalues of the layer
+ */
+export function columnOf(eigenvalue, series, eigenvalues) {
+  return series && series.width < eigenvalues ? Math.floor((eigenvalue * series.width) / eigenvalues) : eigenvalue;
+}
+
+/** The first eigenvalue of a column. @param {number} column @param {Series} series @param {number} eigenvalues */
+const firstOf = (column, { width }, eigenvalues) => (width < eigenvalues ? Math.floor((column * eigenvalues) / width) : column);
 
 /**
  * @param {Trace} template

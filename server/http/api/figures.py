@@ -7,12 +7,20 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from server.errors import Invalid
 from server.http.api.alerts import run_alerts
 from server.http.api.compare import PageQuery, compare_runs, compared_runs, run_numbers
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.api.runs import find_run
-from server.http.api.series import Eigenvalues, MaxPoints, Step, check_stretch, columns_of, parse_eigenvalues, read_one
+from server.http.api.records import Record, find_record, rows_of
+from server.http.api.series import (
+    Eigenvalues,
+    MaxPoints,
+    Step,
+    check_stretch,
+    columns_of,
+    find_layout,
+    parse_eigenvalues,
+    read_one,
+)  # fmt: skip
 from server.http.api.sweeps import Axis, asked_grid, find_sweep
 from server.http.api.theory import Theory, theory_answer
 from server.http.figure_files import Format, Paper, Pixels, Scale, figure_answer, known_chart
@@ -22,11 +30,10 @@ from server.http.schemas.sweeps import SweepId
 from server.runs.compare_curves import CURVE_POINTS, MAX_RATIO, ranges, read_curves
 from server.runs.comparison import usual_groups, usually_shown
 from server.runs.sweep_grid import grid_answer
-from server.series.reading import Layout
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from web.binding import bind, eigenvalue_items
 from web.compared import compared_figure, range_items, shown_runs
-from web.figures import CHARTS, catalogue, spec
+from web.figures import CHARTS, catalogue, series_of, spec
 from web.palette import COLORS
 from web.swept import swept_figure
 
@@ -62,7 +69,7 @@ def figure(
     run_id: RunId,
     chart: str,
     database: DatabaseDep,
-    layer: Annotated[int, Query(ge=0, le=127)] = 0,
+    layer: Record = "0",
     max_points: MaxPoints = 1000,
     eigenvalues: Eigenvalues = None,
     from_step: Step = None,
@@ -77,25 +84,19 @@ def figure(
     definition = spec(known_chart(chart, OF_A_RUN, "a run"))
     if y and not any(trace["type"] == "heatmap" for trace in definition["data"]):
         definition = {**definition, "layout": with_scale(definition["layout"], y)}
-    names = {
-        trace["meta"]["series"].replace("{layer}", str(layer)) for trace in definition["data"] if trace["meta"].get("series")
-    }
+    names = [name.replace("{layer}", layer) for name in series_of(chart)]
     with database.read() as session:
-        run = find_run(session, run_id)
-        layers = run.config["model"]["n_layers"]
-        if layer >= layers:
-            raise Invalid(f"run {run_id} has {layers} layers", field="layer", allowed=f"0 to {layers - 1}")
-        known = Layout(session, run_id)
+        known = find_layout(session, run_id)
+        record = find_record(session, known, layer)
         data = {
             name: columns_of(read_one(session, known, name, from_step, to_step, max_points))
             for name in names
             if name in known.series
         }
         alerts = run_alerts(session, run_id)["alerts"]
-    items = None
-    if eigenvalues is not None:
-        items = eigenvalue_items(parse_eigenvalues(eigenvalues, run.config["model"]["d_state"]))
-    drawn = bind(definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS)
+    count = record.eigenvalues or max((row.width for row in rows_of(known, layer)), default=1)
+    items = None if eigenvalues is None else eigenvalue_items(parse_eigenvalues(eigenvalues, count))
+    drawn = bind(definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS, eigenvalues=count)
     return figure_answer(drawn, chart, of=f"run {run_id}", name=f"run-{run_id}", format=format, width=width, height=height)
 
 

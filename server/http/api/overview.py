@@ -9,21 +9,20 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 
-from server.errors import Invalid
 from server.http.api.deps import DatabaseDep
+from server.http.api.records import Record, find_record, rows_of
 from server.http.api.series import Eigenvalues, Step, check_stretch, find_layout, parse_eigenvalues
 from server.http.schemas.runs import RunId
 from server.series.encoding import dumps
 from server.series.overview import MAX_LINES, Overview, read_overview
-from server.series.reading import Layout
-from stablessm_core.telemetry.series import LAYER_GROUPS, layer_group, layer_series
+from stablessm_core.telemetry.series import LAYER_GROUPS, layer_series
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
 MEDIA = "application/vnd.stablessm.overview"
 HEAT = "grad_over_weight"
 EXAMPLE = """uint32 length of the head | head, JSON | arrays, each at a multiple of 8 bytes after the head
-{"run_id": 1, "seq": 18, "part": "scalars", "layer": null, "lines": [],
+{"run_id": 1, "seq": 18, "part": "scalars", "layer": null, "record": null, "lines": [],
  "series": {"train/loss": {"width": 1, "last_step": 412, "arrays": {"step": ["f8", 0, 412], "value": ["f4", 3296, 412]}}}}
 """
 DTYPES = {"float32": "f4", "float64": "f8", "int64": "f8", "int32": "i4", "int8": "i1", "uint8": "u1"}
@@ -41,7 +40,7 @@ def overview(
     part: Annotated[
         Literal["scalars", "layer", "all"], Query(description="The run's scalars, the series of one layer.")
     ] = "scalars",
-    layer: Annotated[int, Query(ge=0, le=127)] = 0,
+    layer: Record = "0",
     points: Annotated[int, Query(ge=10, le=4000, description="At most so many buckets.")] = 1000,
     from_step: Step = None,
     to_step: Step = None,
@@ -66,30 +65,25 @@ def overview(
     check_stretch(from_step, to_step)
     with database.read() as session:
         layout = find_layout(session, run_id)
-        wanted = list(_of_part(layout, part, layer))
-        if part == "layer" and not wanted and layer and any(row.group.startswith(LAYER_GROUPS) for row in layout.series.values()):
-            raise Invalid(f"run {run_id} has no layer {layer}", field="layer", allowed="a layer that it records")
-        width = max((row.width for row in wanted), default=1)
+        of_layer = part != "scalars"
+        record = find_record(session, layout, layer) if of_layer else None
+        wanted = [row for row in layout.series.values() if part != "layer" and not row.group.startswith(LAYER_GROUPS)]
+        wanted += rows_of(layout, layer) if of_layer else []
+        weight = layout.series.get(layer_series(layer, "weight")) if of_layer else None
+        width = weight.width if weight else max((row.width for row in wanted), default=1)
         chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues else []
         found, lines = read_overview(
             session, layout, wanted, points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top,
             by=layer_series(layer, HEAT), reasons=reasons, heat=[layer_series(layer, kind) for kind in heat.split(",")],
             order=None if rows == "index" else rows, each=each,
         )  # fmt: skip
-    head = {"run_id": run_id, "seq": layout.seq, "part": part, "layer": layer if part != "scalars" else None, "lines": lines}
+    place = {"layer": record.layer if record else None, "record": record.id if record else None}
+    head = {"run_id": run_id, "seq": layout.seq, "part": part, **place, "lines": lines}
     body = pack(head, found)
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(body, media_type=MEDIA, headers={"Vary": "Accept-Encoding"})
     headers = {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
     return Response(gzip.compress(body, 1), media_type=MEDIA, headers=headers)
-
-
-def _of_part(layout: Layout, part: str, layer: int) -> Iterable[Any]:
-    group = layer_group(layer)
-    for row in layout.series.values():
-        scalar = not row.group.startswith(LAYER_GROUPS)
-        if (scalar and part != "layer") or (part != "scalars" and (row.group == group or row.group.startswith(group + "/"))):
-            yield row
 
 
 def pack(head: dict[str, Any], found: Iterable[Overview]) -> bytes:

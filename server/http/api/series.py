@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,11 +14,14 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep
-from server.http.api.runs import absent
+from server.http.api.records import columns_chosen, eigenvalues_of
+from server.http.api.runs import absent, find_run
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
 from server.series import files, reading
 from server.series.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed_json
+from server.series.layout import Place
+from server.series.records import records_of
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
@@ -27,12 +31,13 @@ MEDIA = {"arrow": "application/vnd.apache.arrow.stream", "csv": "text/csv; chars
 Step = Annotated[int | None, Query(ge=0, le=MAX_ID)]
 MAX_POINTS = Query(ge=1, le=10_000_000, description="More points than this become buckets.")
 MaxPoints = Annotated[int, MAX_POINTS]
-Eigenvalues = Annotated[str | None, Query(max_length=20_000, description="Only these columns, for example 0,3,5-9.")]
+SELECTION = "Only these, for example 0,3,5-9. Of a series with a number for several eigenvalues, such as a gate, the one of each."
+Eigenvalues = Annotated[str | None, Query(max_length=20_000, description=SELECTION)]
 
 
 @router.get("/{run_id}/series", response_model=Catalogue)
 def catalogue(run_id: RunId, database: DatabaseDep) -> Response:
-    """What the run records: every series with width, unit, extent."""
+    """What the run records: every series with width, unit, extent; and its layers' records, to which most of them belong."""
     with database.glance() as session:
         return json_response(to_json(run_catalogue(session, run_id)))
 
@@ -43,7 +48,13 @@ def run_catalogue(session: Session, run_id: int) -> dict[str, Any]:
         seq, known = reading.catalogue_at(session, run_id)
     except LookupError:
         raise absent(session, run_id) from None
-    return {"run_id": run_id, "seq": seq, "series": [{k: v for k, v in vars(info).items() if k != "group"} for info in known]}
+    records = records_of(((s.name, s.group, s.width, s.form) for s in known), find_run(session, run_id).config.get("model", {}))
+    return {
+        "run_id": run_id,
+        "seq": seq,
+        "records": [vars(record) for record in records],
+        "series": [{k: v for k, v in vars(info).items() if k != "group"} for info in known],
+    }
 
 
 @router.get(
@@ -122,8 +133,9 @@ def _every_point(
     with database.read() as session:
         layout = find_layout(session, run_id)
         row = find_series(layout, name)
-        chosen = parse_eigenvalues(eigenvalues, row.width) if eigenvalues is not None else None
-        stretch = files.Stretch(session, layout, row, chosen, from_step, to_step)
+        chosen = parse_eigenvalues(eigenvalues, eigenvalues_of(layout, row) or row.width) if eigenvalues is not None else None
+        columns = None if chosen is None else columns_chosen(layout, row, chosen)
+        stretch = files.Stretch(session, layout, row, columns, from_step, to_step, named=chosen)
     if format == "typed":
         raise Invalid("format is 'typed', which is no file", field="format", allowed="csv, arrow or json")
     write = {"csv": files.csv_file, "arrow": files.arrow_file, "json": files.json_file}[format]
@@ -158,19 +170,22 @@ def read_one(
     eigenvalues: str | None = None,
 ) -> reading.SeriesData:
     """`reading.read_series` with refusals that name the field."""
-    run_id, width = layout.run_id, find_series(layout, name).width
-    chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues is not None else None
-    numbers = min(max_points, max(layout.step, 1)) * (len(chosen) if chosen is not None else width)
+    row = find_series(layout, name)
+    chosen = parse_eigenvalues(eigenvalues, eigenvalues_of(layout, row) or row.width) if eigenvalues is not None else None
+    numbers = min(max_points, max(layout.step, 1)) * (len(chosen) if chosen is not None else row.width)
     if numbers > MAX_NUMBERS:
         raise Invalid(
             f"the answer would hold {numbers:,} numbers", field="max_points", allowed=f"points * width <= {MAX_NUMBERS:,}"
         )
-    return reading.read_series(
-        session, run_id, name, from_step=from_step, to_step=to_step, max_points=max_points, eigenvalues=chosen, layout=layout
-    )
+    columns = None if chosen is None else columns_chosen(layout, row, chosen)
+    data = reading.read_series(
+        session, layout.run_id, name, from_step=from_step, to_step=to_step, max_points=max_points, eigenvalues=columns,
+        layout=layout,
+    )  # fmt: skip
+    return data if chosen == columns else replace(data, eigenvalues=np.asarray(chosen))
 
 
-def find_series(layout: reading.Layout, name: str) -> Any:
+def find_series(layout: reading.Layout, name: str) -> Place:
     """The series' row. Raises NotFound."""
     if name not in layout.series:
         known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Response
 from server.database.models import Run
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep
+from server.http.api.records import Record, find_record
 from server.http.api.runs import find_run
 from server.http.api.series import Eigenvalues, find_layout, parse_eigenvalues
 from server.http.schemas.runs import MAX_ID, RunId
@@ -34,7 +35,7 @@ def steps(
     database: DatabaseDep,
     step: Annotated[int, Query(ge=1, le=MAX_ID, description="The first step.")],
     to_step: Annotated[int | None, Query(ge=1, le=MAX_ID, description="The last step; without it there is one.")] = None,
-    layer: Annotated[int, Query(ge=0, le=127)] = 0,
+    layer: Record = "0",
     eigenvalues: Eigenvalues = None,
 ) -> Response:
     """The relative step of some eigenvalues and what made it: slope of the map, gradient, learning rate, the optimizer."""
@@ -43,7 +44,7 @@ def steps(
         raise Invalid(f"to_step is {last}", field="to_step", allowed=f"{step} to {step + MAX_STEPS - 1}")
     with database.read() as session:
         run, layout = find_run(session, run_id), find_layout(session, run_id)
-        name = names.layer_series(layer, names.RELATIVE_STEP)
+        record, name = find_record(session, layout, layer), names.layer_series(layer, names.RELATIVE_STEP)
         if name not in layout.series:
             raise NotFound(
                 f"run {run_id} has no relative step of layer {layer}: the weights of every step are not recorded",
@@ -73,7 +74,8 @@ def steps(
         at = parts["weight"][0]
         rates = read(names.LR, None) if names.LR in layout.series else (at, np.full((len(at), 1), np.nan))
         found = _split(run, layout, layer, parts, rates)
-    return json_response(dumps(json_safe({"run_id": run_id, "layer": layer, "eigenvalues": chosen} | found)))
+        place = {"run_id": run_id, "layer": record.layer, "record": layer}
+    return json_response(dumps(json_safe(place | {"eigenvalues": chosen} | found)))
 
 
 def _needed(layout: Layout, name: str) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ def _most_moved(moved: np.ndarray) -> list[int]:
 def _split(
     run: Run,
     layout: Layout,
-    layer: int,
+    layer: str,
     read: dict[str, tuple[np.ndarray, np.ndarray]],
     rates: tuple[np.ndarray, np.ndarray],
 ) -> dict[str, Any]:

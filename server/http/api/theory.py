@@ -11,29 +11,35 @@ from sqlalchemy.orm import Session
 
 from server.errors import Invalid
 from server.http.api.deps import DatabaseDep
+from server.http.api.records import SAID, find_record, run_records
 from server.http.api.series import find_layout, read_one, run_catalogue
 from server.http.schemas.runs import MAX_ID
 from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.theory import Weights, theory_figures
 from server.series.encoding import dumps
 from server.series.reading import Layout
-from stablessm_core.forms import NO_MAP, spread
+from stablessm_core.forms import NO_MAP, Form, spread
 from stablessm_core.maps import MAPS
 from stablessm_core.nonfinite import json_safe
-from stablessm_core.telemetry.series import layer_of, source_group
+from stablessm_core.telemetry.series import layer_group, layer_of
 
 router = APIRouter(prefix="/api", tags=["figures"])
 
 LEAST_B = max(form.least_b for map_ in MAPS.values() for form in map_.forms.values())
 Time = Literal["discrete", "continuous"]
 EXAMPLE = {
-    "time": "discrete", "a": 1.0, "b": 0.5, "run": 7, "layer": 0, "step": 300, "label": "run 7, layer 0", "map": "best",
+    "time": "discrete", "a": 1.0, "b": 0.5, "run": 7, "layer": 0, "record": "0", "step": 300, "label": "run 7, layer 0",
+    "map": "best",
     "figures": {"theory_map": {"data": [{"type": "scatter", "x": EXAMPLE_TYPED, "y": EXAMPLE_TYPED}], "layout": {}}},
 }  # fmt: skip
 
 
 def _none(given: Any) -> Any:
     return None if given == "" else given  # of a form's field that was left empty
+
+
+def _zero(given: Any) -> Any:
+    return "0" if given == "" else given
 
 
 Number = Annotated[Annotated[float, Field(ge=1e-3, le=1e3)] | None, BeforeValidator(_none)]
@@ -47,7 +53,7 @@ class Theory(BaseModel):
     a: Number = Field(None, description="Constant of best, 0.001 to 1,000.")
     b: Number = Field(None, description="Constant of best, 0.001 to 1,000; at least 0.5 in discrete time.")
     run: Count = Field(None, description="A stored run, whose weights are shown as points.")
-    layer: Annotated[int, Field(ge=0, le=127)] = 0
+    layer: Annotated[str, BeforeValidator(_zero)] = Field("0", min_length=1, max_length=100, description=SAID)
     step: Count = Field(None, description="Its weights at this step; those of its last without.")
     maps: str | None = Field(None, max_length=200, description="Only the curves of these maps, separated by commas; all without.")
 
@@ -81,7 +87,8 @@ def theory_answer(session: Session, asked: Theory, chart: str | None = None) -> 
         "a": a,
         "b": b,
         "run": asked.run,
-        "layer": asked.layer,
+        "layer": layer_of(layer_group(asked.layer)),
+        "record": asked.layer,
         "step": step,
         "label": weights.label if weights else None,
         "map": form.map if form else None,
@@ -100,17 +107,19 @@ def _maps(text: str | None, time: str) -> list[str] | None:
     return names
 
 
-def _weights(session: Session, run_id: int, layer: int, step: int | None) -> tuple[Weights, int]:
+def _weights(session: Session, run_id: int, layer: str, step: int | None) -> tuple[Weights, int]:
     layout = find_layout(session, run_id)
-    group = f"ssm/{layer}"
+    of_record = find_record(session, layout, layer)
+    group = layer_group(layer)
     form = layout.forms.get(group)
     if form is None or form.map in NO_MAP:
-        mapped = (name for name, known in layout.forms.items() if known.map not in NO_MAP and name == source_group(name))
-        known = sorted(number for name in mapped if (number := layer_of(name)) is not None)
-        allowed = (
-            "one of the layers " + ", ".join(map(str, known)) if known else "a run that has recorded every weight of a layer"
-        )
-        raise Invalid(f"run {run_id} has no weights of every eigenvalue of layer {layer}", field="layer", allowed=allowed)
+        mapped = (r.id for r in run_records(session, layout) if _has_map(layout.forms.get(layer_group(r.id))))
+        known = ", ".join(mapped)
+        allowed = f"one of the layers {known}" if known else "a run that has recorded every weight of a layer with a map"
+        why = f"has no weights of every eigenvalue of layer {layer}"
+        if form is not None or (of_record.form or {}).get("map") in NO_MAP:
+            why = f"has no map in layer {layer}: {NO_MAP[form.map if form else (of_record.form or {})['map']]}"
+        raise Invalid(f"run {run_id} {why}", field="layer", allowed=allowed)
     span = {one["name"]: one for one in run_catalogue(session, run_id)["series"]}[f"{group}/weight"]
     if not span["points"]:
         raise Invalid(f"run {run_id} has not recorded a step yet", field="run", allowed="a run with recorded steps")
@@ -120,6 +129,10 @@ def _weights(session: Session, run_id: int, layer: int, step: int | None) -> tup
         allowed = f"{span['first_step']} to {span['last_step']}"
         raise Invalid(f"run {run_id} has not recorded step {at}", field="step", allowed=allowed)
     return Weights(f"run {run_id}, layer {layer}", form, shown, first), at
+
+
+def _has_map(form: Form | None) -> bool:
+    return form is not None and form.map not in NO_MAP
 
 
 def _recorded(session: Session, layout: Layout, group: str, step: int) -> dict[str, Any] | None:

@@ -45,9 +45,22 @@ class SeriesInfo(Answer):
     points: int
 
 
+class RecordInfo(Answer):
+    """What is watched of a layer: its eigenvalues, or further weights of it."""
+
+    id: str = Field(description="What its series are called by, ssm/{id}/...: the layer's number, or 0.dt_bias.")
+    layer: int
+    name: str = Field(description="What the layer is, such as mamba.")
+    eigenvalues: int | None
+    form: dict[str, Any] | None
+    kinds: list[str] = Field(description="Its series; none of a run that has not begun.")
+    gates: int | None = Field(description="How many gates or step sizes its eigenvalues share; null without a gate.")
+
+
 class Catalogue(Answer):
     run_id: int
     seq: int
+    records: list[RecordInfo]
     series: list[SeriesInfo]
 
 

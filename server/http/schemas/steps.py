@@ -22,6 +22,7 @@ class StepsAnswer(Answer):
                 {
                     "run_id": 1,
                     "layer": 0,
+                    "record": "0",
                     "eigenvalues": [9],
                     "form": EXAMPLE_FORM | {"length": 100},
                     "step": [1],
@@ -41,6 +42,7 @@ class StepsAnswer(Answer):
     )
     run_id: int
     layer: int
+    record: str = Field(description="The layer's record that was asked for.")
     eigenvalues: list[int]
     form: dict[str, Any]
     step: list[int] = Field(description="Those that were asked for and have a recorded next step.")

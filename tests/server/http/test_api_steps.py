@@ -64,7 +64,7 @@ def test_without_a_choice_those_that_moved_most_are_shown_and_bad_questions_refu
     refused = [
         ({"step": 1, "to_step": 5000}, 422, "to_step"),
         ({"step": 1, "eigenvalues": "7"}, 422, "eigenvalues"),
-        ({"step": 1, "layer": 3}, 404, "layer"),
+        ({"step": 1, "layer": 3}, 422, "layer"),
     ]
     for query, status, field in refused:
         answer = client.get("/api/runs/1/steps", params=query)

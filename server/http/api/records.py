@@ -1,0 +1,57 @@
+"""A layer of a run, or one of its records, as an address names it; and which columns of its series an eigenvalue has."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from sqlalchemy.orm import Session
+
+from server.errors import Invalid
+from server.http.api.runs import find_run
+from server.series.layout import Layout, Place
+from server.series.records import RecordOfLayer, records_of
+from stablessm_core.forms import SHARED, shared_columns
+from stablessm_core.telemetry.series import LAYER_GROUPS, layer_group
+
+MOST_LISTED = 40
+SAID = "The layer's number, or the id of one of its records as the run's catalogue lists them: 0, or 0.dt_bias."
+Record = Annotated[str, Query(min_length=1, max_length=100, description=SAID)]
+
+
+def run_records(session: Session, layout: Layout) -> list[RecordOfLayer]:
+    """The records of the run, in the order of its layers. Raises NotFound."""
+    series = [(row.name, row.group, row.width, row.form) for row in layout.series.values()]
+    return records_of(series, find_run(session, layout.run_id).config.get("model", {}))
+
+
+def find_record(session: Session, layout: Layout, id_: str) -> RecordOfLayer:
+    """The record of this id. Raises Invalid with the ids that there are."""
+    known = {record.id: record for record in run_records(session, layout)}
+    if not known and id_.isdigit():  # nothing is recorded, and its layers are not known here
+        return RecordOfLayer(id_, int(id_), "", None, None, ())
+    if id_ not in known:
+        listed = ", ".join(list(known)[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
+        raise Invalid(f"run {layout.run_id} has no layer {id_[:60]!r}", field="layer", allowed=listed or "none is recorded")
+    return known[id_]
+
+
+def eigenvalues_of(layout: Layout, row: Place) -> int | None:
+    """How many eigenvalues a series is chosen from: where several share a number, more than it has columns. None where its own
+    width says it."""
+    if row.kind not in SHARED or not row.group.startswith(LAYER_GROUPS):
+        return None
+    weight = layout.series.get(f"{row.group}/weight")
+    return None if weight is None or weight.width == row.width else weight.width
+
+
+def columns_chosen(layout: Layout, row: Place, chosen: list[int]) -> list[int]:
+    """The columns of the series that these eigenvalues have, one each."""
+    of = eigenvalues_of(layout, row)
+    return chosen if of is None else shared_columns(chosen, of, row.width)
+
+
+def rows_of(layout: Layout, id_: str) -> list[Place]:
+    """Every series of the record, also what follows from it and what is computed at evaluations."""
+    group = layer_group(id_)
+    return [row for row in layout.series.values() if row.group == group or row.group.startswith(group + "/")]
