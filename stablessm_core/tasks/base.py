@@ -86,6 +86,13 @@ def in_batches(batch_size: int, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, 
         yield x[start : start + batch_size], y[start : start + batch_size]
 
 
+def sent(tensor: Tensor, device: Device) -> Tensor:
+    """The tensor on the device. Pinned for CUDA, because a copy of ordinary memory would wait for the device within a step."""
+    if torch.device(device).type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 class OnDevice:
     """Tensors kept on the device that was last asked for, so that a step copies nothing."""
 

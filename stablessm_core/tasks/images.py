@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches
+from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches, sent
 
 
 class ImageTask(Task):
@@ -77,9 +77,7 @@ class ImageTask(Task):
         key = (epoch, seed, device)
         if key not in self._orders:
             order = torch.randperm(self._count, generator=generator("cpu", seed, epoch))
-            # pinned, because the copy of ordinary memory would wait for the device in the middle of a step
-            moved = order.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else order.to(device)
             if len(self._orders) >= 2:
                 self._orders.pop(next(iter(self._orders)))
-            self._orders[key] = moved
+            self._orders[key] = sent(order, device)
         return self._orders[key]

@@ -13,7 +13,7 @@ class Copying(TaskSection):
     """Repeat the tokens that were read, in order, after a blank stretch (only the repetition is scored).
 
     With `variable` the tokens stand at random places among the blanks: selective copying, which needs a gate that depends on
-    the input. Sources: Arjovsky et al., arXiv 1511.06464, section 5.1; Gu and Dao, arXiv 2312.00752, section 3.1.
+    the input. Sources: Arjovsky et al., arXiv 1511.06464; Gu and Dao, arXiv 2312.00752, section 3.1.
     """
 
     trained_by: ClassVar[str] = "stablessm_core.tasks.copying.data:CopyingTask"

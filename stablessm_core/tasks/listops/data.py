@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stablessm_core.tasks.base import sent
 from stablessm_core.tasks.generated import GeneratedTask
 from stablessm_core.tasks.listops.section import Listops
 from stablessm_core.tasks.listops.trees import TOKENS, Shape, expressions
@@ -34,9 +35,6 @@ class ListopsTask(GeneratedTask):
 
     def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         # on the CPU whatever the device: trees are no work for a GPU
-        tokens, values = (
-            torch.from_numpy(a) for a in expressions(count, self._shape, np.random.default_rng(random.initial_seed()))
-        )
-        if random.device.type == "cuda":  # pinned, because the copy of ordinary memory would wait for the device
-            tokens, values = (t.pin_memory().to(random.device, non_blocking=True) for t in (tokens, values))
-        return tokens.to(torch.int64), values.to(torch.int64)
+        tokens, values = expressions(count, self._shape, np.random.default_rng(random.initial_seed()))
+        x, y = (sent(torch.from_numpy(a), random.device).to(torch.int64) for a in (tokens, values))
+        return x, y
