@@ -20,6 +20,7 @@ from stablessm_core.tasks.listops.section import Listops
 from stablessm_core.tasks.mnist.section import Mnist
 from stablessm_core.tasks.modular_counting.section import ModularCounting
 from stablessm_core.tasks.multi_query_recall.section import MultiQueryRecall
+from stablessm_core.tasks.pathfinder.section import Pathfinder
 from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
 from stablessm_core.tasks.section import TaskSection
 
@@ -28,6 +29,7 @@ BUILT_IN: tuple[type[TaskSection], ...] = (
     Digits,
     Mnist,
     Cifar10,
+    Pathfinder,
     AssociativeRecall,
     MultiQueryRecall,
     InductionHeads,
