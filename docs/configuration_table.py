@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from server.settings import Settings, variable_of
 from stablessm_core.config import RunConfig
+from stablessm_core.layers.registry import LAYERS
 from stablessm_core.telemetry.detectors import KINDS
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -74,21 +75,28 @@ def sections(schema: dict[str, Any]) -> Iterator[tuple[str, str, list[Row]]]:
         if "$ref" in field:
             definition = definitions[field["$ref"].rpartition("/")[2]]
             yield f"`{name}`", definition.get("description", ""), rows_of(definition, f"{name}.", definitions)
+        if name == "model":
+            for layer, section in LAYERS.items():
+                definition = definitions[section.__name__]
+                yield f"Layer `{layer}`", definition["description"], rows_of(definition, "model.layer.", definitions)
 
 
 def rows_of(definition: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     for name, field in definition["properties"].items():
-        if "$ref" in field:
+        if "$ref" in field and name not in ("layer", "inner"):
             rows += rows_of(definitions[field["$ref"].rpartition("/")[2]], f"{prefix}{name}.", definitions)
         else:
             default = f"`{json.dumps(field['default'])}`" if "default" in field else "`[]`" if name == "tags" else "required"
+            default = default if name in definition.get("required", ["tags"]) or "default" in field or name == "tags" else '`"stable_ssm"`'
             rows.append((prefix + name, default, allowed(field), field.get("description", "").replace("|", "\\|")))
     return rows
 
 
 def allowed(field: dict[str, Any]) -> str:
     """What a value may be, in words: the schema's own limits."""
+    if "discriminator" in field or field.get("$ref", "").rpartition("/")[2] in {section.__name__ for section in LAYERS.values()}:
+        return "section {name, options} of a layer, see below"
     if "anyOf" in field:
         return " or ".join(allowed(option) for option in field["anyOf"])
     if "const" in field:
