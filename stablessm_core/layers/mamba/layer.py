@@ -14,8 +14,9 @@ from stablessm_core.forms import Form
 from stablessm_core.layers.building import Surroundings
 from stablessm_core.layers.convolution import ShortConvolution
 from stablessm_core.layers.gates import decay_of, gate_statistics
-from stablessm_core.layers.mamba.section import LARGEST_DT, SMALLEST_DT, TAPS, Mamba, dt_rank
+from stablessm_core.layers.mamba.section import TAPS, Mamba, dt_rank
 from stablessm_core.layers.mamba.selective_scan import selective_scan
+from stablessm_core.layers.step_sizes import LARGEST, SMALLEST, softplus_bias
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization, initial_eigenvalues
 from stablessm_core.telemetry.watch import Record
 
@@ -71,12 +72,10 @@ class MambaBlock(nn.Module):
         self.x_proj = nn.Linear(inner, rank + 2 * d_state, bias=False)
         self.dt_proj = nn.Linear(rank, inner)
         nn.init.uniform_(self.dt_proj.weight, -(rank**-0.5), rank**-0.5)
-        low, high = math.log(SMALLEST_DT), math.log(LARGEST_DT)
-        dt = torch.exp(low + (high - low) * torch.rand(inner, dtype=torch.float64))
         with torch.no_grad():
-            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus
+            self.dt_proj.bias.copy_(softplus_bias(inner))
         if s7:
-            lambda_ = initial_eigenvalues(math.exp(-d_state * LARGEST_DT), math.exp(-SMALLEST_DT), d_state, "discrete")
+            lambda_ = initial_eigenvalues(math.exp(-d_state * LARGEST), math.exp(-SMALLEST), d_state, "discrete")
         else:
             lambda_ = -torch.arange(1, d_state + 1, dtype=torch.float64).expand(inner, d_state)
         self.w = nn.Parameter(self.reparameterization.inverse(lambda_).float().contiguous())

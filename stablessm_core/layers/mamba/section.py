@@ -9,7 +9,6 @@ from pydantic import Field
 from stablessm_core.layers.section import LayerSection
 
 TAPS = 4  # of the short convolution
-SMALLEST_DT, LARGEST_DT = 1e-3, 1e-1  # initial step sizes, log-uniform between them
 
 
 class Mamba(LayerSection):

@@ -176,6 +176,20 @@ def test_float32_loses_no_digits_to_large_decays_next_to_small_ones(form):
         assert (a - b).norm() / b.norm() < 5e-6
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_kept_for_the_backward_pass_grows_with_the_length_alone(form):
+    kept = []
+    for length in (128, 512):
+        given = {name: x.requires_grad_() for name, x in arguments(form, length, keys=4, values=4).items()}
+        storages: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, storages=storages: storages.update({x.data_ptr(): x.numel()}) or x, lambda x: x
+        ):
+            FORMS[form](**given)
+        kept.append(sum(storages.values()))
+    assert kept[1] < 4.2 * kept[0]
+
+
 def test_autocast_and_half_precision_inputs_are_computed_in_float32():
     for form, function in FORMS.items():
         given = {name: x.bfloat16() for name, x in arguments(form, 40).items()}
