@@ -15,6 +15,7 @@ _MODULES = {
     "HGRN": "hgrn",
     "HawkBlock": "rg_lru",
     "HyenaMixer": "hyena",
+    "L2RU": "l2ru",
     "LRU": "lru",
     "Mamba2Block": "mamba2",
     "MambaBlock": "mamba",

@@ -7,6 +7,7 @@ from stablessm_core.layers.gated_deltanet.section import GatedDeltaNet
 from stablessm_core.layers.gla.section import Gla
 from stablessm_core.layers.hgrn.section import Hgrn
 from stablessm_core.layers.hyena.section import Hyena
+from stablessm_core.layers.l2ru.section import L2ru
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.mamba.section import Mamba
 from stablessm_core.layers.mamba2.section import Mamba2
@@ -24,6 +25,7 @@ from stablessm_core.layers.stable_ssm.section import StableSsm
 BUILT_IN: tuple[type[LayerSection], ...] = (
     StableSsm,
     Hyena,
+    L2ru,
     S4,
     Mamba,
     Mamba2,

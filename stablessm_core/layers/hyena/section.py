@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from stablessm_core.layers.dss.section import Dss
+from stablessm_core.layers.l2ru.section import L2ru
 from stablessm_core.layers.lru.section import Lru
 from stablessm_core.layers.s4.section import S4
 from stablessm_core.layers.s4d.section import S4d
@@ -20,6 +21,7 @@ from stablessm_core.maps import default_eigenvalue_range
 INNER: tuple[type[LayerSection], ...] = (
     StableSsm,
     Lru,
+    L2ru,
     S4d,
     S4,
     S5,

@@ -1,0 +1,1 @@
+"""L2RU: a recurrence with dense matrices whose gain from input to output is certified."""

@@ -1,0 +1,198 @@
+"""L2RU: whatever its weights are, its gain is below gamma; what is lost is seen as NaN and not as an exception."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from stablessm_core.layers import L2RU
+from stablessm_core.layers.building import Surroundings, build_layer
+from stablessm_core.layers.l2ru.certificate import System, bounded_real_matrix, gain_on_grid
+from stablessm_core.layers.l2ru.scan import matrix_scan
+from stablessm_core.layers.l2ru.section import L2ru
+from stablessm_core.telemetry.watch import watched_records
+
+
+def made(d_model: int = 4, **options: Any) -> L2RU:
+    torch.manual_seed(0)
+    layer = build_layer(L2ru.model_validate(options), Surroundings(d_model, None))
+    assert isinstance(layer, L2RU)
+    return layer
+
+
+def shaken(d_model: int, seed: int, scale: float = 3.0, **options: Any) -> L2RU:
+    """Its weights, all of them, replaced by normal ones of that size."""
+    layer = made(d_model, **options).double()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    return layer
+
+
+def by_frequency(system: System, frequencies: int) -> float:
+    """The largest gain on the grid, one frequency after the other."""
+    A, B, C, D, _ = (matrix.detach().to(torch.complex128) for matrix in system)
+    largest = 0.0
+    for k in range(frequencies):
+        z = complex(math.cos(math.pi * k / (frequencies - 1)), math.sin(math.pi * k / (frequencies - 1)))
+        response = C @ torch.linalg.inv(z * torch.eye(len(A)) - A) @ B + D
+        largest = max(largest, torch.linalg.svdvals(response)[0].item())
+    return largest
+
+
+@pytest.mark.parametrize(("gamma", "modulus"), [(1.0, 0.97612), (2.0, 0.95419)])
+def test_the_identity_starts_all_eigenvalues_at_the_published_modulus(gamma: float, modulus: float) -> None:
+    values = made(gamma=gamma).measured()["true_eigenvalue"]
+    torch.testing.assert_close(values, torch.full((4,), modulus), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("d_model", [1, 2, 7])
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 30.0])
+def test_the_gain_is_below_gamma_whatever_the_weights_are(gamma: float, d_model: int, seed: int) -> None:
+    layer = shaken(d_model, seed, gamma=gamma)
+    system = layer.system()
+    matrix = bounded_real_matrix(system, layer.gamma)
+    assert torch.linalg.eigvalsh((matrix + matrix.T) / 2)[-1] <= 1e-9 * matrix.abs().max()
+    assert torch.linalg.eigvalsh(system.P)[0] > 0
+    measured = layer.measured()
+    assert measured["certified_gain"].item() == pytest.approx(gamma)
+    assert 0 < measured["measured_gain"].item() <= gamma * (1 + 1e-6)
+    assert measured["true_eigenvalue"][0] < 1
+
+
+def test_the_certificate_holds_where_the_published_formula_has_no_inverse() -> None:
+    layer = made(3).double()
+    with torch.no_grad():
+        layer.C[0, 1] = 0.0
+        layer.Dt[0, :, 2] = 0.0
+        layer.X21[0, 2] = 0.0
+    system = layer.system()
+    assert torch.linalg.matrix_rank(layer.C[0].T @ layer.Dt[0]) < 3
+    matrix = bounded_real_matrix(system, layer.gamma)
+    assert torch.linalg.eigvalsh((matrix + matrix.T) / 2)[-1] < 0
+    assert gain_on_grid(system) <= 1
+
+
+def test_the_matrices_are_the_published_ones() -> None:
+    layer = shaken(4, 0, scale=1.0, gamma=1.5)
+    n, gamma, system = 4, 1.5, layer.system()
+    lower, upper = torch.tril_indices(n, n), torch.triu_indices(n, n, offset=1)
+    matrices = torch.zeros(3, n, n, dtype=torch.float64)
+    for matrix, places, weights in zip(matrices, (lower, lower, upper), (layer.X11, layer.X22, layer.skew), strict=True):
+        matrix[tuple(places)] = weights[0].detach()
+    X11, X22, skew = matrices
+    skew = skew - skew.T
+    X21, C, Dt = layer.X21[0], layer.C[0], layer.Dt[0]
+    unit = torch.eye(n, dtype=torch.float64)
+    Z = X21 @ X21.T + X22 @ X22.T + Dt.T @ Dt + unit
+    beta = gamma**2 * torch.sigmoid(layer.alpha) / torch.linalg.matrix_norm(Z, 2)
+    H12 = beta.sqrt() * (X11 @ X21.T + C.T @ Dt)
+    V = beta * Z - gamma**2 * unit
+    N = 1e-6 * unit - H12 @ torch.linalg.inv(V) @ H12.T
+    K = torch.linalg.cholesky(N + X11 @ X11.T + C.T @ C + beta * unit)
+    A = torch.linalg.inv(K).T @ (unit - skew) @ torch.linalg.inv(unit + skew) @ torch.linalg.cholesky(N).T
+    torch.testing.assert_close(system.A, A, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(system.B, A @ torch.linalg.inv(H12.T) @ V, rtol=1e-3, atol=1e-3)  # up to the jitter
+    torch.testing.assert_close(system.C, C)
+    torch.testing.assert_close(system.D, beta.sqrt() * Dt)
+
+
+@pytest.mark.parametrize("d_model", [1, 3, 5])
+@pytest.mark.parametrize("frequencies", [2, 101])
+def test_the_gain_on_the_grid_is_the_largest_of_all_frequencies(d_model: int, frequencies: int) -> None:
+    system = shaken(d_model, 1).system()
+    assert gain_on_grid(system, frequencies).item() == pytest.approx(by_frequency(system, frequencies), rel=1e-9)
+
+
+def test_signals_are_amplified_by_less_than_the_gain() -> None:
+    layer = shaken(5, 3, gamma=0.7)
+    x = torch.randn(20, 400, 5, dtype=torch.float64)
+    with torch.no_grad():
+        y = layer(x)
+    assert (y.flatten(1).norm(dim=1) <= 0.7 * x.flatten(1).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize(("length", "d_model"), [(1, 3), (2, 1), (7, 4), (130, 5), (4097, 2)])
+def test_steps_give_what_the_scan_gives_and_the_output_sees_the_state_before(length: int, d_model: int) -> None:
+    layer = shaken(d_model, 2, scale=1.0)
+    A, B, C, D, _ = layer.system()
+    x = torch.randn(2, length, d_model, dtype=torch.float64)
+    with torch.no_grad():
+        whole = layer(x)
+        h, outputs = torch.zeros(2, d_model, dtype=torch.float64), []
+        for t in range(length):
+            outputs.append(h @ C.T + x[:, t] @ D.T)
+            h = h @ A.T + x[:, t] @ B.T
+        state = layer.initial_state(2)
+        for t in range(min(length, 40)):
+            y, state = layer.step(x[:, t], state)
+            torch.testing.assert_close(y, outputs[t], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(whole, torch.stack(outputs, 1), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(layer.last_state, h.abs().amax(1, keepdim=True), rtol=1e-10, atol=1e-10)
+
+
+def test_the_scan_and_its_gradients_are_exact() -> None:
+    A = 0.5 * torch.randn(3, 3, dtype=torch.float64)
+    b = torch.randn(2, 7, 3, dtype=torch.float64)
+    assert torch.autograd.gradcheck(matrix_scan, (A.requires_grad_(), b.requires_grad_()))
+    assert torch.autograd.gradgradcheck(matrix_scan, (A, b))
+
+
+def test_gradients_are_exact() -> None:
+    layer = shaken(3, 5, scale=0.7, train_gamma=True)
+    x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def of(x: Tensor, *parameters: Tensor) -> Tensor:
+        y: Tensor = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+        return y
+
+    assert torch.autograd.gradcheck(of, (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize(("d_model", "options", "wanted"), [(6, {}, 166), (1, {}, 6), (5, {"train_gamma": True}, 117)])
+def test_parameters_are_counted_exactly(d_model: int, options: dict[str, Any], wanted: int) -> None:
+    assert L2ru.model_validate(options).parameters(d_model) == wanted
+    assert sum(p.numel() for p in made(d_model, **options).parameters()) == wanted
+
+
+def test_the_spectral_radius_is_watched_and_all_weights_decide_it() -> None:
+    layer = shaken(6, 4).float()
+    radius, alpha = watched_records(nn.Sequential(layer))
+    assert layer.gates() == {}
+    layer(torch.randn(3, 9, 6))
+    decay = layer.gates()["decay"]
+    assert decay.shape == (3, 1)
+    numbers = dict(zip(("gate_min", "gate_mean", "gate_max"), decay.double().numpy(), strict=True))
+    eigenvalue = radius.form.derive("eigenvalue", numbers)
+    assert eigenvalue.item() == pytest.approx(torch.linalg.eigvals(layer.system().A).abs().max().item(), rel=1e-5)
+    assert {id(row) for row in radius.record.rows} == {id(p) for p in layer.parameters()}
+    assert (radius.width, alpha.width, alpha.id, alpha.path) == (1, 1, "0.alpha", "0.alpha")
+
+
+@pytest.mark.parametrize("break_it", ["nan", "inf", "saturated"])
+def test_a_certificate_that_is_lost_is_nan_and_raises_nothing(break_it: str) -> None:
+    layer = made(5)
+    with torch.no_grad():
+        if break_it == "saturated":
+            layer.alpha.fill_(100.0)  # sigma(alpha) is 1 to the last bit
+        else:
+            layer.C[0, 2, 2] = {"nan": torch.nan, "inf": torch.inf}[break_it]
+    y = layer(torch.randn(2, 9, 5))
+    y.sum().backward()
+    step, _ = layer.step(torch.randn(2, 5), layer.initial_state(2))
+    assert y.isnan().all()
+    assert step.isnan().all()
+    assert layer.gates()["decay"].isnan().all()
+    measured = layer.measured()
+    assert all(values.isnan().all() for values in measured.values()), measured
+    assert {kind: len(values) for kind, values in measured.items()} == {
+        "true_eigenvalue": 5,
+        "true_boundary_distance": 5,
+        "certified_gain": 1,
+        "measured_gain": 1,
+    }
