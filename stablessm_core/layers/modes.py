@@ -59,18 +59,22 @@ def final_states(lambda_bar: Tensor, x: Tensor) -> Tensor:
     h_t = lambda_bar h_{t-1} + x_t. x: real (batch, length, channels). Carries no gradient.
     """
     batch, length, channels = x.shape
-    near, far = _tables(lambda_bar, x.dtype.to_complex(), length)
+    near, far = _tables(lambda_bar, x.dtype.to_complex(), length, batch)
     span, pieces = near.shape[1], far.shape[1]
-    whole = torch.nn.functional.pad(x.transpose(1, 2), (span * pieces - length, 0))  # (batch, channels, pieces * span)
-    rows = whole.transpose(0, 1).reshape(channels, batch * pieces, span)
+    rows = x.new_zeros(channels, batch, span * pieces)
+    rows[..., span * pieces - length :] = x.permute(2, 0, 1)
     with torch.autocast(x.device.type, enabled=False):
-        ends = torch.bmm(rows, torch.view_as_real(near.flip(1)).flatten(2))
-    return (torch.view_as_complex(ends.view(channels, batch, pieces, -1, 2)) * far.flip(1).unsqueeze(1)).sum(2).transpose(0, 1)
+        ends = torch.bmm(rows.view(channels, batch * pieces, span), torch.view_as_real(near.flip(1)).flatten(2))
+    ends = torch.view_as_complex(ends.view(channels, batch, pieces, -1, 2))
+    return (ends * far.flip(1).unsqueeze(1)).sum(2).transpose(0, 1)
 
 
-def _tables(lambda_bar: Tensor, dtype: torch.dtype, length: int) -> tuple[Tensor, Tensor]:
-    """lambda_bar^j for j below a power of two Q, and lambda_bar^(Qi) until Q i covers `length`; (channels, count, modes) each."""
-    doublings = (max(length - 1, 1).bit_length() + 1) // 2
+def _tables(lambda_bar: Tensor, dtype: torch.dtype, length: int, rows: int = 1) -> tuple[Tensor, Tensor]:
+    """lambda_bar^j for j below a power of two Q, and lambda_bar^(Qi) until Q i covers `length`; (channels, count, modes) each.
+
+    Q is about as large as `rows` times the count of the others, for as often the second table is gone through.
+    """
+    doublings = min((max(length * rows - 1, 1).bit_length() + 1) // 2, (length - 1).bit_length())
     step = lambda_bar
     for _ in range(doublings):
         step = step * step
