@@ -69,13 +69,16 @@ class _ShiftedSum(torch.autograd.Function):
         return dx, torch.stack(d_taps[::-1], 1), grad.sum((0, 1)) if ctx.needs_input_grad[2] else None
 
 
-def fft_convolution(x: Tensor, kernel: Tensor) -> Tensor:
-    """y_t = sum_{s <= t} kernel_s x_{t-s}, channel by channel: x (batch, length, channels), kernel (channels, length), both real.
+def fft_convolution(x: Tensor, kernel: Tensor, skip: Tensor | None = None) -> Tensor:
+    """y_t = sum_{s <= t} kernel_s x_{t-s} + skip x_t, channel by channel: x (batch, length, channels), kernel (channels, length),
+    skip (channels,), all real.
 
     Computed in the kernel's dtype, float32 or float64, also under autocast, by transforms of at least twice the length: nothing
     wraps around. Differentiable any number of times.
     """
     with torch.autocast(x.device.type, enabled=False):
+        if skip is not None:  # a tap of the kernel, which is smaller than x
+            kernel = torch.cat([kernel[:, :1] + skip[:, None], kernel[:, 1:]], dim=1)
         x = x.to(kernel.dtype).transpose(1, 2)
         y: Tensor = _convolved(x, kernel) if transformed() else _Convolution.apply(x, kernel)  # type: ignore[no-untyped-call]
     return y.transpose(1, 2).contiguous()  # what follows goes step by step, and is slower the other way round
@@ -93,7 +96,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Tensor) -> Tensor:
         n = fast_length(2 * x.shape[-1] - 1)
-        spectra = torch.fft.rfft(x, n), torch.fft.rfft(kernel, n)
+        spectra = _spectrum(x, n), _spectrum(kernel, n)
         ctx.save_for_backward(x, kernel, *spectra)
         y: Tensor = torch.fft.irfft(spectra[0] * spectra[1], n)
         return y[..., : x.shape[-1]]
@@ -107,10 +110,21 @@ class _Convolution(torch.autograd.Function):
             return _convolved(later, kernel).flip(-1), _convolved(later, x).flip(-1).sum(0)
         length = x.shape[-1]
         n = fast_length(2 * length - 1)
-        spectrum = torch.fft.rfft(grad, n)
-        need_dx, need_dkernel = ctx.needs_input_grad
-        dx = torch.fft.irfft(spectrum * kernel_spectrum.conj(), n)[..., :length] if need_dx else None
-        return dx, torch.fft.irfft((spectrum * x_spectrum.conj()).sum(0), n)[..., :length] if need_dkernel else None
+        dx = dkernel = None
+        spectrum = _spectrum(grad, n)
+        if ctx.needs_input_grad[1]:
+            dkernel = torch.fft.irfft((spectrum * x_spectrum.conj()).sum(0), n)[..., :length]
+        if ctx.needs_input_grad[0]:
+            dx = torch.fft.irfft(spectrum.mul_(kernel_spectrum.conj()), n)[..., :length]
+        return dx, dkernel
+
+
+def _spectrum(x: Tensor, n: int) -> Tensor:
+    """Of x with zeros up to n; copied once, whatever its strides."""
+    room = x.new_zeros(*x.shape[:-1], n)
+    room[..., : x.shape[-1]] = x
+    spectrum: Tensor = torch.fft.rfft(room)
+    return spectrum
 
 
 def fast_length(least: int) -> int:

@@ -77,7 +77,7 @@ class DSS(nn.Module):
         lambda_, z = self._modes()
         gain, grows = self._gain(lambda_, z, self.length or length)
         if self.form == "scan":
-            y = self._scanned(x, z, self._input_gain(z, gain, grows, self.length or length))
+            y = self._scanned(x, z, self._input_gain(z, gain, grows, self.length or length)) + self.D * x
         else:
             # a mode that grows is one that decays against time, from the last step on
             decaying = torch.where(grows, -z, z).exp()
@@ -86,10 +86,10 @@ class DSS(nn.Module):
             kernel = mode_kernel(decaying, W * early.to(W.dtype), length)
             if self.version == "softmax" and _any(grows):
                 kernel = kernel + mode_kernel(decaying, W * late.to(W.dtype), length).flip(1)
-            y = fft_convolution(x, kernel)
+            y = fft_convolution(x, kernel, self.D)
             self._final.follows_from(_final_sizes, decaying, early.to(W.dtype), late.to(W.dtype), x)
         self._gates = {"dt": gate_statistics(self.log_dt[None, :, :1].exp())}
-        out: Tensor = self.readout(y + self.D * x)
+        out: Tensor = self.readout(y)
         return out
 
     def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,11 +71,12 @@ class S4D(nn.Module):
         if self.form == "scan":
             h = self._states(x, lambda_bar, gain)
             self._final.set(h[:, -1].detach().abs().flatten(1))
-            y = 2 * self._output(h)
+            y = 2 * self._output(h) + self.D * x
         else:
-            y = fft_convolution(x, mode_kernel(lambda_bar, 2 * torch.view_as_complex(self.C) * gain, x.shape[1]))
+            kernel = mode_kernel(lambda_bar, 2 * torch.view_as_complex(self.C) * gain, x.shape[1])
+            y = fft_convolution(x, kernel, self.D)
             self._final.follows_from(_final_sizes, lambda_bar, gain, x)
-        z: Tensor = self.readout(y + self.D * x)
+        z: Tensor = self.readout(y)
         return z
 
     def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

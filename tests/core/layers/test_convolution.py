@@ -39,6 +39,8 @@ def test_the_convolution_by_fft_is_the_causal_sum(length: int) -> None:
     x, kernel = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(3, length, dtype=torch.float64)
     y = fft_convolution(x, kernel)
     assert y.shape == x.shape
+    skip = torch.randn(3, dtype=torch.float64)
+    torch.testing.assert_close(fft_convolution(x, kernel, skip), y + skip * x, rtol=1e-10, atol=1e-10)
     for t in {0, length // 2, length - 1}:
         wanted = (kernel[:, : t + 1].flip(1).T * x[:, : t + 1]).sum(1)
         torch.testing.assert_close(y[:, t], wanted, rtol=1e-10, atol=1e-10)
