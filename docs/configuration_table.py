@@ -88,7 +88,8 @@ def rows_of(definition: dict[str, Any], prefix: str, definitions: dict[str, Any]
             rows += rows_of(definitions[field["$ref"].rpartition("/")[2]], f"{prefix}{name}.", definitions)
         else:
             default = f"`{json.dumps(field['default'])}`" if "default" in field else "`[]`" if name == "tags" else "required"
-            default = default if name in definition.get("required", ["tags"]) or "default" in field or name == "tags" else '`"stable_ssm"`'
+            if default == "required" and name not in definition.get("required", []):
+                default = '`"stable_ssm"`'  # of a layer: made when it is asked for
             rows.append((prefix + name, default, allowed(field), field.get("description", "").replace("|", "\\|")))
     return rows
 

@@ -86,6 +86,12 @@ def budget_limit(activation: str) -> float:
     return 1.0 if activation in BOUNDED else 0.5
 
 
+def model_limit(model: Mapping[str, Any]) -> float:
+    """`budget_limit` of a model's configuration: only StableSSM's layers bound what leaves them, by their activation."""
+    own = model.get("layer", "stable_ssm") == "stable_ssm" and not model.get("layers")
+    return budget_limit(str(model.get("activation", "tanh")) if own else "identity")
+
+
 def overflow_eigenvalue(length: int, limit: float = 1.0) -> float:
     """|lambda_bar| whose budget at this length is `limit`: e^(88.72 limit / length). Infinite for very short sequences."""
     exponent = LN_LARGEST * limit / length

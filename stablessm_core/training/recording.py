@@ -8,7 +8,7 @@ import psutil
 import torch
 
 from stablessm_core.config import RunConfig
-from stablessm_core.stability import budget_limit
+from stablessm_core.stability import model_limit
 from stablessm_core.tasks.base import Task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors, Setup
@@ -53,7 +53,7 @@ def _setup(config: RunConfig, task: Task) -> Setup:
     optimizer = config.optimizer
     return Setup(
         length=task.length,
-        limit=min(budget_limit(getattr(section, "activation", "identity")) for section in config.model.sections()),
+        limit=model_limit(config.model.model_dump(mode="json")),
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
         nesterov=optimizer.nesterov,

@@ -10,7 +10,7 @@ import numpy as np
 
 from stablessm_core.forms import Form
 from stablessm_core.maps import MAPS
-from stablessm_core.stability import budget_limit
+from stablessm_core.stability import model_limit
 from stablessm_core.telemetry.detectors.registry import KINDS
 
 FINAL = ("finished", "failed", "diverged", "cancelled")
@@ -167,7 +167,7 @@ class Run:
     @property
     def limit(self) -> float:
         """The overflow budget at which float32 overflows."""
-        return budget_limit(str(self.config["model"].get("activation", "tanh")))
+        return model_limit(self.config["model"])
 
     @property
     def eigenvalues(self) -> int:
