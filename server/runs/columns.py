@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from server.runs.filter_fields import MAP, SHORT, all_names, config_fields
+from server.runs.filter_fields import LAYER, LAYER_PATH, MAP, SHORT, STATES, all_names, config_fields
 from server.runs.filter_syntax import FilterError
+from server.runs.layers import eigenvalues_per_layer, layer_names
 from stablessm_core.telemetry.series import RESULTS
 
 Kind = Literal["number", "text", "time", "seconds", "bytes", "link", "own"]  # own: the page draws it
@@ -32,12 +33,13 @@ class Column:
 
 
 _KNOWN = (
+    Column(LAYER, "Layer", "own", "the state-space layers of its blocks"),
     Column(MAP, "Map", "own", "how an eigenvalue follows from its weight"),
     Column("task", "Task", "text"),
     Column("lr", "lr", "number", "learning rate, optimizer.lr"),
     Column("seed", "Seed", "number", "train.seed"),
     Column("batch_size", "Batch", "number", "train.batch_size"),
-    Column("d_state", "States", "number", "eigenvalues per layer, model.d_state"),
+    Column(STATES, "States", "number", "eigenvalues per layer; sorted by the layer's option d_state"),
     Column("layers", "Layers", "number", "model.n_layers"),
     Column("optimizer.name", "Optimizer", "text"),
     Column("status", "Status", "own"),
@@ -76,7 +78,7 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "time": ("oldest first", "newest first"),
     "text": ("A to Z", "Z to A"),
 }
-_OWN_TEXTS = (MAP, "status", "submitted_by")
+_OWN_TEXTS = (LAYER, MAP, "status", "submitted_by")
 KNOWN = {column.name: column for column in _KNOWN}
 DEFAULT = (MAP, "task", "lr", "status", "progress", "loss", "curve", "submitted_by", "alerts", "created")
 _AT = {"created": "created_at", "started": "started_at", "finished": "finished_at"}
@@ -92,8 +94,8 @@ def columns(names: Sequence[str]) -> list[Column]:
 
 def column(name: str) -> Column:
     """Raises FilterError."""
-    if name in KNOWN:
-        return KNOWN[name]
+    if name in KNOWN or name == LAYER_PATH:
+        return KNOWN[LAYER if name == LAYER_PATH else name]
     path = SHORT.get(name, name)
     if path in config_fields():
         return Column(name, path, "number" if config_fields()[path][0] == "number" else "text", path)
@@ -119,6 +121,10 @@ def value(run: Mapping[str, Any], name: str) -> Any:
     """What a RunAnswer has in this column; None where it has nothing."""
     if name == "duration":
         return None if run["started_at"] is None else (run["finished_at"] or time.time()) - run["started_at"]
+    if name == LAYER:
+        return ", ".join(dict.fromkeys(layer_names(run["config"])))
+    if name == STATES:
+        return eigenvalues_per_layer(run["config"])
     path = _AT.get(name) or SHORT.get(name, name)
     if path not in config_fields() and not path.startswith("result."):
         return run.get(path)

@@ -19,23 +19,23 @@ from server.database.models import STATUSES, AlertRow, Run
 from server.runs.filter_syntax import FilterError
 from server.runs.submitters import SUBMITTER
 from server.series.forms import CONFIGURED_NAME
-from stablessm_core.config import RunConfig
+from stablessm_core.config import NATIVE, RunConfig
+from stablessm_core.layers.registry import LAYERS
 from stablessm_core.maps import MAPS
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import RESULTS
 from stablessm_core.verdict import CAUSES
 
-Kind = Literal["number", "text", "flag", "time", "seconds", "tag", "map", "alerts", "submitter"]
+Kind = Literal["number", "text", "flag", "time", "seconds", "tag", "map", "layer", "alerts", "submitter"]
 NUMBERS = ("number", "time", "seconds", "alerts")
 
 MAP = "reparam"  # the maps of the run's layers
+LAYER, LAYER_PATH, STATES = "layer", "model.layer", "d_state"
 SHORT = {
     "time": "model.reparameterization.time",
-    "layer": "model.layer",
     "layers": "model.n_layers",
     "d_model": "model.d_model",
-    "d_state": "model.d_state",
     "task": "task.name",
     "lr": "optimizer.lr",
     "steps": "train.steps",
@@ -104,7 +104,11 @@ class Field:
 def field(name: str, dialect: str) -> Field:
     """The field of this name. Raises FilterError listing the names there are."""
     if name == MAP:
-        return Field(name, "map", ordered(first_map(), dialect), True, values=tuple(MAPS))
+        return Field(name, "map", ordered(first_map(), dialect), True, values=(*MAPS, "fixed", "gate"))
+    if name in (LAYER, LAYER_PATH):
+        return Field(name, "layer", ordered(first_layer(), dialect), False, values=tuple(LAYERS))
+    if name == STATES:
+        return Field(name, "number", _states(dialect), True)
     if name == "alerts":
         return Field(name, "alerts", ALERTS, False, values=tuple(KINDS))
     if name == "unstable":  # it ended, or stands, with eigenvalues outside the boundary
@@ -140,7 +144,7 @@ def field(name: str, dialect: str) -> Field:
 
 @cache
 def all_names() -> tuple[str, ...]:
-    return (*COLUMNS, MAP, *COMPUTED, *SHORT, *config_fields(), *(f"result.{name}" for name in RESULTS))
+    return (*COLUMNS, MAP, LAYER, STATES, *COMPUTED, *SHORT, *config_fields(), *(f"result.{name}" for name in RESULTS))
 
 
 @cache
@@ -186,7 +190,21 @@ def ago(seconds: float) -> ColumnElement[float]:
 
 
 def first_map() -> Any:
-    return case((Run.forms.is_(None), CONFIGURED_NAME), else_=Run.forms[(0, "map")].as_string())
+    return case((Run.forms.is_(None), func.nullif(CONFIGURED_NAME, NATIVE)), else_=Run.forms[(0, "map")].as_string())
+
+
+def first_layer() -> Any:
+    """Name of the run's first layer: of `model.layers` where these are listed, else `model.layer`; both a name or a section."""
+    places: tuple[tuple[str | int, ...], ...] = (("model", "layers", 0), ("model", "layer"))
+    names = [Run.config[(*place, *more)].as_string() for place in places for more in (("name",), ())]
+    return func.coalesce(*names, "stable_ssm")
+
+
+def _states(dialect: str) -> Any:
+    """The option d_state of the run's first layer; of stable_ssm it stands in `model` itself."""
+    own = [number(Run.config[(*place, "d_state")], dialect) for place in (("model", "layers", 0), ("model", "layer"))]
+    of_model = number(Run.config[("model", "d_state")], dialect)
+    return func.coalesce(*own, case((first_layer() == "stable_ssm", of_model), else_=null()))
 
 
 def number(element: Any, dialect: str) -> ColumnElement[Any]:

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, cast, exists, false, func, literal, not_, or_, select
+from sqlalchemy import ColumnElement, String, and_, case, cast, exists, false, func, literal, literal_column, not_, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
 
 from server.database.models import AlertRow, Run
-from server.runs.filter_fields import Field, ago, all_names, field, first_map
+from server.runs.filter_fields import Field, ago, all_names, field, first_layer, first_map
 from server.runs.filter_syntax import OPERATORS, FilterError, Group, Node, Not, Term, Text, Word, parse
 from server.runs.filter_values import NUMBER, Span, number_of, seconds_of, span_of
 from stablessm_core.nonfinite import NAN
@@ -116,6 +117,8 @@ def _term(name: Text, operator: str, value: Text, dialect: str, me: Condition | 
         _check_possible(target, value)
     if target.kind == "map" and operator in ("=", "!=", "~"):
         return _map(operator, value.text, dialect)
+    if target.kind == "layer" and operator in ("=", "!=", "~"):
+        return _layer(operator, value.text, dialect)
     if operator == "~":
         return _contains(func.coalesce(target.column, ""), value.text)
     return _compared(operator, target.column, value.text)
@@ -211,12 +214,33 @@ def _map(operator: str, value: str, dialect: str) -> Condition:
         forms = func.json_each(Run.forms).table_valued("value", joins_implicitly=True)
         other = func.json_extract(forms.c.value, "$.map")
     count = (func.jsonb_array_length if dialect == "postgresql" else func.json_array_length)(Run.forms)
+    listed = select(literal(1)).select_from(forms)
+    return _any(operator, value, first_map(), listed, other, several=func.coalesce(count, 0) > 1)
 
-    def matching(name: Any) -> Any:
-        return _contains(name, value) if operator == "~" else name == value
 
-    several = and_(func.coalesce(count, 0) > 1, exists(select(literal(1)).select_from(forms).where(matching(other))))
-    found = or_(matching(func.coalesce(first_map(), "")), several)
+def _layer(operator: str, value: str, dialect: str) -> Condition:
+    """Whether any layer of the run is of this kind, where `model.layers` lists several."""
+    if dialect == "postgresql":
+        sections = Run.config[("model", "layers")]
+        kind: Any = func.jsonb_typeof(sections)
+        layers = func.jsonb_array_elements(case((kind == "array", sections), else_=cast([], JSONB)))
+        listed = layers.table_valued("value", joins_implicitly=True)
+        name: Any = func.coalesce(listed.c.value.op("->>")("name"), listed.c.value.op("#>>")(literal_column("'{}'::text[]")))
+    else:
+        kind = func.json_type(Run.config, "$.model.layers")
+        listed = func.json_each(Run.config, "$.model.layers").table_valued("value", "type", joins_implicitly=True)
+        name = case((listed.c.type == "object", func.json_extract(listed.c.value, "$.name")), else_=listed.c.value)
+    several = func.coalesce(kind, "") == "array"
+    return _any(operator, value, first_layer(), select(literal(1)).select_from(listed), name, several=several)
+
+
+def _any(operator: str, value: str, first: Any, listed: Any, name: Any, *, several: Any) -> Condition:
+    """Whether the first has this name or, where there are several, any that is listed."""
+
+    def matching(of: Any) -> Any:
+        return _contains(of, value) if operator == "~" else of == value
+
+    found = or_(matching(func.coalesce(first, "")), and_(several, exists(listed.where(matching(name)))))
     return not_(found) if operator == "!=" else found
 
 

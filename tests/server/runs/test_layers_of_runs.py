@@ -1,0 +1,77 @@
+"""Lists know the layers of a run, whichever way its configuration says them: by name, as a section, as a list of sections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from server.database.connection import Database
+from server.database.models import Run
+from server.runs import lifecycle
+from server.runs.columns import column, value
+from server.runs.filters import parse_filter
+from server.runs.layers import eigenvalues_per_layer, layer_names
+from server.runs.listing import list_runs
+from tests.server.recording import config
+
+MODELS: list[dict[str, Any]] = [
+    {"d_state": 8},
+    {"layer": "mamba", "d_model": 16},
+    {"layer": {"name": "s4d", "d_state": 6}, "d_model": 16},
+    {"layers": ["lru", {"name": "mamba", "d_state": 4}], "d_model": 16},
+    {"layers": ["stable_ssm", "rg_lru"], "d_state": 5},
+]
+
+
+@pytest.fixture
+def filled(database_url: str) -> Database:
+    """Runs 1 to 5 with MODELS; run 6 as a version without layers stored it."""
+    database = Database(database_url)
+    with database.write() as session:
+        for model in [*MODELS, {}]:
+            lifecycle.submit(session, config(model=model))
+        old = session.get_one(Run, 6).config
+        stored = {**old, "model": {k: v for k, v in old["model"].items() if k not in ("layer", "layers")}}
+        session.execute(update(Run).where(Run.id == 6).values(config=stored))
+    return database
+
+
+def test_a_filter_finds_every_run_that_has_the_layer(filled: Database) -> None:
+    expected = {
+        "layer=mamba": [2, 4],
+        "layer!=mamba": [1, 3, 5, 6],
+        "NOT layer=mamba": [1, 3, 5, 6],
+        "layer=stable_ssm": [1, 5, 6],
+        "layer in (s4d, lru)": [3, 4],
+        "layer~lru": [4, 5],
+        "layer=null": [],
+        "d_state=6": [3],
+        "d_state>=6": [1, 2, 3, 4, 6],
+        "model.layer.d_state=6": [3],
+        "reparam=null": [2, 3, 4, 5],
+        "reparam=best": [1, 6],
+    }
+    with filled.read() as session:
+        dialect = session.get_bind().dialect.name
+        found = {q: list(session.scalars(select(Run.id).where(*parse_filter(q, dialect)).order_by(Run.id))) for q in expected}
+        assert found == expected
+        assert [run.id for run in list_runs(session, sort="layer").runs] == [4, 2, 3, 1, 5, 6]
+    filled.close()
+
+
+def test_columns_show_names_and_eigenvalues_per_layer(filled: Database) -> None:
+    with filled.read() as session:
+        runs = [{"config": run.config} for run in session.scalars(select(Run).order_by(Run.id))]
+    shown = ["stable_ssm", "mamba", "s4d", "lru, mamba", "stable_ssm, rg_lru", "stable_ssm"]
+    assert [value(run, "layer") for run in runs] == shown
+    assert [value(run, "d_state") for run in runs] == [8, 16 * 2 * 16, 16 * 6 // 2, 4 * 2 * 16, 64, 64]
+    assert (column("layer").title, column("layer").sort) == ("Layer", "layer")
+    filled.close()
+
+
+def test_a_layer_of_elsewhere_keeps_its_name() -> None:
+    config = {"model": {"layer": {"name": "of_elsewhere", "options": [1]}}}
+    assert layer_names(config) == ["of_elsewhere"]
+    assert eigenvalues_per_layer(config) is None
