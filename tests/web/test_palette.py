@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stablessm_core.layers.registry import LAYERS
 from web import figures
 from web.palette import COLORS, MAP_DASHES
 
@@ -37,6 +38,9 @@ def test_page_and_python_agree_on_every_colour() -> None:
     assert {name: named[name] for name in COLORS} == COLORS
     assert set(COLORS) <= set(re.findall(r"--([\w-]+):", dark))
     assert {f"map-{name}" for name in MAP_DASHES} <= set(COLORS)
+    assert {f"layer-{name}" for name in LAYERS} <= set(COLORS)
+    shown = set(re.findall(r"var\(--layer-(\w+)\)", (STATIC / "base.css").read_text()))
+    assert {f"layer-{name}" for name in shown} == {name for name in COLORS if name.startswith("layer-")}
 
 
 def contrast(a: str, b: str) -> float:
@@ -64,7 +68,7 @@ def test_text_and_lines_can_be_read(mode: int) -> None:
         ("on-accent", "accent"),
     ):
         assert contrast(c[text], c[surface]) >= 4.5, (text, surface)
-    for line in (name for name in c if name.startswith(("map-", "line-"))):
+    for line in (name for name in c if name.startswith(("map-", "line-", "layer-"))):
         assert contrast(c[line], c["surface"]) >= 2.9, line
 
 
@@ -72,7 +76,7 @@ def test_text_and_lines_can_be_read(mode: int) -> None:
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_no_two_maps_and_no_two_lines_look_alike(mode: int, vision: str) -> None:
     css = (STATIC / "colors.css").read_text().split("@media")[mode]
-    for group in ("map-", "line-"):
+    for group in ("map-", "line-", "layer-"):
         seen = {name: oklab(color, vision) for name, color in re.findall(rf"--({group}\w+): (#\w+)", css)}
         assert len(seen) >= 8
         for a, b in itertools.combinations(seen, 2):
