@@ -13,11 +13,11 @@ MIN_TOKEN_LENGTH = 16
 PUBLIC = ("/healthz", "/login")  # need no token at all
 READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static",
-     "sweeps", "theory", "trash", "workers")
+     "sweeps", "systems", "theory", "trash", "workers")
 )  # fmt: skip
 READ_API = frozenset(
-    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "queues", "runs", "sparks", "sweeps", "theory", "trash",
-     "views", "workers")
+    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "queues", "runs", "sparks", "sweeps", "systems", "theory",
+     "trash", "views", "workers")
 )  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(

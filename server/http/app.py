@@ -38,6 +38,7 @@ from server.http.api import (
     steps,
     stream,
     sweeps,
+    systems,
     theory,
     tokens,
     trash,
@@ -86,7 +87,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-_OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, theory, stream)
+_OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, systems, theory, stream)
 _PARTS = (*_OF_RUNS, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, pages.router]

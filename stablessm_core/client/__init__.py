@@ -110,6 +110,7 @@ class Client(Connection):
     webhooks = service.webhooks
     enable_webhook = service.enable_webhook
     delete_webhook = service.delete_webhook
+    systems = service.systems
     theory = service.theory
     health = service.health
     ready = service.ready

@@ -94,6 +94,12 @@ def theory(
     return found
 
 
+def systems(self: Connection) -> list[dict[str, Any]]:
+    """Every layer: its equation, the maps that it can have, where its eigenvalues start, its size, and a small run of it."""
+    found: list[dict[str, Any]] = self.get("/api/systems")["systems"]
+    return found
+
+
 def health(self: Connection) -> dict[str, Any]:
     """The server process is up."""
     found: dict[str, Any] = self.get("/healthz")

@@ -42,6 +42,7 @@ CONTRACT = {
     "/api/runs/{run_id}/steps": "get",
     "/api/figures": "get",
     "/api/theory": "get",
+    "/api/systems": "get",
     "/api/runs/{run_id}/figures/{chart}": "get",
     "/api/compare/figures/{chart}": "get",
     "/api/sweeps/{sweep_id}/figures/{chart}": "get",
