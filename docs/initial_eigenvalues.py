@@ -39,7 +39,7 @@ def initial(name: str) -> dict[str, Any]:
     with torch.no_grad():
         layer(torch.randn(BATCH, LENGTH, D_MODEL))
     record, gates = layer.records()[0], layer.gates()
-    rows = [row.detach().flatten(1).norm(dim=1) for row in record.rows]
+    rows = [row.detach().reshape(len(row), -1).norm(dim=1) for row in record.rows]
     of: dict[str, torch.Tensor] = {"weight": record.weight if record.weight is not None else torch.stack(rows).sum(0)}
     if record.log_dt is not None:
         of["dt"] = record.log_dt.exp()
