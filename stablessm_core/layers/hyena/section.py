@@ -65,6 +65,9 @@ class Hyena(LayerSection):
     def map_time(self) -> Literal["continuous", "discrete"] | None:  # type: ignore[override]
         return "discrete" if isinstance(self.inner, StableSsm) else self.inner.map_time
 
+    def time_of_map(self) -> Literal["continuous", "discrete"] | None:
+        return "discrete" if isinstance(self.inner, StableSsm) else self.inner.time_of_map()
+
     @property
     def native(self) -> str:  # type: ignore[override]
         return self.inner.native

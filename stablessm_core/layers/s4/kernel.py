@@ -92,7 +92,7 @@ def kernel_by_cauchy(system: System, length: int) -> Tensor:
 
 def kernel_by_powers(system: System, length: int) -> Tensor:
     """The same by products of dense matrices: K_{Qi+j} = (C A_bar^{Qi}) (A_bar^j b), Q about sqrt(length)."""
-    columns, power = _columns(system, length)
+    columns, power = _columns(bilinear_step(system), length)
     span, rows = columns.shape[-1], _row(system.C)
     while rows.shape[1] * span < length:
         rows = torch.cat([rows, rows @ power], 1)
@@ -102,10 +102,10 @@ def kernel_by_powers(system: System, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def final_state(system: System, x: Tensor) -> Tensor:
+def final_state(step: Step, x: Tensor) -> Tensor:
     """h after the last step from h_0 = 0, complex (batch, channels, modes); x: real (batch, length, channels)."""
     batch, length, channels = x.shape
-    columns, power = _columns(system, length)
+    columns, power = _columns(step, length)
     span = columns.shape[-1]
     pieces = -(-length // span)
     padded = torch.nn.functional.pad(x.permute(2, 0, 1), (pieces * span - length, 0))
@@ -127,10 +127,9 @@ def _row(c: Tensor) -> Tensor:
     return 2 * torch.cat([c.real, -c.imag], -1)[..., None, :]
 
 
-def _columns(system: System, length: int) -> tuple[Tensor, Tensor]:
+def _columns(step: Step, length: int) -> tuple[Tensor, Tensor]:
     """A_bar^j b for j < Q, (channels, N, Q), and A_bar^Q; Q is the power of two next to sqrt(length)."""
-    d, u, v, b = bilinear_step(system)
-    columns, power = _column(b), real_matrix(d, u, v)
+    columns, power = _column(step.b), real_matrix(*step[:3])
     while columns.shape[-1] ** 2 < length:
         columns = torch.cat([columns, power @ columns], -1)
         power = power @ power

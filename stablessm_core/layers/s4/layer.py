@@ -8,13 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from stablessm_core.differentiation import transformed
 from stablessm_core.layers.building import Surroundings
 from stablessm_core.layers.convolution import fft_convolution
 from stablessm_core.layers.hippo import legs
+from stablessm_core.layers.modes import FinalState
 from stablessm_core.layers.readout import GatedReadout
 from stablessm_core.layers.s4 import section as sections
 from stablessm_core.layers.s4.kernel import (
+    Step,
     System,
     bilinear_step,
     both,
@@ -47,8 +48,6 @@ class S4(nn.Module):
     kernel: "cauchy" or "powers", two ways to the same convolution (`s4.kernel`).
     """
 
-    last_state: Tensor | None  # (batch, d_model * d_state/2), |h| after the last step of the last forward
-
     def __init__(
         self,
         d_model: int,
@@ -62,7 +61,7 @@ class S4(nn.Module):
         super().__init__()
         self.reparameterization = reparameterization
         self.kernel = kernel
-        self.last_state = None
+        self._final = FinalState()
         frequencies, P, B = legs(d_state)
         start = reparameterization.inverse(torch.full_like(frequencies, -0.5))
         real = torch.zeros_like(P)
@@ -78,9 +77,9 @@ class S4(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             system = self._system()
-            y = fft_convolution(x, KERNELS[self.kernel](system, x.shape[1]))
-            self.last_state = None if transformed() else final_state(system, x.to(self.w.dtype)).abs().flatten(1)
-        z: Tensor = self.readout(y + self.D * x)
+            y = fft_convolution(x, KERNELS[self.kernel](system, x.shape[1]), self.D)
+            self._final.follows_from(_final_size, x, *bilinear_step(system))
+        z: Tensor = self.readout(y)
         return z
 
     def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,6 +91,11 @@ class S4(nn.Module):
     def initial_state(self, batch: int) -> Tensor:
         """h_0 = 0, complex (batch, d_model, d_state/2)."""
         return self.w.new_zeros(batch, *self.w.shape, dtype=self.w.dtype.to_complex())
+
+    @property
+    def last_state(self) -> Tensor | None:
+        """|h| after the last step of the last forward, (batch, d_model * d_state/2); a convolution has no states on its way."""
+        return self._final.size
 
     def records(self) -> list[Record]:
         form = replace(self.reparameterization.form, rule="bilinear", phase="imaginary")
@@ -125,6 +129,11 @@ class S4(nn.Module):
         Lambda = torch.complex(self.reparameterization(self.w), self.omega)
         P, B, C = (torch.view_as_complex(parts) for parts in (self.P, self.B, self.C))
         return System(Lambda, P, B, C, saturated_exp(self.log_dt, torch))
+
+
+def _final_size(x: Tensor, *step: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        return final_state(Step(*step), x.to(step[0].dtype.to_real())).abs().flatten(1)
 
 
 def _each(values: Tensor, channels: int) -> Tensor:
