@@ -43,6 +43,9 @@ def extend_a_copy(target: Path) -> None:
             name, code = (text.replace("stablessm_echo", new) for text, new in
                           ((name, "stablessm_core/tasks/echo"), (code, "stablessm_core.tasks.echo")))  # fmt: skip
             _write(target / "stablessm_core/tasks/echo/__init__.py", '"""Repeat the input."""\n')
+        if name.startswith("stablessm_core/layers/"):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).with_name("__init__.py").touch()
         _write(target / name, code)
     for name, changes in blocks("diff").items():
         text = (target / name).read_text()

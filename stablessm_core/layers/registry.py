@@ -22,25 +22,12 @@ from stablessm_core.layers.s5.section import S5
 from stablessm_core.layers.section import LayerSection
 from stablessm_core.layers.stable_ssm.section import StableSsm
 
+# in the order in which pages show them: fixed in time, varying with the input, with a matrix state, around another layer
 BUILT_IN: tuple[type[LayerSection], ...] = (
-    StableSsm,
+    StableSsm, S4, S4d, Dss, S5, Lru, L2ru, Rwkv4,
+    Mamba, RgLru, Hgrn, MinGru,
+    RetNet, Mamba2, Gla, Rwkv6, GatedDeltaNet,
     Hyena,
-    L2ru,
-    S4,
-    Mamba,
-    Mamba2,
-    RetNet,
-    Gla,
-    GatedDeltaNet,
-    RgLru,
-    MinGru,
-    Hgrn,
-    Rwkv4,
-    Lru,
-    S4d,
-    Rwkv6,
-    S5,
-    Dss,
-)
+)  # fmt: skip
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}

@@ -53,6 +53,21 @@ assert outcome.status == "finished" and outcome.result["eval_loss"] > 0, outcome
     run_in(extended, code, tmp_path)
 
 
+def test_a_layer_is_trained_and_watched_with_any_map(extended: Path, tmp_path: Path) -> None:
+    code = (
+        TRAIN
+        + """
+for map_ in ("native", "best", "exp"):
+    model = {"layer": "leaky", "d_state": 64, "reparameterization": {"name": map_}}
+    outcome, sink = trained({"task": {"name": "polynomial_memory", "length": 16}, "model": model})
+    assert outcome.status == "finished" and outcome.result["telemetry_errors"] == 0, outcome
+    assert sink.series("ssm/0/weight")[1].shape == (5, 4)
+    assert sink.catalogue["ssm/0/eigenvalue"].form["map"] == {"native": "sigmoid"}.get(map_, map_)
+"""
+    )
+    run_in(extended, code, tmp_path)
+
+
 def test_a_map_is_trained_and_its_eigenvalues_are_read(extended: Path, tmp_path: Path) -> None:
     code = (
         TRAIN
