@@ -239,6 +239,20 @@ interface EigenvalueItem extends Item {
 
 type RangeItem = RangeAnswer & { label: string; color: string };
 
+/** What is watched of a layer, as the page's choice of layers lists it. */
+interface LayerRecord {
+  id: string;
+  layer: number;
+  /** 0 where their number is not known. */
+  eigenvalues: number;
+  /** Its series; none of a run that has not begun. */
+  kinds: string[];
+  /** "" where no map leads from a weight to its eigenvalues. */
+  map: string;
+  /** Whether |lambda_bar| = 1 is a boundary of stability. */
+  bounded: boolean;
+}
+
 /** The events of the live stream, by name. */
 interface StatusEvent {
   status?: string;
@@ -273,7 +287,8 @@ interface ClickedPoint {
 
 /** What a run page shows, as its address says it; see view.js. */
 interface View {
-  layer: number;
+  /** Id of the record that is shown: a layer's number, or "0.dt_bias". */
+  layer: string;
   from: number | null;
   to: number | null;
   eigenvalues: string;

@@ -45,11 +45,12 @@ from server.runs.comparison import settings_beside, usual_groups, usually_shown
 from server.runs.history import run_history
 from server.runs.sweep_grid import grid_answer
 from server.runs.sweeps import sweep_answer, sweep_page
-from server.series.forms import forms_of_run
+from server.series.forms import forms_of_run, freezable, other_maps
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
 from stablessm_core.forking import said
 from stablessm_core.maps import MAPS
+from web import records
 from web.figures import series_of, small_charts
 from web.formatting import FILTERS
 from web.parallel import parallel_lines
@@ -122,12 +123,12 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         context |= {"forks": fork_list(session, found, settings), "fork_said": said(found.fork_changes or {})}
         if context["forks"]["died_at"] is not None:
             context["siblings"] = sibling_list(session, found)
-        times = {form["time"] for form in forms_of_run(found) if form["map"] in MAPS}
+        forms = forms_of_run(found)
         parent = session.get(Run, shown["forked_from"] or shown["cloned_from"] or 0)
         context["parent"] = parent.id if parent else None
         context["settings"] = settings_beside(found.config, parent.config if parent else None)
-        context["fork_maps"] = [name for name, map_ in MAPS.items() if times and times <= map_.forms.keys()]
-    context |= {"small_charts": small_charts(), "series_of": series_of, "trash_hours": settings.trash_hours}
+        context |= {"fork_maps": other_maps(forms), "freezable": freezable(forms)}
+    context |= {"small_charts": small_charts(), "series_of": series_of, "say": records, "trash_hours": settings.trash_hours}
     context |= {"figures_url": f"/api/runs/{run_id}/figures/{{chart}}?", "figures_file": f"run-{run_id}"}
     return pages_of(request).render("run.html", title=_run_title(shown), json_url=f"/api/runs/{run_id}", run=shown, **context)
 

@@ -82,6 +82,18 @@ def map_names(forms: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(str(form["map"]) for form in forms))
 
 
+def other_maps(forms: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Maps that the layers of a run could have instead of theirs; none where no map leads from a weight to an eigenvalue."""
+    mapped = [form for form in forms if form["map"] in MAPS]
+    times, own = {form["time"] for form in mapped}, {form["map"] for form in mapped}
+    return [name for name, map_ in MAPS.items() if mapped and times <= map_.forms.keys() and own != {name}]
+
+
+def freezable(forms: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an eigenvalue has a weight of its own, whose learning rate can be 0; assumed while no form is known."""
+    return not forms or any(form["map"] not in ("fixed", "gate") for form in forms)
+
+
 def distinct(forms: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
     """Each form once, in order."""
     found: list[dict[str, Any]] = []

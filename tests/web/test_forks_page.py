@@ -21,9 +21,15 @@ SIBLING: dict[str, Any] = {
 }  # fmt: skip
 
 
-def shown(run: dict[str, Any], *, died: int | None = 58, forks: tuple[Any, ...] = (), siblings: tuple[Any, ...] = ()) -> Tags:
+OFFERED: dict[str, Any] = {"fork_maps": [name for name in MAPS if name != "best"], "freezable": True}
+
+
+def shown(
+    run: dict[str, Any], *, died: int | None = 58, forks: tuple[Any, ...] = (), siblings: tuple[Any, ...] = (),
+    offered: dict[str, Any] = OFFERED,
+) -> Tags:  # fmt: skip
     found = {"run_id": 7, "died_at": died, "begins_at": 40, "forks": list(forks)}
-    context = {"series": SERIES, "alerts": {"alerts": []}, "forks": found, "fork_said": "recurrent_lr 0", "fork_maps": list(MAPS)}
+    context = {"series": SERIES, "alerts": {"alerts": []}, "forks": found, "fork_said": "recurrent_lr 0"} | offered
     return render("run.html", run=run, siblings={"run_id": 7, "siblings": list(siblings)}, **context, **CHARTS, **PAST)
 
 
@@ -39,6 +45,14 @@ def test_a_run_that_died_offers_to_take_the_cause_away() -> None:
     assert EVIL in text
     confirmed = next(attrs for attrs in tags.all("data-confirm") if "repeats the same numbers" in (attrs["data-confirm"] or ""))
     assert "hidden" not in confirmed
+
+
+def test_what_no_map_leads_to_and_nothing_trains_is_neither_changed_nor_frozen() -> None:
+    tags = shown(a_run(status="diverged", divergence=LOST), offered={"fork_maps": [], "freezable": False})
+    offered = [json.loads(attrs["data-changes"] or "") for attrs in tags.all("data-changes")]
+    assert offered == [{"optimizer.lr": 0.001}, {"optimizer.name": "sgd"}, {}]
+    assert not list(tags.all("data-map-choice"))
+    assert "No map leads from a weight to the eigenvalues" in re.sub(r"\s+", " ", tags.text)
 
 
 def test_a_run_that_lives_and_has_no_forks_is_left_alone_and_a_fork_says_where_it_comes_from() -> None:

@@ -15,7 +15,7 @@ from server.runs.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.config import RunConfig
 from stablessm_core.forms import Form
 from stablessm_core.maps import MAPS
-from web import figures
+from web import figures, records
 from web.formatting import FILTERS
 from web.parallel import parallel_lines
 
@@ -131,7 +131,14 @@ TOKEN |= {"expires_at": None, "last_used_at": None}
 AUDIT = {"at": 1.0, "token_id": 3, "token_name": EVIL, "user_name": EVIL, "address": EVIL, "method": EVIL, "path": EVIL}
 AUDIT |= {"status": 200, "run_id": 7}
 LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"}
-SERIES = {"series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}]}
+RECORD: dict[str, Any] = {
+    "id": "0", "layer": 0, "name": EVIL, "eigenvalues": 64, "form": Form.of_map("best", "discrete").data, "gates": None,
+    "kinds": ["grad_over_weight", "weight", "eigenvalue", "boundary_distance", "relative_step", "overflow_budget"],
+}  # fmt: skip
+SERIES = {
+    "records": [RECORD],
+    "series": [{"name": "train/loss", "width": 1, "unit": "", "meaning": "", "first_step": 1, "last_step": 9, "points": 9}],
+}
 PAST: dict[str, Any] = {
     "tracebacks": [{"attempt": 2, "text": f"Traceback\n  {EVIL}", "at": 1e9}],
     "log": {
@@ -159,7 +166,7 @@ PAST: dict[str, Any] = {
     ],
 }  # fmt: skip
 
-CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of, "trash_hours": 24.0}
+CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of, "say": records, "trash_hours": 24.0}
 OCCUPIED = {"runs": 3, "bytes_stored": 10_000_000}
 TRASHED = {
     "id": 9, "name": EVIL, "tags": [EVIL], "status": "finished", "task": "digits", "bytes_stored": 12_345, "deleted_at": 1.0,
@@ -401,7 +408,7 @@ def test_every_chart_on_a_page_is_defined() -> None:
 
 def test_run_page_shows_accuracy_and_memory_only_of_a_run_that_records_them() -> None:
     def shown(series: list[str]) -> dict[str, bool]:
-        catalogue = {"series": [SERIES["series"][0] | {"name": name} for name in series]}
+        catalogue = SERIES | {"series": [SERIES["series"][0] | {"name": name} for name in series]}
         tags = render("run.html", run=a_run(), series=catalogue, alerts={"alerts": []}, **CHARTS, **PAST).tags
         frames = [attrs for tag, attrs in tags if tag == "figure"]
         charts = [str(attrs["data-chart"]) for _, attrs in tags if "data-chart" in attrs]

@@ -71,8 +71,8 @@ export function columnOf(eigenvalue, series, eigenvalues) {
   return series && series.width < eigenvalues ? Math.floor((eigenvalue * series.width) / eigenvalues) : eigenvalue;
 }
 
-/** The first eigenvalue of a column. @param {number} column @param {Series} series @param {number} eigenvalues */
-const firstOf = (column, { width }, eigenvalues) => (width < eigenvalues ? Math.floor((column * eigenvalues) / width) : column);
+/** The first eigenvalue of a column. @param {number} c @param {Series} series @param {number} eigenvalues */
+const firstOf = (c, { width }, eigenvalues) => (width < eigenvalues ? Math.floor((c * eigenvalues) / width) : c);
 
 /**
  * @param {Trace} template

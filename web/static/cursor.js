@@ -58,7 +58,7 @@ export class Cursor {
   }
 
   draw() {
-    const { data } = this.charts.state;
+    const { data, items, record } = this.charts.state;
     for (const chart of this.charts.charts) {
       const layout = chart.visible && this.step !== null ? plotted(chart) : null;
       const mark = this.marks.get(chart);
@@ -66,8 +66,7 @@ export class Cursor {
         if (mark) mark.hidden = true;
         continue;
       }
-      const { layer } = this.charts.state.model;
-      const shown = readout(chart.entry.figure, data, { layer, items: this.charts.state.items, step: this.step });
+      const shown = readout(chart.entry.figure, data, { layer: record.id, items, step: this.step, eigenvalues: record.eigenvalues });
       this.place(mark ?? this.make(chart), layout, this.step, shown);
     }
   }

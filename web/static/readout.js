@@ -1,5 +1,6 @@
 // What the lines of a chart are at one step, as text: the values under the shared cursor.
 
+import { columnOf } from "./bind.js";
 import { nearest } from "./clock.js";
 import { number } from "./format.js";
 import { kindAt, NONFINITE } from "./nonfinite.js";
@@ -11,10 +12,10 @@ const WORDS = ["NaN", "+Inf", "−Inf"]; // one for each of NONFINITE
 /**
  * @param {Figure} figure of the chart, without data
  * @param {SeriesByName} data
- * @param {{layer: number, items: EigenvalueItem[], step: number}} at
+ * @param {{layer: string | number, items: EigenvalueItem[], step: number, eigenvalues?: number}} at as for bind()
  * @returns {{step: number, readings: Reading[]} | null} at the recorded step nearest to the one asked for; null without data
  */
-export function readout(figure, data, { layer, items, step }) {
+export function readout(figure, data, { layer, items, step, eigenvalues = 0 }) {
   /** @type {Reading[]} */
   const readings = [];
   let shown = -1;
@@ -25,7 +26,7 @@ export function readout(figure, data, { layer, items, step }) {
     if (shown < 0) shown = series.step[row];
     const color = meta.color ?? "muted";
     if (meta.field === "max") readings.push(...range(series, row, color));
-    else if (meta.field === "last" && meta.each) readings.push(...items.map((item) => one(series, row, item.column, item.key, item.color)));
+    else if (meta.field === "last" && meta.each) readings.push(...items.map((item) => one(series, row, columnOf(item.column, series, eigenvalues), item.key, item.color)));
     else if (meta.field === "last") readings.push(one(series, row, 0, name, color));
   }
   return shown < 0 ? null : { step: shown, readings };

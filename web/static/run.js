@@ -21,10 +21,9 @@ import { toast } from "./toast.js";
 
 const root = find("[data-run-id]", HTMLElement);
 const form = find("form[data-controls]", HTMLFormElement);
-const layers = find("[name=layer]", HTMLSelectElement, form).options.length;
 /** @type {{layer?: number | null, eigenvalue?: number | null} | null} */
 const divergence = JSON.parse(given(root, "divergence"));
-const controls = new RunControls(form, layers, divergence?.layer ?? 0);
+const controls = new RunControls(form, divergence?.layer);
 const { view } = controls;
 const header = new RunHeader(root);
 const log = new RunLog(find("[data-log]", HTMLElement));
@@ -37,15 +36,15 @@ let told;
 const urls = { series: given(root, "seriesUrl"), overview: given(root, "overviewUrl"), alerts: given(root, "alertsUrl") };
 
 const model = new RunModel(urls, view.layer);
-const state = new RunState(model, view);
-Object.assign(state, { divergence, width: Number(given(root, "width")) });
+const state = new RunState(model, controls);
+state.divergence = divergence;
 model.ask(state.wanted, !isFinal(header.state.status)); // before anything is there that could draw it
 /** @type {{figures: Record<string, ChartEntry>}} */
 const { figures } = await get(given(root, "figuresUrl"));
 model.figures = figures;
 const charts = new RunCharts(state);
 const slopes = new RunSlopes(figures, () => Boolean(state.ofLayer("weight")?.points));
-const { cursor, setAxis } = use(charts, controls, layers, reload);
+const { cursor, setAxis } = use(charts, controls, reload);
 exportable((chart) => state.exported(figures[chart], urls.series));
 const stream = new Stream(given(root, "streamUrl"), {
   events: { points, alert, status, reset: reload, live },
@@ -87,7 +86,7 @@ async function read() {
   header.numbers(model);
   await setAxis();
   charts.reset(drawn(state.newest), begun ? "layer" : null);
-  if (state.newest) void slopes.show(view.layer);
+  if (state.newest) void slopes.show(state.record);
   if (isFinal(header.state.status)) return stream.end();
   await catchUp();
   if (isFinal(header.state.status)) return read(); // it ended meanwhile: what was read may lack its last steps
@@ -112,6 +111,7 @@ function points(event) {
 function tell() {
   told = undefined;
   if (latest) header.step(latest.step, latest.steps_per_second);
+  controls.learn();
   header.numbers(model);
   slopes.follow();
   if (cursor.step !== null) cursor.redraw();

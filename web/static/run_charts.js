@@ -12,6 +12,8 @@ import { showLines } from "./run_lines.js";
 export class RunCharts {
   /** @type {AbortController | null} */
   request = null;
+  /** How many series there were when it was decided which charts to show. */
+  arranged = 0;
   /** What complete() has asked for last. */
   completing = "";
   /** @type {(point: ClickedPoint) => boolean} whether it was a mark that was clicked */
@@ -57,11 +59,8 @@ export class RunCharts {
   refresh(drawn = null, scope = null) {
     this.state.pick();
     showLines(this.state.items);
-    for (const chart of this.charts) {
-      if (scope && chart.entry.scope !== scope) continue;
-      this.reveal(chart);
-      chart.refresh(drawn);
-    }
+    this.arrange();
+    for (const chart of this.charts) if (!this.hides(chart) && (!scope || chart.entry.scope === scope)) chart.refresh(drawn);
     void this.complete();
   }
 
@@ -85,21 +84,28 @@ export class RunCharts {
       this.state.pick();
       showLines(this.state.items);
     }
+    if (this.state.model.stores.size !== this.arranged) this.arrange();
     for (const chart of this.charts) {
       if (!this.state.series(chart.entry).some((name) => names.includes(name))) continue;
-      this.reveal(chart);
-      if (!this.state.frozen) chart.grow(drawn);
+      if (!this.state.frozen && !this.hides(chart)) chart.grow(drawn);
     }
   }
 
-  /**
-   * Shows a chart that the page left out because the run had not recorded its series when the page was made.
-   * @param {Chart} chart
-   */
-  reveal(chart) {
-    const figure = chart.element.closest("figure");
+  /** @param {Chart} chart */
+  hides = ({ element }) => element.closest("figure")?.hidden ?? false;
+
+  // Shows the charts that the page left out because the run had not recorded their series when it was made, and of a layer's charts
+  // exactly those whose series it has.
+  arrange() {
     const { stores } = this.state.model;
-    if (figure?.hidden && this.state.series(chart.entry).some((name) => stores.has(name))) figure.hidden = false;
+    this.arranged = stores.size;
+    for (const chart of this.charts) {
+      const figure = chart.element.closest("figure");
+      const has = chart.entry.scope === "layer" ? this.state.has(chart.entry) : this.state.series(chart.entry).some((name) => stores.has(name)) || null;
+      if (!figure || has === null || figure.hidden !== has) continue;
+      figure.hidden = !has;
+      if (has) chart.refresh();
+    }
   }
 
   /**

@@ -1,22 +1,30 @@
 // The run page's controls, its address and its view say the same: a change of one is written into the others.
 
 import { findAll } from "./dom.js";
+import { REPLACED, replaceParts } from "./run_parts.js";
+import { readRecords, recordOf, showRecord } from "./run_records.js";
 import { readView, writeView } from "./view.js";
 
 const FIELDS = /** @type {const} */ (["layer", "top", "eigenvalues", "scale", "axis", "rows", "smooth"]);
 
 export class RunControls {
+  learned = false;
+
   /**
    * @param {HTMLFormElement} form
-   * @param {number} layers
-   * @param {number} first the layer that is shown unless the address names one
+   * @param {number | null | undefined} layer the one that is shown unless the address names another
    */
-  constructor(form, layers, first) {
+  constructor(form, layer) {
     this.form = form;
-    this.first = first;
-    this.view = readView(location.search, layers, first);
+    this.first = String(layer ?? 0);
+    this.records = readRecords(form);
+    this.view = readView(location.search, this.records.map(({ id }) => id), this.first);
     /** @type {(changed: string) => void} */
     this.onChange = () => {};
+    addEventListener(REPLACED, () => {
+      this.records = readRecords(form);
+      this.show();
+    });
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", (event) => {
       if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) this.set(event.target.name, event.target.value);
@@ -30,13 +38,21 @@ export class RunControls {
    */
   set(name, value) {
     if (name === "scale") this.view.scales = ""; // of all charts
-    Object.assign(this.view, { [name]: name === "layer" || name === "smooth" ? Number(value) : value });
+    Object.assign(this.view, { [name]: name === "smooth" ? Number(value) : value });
     this.show();
     this.onChange(name);
   }
 
+  /** The run has begun since the page was written: what it records is known now. */
+  learn() {
+    if (this.learned || this.records.some(({ kinds }) => kinds.length)) return;
+    this.learned = true;
+    void replaceParts(["records", "notes", "composition"]);
+  }
+
   /** Brings fields and address up to the view. */
   show() {
+    showRecord(recordOf(this.records, this.view.layer));
     for (const name of FIELDS) {
       const field = this.form.elements.namedItem(name);
       const value = String(this.view[name]);

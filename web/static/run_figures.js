@@ -91,7 +91,7 @@ export class RunFigures {
    * @param {{states: Map<number, Smoothing>, per: number, go?: boolean}} how smoothing goes on, and rows in a column of a heat map
    */
   dressed({ entry: { figure: { data: traces, layout } } }, data, { per, ...smoothing }) {
-    const { order, items, axis, model } = this.state;
+    const { order, items, axis, model, record } = this.state;
     const { smooth, rows: by, from } = this.state.view;
     const scale = scaleOf(this.state.view, layout.meta?.chart ?? "");
     /** @type {Layout["yaxis"]} */
@@ -101,7 +101,7 @@ export class RunFigures {
     else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
-    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per });
+    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per, eigenvalues: record.eigenvalues });
     return dress(bound, { smooth, axis, ...smoothing });
   }
 
@@ -118,7 +118,8 @@ export class RunFigures {
       chart.element.after(text);
       chart.element.setAttribute("aria-describedby", id);
     }
-    const shown = readout(chart.entry.figure, data, { layer: this.state.model.layer, items: this.state.items, step: Infinity });
+    const { items, record } = this.state;
+    const shown = readout(chart.entry.figure, data, { layer: record.id, items, step: Infinity, eigenvalues: record.eigenvalues });
     text.textContent = shown ? `At step ${number(shown.step)}: ${shown.readings.map((r) => `${r.name} ${r.text}`).join(", ")}.` : "No data yet.";
   }
 }

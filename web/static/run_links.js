@@ -4,6 +4,7 @@
 /** @import { Cursor } from "./cursor.js" */
 
 import { find } from "./dom.js";
+import { recordOfAlert } from "./run_records.js";
 
 const AROUND = 50; // steps on either side of an alert
 
@@ -13,7 +14,7 @@ export class AlertLinks {
   /**
    * @param {RunCharts} charts
    * @param {Cursor} cursor
-   * @param {(layer: number) => Promise<void>} toLayer
+   * @param {(record: string) => Promise<void>} toLayer
    */
   constructor(charts, cursor, toLayer) {
     this.charts = charts;
@@ -32,7 +33,8 @@ export class AlertLinks {
   /** @param {AlertAnswer} alert */
   async go(alert) {
     this.mark(alert.id);
-    if (alert.layer !== null && alert.layer !== this.charts.state.model.layer) await this.toLayer(alert.layer);
+    const record = recordOfAlert(alert);
+    if (record !== null) await this.toLayer(record);
     const chart = this.charts.charts.find((one) => this.charts.state.series(one.entry).includes(alert.series)) ?? this.charts.charts[0];
     chart.element.scrollIntoView({ block: "center" });
     this.cursor.set(alert.step);

@@ -25,7 +25,7 @@ export class RunModel {
 
   /**
    * @param {{series: string, overview: string, alerts: string}} urls
-   * @param {number} layer the one that is shown
+   * @param {string} layer the record that is shown
    */
   constructor(urls, layer) {
     this.urls = urls;
@@ -35,7 +35,7 @@ export class RunModel {
   // Series the charts of the current layer need, whether or not they exist yet.
   get names() {
     const wanted = Object.values(this.figures).filter((f) => f.scope === "run" || f.scope === "layer");
-    return [...new Set(wanted.flatMap((f) => f.series))].map((name) => name.replace("{layer}", String(this.layer)));
+    return [...new Set(wanted.flatMap((f) => f.series))].map((name) => name.replace("{layer}", this.layer));
   }
 
   /** @param {string} name */

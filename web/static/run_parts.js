@@ -3,6 +3,8 @@
 import { findAll, freshPage } from "./dom.js";
 import { refreshTimes } from "./times.js";
 
+export const REPLACED = "parts-replaced";
+
 /**
  * The server writes divergence, result, environment and history: they are taken from a fresh copy of the page.
  * @param {string[] | null} names null for all parts
@@ -16,6 +18,7 @@ export async function replaceParts(names) {
   }
   refreshTimes();
   showNewest();
+  dispatchEvent(new Event(REPLACED));
 }
 
 // The newest events are the last of a long list.

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";
-import { findAll, given } from "./dom.js";
+import { find, findAll, given } from "./dom.js";
 import { figureUrl } from "./exports.js";
 import { recolored } from "./recolor.js";
 
@@ -11,7 +11,8 @@ const WAIT_MS = 4000; // at least, between two looks at a live run's weights
 /** @typedef {{chart: Chart, url: string, figure: Figure | null}} Slope */
 
 export class RunSlopes {
-  layer = 0;
+  /** @type {LayerRecord | null} the one that is shown */
+  record = null;
   readAt = -Infinity;
 
   /**
@@ -28,10 +29,14 @@ export class RunSlopes {
     });
   }
 
-  /** @param {number} layer */
-  async show(layer) {
-    this.layer = layer;
-    if (!this.known()) return;
+  /** @param {LayerRecord} record */
+  async show(record) {
+    this.record = record;
+    const part = find("[data-slopes]", HTMLElement);
+    if (!record.map) part.hidden = true; // no map, no slopes
+    if (!record.map || !this.known()) return;
+    const named = find("[data-slopes-map]", HTMLElement, part);
+    named.textContent = named.dataset.map = record.map;
     this.readAt = performance.now();
     await Promise.all(this.charts.map((one) => this.read(one)));
   }
@@ -39,18 +44,18 @@ export class RunSlopes {
   // New points have come.
   follow() {
     const due = performance.now() - this.readAt >= WAIT_MS && !document.hidden;
-    if (due && this.charts.some(({ chart, figure }) => chart.visible || !figure)) void this.show(this.layer);
+    if (due && this.record && this.charts.some(({ chart, figure }) => chart.visible || !figure)) void this.show(this.record);
   }
 
   /** @param {Slope} one */
   async read(one) {
-    const { layer } = this;
+    const { record } = this;
+    if (!record) return;
     /** @type {Figure | null} null: no weights to be had, as before the first step */
-    const figure = await get(figureUrl(one.url, { layer, format: "json" })).catch(() => null);
-    if (!figure || layer !== this.layer) return;
+    const figure = await get(figureUrl(one.url, { layer: record.id, maps: record.map, format: "json" })).catch(() => null);
+    if (!figure || record.id !== this.record?.id) return;
     one.figure = { data: figure.data.map(recolored), layout: figure.layout };
-    const part = one.chart.element.closest("[data-slopes]");
-    if (part instanceof HTMLElement) part.hidden = false;
+    find("[data-slopes]", HTMLElement).hidden = false;
     one.chart.refresh();
   }
 }

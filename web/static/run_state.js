@@ -8,6 +8,7 @@ import { rowsBetween, STEPS } from "./clock.js";
 import { parseIndices } from "./format.js";
 import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
 import { byDecay, reasons } from "./reasons.js";
+import { holdsEigenvalues, recordOf } from "./run_records.js";
 import { verdictNames } from "./run_verdict.js";
 import { scaleOf } from "./view.js";
 
@@ -22,18 +23,38 @@ export class RunState {
   axis = STEPS;
   /** Whether new points are to be expected, and of how many steps. */
   live = { on: false, steps: 0 };
-  /** Eigenvalues of a layer as far as the page knows without its numbers; 0 when it does not. */
-  width = 0;
   /** @type {{layer?: number | null, eigenvalue?: number | null} | null} what the run's end names */
   divergence = null;
 
   /**
    * @param {RunModel} model
-   * @param {View} view
+   * @param {{view: View, records: LayerRecord[]}} controls
    */
-  constructor(model, view) {
+  constructor(model, controls) {
     this.model = model;
-    this.view = view;
+    this.controls = controls;
+    this.view = controls.view;
+  }
+
+  /** What is shown. */
+  get record() {
+    return recordOf(this.controls.records, this.model.layer);
+  }
+
+  /** The layer whose eigenvalues are shown; -1 where it is further weights of one. */
+  get layer() {
+    return holdsEigenvalues(this.record) ? this.record.layer : -1;
+  }
+
+  /**
+   * Whether what is shown has the series of a chart; null while that is not known.
+   * @param {ChartEntry} entry
+   */
+  has(entry) {
+    const head = `ssm/${this.model.layer}/`;
+    const stored = [...this.model.stores.keys()].filter((name) => name.startsWith(head));
+    const known = new Set([...stored, ...this.record.kinds.map((kind) => head + kind)]);
+    return known.size ? this.series(entry).some((name) => known.has(name)) : null;
   }
 
   /** @param {string} kind a series of the layer that is shown */
@@ -43,7 +64,7 @@ export class RunState {
 
   /** @param {ChartEntry} entry */
   series(entry) {
-    return entry.series.map((name) => name.replace("{layer}", String(this.model.layer)));
+    return entry.series.map((name) => name.replace("{layer}", this.model.layer));
   }
 
   /**
@@ -54,7 +75,7 @@ export class RunState {
    */
   exported(entry, seriesUrl) {
     const { from, to, layer, smooth, axis, rows } = this.view;
-    if (entry.scope === "theory") return { view: { layer } };
+    if (entry.scope === "theory") return { view: { layer, maps: this.record.map } };
     const ofLayer = entry.scope === "layer";
     const eigenvalues = ofLayer ? this.items.map(({ column }) => column).join(",") : null;
     const view = { layer: ofLayer ? layer : null, eigenvalues, from_step: from, to_step: to, y: scaleOf(this.view, entry.figure.layout.meta?.chart ?? "") };
@@ -95,10 +116,11 @@ export class RunState {
 
   /** @returns {Wanted} what is asked for before there is anything to choose from */
   get wanted() {
-    const { rows, top, eigenvalues, layer } = this.view;
+    const { rows, top, eigenvalues } = this.view;
+    const { eigenvalues: width } = this.record;
     const { culprit, events } = verdictNames();
-    const named = [this.divergence, culprit, ...events].filter((place) => place?.layer === layer);
-    const asked = [...parseIndices(eigenvalues, this.width), ...named.map((place) => place?.eigenvalue ?? -1)].filter((c) => c >= 0 && c < this.width);
+    const named = [this.divergence, culprit, ...events].filter((place) => place?.layer === this.layer);
+    const asked = [...parseIndices(eigenvalues, width), ...named.map((place) => place?.eigenvalue ?? -1)].filter((c) => c >= 0 && c < width);
     return { eigenvalues: [...new Set(asked)], top: Number(top), rows };
   }
 
@@ -109,13 +131,14 @@ export class RunState {
 
   // Those that were asked for, those with a reason, and the k with the largest ratio.
   pick() {
-    const [ratio, distance, eigenvalue] = [this.ofLayer("grad_over_weight"), this.ofLayer("boundary_distance"), this.ofLayer("eigenvalue")];
+    const [distance, eigenvalue] = [this.ofLayer("boundary_distance"), this.ofLayer("eigenvalue")];
+    const ranked = this.ofLayer("grad_over_weight") ?? eigenvalue; // nothing has a ratio where nothing is trained
     const { rows, top, eigenvalues } = this.view;
     this.order = distance?.points && (rows === "end" || rows === "start") ? byDecay(distance.data, rows) : null;
-    if (!ratio?.points) return;
-    const asked = parseIndices(eigenvalues, ratio.width);
-    const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.model.layer, divergence: this.divergence, ...verdictNames() });
-    const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ratio.data, Number(top))])].slice(0, MAX_LINES);
+    if (!ranked?.points) return;
+    const asked = parseIndices(eigenvalues, ranked.width);
+    const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.layer, divergence: this.divergence, ...verdictNames() });
+    const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ranked.data, Number(top))])].slice(0, MAX_LINES);
     const items = eigenvalueItems(columns.sort((a, b) => a - b), this.items);
     this.items = items.map((item) => ({ ...item, note: why.has(item.column) ? ` ${why.get(item.column)}` : "" }));
   }
@@ -129,7 +152,7 @@ export class RunState {
     const line = this.items.find((item) => point.data.name === `λ ${item.key}${item.note ?? ""}`);
     const column = point.data.type === "heatmap" ? Math.round(Number(point.y)) : line?.column;
     if (column === undefined) return false;
-    const known = parseIndices(this.view.eigenvalues, this.ofLayer("grad_over_weight")?.width ?? 0);
+    const known = parseIndices(this.view.eigenvalues, this.ofLayer("weight")?.width ?? this.record.eigenvalues);
     this.view.eigenvalues = [...new Set([...known, column])].join(", ");
     return true;
   }

@@ -8,6 +8,7 @@ import { findAll } from "./dom.js";
 import { axisOf } from "./run_axis.js";
 import { listen } from "./run_keys.js";
 import { AlertLinks } from "./run_links.js";
+import { REPLACED } from "./run_parts.js";
 import { scaleButtons } from "./run_scales.js";
 import { toast } from "./toast.js";
 
@@ -16,22 +17,23 @@ const LAST_STEPS = 200;
 /**
  * @param {RunCharts} charts
  * @param {RunControls} controls
- * @param {number} layers
  * @param {() => Promise<void>} reload reads what another layer needs
  * @returns {{cursor: Cursor, setAxis: () => Promise<void>}}
  */
-export function use(charts, controls, layers, reload) {
+export function use(charts, controls, reload) {
   const { state } = charts;
   const { view } = state;
   const cursor = new Cursor(charts);
   let reading = Promise.resolve();
 
-  /** @param {number} layer */
-  const toLayer = async (layer) => {
-    if (layer < 0 || layer >= layers) return;
-    controls.set("layer", layer);
+  /** @param {string | undefined} id of a record */
+  const toLayer = async (id) => {
+    if (id === undefined || id === view.layer || !controls.records.some((one) => one.id === id)) return;
+    controls.set("layer", id);
     await reading;
   };
+  /** @param {1 | -1} by */
+  const beside = (by) => void toLayer(controls.records[controls.records.findIndex(({ id }) => id === view.layer) + by]?.id);
   const links = new AlertLinks(charts, cursor, toLayer);
 
   const setAxis = async () => {
@@ -42,12 +44,13 @@ export function use(charts, controls, layers, reload) {
   const wholeRun = () => void charts.zoom(null, null);
   // the end of the run at full resolution: every recorded step
   const lastSteps = async () => {
-    if (view.layer !== (state.divergence?.layer ?? view.layer)) await toLayer(state.divergence?.layer ?? 0);
+    await toLayer(String(state.divergence?.layer ?? view.layer));
     await charts.zoom(Math.max(0, state.newest - LAST_STEPS), state.newest + 1);
   };
 
   const showScales = scaleButtons(charts, controls);
   charts.onView = () => controls.show();
+  addEventListener(REPLACED, () => charts.arrange());
   controls.onChange = (name) => {
     showScales();
     if (name === "layer") {
@@ -66,8 +69,8 @@ export function use(charts, controls, layers, reload) {
     e: () => void lastSteps(),
     g: () => controls.set("scale", { "": "log", log: "linear" }[view.scale] ?? ""),
     s: () => controls.set("smooth", view.smooth ? 0 : 0.9),
-    "]": () => void toLayer(view.layer + 1),
-    "[": () => void toLayer(view.layer - 1),
+    "]": () => beside(1),
+    "[": () => beside(-1),
     n: () => links.next(1),
     p: () => links.next(-1),
   });

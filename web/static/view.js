@@ -31,19 +31,19 @@ export function withScale(scales, chart, scale) {
 /**
  * What is not in the address, or not possible, is the default.
  * @param {string} search of the address
- * @param {number} layers how many there are
- * @param {number} [first] the layer that is shown unless the address names one
+ * @param {string[]} records ids of what can be shown: layers, and further records of them
+ * @param {string} [first] the one that is shown unless the address names one
  * @returns {View}
  */
-export function readView(search, layers, first = 0) {
+export function readView(search, records, first = "0") {
   const given = new URLSearchParams(search);
   /** @param {keyof typeof CHOICES} name */
   const choice = (name) => CHOICES[name].find((one) => one === given.get(name)) ?? CHOICES[name][0];
-  const [layer, smooth] = [Number(given.get("layer") ?? first), Number(given.get("smooth"))];
+  const [layer, smooth] = [given.get("layer") ?? first, Number(given.get("smooth"))];
   const [from, to] = [stepOf(given.get("from")), stepOf(given.get("to"))];
   const range = from !== null && to !== null && from < to;
   return {
-    layer: Number.isInteger(layer) && layer >= 0 && layer < layers ? layer : first,
+    layer: records.includes(layer) ? layer : first,
     from: range ? from : null,
     to: range ? to : null,
     eigenvalues: given.get("eigenvalues") ?? "",
@@ -60,11 +60,11 @@ export function readView(search, layers, first = 0) {
  * The address's search for a view: only what is not the default, beside what else was there.
  * @param {View} view
  * @param {string} [search] the present one
- * @param {number} [first] the layer that is shown unless the address names one
+ * @param {string} [first] the layer that is shown unless the address names one
  */
-export function writeView(view, search = "", first = 0) {
+export function writeView(view, search = "", first = "0") {
   const out = new URLSearchParams(search);
-  const plain = { ...readView("", 1), layer: first };
+  const plain = { ...readView("", []), layer: first };
   for (const name of /** @type {(keyof View)[]} */ (Object.keys(plain))) {
     const value = view[name];
     if (value === plain[name] || value === null) out.delete(name);

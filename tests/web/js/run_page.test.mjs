@@ -18,14 +18,16 @@ const series = (step, rows) => {
 
 test("an address says the view, and what it cannot say is the default", () => {
   const search = "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&scales=loss%3Alinear&smooth=0.9&axis=tokens&rows=end&top=16";
-  const view = readView(search, 2);
-  assert.deepEqual({ ...view }, { layer: 1, from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", scales: "loss:linear", axis: "tokens", rows: "end", smooth: 0.9 });
-  assert.deepEqual(readView(writeView(view), 2), view);
-  const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&scales=loss:wild,<i>&smooth=4&axis=null&top=99", 2);
-  assert.deepEqual(nonsense, readView("", 2));
+  const RECORDS = ["0", "1", "1.dt_bias"];
+  const view = readView(search, RECORDS);
+  assert.deepEqual({ ...view }, { layer: "1", from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", scales: "loss:linear", axis: "tokens", rows: "end", smooth: 0.9 });
+  assert.deepEqual(readView(writeView(view), RECORDS), view);
+  const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&scales=loss:wild,<i>&smooth=4&axis=null&top=99", RECORDS);
+  assert.deepEqual(nonsense, readView("", RECORDS));
   assert.equal(writeView(nonsense, "?token=1"), "?token=1");
-  assert.equal(readView("", 2, 1).layer, 1);
-  assert.equal(writeView(readView("?layer=0", 2, 1), "", 1), "?layer=0");
+  assert.equal(readView("", RECORDS, "1").layer, "1");
+  assert.equal(readView("?layer=1.dt_bias", RECORDS).layer, "1.dt_bias");
+  assert.equal(writeView(readView("?layer=0", RECORDS, "1"), "", "1"), "?layer=0");
 });
 
 test("smoothing is not pulled to zero, leaves gaps where the line has them, and goes on in pieces", () => {
