@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +22,9 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
     distance = layer.distance.values
     near = (distance > 0) & (distance < threshold)  # at 0 and below it is an unstable eigenvalue
+    if layer.form is not None and layer.form.rule == "bilinear" and layer.recorded is not None and near.any():
+        # this rule sends every fast oscillation to -1, where S4's start already: near is what decays slowly as well
+        near &= replace(layer.form, rule="zoh").derive("boundary_distance", layer.recorded) < threshold
 
     def alert(row: int) -> Alert:
         nearest, count = int(np.argmin(np.where(near[row], distance[row], np.inf))), int(near[row].sum())

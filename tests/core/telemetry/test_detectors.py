@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stablessm_core.config import Alerts
+from stablessm_core.forms import Form
 from stablessm_core.telemetry.detectors import KINDS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
 from stablessm_core.telemetry.detectors.dead_eigenvalues import DEAD_STEPS
 
@@ -180,6 +181,18 @@ def test_on_the_boundary_is_not_beyond_it_and_thresholds_can_be_off() -> None:
     history.distance[1, 3:, 2] = 0.0  # where relu sits, and what float32 makes of exp and softplus close to 1
     history.ratio[0, 3, 2] = 1e30
     assert history.alerts(min_boundary_distance=1e-4) == []
+
+
+def test_fast_oscillations_that_the_bilinear_rule_sends_to_the_boundary_raise_nothing() -> None:
+    form = Form("exp", "continuous", "bilinear", dt="dt", phase="imaginary")
+    weight = np.log(np.float32([[0.5, 0.5, 1e-4]]))  # of the rates; the last decays slowly
+    recorded = {"weight": weight, "dt": np.full_like(weight, 0.1), "phase_weight": np.float32([[1300.0, 1.0, 1.0]])}
+    distance = form.derive("boundary_distance", recorded)
+    assert (distance < 1e-4).tolist() == [[True, False, True]]
+    values = [Values(v) for v in (np.ones_like(weight), weight, distance, np.ones_like(weight))]
+    rows = Rows(1, np.ones(1, np.float32), np.ones((1, 2), np.float32), [LayerRows(0, "w", *values, form, recorded)])
+    (alert,) = Detectors(["w"], min_boundary_distance=1e-4).scan(rows)
+    assert (alert.kind, alert.eigenvalue, "other" in alert.message) == ("boundary_distance", 2, False)
 
 
 def test_eigenvalues_without_any_gradient_for_long_are_dead(flush: int) -> None:
