@@ -28,7 +28,7 @@ from stablessm_core.maps.elementary import saturated_exp
 from stablessm_core.reparameterization import Reparameterization
 from stablessm_core.telemetry.watch import Record
 
-KERNELS = {"cauchy": kernel_by_cauchy, "powers": kernel_by_powers}
+KERNELS = {"powers": kernel_by_powers, "cauchy": kernel_by_cauchy}
 
 
 class S4(nn.Module):
@@ -45,7 +45,8 @@ class S4(nn.Module):
     Re Lambda < 0 makes A + A* negative definite, so every |eigenvalue| of A_bar is below 1; Lambda's own distance is that of the
     diagonal part only, though. `measured` gives the eigenvalues of A_bar.
 
-    kernel: "cauchy" or "powers", two ways to the same convolution (`s4.kernel`).
+    kernel: "powers" or "cauchy", two ways to the same convolution (`s4.kernel`), of which the published one, Cauchy's, is exact
+    inside the boundary only.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class S4(nn.Module):
         reparameterization: Reparameterization,
         dt_min: float = 1e-3,
         dt_max: float = 0.1,
-        kernel: str = "cauchy",
+        kernel: str = "powers",
     ) -> None:
         super().__init__()
         self.reparameterization = reparameterization

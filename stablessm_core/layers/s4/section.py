@@ -30,10 +30,10 @@ class S4(LayerSection):
     )
     dt_min: float = Field(0.001, ge=1e-6, le=1, description="Step sizes start log-uniform from here, one per channel.")
     dt_max: float = Field(0.1, ge=1e-6, le=1, description="Largest initial step size.")
-    kernel: Literal["cauchy", "powers"] = Field(
-        "cauchy",
+    kernel: Literal["powers", "cauchy"] = Field(
+        "powers",
         description="How the convolution kernel is computed: cauchy, as published; powers, by products of dense matrices, which "
-        "gives the same numbers sooner.",
+        "gives the same numbers sooner, and the right ones also where modes grow.",
     )
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ SMALL: dict[str, list[dict[str, Any]]] = {
     "gla": [{}, {"n_heads": 8}],
     "gated_deltanet": [{}, {"n_heads": 2, "head_width": 3, "expand": 1, "allow_neg_eigval": True}],
     "rwkv6": [{}, {"head_size": 2, "mix_rank": 3, "decay_rank": 2}],
-    "s4": [{"d_state": 6}, {"d_state": 4, "kernel": "powers"}],
+    "s4": [{"d_state": 6}, {"d_state": 4, "kernel": "cauchy"}],
     "l2ru": [{}, {"init": "random", "train_gamma": True, "gamma": 2.0}],
     "lru": [{"d_state": 5}, {"d_state": 3, "r_min": 0.8, "r_max": 0.99, "max_phase": 0.5}],
     "s4d": [{"d_state": 6}, {"d_state": 4, "init": "inv", "rule": "bilinear"}],

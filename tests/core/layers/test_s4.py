@@ -83,6 +83,15 @@ def test_the_forms_agree_at_length_4097_and_in_float32() -> None:
         torch.testing.assert_close(form(single, 4097).double(), powers, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("rate", [0.0, -1e-6, 0.5, 2.0])
+def test_powers_give_the_kernel_also_where_modes_grow(rate: float) -> None:
+    system = hippo(64, torch.tensor([0.01, 0.1], dtype=torch.float64))
+    system = system._replace(Lambda=torch.complex(torch.full_like(system.Lambda.real, rate), system.Lambda.imag))
+    wanted = by_steps(system, 200)
+    largest = wanted.abs().amax(1, keepdim=True)
+    torch.testing.assert_close(kernel_by_powers(system, 200) / largest, wanted / largest, rtol=1e-10, atol=1e-10)
+
+
 def test_the_rule_is_the_bilinear_one_of_the_whole_matrix() -> None:
     system = hippo(6, torch.tensor([0.05, 0.3], dtype=torch.float64))
     Lambda, P, B, _, dt = system
