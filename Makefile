@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+REFERENCES := .venv-references
 # a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
 # four on two cores, for many tests wait more than they compute
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -14,7 +15,7 @@ SET_APART := slow or interpreter or postgres or redis or browser
 SOURCES := stablessm_core server worker web migrations tests benchmarks docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check quick-tests test kernels attack chaos load lint lint-js format docs audit clean
+.PHONY: help setup run check quick-tests test references kernels attack chaos load lint lint-js format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -43,6 +44,19 @@ quick-tests: setup
 
 test: setup  ## run every test in four processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) --durations 30 $(ARGS)
+
+references: setup $(REFERENCES)/.installed  ## compare the layers with public ones, which it installs beside .venv; ARGS as above
+	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references --ignore tests/references/test_fla.py $(ARGS)
+	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references/test_fla.py $(ARGS)
+
+# an environment that has what .venv has, found through a .pth file, and the packages of that list beside it
+$(REFERENCES)/.installed: tests/references/requirements.txt | $(STAMP)
+	@$(BIN)/python -m venv --clear --without-pip $(REFERENCES)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    >"$$($(REFERENCES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	@$(BIN)/python -m pip --python $(REFERENCES)/bin/python install -qq --disable-pip-version-check --no-compile --no-deps \
+	    --no-build-isolation --requirement $<
+	@touch $@
 
 kernels: setup  ## run every case of the kernels in Triton's interpreter, and compile every tile; `make test` takes each tenth
 	@EVERY_KERNEL=1 $(PYTEST) tests/core/scan/test_scan_interpreter.py tests/core/fused/test_fused_interpreter.py $(ARGS)
@@ -83,4 +97,4 @@ audit: setup  ## are any of the pinned packages known to be vulnerable?
 	@$(BIN)/python .ci/audit.py
 
 clean:  ## remove the environment and caches (never the runs in .stablessm)
-	rm -rf $(VENV) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) $(REFERENCES) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist

@@ -1,0 +1,84 @@
+"""Pairs with packages of one or two layers each: mambapy, s5-pytorch, LRU-pytorch, neural-ssm, minGRU-pytorch.
+
+What they call LRU and S5 ends with the readout C h + D x: ours is compared without the gated one of its block.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.layers.of_transformers import mamba as mamba_of_transformers
+from benchmarks.layers.pair import Pair, give, ours
+
+
+def mamba_of_mambapy(d_model: int, *, pscan: bool = True) -> Pair:
+    """mambapy's block takes the weights of transformers' under the same names."""
+    pair = mamba_of_transformers(d_model)
+    module = import_module("mambapy.mamba")
+    config = module.MambaConfig(d_model=d_model, n_layers=1, d_state=pair.ours.w.shape[1], pscan=pscan)  # type: ignore[union-attr]
+    theirs = module.MambaBlock(config)
+    of_name = dict(theirs.named_parameters())
+    given = {of_name[name]: pair.given[parameter] for name, parameter in pair.theirs.named_parameters()}
+    return Pair(pair.ours, theirs, theirs, give(theirs, given))
+
+
+def s5_of_s5_pytorch(d_model: int, **options: Any) -> Pair:
+    """That port keeps every mode and reads Re(C h); ours one of two conjugate ones and 2 Re(C h)."""
+    layer = without_readout(ours("s5", d_model, **options))
+    modes = len(layer.w)
+    theirs = import_module("s5").S5(d_model, modes)
+    ssm = theirs.seq
+    weights = {
+        ssm.Lambda: torch.complex(layer.w, layer.Lambda_imag),
+        ssm.B: layer.B,
+        ssm.C: 2 * torch.view_as_complex(layer.C),
+        ssm.D: layer.D,
+        ssm.log_step: layer.log_dt,
+    }
+    return Pair(layer, theirs, theirs, give(theirs, weights))
+
+
+def lru_of_lru_pytorch(d_model: int) -> Pair:
+    layer = without_readout(ours("lru", d_model))
+    theirs = import_module("LRU_pytorch").LRU(d_model, d_model, len(layer.w))
+    given = give(theirs, _lru_weights(layer, theirs, theirs.B) | {theirs.D: torch.diag(layer.D)})
+    return Pair(layer, theirs, theirs, given)
+
+
+def lru_of_neural_ssm(d_model: int, *, mode: str = "scan") -> Pair:
+    """It reads the state before the update, and the input beside it: that part is left out of both."""
+    layer = without_readout(ours("lru", d_model))
+    del layer.D
+    layer.D = torch.zeros(d_model)
+    theirs = import_module("neural_ssm.ssm.cells.lti").LRU(d_model, d_model, len(layer.w))
+    del theirs.D
+    theirs.D = layer.D.diag()
+    return Pair(layer, theirs, lambda x: theirs(x, mode=mode)[0], give(theirs, _lru_weights(layer, theirs, theirs.Bp)), lag=1)
+
+
+def _lru_weights(layer: Any, theirs: Any, B: nn.Parameter) -> dict[nn.Parameter, Tensor]:
+    return {
+        theirs.nu_log: layer.w,
+        theirs.theta_log: layer.theta_log,
+        theirs.gamma_log: layer.gamma_log,
+        B: torch.view_as_complex(layer.B),
+        theirs.C: torch.view_as_complex(layer.C),
+    }
+
+
+def min_gru(d_model: int, expand: int = 1) -> Pair:
+    layer = ours("min_gru", d_model, expand=expand)
+    theirs = import_module("minGRU_pytorch").minGRU(d_model, expansion_factor=float(expand))
+    weights = {theirs.to_hidden_and_gate.weight: torch.cat([layer.candidate.weight, layer.gate.weight])}
+    if layer.out_proj is not None:
+        weights[theirs.to_out.weight] = layer.out_proj.weight
+    return Pair(layer, theirs, theirs, give(theirs, weights))
+
+
+def without_readout(layer: Any) -> Any:
+    layer.readout = nn.Identity()
+    return layer

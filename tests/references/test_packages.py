@@ -1,0 +1,52 @@
+"""The layers of packages that have one or two: the same function of the same weights, and as many of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks.layers import of_packages
+from benchmarks.layers.pair import count
+from stablessm_core.layers.registry import LAYERS
+from tests.references.agreement import LENGTH, assert_same, near
+
+for _package in ("transformers", "mambapy", "s5", "LRU_pytorch", "neural_ssm", "minGRU_pytorch"):
+    pytest.importorskip(_package)
+
+PAIRS = {
+    "mambapy, all steps at once": of_packages.mamba_of_mambapy,
+    "mambapy, step by step": partial(of_packages.mamba_of_mambapy, pscan=False),
+    "s5-pytorch": of_packages.s5_of_s5_pytorch,
+    "LRU-pytorch": of_packages.lru_of_lru_pytorch,
+    "neural-ssm LRU, scan": of_packages.lru_of_neural_ssm,
+    "neural-ssm LRU, convolution": partial(of_packages.lru_of_neural_ssm, mode="conv"),
+    "neural-ssm LRU, loop": partial(of_packages.lru_of_neural_ssm, mode="loop"),
+}
+MIN_GRU = {"minGRU-pytorch": of_packages.min_gru, "minGRU-pytorch, wide": partial(of_packages.min_gru, expand=3)}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_layer_is_the_public_one(name: str) -> None:
+    assert_same(PAIRS[name](24), 24)
+
+
+@pytest.mark.parametrize("name", MIN_GRU)
+def test_min_gru_is_the_public_one_to_what_its_logarithms_leave(name: str) -> None:
+    """That one scans logarithms, whose sum over the steps has lost digits: in float64 enough of them are left."""
+    assert_same(MIN_GRU[name](24), 24, tolerance=1e-3)
+    pair = MIN_GRU[name](24)
+    x = torch.randn(2, LENGTH, 24, dtype=torch.float64)
+    near(pair.ours.double()(x), pair.theirs.double()(x), "output", 1e-11)
+
+
+def test_weights_are_as_many_as_in_the_public_layers() -> None:
+    d_model = 24
+    assert LAYERS["min_gru"]().parameters(d_model) == count(of_packages.min_gru(d_model).theirs)
+    s5 = LAYERS["s5"]()
+    assert s5.parameters(d_model) - s5.readout(d_model) == count(of_packages.s5_of_s5_pytorch(d_model).theirs)
+    # the paper's D is a vector, that package's a matrix
+    matrix = d_model**2 - d_model
+    lru = LAYERS["lru"]()
+    assert lru.parameters(d_model) - lru.readout(d_model) + matrix == count(of_packages.lru_of_lru_pytorch(d_model).theirs)
