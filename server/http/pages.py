@@ -26,6 +26,7 @@ from server.http.api.runs import find_run, run_shown
 from server.http.api.series import run_catalogue
 from server.http.api.sweeps import Axis, asked_grid, find_sweep
 from server.http.api.sweeps import Listed as ListedSweeps
+from server.http.api.systems import system_list
 from server.http.api.theory import Asked as AskedTheory
 from server.http.api.theory import Theory, theory_answer
 from server.http.api.tokens import token_page
@@ -54,6 +55,7 @@ from web import records
 from web.figures import series_of, small_charts
 from web.formatting import FILTERS
 from web.parallel import parallel_lines
+from web.system_pictures import RATIOS, ratio_picture, start_picture
 
 log = logging.getLogger("stablessm.server")
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -245,6 +247,18 @@ def theory(request: Request, database: DatabaseDep, asked: AskedTheory) -> Respo
         "theory.html", title="Theory", json_url=f"/api/theory?{query}", theory=answer, maps=MAPS.values(), error=error,
         status=422 if error else 200, figures_file="theory", figures_url=f"/api/theory/figures/{{chart}}?{query * (not error)}&",
     )  # fmt: skip
+
+
+@router.get("/systems")
+def systems(request: Request) -> Response:
+    shown = system_list()
+    context: dict[str, Any] = {
+        "systems": shown,
+        "starts": {one["name"]: start_picture(one["start"]) for one in shown["systems"] if one["start"]},
+        "ratios": {one["name"]: ratio_picture(one["gradient_over_weight"]) for one in shown["systems"]},
+        "decades": RATIOS,
+    }
+    return pages_of(request).render("systems.html", title="Systems", json_url="/api/systems", **context)
 
 
 @router.get("/docs")

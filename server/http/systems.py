@@ -23,7 +23,6 @@ from stablessm_core.possible_maps import PossibleMap, layer_of, possible_maps, s
 from stablessm_core.theory import gradient_over_weight
 
 Array = NDArray[np.float64]
-GIVEN_BY = {"fixed": "fixed", "gate": "input"}  # where no map leads from a weight to the eigenvalues
 BEST = "best"
 
 
@@ -62,7 +61,7 @@ def _system(name: str) -> dict[str, Any]:
         "title": section.title,
         "equation": section.equation,
         "source": section.source,
-        "given_by": "weight" if maps else GIVEN_BY.get(form.map if form else "", "input"),
+        "given_by": "weight" if maps else _given_by(form, recorded),
         "native": next(({"name": one.name, "time": one.time} for one in maps if one.name == section.native), None),
         "maps": [{"name": map_.name, "time": map_.time, "b": map_.b} for map_ in maps],
         "eigenvalues": section.eigenvalues(width()),
@@ -74,16 +73,33 @@ def _system(name: str) -> dict[str, Any]:
     }
 
 
+def _given_by(form: Form | None, recorded: Mapping[str, Array]) -> str:
+    """What decides eigenvalues that no map gives: a gate that does not vary with the input is a function of the weights."""
+    if form is None or form.map != "gate":
+        return "fixed" if form is not None and form.map == "fixed" else "input"
+    return "weights" if (recorded["gate_min"] == recorded["gate_max"]).all() else "input"
+
+
 def _start(form: Form, recorded: Mapping[str, Array]) -> dict[str, Any]:
     """Distance to the boundary of each eigenvalue that is kept, and its angle where it is complex."""
     distance = form.derive("boundary_distance", recorded)
-    phase = form.derive("phase", recorded) if form.complex else None
+    phase = _phase(form, recorded)
     return {
         "distance": _short(distance),
         "phase": None if phase is None else _short(phase),
         "nearest": float(f"{distance.min():.4g}"),
         "farthest": float(f"{distance.max():.4g}"),
     }
+
+
+def _phase(form: Form, recorded: Mapping[str, Array]) -> Array | None:
+    """Angles; of modes that many channels share those with the mean step size. None for real eigenvalues."""
+    if form.complex:
+        return form.derive("phase", recorded)
+    if form.phase is None:
+        return None
+    turned = np.exp(1j * form.step_size(recorded) * recorded["phase_weight"])
+    return np.asarray(np.angle(turned))
 
 
 def _ratios(form: Form, recorded: Mapping[str, Array], maps: list[PossibleMap]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import pytest
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from server.http.schemas.queues import Placement
+from server.http.schemas.systems import EXAMPLE as EXAMPLE_SYSTEM
 from server.http.schemas.verdict import EXAMPLE as VERDICT
 from server.runs.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.config import RunConfig
@@ -18,6 +19,7 @@ from stablessm_core.maps import MAPS
 from web import figures, records
 from web.formatting import FILTERS
 from web.parallel import parallel_lines
+from web.system_pictures import RATIOS, ratio_picture, start_picture
 
 WEB = Path(figures.__file__).parent
 EVIL = "<script>alert(1)</script>\"' onmouseover=alert(2) {{7*7}} &amp;"
@@ -167,6 +169,7 @@ PAST: dict[str, Any] = {
 }  # fmt: skip
 
 CHARTS = {"small_charts": figures.small_charts(), "series_of": figures.series_of, "say": records, "trash_hours": 24.0}
+SYSTEM = EXAMPLE_SYSTEM | {"title": EVIL, "equation": EVIL, "source": EVIL, "run": {"name": EVIL}}
 OCCUPIED = {"runs": 3, "bytes_stored": 10_000_000}
 TRASHED = {
     "id": 9, "name": EVIL, "tags": [EVIL], "status": "finished", "task": "digits", "bytes_stored": 12_345, "deleted_at": 1.0,
@@ -283,6 +286,15 @@ def page(name: str) -> Tags:
         },
         "alerts.html": {"alerts": {"alerts": [ALERT]}},
         "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
+        "systems.html": {
+            "systems": {
+                "d_model": 64,
+                "systems": [SYSTEM, SYSTEM | {"name": "other", "maps": [], "native": None, "start": None}],
+            },
+            "starts": {SYSTEM["name"]: start_picture(SYSTEM["start"])},
+            "ratios": {SYSTEM["name"]: ratio_picture(SYSTEM["gradient_over_weight"])},
+            "decades": RATIOS,
+        },
         "theory.html": {
             "theory": {
                 "time": "discrete",
@@ -323,6 +335,7 @@ PAGES = [
     "workers.html",
     "alerts.html",
     "trash.html",
+    "systems.html",
     "theory.html",
     "me.html",
     "access.html",

@@ -60,8 +60,9 @@ class SystemAnswer(Answer):
     title: str
     equation: str
     source: str
-    given_by: Literal["weight", "fixed", "input"] = Field(
-        description="What decides the eigenvalues: a weight through a map, nothing that is trained, or the layer's input."
+    given_by: Literal["weight", "weights", "fixed", "input"] = Field(
+        description="What decides the eigenvalues: a weight each, through a map; all weights together; nothing that is trained; "
+        "or the layer's input."
     )
     native: NativeMap | None = Field(description="The map that the layer was published with; null where it has none.")
     maps: list[MapChoice] = Field(description="Every map that it can have.")

@@ -31,6 +31,7 @@ PAGES = [
     "/new?clone=1",
     "/alerts",
     "/workers",
+    "/systems",
     "/theory",
     "/theory?run=1&time=discrete&b=2",
     "/docs",
