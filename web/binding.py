@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
 from stablessm_core.typed_arrays import encode
+from web.planes import on_plane
 
 Floats = NDArray[np.floating[Any]]
 SeriesData = Mapping[str, Any]
@@ -79,17 +80,21 @@ def bind(
         name = meta.get("series", "").replace("{layer}", str(layer))
         copies: Sequence[Mapping[str, Any]] = [{}]
         if meta.get("each") == "eigenvalue" and items is None:
-            copies = eigenvalue_items(_first_of(top_eigenvalues(data[name]), data[name], eigenvalues)) if name in data else []
+            ranked = data.get(meta.get("top", name).replace("{layer}", str(layer)))
+            copies = [] if ranked is None else eigenvalue_items(_first_of(top_eigenvalues(ranked), ranked, eigenvalues))
         elif "each" in meta:
             copies = (items or [])[:MAX_LINES]
         for item in copies:
             trace = _copy(template, item, colors or {})
             key = name.replace("{run}", str(item.get("key"))).replace("{map}", str(item.get("key")))
-            if key in data and key not in cached:
-                cached[key] = statistics(data[key])
+            partner = meta.get("with", "").replace("{layer}", str(layer))
+            cached |= {one: statistics(data[one]) for one in (key, partner) if one in data and one not in cached}
             log = out["layout"]["yaxis"].get("type") == "log"
             column = _shared(item.get("column", 0), cached.get(key), eigenvalues)
-            filled = _fill(trace, cached.get(key), column, items or [], shown, log, colors or {})
+            if meta.get("plane"):
+                filled = on_plane(meta, trace.get("name", ""), cached.get(key), cached.get(partner), column)
+            else:
+                filled = _fill(trace, cached.get(key), column, items or [], shown, log, colors or {})
             marker = trace.get("marker", {}) | filled.pop("marker", {})
             trace.update(filled, **({"marker": marker} if marker else {}))
             out["data"].append(trace)

@@ -12,6 +12,9 @@ A chart is one file of `web/charts` and one line in CHARTS.
             alerts                        markers of the run's alerts of `severity` on this chart's series
             constant                      `value` over the steps of `series`
             range | median_of             compare: a bar from `low` to `high` of every item, a tick at its median
+            path | end | then | now | boundary | lost    on a plane, see `web.planes`
+    with    a second series, which goes with the first; `plane`: what the two are
+    top     the series whose largest eigenvalues are shown where none are chosen, if not the trace's own
     each    eigenvalue | run | map        the trace is a template: one copy per item that is bound
     color   name of a colour in COLORS (the browser takes the CSS variable of that name, so that dark mode has its own)
 """
@@ -24,18 +27,26 @@ from typing import Any
 from web.charts import (
     accuracy,
     boundary_distance,
+    boundary_distance_closest,
     compare_loss,
     compare_max_ratio,
     compare_ranges,
+    dt,
     eigenvalue,
+    gain,
+    gates,
     gpu_memory,
     grad_norm,
+    grad_over_phase,
     grad_over_weight,
     grad_over_weight_heatmap,
+    gradient,
+    half_plane,
     host_memory,
     loss,
     lr,
     overflow_budget,
+    phase_weight,
     relative_step,
     sweep_final_loss,
     theory_gradient_over_weight,
@@ -44,6 +55,8 @@ from web.charts import (
     theory_memory,
     theory_relative_slope,
     throughput,
+    true_eigenvalue,
+    unit_disc,
     weight,
 )
 from web.charts.parts import Chart
@@ -66,8 +79,15 @@ CHARTS: dict[str, Chart] = {
         loss.CHART,
         grad_over_weight.CHART,
         grad_over_weight_heatmap.CHART,
+        gradient.CHART,
+        gates.CHART,
+        unit_disc.CHART,
+        half_plane.CHART,
         eigenvalue.CHART,
         boundary_distance.CHART,
+        boundary_distance_closest.CHART,
+        true_eigenvalue.CHART,
+        gain.CHART,
         relative_step.CHART,
         overflow_budget.CHART,
         accuracy.CHART,
@@ -77,6 +97,9 @@ CHARTS: dict[str, Chart] = {
         host_memory.CHART,
         gpu_memory.CHART,
         weight.CHART,
+        dt.CHART,
+        phase_weight.CHART,
+        grad_over_phase.CHART,
         compare_loss.CHART,
         compare_max_ratio.CHART,
         compare_ranges.CHART,
@@ -102,6 +125,8 @@ def _spec(chart: str) -> dict[str, Any]:
     figure: dict[str, Any] = CHARTS[chart].build().to_plotly_json()
     figure["layout"].pop("template", None)
     figure["layout"]["meta"] = {"chart": chart, "alerts": list(CHARTS[chart].alerts)}
+    if any("plane" in trace["meta"] for trace in figure["data"]):
+        figure["layout"]["meta"]["plane"] = True  # its axes are no steps
     return figure
 
 
@@ -115,6 +140,12 @@ def series_of(chart: str) -> list[str]:
     return sorted({trace["meta"]["series"] for trace in spec(chart)["data"] if trace["meta"].get("series")})
 
 
+def needed_by(chart: str) -> list[str]:
+    """The same with those that only go with them."""
+    beside = {trace["meta"][word] for trace in spec(chart)["data"] for word in ("with", "top") if word in trace["meta"]}
+    return sorted({*series_of(chart), *beside})
+
+
 def catalogue() -> dict[str, dict[str, Any]]:
     """All charts for GET /api/figures, JSON-ready: title, meaning, scope, the series it needs, the figure without data."""
     return {
@@ -122,7 +153,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
             "title": chart.title,
             "meaning": chart.meaning,
             "scope": chart.scope,
-            "series": series_of(name),
+            "series": needed_by(name),
             "figure": spec(name),
             "config": CONFIG,
         }

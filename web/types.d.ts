@@ -171,6 +171,9 @@ interface PlotlyAxis {
 interface TraceMeta {
   field: string;
   series?: string;
+  with?: string;
+  top?: string;
+  plane?: string;
   each?: string;
   color?: string;
   value?: number;
@@ -198,7 +201,8 @@ interface Trace {
 }
 
 interface Layout {
-  meta?: { chart: string; alerts: string[] };
+  /** `plane`: its axes are no steps. */
+  meta?: { chart: string; alerts: string[]; plane?: boolean };
   xaxis?: Record<string, unknown>;
   yaxis?: Record<string, unknown> & { type?: string };
   [other: string]: unknown;

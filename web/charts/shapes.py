@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from web.charts.parts import Figure, band, figure, line, markers, notes
+from typing import Any
+
+from web.charts.parts import Figure, band, figure, go, line, markers, notes
 from web.palette import COLORS
 
 
@@ -41,6 +43,53 @@ def eigenvalues(
         edge.update(meta={**edge.meta, "value": boundary})
         traces.append(edge)
     return figure([*traces, *notes(series, log=True)], title, y_type=y_type)
+
+
+def plane(which: str, series: str, partner: str, x_title: str, y_title: str, boundary: str) -> Figure:
+    """Eigenvalues above the real axis: the paths of some, the first and the newest places of all; `which` as in `web.planes`."""
+    of = {"series": "ssm/{layer}/" + series, "with": "ssm/{layer}/" + partner, "plane": which, "top": "ssm/{layer}/eigenvalue"}
+
+    def dots(field: str, name: str, color: str, size: int, symbol: str, **more: Any) -> Any:
+        marker = {"symbol": symbol, "size": size, "color": COLORS[color], "line": {"width": 0}}
+        hover = "eigenvalue %{customdata}<br>%{x:.6g} ± %{y:.6g} i<extra></extra>"
+        return go.Scatter(
+            meta={**of, "field": field, "color": color}, name=name, mode="markers", marker=marker, hovertemplate=hover, **more
+        )
+
+    edge = line(of["series"], boundary, "danger", field="boundary", dash="dash", width=1.4, hoverinfo="skip")
+    path = line(of["series"], "λ {key}{note}", "line-0", field="path", each="eigenvalue", width=1.3, showlegend=False)
+    end = dots("end", "λ {key}{note}", "line-0", 8, "circle", showlegend=False)
+    for trace in (edge, path, end):
+        trace.update(meta={**of, **trace.meta})
+    end.update(meta={**end.meta, "each": "eigenvalue"}, hovertemplate="eigenvalue {key}<br>%{x:.6g} ± %{y:.6g} i<extra></extra>")
+    lost = markers({**of, "field": "lost"}, "NaN / Inf", "danger", "x")
+    lost.update(xaxis="x2")
+    traces = [edge, dots("then", "at first", "muted", 5, "circle-open", opacity=0.6), dots("now", "now", "muted", 4, "circle")]
+    traces[1].marker.line.width = 1
+    corner = {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True}
+    drawn = figure([*traces, path, end, lost], y_title, x_title=x_title, xaxis2=corner)
+    if which == "disc":
+        drawn.layout.yaxis.update(scaleanchor="x", scaleratio=1, constrain="domain")
+        drawn.layout.xaxis.constrain = "domain"
+    return drawn
+
+
+def measured(kinds: tuple[str, ...], title: str, boundary: str = "") -> Figure:
+    """What a layer computes at evaluations, a line with marks each: the largest where there are several numbers."""
+    traces = []
+    for kind, color in zip(kinds, ("accent", "line-1"), strict=False):
+        series = "ssm/{layer}/" + kind
+        if boundary:
+            traces += [*band(series, "range", "muted", showlegend=True)]
+            traces.append(line(series, "median", "muted", field="median", dash="dash", width=1.2))
+        found = line(series, "largest" if boundary else kind.partition("_")[0], color, field="max" if boundary else "last")
+        found.update(mode="lines+markers", marker={"size": 5, "color": COLORS[color]})
+        traces.append(found)
+    first = "ssm/{layer}/" + kinds[0]
+    if boundary:
+        edge = line(first, boundary, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
+        traces.append(edge.update(meta={**edge.meta, "value": 1.0}))
+    return figure([*traces, *notes(*("ssm/{layer}/" + kind for kind in kinds), log=True)], title)
 
 
 def overlay(series: str, title: str) -> Figure:

@@ -5,6 +5,7 @@ import { band, median } from "./edges.js";
 import { heat } from "./heat.js";
 import { alertLines, marks, ranges } from "./marks.js";
 import { eigenvalueItems, MAX_LINES, topEigenvalues } from "./pick.js";
+import { onPlane } from "./planes.js";
 
 /**
  * @typedef {object} Context what is the same for all traces of a figure
@@ -34,13 +35,15 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
   const context = { items: items ?? [], alerts: shown, own, colors, order, per, eigenvalues, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
-    const { each, series = "" } = template.meta;
+    const { each, series = "", top = series } = template.meta;
+    const ranked = data[top.replace("{layer}", String(layer))];
     const name = series.replace("{layer}", String(layer));
-    for (const item of copies(each, items, data[name], eigenvalues)) {
+    for (const item of copies(each, items, ranked, eigenvalues)) {
       const trace = copy(template, item, colors);
       const of = String(item?.key);
       const key = name.replace("{run}", of).replace("{map}", of);
-      const filled = fill(trace, data[key], columnOf(item?.column ?? 0, data[key], eigenvalues), context);
+      const partner = data[(template.meta.with ?? "").replace("{layer}", String(layer))];
+      const filled = fill(trace, { series: data[key], partner, column: columnOf(item?.column ?? 0, data[key], eigenvalues) }, context);
       const marker = { ...trace.marker, ...filled.marker };
       traces.push({ ...trace, ...filled, ...(Object.keys(marker).length ? { marker } : {}) });
     }
@@ -99,15 +102,15 @@ function copy(template, item, colors) {
 
 /**
  * @param {Trace} trace
- * @param {Series | undefined} series
- * @param {number} c the column of a line
+ * @param {{series?: Series, partner?: Series, column: number}} from the trace's series, the one that goes with it, the column of a line
  * @param {Context} context
  * @returns {Partial<Trace>}
  */
-function fill(trace, series, c, { items, alerts, own, log, colors, order, per }) {
+function fill(trace, { series, partner, column: c }, { items, alerts, own, log, colors, order, per }) {
   const { field, value, severity } = trace.meta;
   if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity), own);
   if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
+  if (trace.meta.plane) return onPlane(trace, series, partner, c);
   if (!series?.step.length) return { x: [], y: [], visible: field === "last" || field === "heat" };
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };

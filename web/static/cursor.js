@@ -26,7 +26,7 @@ export class Cursor {
   /** @param {PointerEvent} event */
   follow(event) {
     const target = event.target instanceof Element ? event.target.closest("[data-chart]") : null;
-    const chart = this.charts.charts.find(({ element }) => element === target);
+    const chart = this.charts.charts.find(({ element, onZoom }) => element === target && onZoom);
     const layout = chart && plotted(chart);
     if (!chart || !layout) return;
     const { l, w } = layout._size;
@@ -60,7 +60,7 @@ export class Cursor {
   draw() {
     const { data, items, record } = this.charts.state;
     for (const chart of this.charts.charts) {
-      const layout = chart.visible && this.step !== null ? plotted(chart) : null;
+      const layout = chart.visible && chart.onZoom && this.step !== null ? plotted(chart) : null;
       const mark = this.marks.get(chart);
       if (!layout || this.step === null) {
         if (mark) mark.hidden = true;

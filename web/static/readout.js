@@ -19,13 +19,13 @@ export function readout(figure, data, { layer, items, step, eigenvalues = 0 }) {
   /** @type {Reading[]} */
   const readings = [];
   let shown = -1;
-  for (const { meta, name = "" } of figure.data) {
+  for (const { meta, name = "", fill } of figure.data) {
     const series = data[(meta.series ?? "").replace("{layer}", String(layer))];
     const row = series ? nearest(series.step, step) : -1;
     if (row < 0) continue;
     if (shown < 0) shown = series.step[row];
     const color = meta.color ?? "muted";
-    if (meta.field === "max") readings.push(...range(series, row, color));
+    if (meta.field === "max" && fill) readings.push(...range(series, row, color));
     else if (meta.field === "last" && meta.each) readings.push(...items.map((item) => one(series, row, columnOf(item.column, series, eigenvalues), item.key, item.color)));
     else if (meta.field === "last") readings.push(one(series, row, 0, name, color));
   }

@@ -1,6 +1,7 @@
 // Which eigenvalues of a layer are worth a line of their own, and why: the one blamed, the first outside, the nearest, the one that moved most.
 
 import { number } from "./format.js";
+import { ends, newest } from "./planes.js";
 
 /** What the kinds of a verdict's events say of an eigenvalue. */
 const HAPPENED = /** @type {Record<string, string>} */ ({ crossing: "crossed", gradient_spike: "spike of its gradient", nonfinite: "no longer finite" });
@@ -61,22 +62,11 @@ function lowest(values) {
 }
 
 /**
- * The newest row that holds a finite value, or the first row.
- * @param {Series} series
- */
-function newest(series) {
-  if ("low" in series) return series.each.end;
-  const { width, last } = series;
-  const row = Math.max(0, Math.floor(last.findLastIndex(Number.isFinite) / width));
-  return last.subarray(row * width, (row + 1) * width);
-}
-
-/**
  * The column with the largest distance between its first and its newest finite value.
  * @param {Series} series
  */
 function mover(series) {
-  const { first, last } = "low" in series ? series.each : finiteEnds(series);
+  const { first, last } = ends(series);
   let best = -1;
   let most = 0;
   for (let c = 0; c < first.length; c += 1) {
@@ -84,17 +74,6 @@ function mover(series) {
     if (moved > most) [best, most] = [c, moved];
   }
   return best;
-}
-
-/** @param {Buckets} series */
-function finiteEnds({ width, last: values }) {
-  const [first, last] = [new Float64Array(width).fill(NaN), new Float64Array(width).fill(NaN)];
-  for (let i = 0; i < values.length; i += 1) {
-    if (!Number.isFinite(values[i])) continue;
-    if (Number.isNaN(first[i % width])) first[i % width] = values[i];
-    last[i % width] = values[i];
-  }
-  return { first, last };
 }
 
 /**

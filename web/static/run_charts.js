@@ -34,7 +34,7 @@ export class RunCharts {
     if (entry.scope !== "run" && entry.scope !== "layer") return [];
     /** @type {Chart} */
     const chart = new Chart(element, entry, () => this.figures.whole(chart));
-    chart.onZoom = (from, to) => {
+    if (!entry.figure.layout.meta?.plane) chart.onZoom = (from, to) => {
       const { axis } = this.state;
       void (from === null || to === null ? this.zoom(null, null) : this.zoom(axis.back(from), axis.back(to), chart));
     };
@@ -137,7 +137,7 @@ export class RunCharts {
     state.model.window = null;
     this.onView();
     const { range } = state;
-    if (range) for (const chart of this.charts) if (chart.visible && chart !== source) chart.show(range);
+    if (range) for (const chart of this.charts) if (chart.visible && chart !== source && chart.onZoom) chart.show(range);
     if (!(await this.refine())) this.refresh();
   }
 

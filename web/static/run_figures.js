@@ -44,7 +44,7 @@ export class RunFigures {
       settled.spans.set(name, store.span);
     }
     this.drawn.set(chart, { settled, tail: { ...settled, steps: new Map(settled.steps), states: new Map(settled.states) } });
-    if (range) figure.layout.xaxis = { ...figure.layout.xaxis, range, autorange: false };
+    if (range && chart.onZoom) figure.layout.xaxis = { ...figure.layout.xaxis, range, autorange: false };
     chart.element.closest("figure")?.classList.toggle("empty", !names.some((name) => data[name]?.step.length));
     this.describe(chart, data);
     return figure;
@@ -56,7 +56,7 @@ export class RunFigures {
    */
   growth(chart) {
     const known = this.drawn.get(chart);
-    if (!known) return null;
+    if (!known || !chart.onZoom) return null;
     const stores = this.state.series(chart.entry).flatMap((name) => {
       const store = this.state.model.store(name);
       return store?.points ? [{ name, store }] : [];
@@ -102,7 +102,7 @@ export class RunFigures {
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
     const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per, eigenvalues: record.eigenvalues });
-    return dress(bound, { smooth, axis, ...smoothing });
+    return layout.meta?.plane ? bound : dress(bound, { smooth, axis, ...smoothing });
   }
 
   /**

@@ -50,11 +50,11 @@ export class RunState {
    * Whether what is shown has the series of a chart; null while that is not known.
    * @param {ChartEntry} entry
    */
-  has(entry) {
+  has({ figure }) {
     const head = `ssm/${this.model.layer}/`;
     const stored = [...this.model.stores.keys()].filter((name) => name.startsWith(head));
     const known = new Set([...stored, ...this.record.kinds.map((kind) => head + kind)]);
-    return known.size ? this.series(entry).some((name) => known.has(name)) : null;
+    return known.size ? figure.data.some(({ meta }) => known.has((meta.series ?? "").replace("{layer}", this.model.layer))) : null;
   }
 
   /** @param {string} kind a series of the layer that is shown */

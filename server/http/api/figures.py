@@ -33,7 +33,7 @@ from server.runs.sweep_grid import grid_answer
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from web.binding import bind, eigenvalue_items
 from web.compared import compared_figure, range_items, shown_runs
-from web.figures import CHARTS, catalogue, series_of, spec
+from web.figures import CHARTS, catalogue, needed_by, spec
 from web.palette import COLORS
 from web.swept import swept_figure
 
@@ -84,7 +84,7 @@ def figure(
     definition = spec(known_chart(chart, OF_A_RUN, "a run"))
     if y and not any(trace["type"] == "heatmap" for trace in definition["data"]):
         definition = {**definition, "layout": with_scale(definition["layout"], y)}
-    names = [name.replace("{layer}", layer) for name in series_of(chart)]
+    names = [name.replace("{layer}", layer) for name in needed_by(chart)]
     with database.read() as session:
         known = find_layout(session, run_id)
         record = find_record(session, known, layer)

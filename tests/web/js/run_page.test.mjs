@@ -68,7 +68,7 @@ test("time is the sum of the step times, and steps are found again", () => {
 });
 
 test("what stands at the cursor are the values, and NaN is said", () => {
-  const figure = { data: [{ meta: { field: "max", series: "ssm/{layer}/x" } }, { meta: { field: "last", series: "ssm/{layer}/x", each: "eigenvalue" }, name: "λ {key}" }] };
+  const figure = { data: [{ meta: { field: "max", series: "ssm/{layer}/x" }, fill: "tonexty" }, { meta: { field: "last", series: "ssm/{layer}/x", each: "eigenvalue" }, name: "λ {key}" }] };
   const items = [{ key: "2", column: 2, color: "line-0" }];
   const shown = readout(figure, { "ssm/1/x": series([10, 20], [[1, 2, 3], [1, 5, NaN]]) }, { layer: 1, items, step: 19 });
   assert.equal(shown.step, 20);

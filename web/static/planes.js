@@ -1,0 +1,111 @@
+// Complex eigenvalues where they are: on the unit disc, or on the half-plane of continuous time, as web/planes.py does on the server.
+
+import { kindAt } from "./nonfinite.js";
+
+const MAX_PLACES = 512; // of eigenvalues whose first and newest places are marked; of more every n-th
+const HALF_CIRCLE = Float64Array.from({ length: 91 }, (_, i) => (Math.PI * i) / 90);
+
+/**
+ * x and y of a trace: the path of an eigenvalue, its newest place (`end`), the first and the newest of all (`then`, `now`), the
+ * boundary, a mark where some are lost to the finite numbers.
+ * @param {Trace} trace
+ * @param {Series | undefined} first the angles, or the decay rates
+ * @param {Series | undefined} second the absolute values, or the imaginary parts
+ * @param {number} column of the eigenvalue
+ * @returns {Partial<Trace>}
+ */
+export function onPlane({ meta: { field, plane = "" }, name = "" }, first, second, column) {
+  if (field === "boundary" && plane === "disc") return { x: HALF_CIRCLE.map(Math.cos), y: HALF_CIRCLE.map(Math.sin) };
+  if (!first?.step.length || !second?.step.length) return { x: [], y: [], visible: ["path", "end", "now"].includes(field) };
+  if (field === "path") {
+    const rows = Math.min(first.step.length, second.step.length);
+    return placed(plane, line(first, column, rows), line(second, column, rows));
+  }
+  if (field === "end") return placed(plane, newest(first).subarray(column, column + 1), newest(second).subarray(column, column + 1));
+  if (field === "boundary") {
+    const reach = Math.max(1e-3, ...[...ends(second).first, ...newest(second)].filter(Number.isFinite).map(Math.abs));
+    return { x: [0, 0], y: [0, reach] };
+  }
+  if (field === "lost") return lost(first, second);
+  const every = everyOf(first.width);
+  const chosen = Array.from({ length: Math.ceil(first.width / every) }, (_, i) => i * every);
+  const [a, b] = [first, second].map((series) => {
+    const all = field === "now" ? newest(series) : ends(series).first;
+    return Float64Array.from(chosen, (c) => all[c]);
+  });
+  return { ...placed(plane, a, b), customdata: chosen, name: every > 1 ? `${name} (1 of ${every})` : name };
+}
+
+/**
+ * The newest row that holds a finite value, or the first row.
+ * @param {Series} series
+ */
+export function newest(series) {
+  if ("low" in series) return series.each.end;
+  const { width, last } = series;
+  const row = Math.max(0, Math.floor(last.findLastIndex(Number.isFinite) / width));
+  return last.subarray(row * width, (row + 1) * width);
+}
+
+/**
+ * Of each eigenvalue its first and its last finite value.
+ * @param {Series} series
+ */
+export function ends(series) {
+  if ("low" in series) return series.each;
+  const { width, last: values } = series;
+  const [first, last] = [new Float64Array(width).fill(NaN), new Float64Array(width).fill(NaN)];
+  for (let i = 0; i < values.length; i += 1) {
+    if (!Number.isFinite(values[i])) continue;
+    if (Number.isNaN(first[i % width])) first[i % width] = values[i];
+    last[i % width] = values[i];
+  }
+  return { first, last };
+}
+
+// Odd: eigenvalues lie channel by channel, and of an even number of modes an even stride would always take the same ones.
+/** @param {number} width */
+const everyOf = (width) => (width <= MAX_PLACES ? 1 : Math.ceil(width / MAX_PLACES) | 1);
+
+/**
+ * @param {Series} series
+ * @param {number} column
+ * @param {number} rows
+ */
+function line(series, column, rows) {
+  if ("low" in series) return series.lines.get(column)?.subarray(0, rows) ?? new Float32Array(rows).fill(NaN);
+  return Float32Array.from({ length: rows }, (_, i) => series.last[i * series.width + column]);
+}
+
+/**
+ * @param {string} plane
+ * @param {Float32Array | Float64Array} first
+ * @param {Float32Array | Float64Array} second
+ */
+function placed(plane, first, second) {
+  const [x, y] = [new Float32Array(first.length), new Float32Array(first.length)];
+  for (let i = 0; i < first.length; i += 1) {
+    const [a, b] = [first[i], second[i]];
+    [x[i], y[i]] = plane === "disc" ? [b * Math.cos(a), Math.abs(b * Math.sin(a))] : [-a, Math.abs(b)];
+    if (!Number.isFinite(x[i]) || !Number.isFinite(y[i])) x[i] = y[i] = NaN;
+  }
+  return { x, y };
+}
+
+/**
+ * A mark in the corner, where no eigenvalue is looked for.
+ * @param {Series} first
+ * @param {Series} second
+ */
+function lost(first, second) {
+  const [row, other] = [first.step.length - 1, second.step.length - 1];
+  let bad = 0;
+  for (let c = 0; c < first.width; c += 1) if (gone(first, row, c) || gone(second, other, c)) bad += 1;
+  if (!bad) return { x: [], y: [], visible: false };
+  return { x: [0.99], y: [0.97], text: [`${bad} of ${first.width} not finite at step ${first.step[row]}`], visible: true };
+}
+
+/** @param {Series} series @param {number} row @param {number} c */
+function gone(series, row, c) {
+  return "low" in series ? kindAt(series, row, c) >= 0 : !Number.isFinite(series.last[row * series.width + c]);
+}
