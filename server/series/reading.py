@@ -63,7 +63,7 @@ _SERIES_OF_RUN = _RUN.outerjoin(_SERIES, _SERIES.c.run_id == _RUN.c.id)
 _CATALOGUE = (
     select(
         _RUN.c.seq, _SERIES.c.name, _SERIES.c.group_name, _SERIES.c.width, _SERIES.c.unit, _SERIES.c.derived,
-        _SERIES.c.form, _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points,
+        _SERIES.c.form, _EXTENTS.c.first_step, _EXTENTS.c.last_step, _EXTENTS.c.points, _RUN.c.config["model"].label("model"),
     )
     .select_from(_SERIES_OF_RUN.outerjoin(_EXTENTS, _EXTENTS.c.group_name == _SERIES.c.group_name))
     .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
@@ -107,11 +107,11 @@ class StoredEvent:
 
 def catalogue(session: Session, run_id: int) -> list[SeriesInfo]:
     """Every series of the run, in the order of groups and columns. Raises LookupError."""
-    return catalogue_at(session, run_id)[1]
+    return catalogue_at(session, run_id)[2]
 
 
-def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
-    """The run's newest event, and every series as it was then: one query. Raises LookupError."""
+def catalogue_at(session: Session, run_id: int) -> tuple[int, dict[str, Any], list[SeriesInfo]]:
+    """The run's newest event, its configured model, and every series as it was then: one query. Raises LookupError."""
     rows = session.execute(_CATALOGUE, {"run": run_id}).all()
     if not rows:
         raise LookupError(f"there is no run {run_id}")
@@ -130,7 +130,11 @@ def catalogue_at(session: Session, run_id: int) -> tuple[int, list[SeriesInfo]]:
         found[item.name] = SeriesInfo(
             item.name, item.group, item.width, item.unit, item.meaning, item.derived, item.form, *extent
         )
-    return rows[0].seq, sorted(found.values(), key=lambda info: info.group) if extra else list(found.values())
+    return (
+        rows[0].seq,
+        rows[0].model or {},
+        sorted(found.values(), key=lambda info: info.group) if extra else list(found.values()),
+    )
 
 
 def _known(name: str, extent: tuple[int | None, int | None, int]) -> tuple[int | None, int | None, int]:

@@ -15,7 +15,7 @@ from server.database.connection import Database
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep
 from server.http.api.records import columns_chosen, eigenvalues_of
-from server.http.api.runs import absent, find_run
+from server.http.api.runs import absent
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
 from server.series import files, reading
@@ -45,10 +45,10 @@ def catalogue(run_id: RunId, database: DatabaseDep) -> Response:
 def run_catalogue(session: Session, run_id: int) -> dict[str, Any]:
     """Catalogue. Raises NotFound."""
     try:
-        seq, known = reading.catalogue_at(session, run_id)
+        seq, model, known = reading.catalogue_at(session, run_id)
     except LookupError:
         raise absent(session, run_id) from None
-    records = records_of(((s.name, s.group, s.width, s.form) for s in known), find_run(session, run_id).config.get("model", {}))
+    records = records_of(((s.name, s.group, s.width, s.form) for s in known), model)
     return {
         "run_id": run_id,
         "seq": seq,

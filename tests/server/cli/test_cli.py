@@ -271,7 +271,7 @@ def test_the_commands_of_the_contract_are_there() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
         "submit runs show watch cancel resume fork compare figure export import sweep sweeps sweep-table logs checkpoints "
-        "delete undelete trash retention",
+        "delete undelete trash retention reproduce",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
     for name in main.commands:
