@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -44,6 +44,21 @@ def possible_maps(section: LayerSection, d_model: int = 64) -> list[PossibleMap]
 def layer_of(model: dict[str, Any]) -> LayerSection:
     """The section of a model's first layer with nothing left open. Raises ValueError for what the configuration refuses."""
     return Model.model_validate(model).sections()[0]
+
+
+def options_of(section: type[LayerSection]) -> list[tuple[str, Any]]:
+    """(option, value) for every other value of the options that have few; "inner.name" of a section within."""
+    found: list[tuple[str, Any]] = []
+    for name, field in section.model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            found += [(name, value) for value in get_args(field.annotation) if value != field.default]
+        elif field.annotation is bool:
+            found.append((name, not field.default))
+        elif field.discriminator:
+            usual = field.get_default(call_default_factory=True).name
+            names = [part.model_fields["name"].default for part in get_args(field.annotation)]
+            found += [(f"{name}.name", value) for value in names if value != usual]
+    return found
 
 
 def small_model(name: str) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from server.http.gate import COOKIE, Access, client_address, policy_with_inline,
 from server.http.schemas.queues import Placement
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
+from server.http.systems import map_choices, section_defaults, small_run
 from server.runs import answers
 from server.runs.checkpoints import run_checkpoints
 from server.runs.comparison import settings_beside, usual_groups, usually_shown
@@ -50,6 +51,7 @@ from server.series.forms import forms_of_run, freezable, other_maps
 from stablessm_core import __version__
 from stablessm_core.config import RunConfig
 from stablessm_core.forking import said
+from stablessm_core.layers.registry import LAYERS
 from stablessm_core.maps import MAPS
 from web import records
 from web.figures import series_of, small_charts
@@ -192,17 +194,22 @@ def sweep(
 
 @router.get("/new")
 def new(
-    request: Request, database: DatabaseDep, settings: SettingsDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None
-) -> Response:
+    request: Request, database: DatabaseDep, settings: SettingsDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None,
+    layer: Annotated[str | None, Query(max_length=100)] = None,
+) -> Response:  # fmt: skip
+    """The form, filled in with the run `clone`, or with a small run of a layer."""
     with database.read() as session:
         base = find_run(session, clone) if clone is not None else None
         prefill = dict(base.config) if base else None
+        if layer in LAYERS and base is None:
+            prefill = RunConfig.model_validate(small_run(layer)).model_dump(mode="json")
         place = {"queue": base.queue, "priority": base.priority, "gpu": base.needs_gpu} if base else Placement().model_dump()
         workers = answers.worker_answers(session, settings.lease_seconds)
     defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
     maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
     return pages_of(request).render(
         "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=maps, workers=workers,
+        layers={"defaults": section_defaults(), "choices": map_choices()},
         prefill=prefill, cloned_from=clone, place=place, placement=Placement.model_json_schema()["properties"],
     )  # fmt: skip
 

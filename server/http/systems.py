@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from stablessm_core.config import RunConfig
 from stablessm_core.forms import NO_MAP, Form
 from stablessm_core.layers.registry import LAYERS
 from stablessm_core.maps import formulas
-from stablessm_core.possible_maps import PossibleMap, layer_of, possible_maps, small_model
+from stablessm_core.possible_maps import PossibleMap, layer_of, options_of, possible_maps, small_model
 from stablessm_core.theory import gradient_over_weight
 
 Array = NDArray[np.float64]
@@ -43,6 +44,47 @@ def small_run(name: str) -> dict[str, Any]:
     }
     RunConfig.model_validate(config)
     return config
+
+
+@cache
+def map_choices() -> dict[str, list[dict[str, Any]]]:
+    """For the form of a new run, the maps that each layer can have: [{when, native, maps: {name: {times, b}}}].
+
+    The first whose `when`, values of some of the layer's options, holds is meant; the last holds always.
+    """
+    return {name: _choices(name) for name in LAYERS}
+
+
+@cache
+def section_defaults() -> dict[str, dict[str, Any]]:
+    """Every layer's section of the configuration, as it is where nothing is said."""
+    return {name: section.model_validate({"name": name}).model_dump(mode="json") for name, section in LAYERS.items()}
+
+
+def _choices(name: str) -> list[dict[str, Any]]:
+    usual = _choice({"name": name})
+    found = []
+    for option, value in options_of(LAYERS[name]):
+        *outer, last = option.split(".")
+        section: dict[str, Any] = {"name": name}
+        inside = section
+        for part in outer:
+            inside = inside.setdefault(part, {})
+        inside[last] = value
+        try:
+            one = _choice(section)
+        except ValidationError:  # it needs others beside it
+            continue
+        found += [{"when": {option: value}, **one}] * (one != usual)
+    return [*found, {"when": {}, **usual}]
+
+
+def _choice(section: Mapping[str, Any]) -> dict[str, Any]:
+    layer = layer_of({"layer": section})
+    maps: dict[str, dict[str, Any]] = {}
+    for one in possible_maps(layer):
+        maps.setdefault(one.name, {"times": [], "b": one.b})["times"].append(one.time)
+    return {"native": layer.native if maps else "", "maps": maps}
 
 
 def width() -> int:

@@ -12,9 +12,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from server.http.schemas.queues import Placement
 from server.http.schemas.systems import EXAMPLE as EXAMPLE_SYSTEM
 from server.http.schemas.verdict import EXAMPLE as VERDICT
+from server.http.systems import map_choices, section_defaults
 from server.runs.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.config import RunConfig
 from stablessm_core.forms import Form
+from stablessm_core.layers.registry import LAYERS
 from stablessm_core.maps import MAPS
 from web import figures, records
 from web.formatting import FILTERS
@@ -263,6 +265,8 @@ def page(name: str) -> Tags:
             "schema": schema,
             "defaults": config,
             "maps": {name: list(map_.forms) for name, map_ in MAPS.items()},
+            "layers": {"defaults": section_defaults(), "choices": map_choices()},
+            "cloned_from": 7,
             "workers": [{"alive": True}],
             "prefill": config | {"name": EVIL},
             "placement": Placement.model_json_schema()["properties"],
@@ -485,8 +489,10 @@ def test_form_offers_every_field_of_the_configuration() -> None:
                 yield prefix + name
 
     assert {attrs["data-place"] for attrs in page("new.html").all("data-place")} == {"queue", "priority", "gpu"}
-    fixed = {"model.layer"}  # one possible value
-    assert set(leaves(a_run()["config"])) - fixed <= paths
+    others = [section for name, section in LAYERS.items() if name != "stable_ssm"]
+    sections = {f"model.layer.{option}" for section in others for option in section.model_fields}
+    assert set(leaves(a_run()["config"])) - {"model.layer"} | sections - {"model.layer.inner"} <= paths
+    assert {"model.layer.inner.name", "model.layer.inner.d_state"} <= paths
 
 
 @pytest.mark.parametrize("module", sorted(p.name for p in (WEB / "static").glob("*.js")))

@@ -11,6 +11,7 @@ export function parseField(type, text, checked = false) {
   const trimmed = text.trim();
   if (type === "tags") return trimmed ? trimmed.split(",").map((t) => t.trim()).filter(Boolean) : [];
   if (trimmed === "") return null;
+  if (type === "list") return parseGrid(trimmed);
   if (type === "pair") return trimmed.split(/[\s,;]+/).map((part) => toNumber(part));
   if (type === "integer" || type === "number") return toNumber(trimmed);
   return trimmed;
@@ -60,6 +61,40 @@ export function differences(config, defaults) {
     } else if (JSON.stringify(value) !== JSON.stringify(usual)) out[key] = value;
   }
   return out;
+}
+
+/**
+ * A layer's section as short as it can be written: its name alone where its options are as usual.
+ * @param {Record<string, any>} section
+ * @param {Record<string, any> | undefined} usual the section of this layer where nothing is said
+ * @returns {string | Record<string, any>}
+ */
+export function sectionOf({ name, ...options }, usual) {
+  /** @type {Record<string, any>} */
+  const out = {};
+  for (const [option, value] of Object.entries(options)) {
+    const of = usual?.name === name ? usual?.[option] : undefined;
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) {
+      const inner = sectionOf(value, of?.name === value.name ? of : { name: value.name });
+      if (typeof inner === "object" || inner !== of?.name) out[option] = typeof inner === "object" ? inner : { name: inner };
+    } else if (JSON.stringify(value) !== JSON.stringify(of ?? null)) out[option] = value;
+  }
+  return Object.keys(out).length ? { name, ...out } : name;
+}
+
+/**
+ * What is sent of a whole configuration: what differs from the defaults, which for other layers than stable_ssm are their own.
+ * @param {Record<string, any>} config with `model.layer` as a section; `model.layers` stands instead of it
+ * @param {Record<string, any>} defaults
+ * @param {Record<string, Record<string, any>>} sections every layer's where nothing is said
+ */
+export function sentOf(config, defaults, sections) {
+  const { layer, ...model } = config.model;
+  const name = model.layers ? null : layer.name;
+  const native = { ...defaults.model.reparameterization, name: "native", time: null };
+  const usual = name === "stable_ssm" ? defaults : { ...defaults, model: { ...defaults.model, reparameterization: native } };
+  const out = differences({ ...config, model }, usual);
+  return name === null || name === "stable_ssm" ? out : { ...out, model: { layer: sectionOf(layer, sections[name]), ...out.model } };
 }
 
 /**

@@ -1,17 +1,18 @@
 // The submission form: possible choices only, a preview of what is sent, the server's refusals at their fields.
 
 import { ApiError, messageOf, send } from "./api.js";
-import { differences, getPath, parseField, parseGrid, setPath, toNumber } from "./config_form.js";
+import { getPath, parseField, parseGrid, sentOf, setPath, toNumber } from "./config_form.js";
 import { find, findAll, given } from "./dom.js";
+import { layerChoice } from "./layer_choice.js";
 import { offerAxes } from "./new_axes.js";
 
 /** @typedef {HTMLInputElement | HTMLSelectElement} Field */
 
 const form = find("form[data-new]", HTMLFormElement);
-/** @type {Record<string, unknown>} */
+/** @type {Record<string, any>} */
 const defaults = JSON.parse(given(form, "defaults"));
-/** @type {Record<string, string[]>} each map's forms: discrete, continuous */
-const maps = JSON.parse(given(form, "maps"));
+/** @type {{defaults: Record<string, Record<string, any>>, choices: Record<string, import("./layer_choice.js").MapChoice[]>}} */
+const layers = JSON.parse(given(form, "layers"));
 const inputs = fields("[data-path]");
 const places = fields("[data-place]");
 const submit = find("button[type=submit]", HTMLButtonElement, form);
@@ -25,12 +26,13 @@ function fields(selector) {
   return findAll(selector, HTMLElement, form).filter((e) => e instanceof HTMLInputElement || e instanceof HTMLSelectElement);
 }
 
-/** @param {Field} element whether it belongs to another task than the chosen one */
-const isOfOtherTask = (element) => element.closest("[data-task][hidden]") !== null;
+/** @param {Field} element whether it belongs to another task or layer than the chosen one */
+const isOfAnother = (element) => element.closest(":is([data-task], [data-of])[hidden]") !== null;
 
 /** @param {string} path */
 function fieldOf(path) {
-  return inputs.find((i) => i.dataset.path === path && !isOfOtherTask(i)) ?? places.find((i) => i.dataset.place === path);
+  const at = path === "model.layer" ? "model.layer.name" : path;
+  return inputs.find((i) => i.dataset.path === at && !isOfAnother(i)) ?? places.find((i) => i.dataset.place === path);
 }
 
 /**
@@ -44,9 +46,10 @@ function required(path) {
 }
 
 function config() {
+  /** @type {Record<string, any>} */
   const out = {};
   for (const element of inputs) {
-    if (isOfOtherTask(element)) continue;
+    if (isOfAnother(element) || layer.leavesOut(element)) continue;
     const { path = "", type } = element.dataset;
     const checked = element instanceof HTMLInputElement && element.checked;
     const value = parseField(path === "tags" ? "tags" : type, element.value, checked);
@@ -54,7 +57,7 @@ function config() {
     const nullable = getPath(defaults, path) === null || path === "name" || path.startsWith("alerts.");
     if (value !== null || nullable) setPath(out, path, value);
   }
-  return differences(out, defaults);
+  return sentOf(out, defaults, layers.defaults);
 }
 
 /** @returns {Record<string, unknown[]>} */
@@ -92,13 +95,7 @@ function request() {
 function refresh() {
   const task = required("task.name").value;
   for (const part of findAll("[data-task]", HTMLElement, form)) part.hidden = part.dataset.task !== task;
-  const name = required("model.reparameterization.name").value;
-  const time = required("model.reparameterization.time");
-  if (time instanceof HTMLSelectElement) {
-    for (const option of time.options) option.disabled = !maps[name].includes(option.value);
-    if (time.selectedOptions[0].disabled) time.value = maps[name][0];
-  }
-  for (const part of ["a", "b"]) fieldBox(required(`model.reparameterization.${part}`)).hidden = name !== "best";
+  layer.refresh();
   const sent = body();
   find("[data-preview]", HTMLElement, form).textContent = JSON.stringify(sent, null, 2);
   const runs = Object.values(sent.grid ?? {}).reduce((n, values) => n * values.length, 1);
@@ -135,8 +132,13 @@ function showError(error) {
   formError.hidden = false;
 }
 
-offerAxes(form, inputs.map((element) => given(element, "path")));
-form.addEventListener("input", refresh);
+const layer = layerChoice(form, fieldOf, layers.choices, defaults.model.reparameterization);
+offerAxes(form, inputs.map((element) => given(element, "path").replace(/^model\.layer\.name$/, "model.layer")));
+form.addEventListener("input", ({ target }) => {
+  layer.refresh();
+  layer.chosen(target);
+  refresh();
+});
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearErrors();
@@ -156,6 +158,8 @@ for (const setting of new URLSearchParams(location.search).getAll("set")) {
   const element = fieldOf(path);
   if (!element) continue;
   element.value = String(toNumber(value));
+  layer.refresh();
+  layer.chosen(element);
   const name = required("name");
   if (name.value) name.value += `, ${path.replace(/\.name$/, "").split(".").pop()} ${value}`;
 }

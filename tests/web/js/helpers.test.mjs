@@ -3,7 +3,7 @@ import test from "node:test";
 
 const at = (name) => import(`${process.env.STATIC}/${name}`);
 const { ago, duration, escapeMarkup, eta, number, parseIndices } = await at("format.js");
-const { differences, parseField, parseGrid, setPath } = await at("config_form.js");
+const { differences, parseField, parseGrid, sectionOf, sentOf, setPath } = await at("config_form.js");
 const { eigenvalueItems, topEigenvalues } = await at("pick.js");
 const { lossLines } = await at("grid.js");
 const { sparkPoints } = await at("spark.js");
@@ -51,6 +51,21 @@ test("the form sends what differs, with the types the API wants", () => {
   setPath(config, "model.d_state", 64);
   const defaults = { task: { name: "x" }, model: { d_state: 64, reparameterization: { name: "best" } } };
   assert.deepEqual(differences(config, defaults), { task: { name: "digits" }, model: { reparameterization: { name: "exp" } } });
+});
+
+test("of a layer is sent what is not as usual", () => {
+  const mamba = { name: "mamba", d_state: 16, expand: 2 };
+  assert.equal(sectionOf({ ...mamba }, mamba), "mamba");
+  assert.deepEqual(sectionOf({ ...mamba, d_state: 4 }, mamba), { name: "mamba", d_state: 4 });
+  const hyena = { name: "hyena", inner: { name: "stable_ssm", d_state: null } };
+  assert.equal(sectionOf({ name: "hyena", inner: { name: "stable_ssm" } }, hyena), "hyena");
+  assert.deepEqual(sectionOf({ name: "hyena", inner: { name: "s4d", d_state: 64 } }, hyena), { name: "hyena", inner: { name: "s4d", d_state: 64 } });
+  const defaults = { model: { layer: "stable_ssm", layers: null, d_model: 64, reparameterization: { name: "best", time: "discrete", b: 0.5 } } };
+  const sent = (model) => sentOf({ model: { d_model: 64, layers: null, ...model } }, defaults, { mamba }).model;
+  assert.equal(sent({ layer: { name: "stable_ssm" }, reparameterization: { name: "best", time: "discrete", b: 0.5 } }), undefined);
+  assert.deepEqual(sent({ layer: mamba, reparameterization: { name: "native", b: 0.5 } }), { layer: "mamba" });
+  assert.deepEqual(sent({ layer: mamba, reparameterization: { name: "best", b: 0.03 } }), { layer: "mamba", reparameterization: { name: "best", b: 0.03 } });
+  assert.deepEqual(sent({ layer: mamba, layers: ["s4d", "lru"], reparameterization: { name: "native", b: 0.5 } }), { layers: ["s4d", "lru"] });
 });
 
 test("the largest eigenvalues are drawn, the lost ones first, and keep their colours", () => {
