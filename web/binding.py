@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
 from stablessm_core.typed_arrays import encode
+from web.charts.parts import ZERO_WEIGHT
 from web.planes import on_plane
 
 Floats = NDArray[np.floating[Any]]
@@ -37,13 +38,15 @@ def statistics(data: SeriesData) -> dict[str, Floats]:
     return {"step": step} | {k: np.asarray(data[k]).reshape(len(step), -1) for k in ("min", "max", "last", "nonfinite")}
 
 
-def top_eigenvalues(data: SeriesData, k: int = TOP_LINES) -> list[int]:
-    """Columns with the largest values ever, those that left the finite numbers first; ascending."""
+def top_eigenvalues(data: SeriesData, k: int = TOP_LINES, unless: SeriesData | None = None) -> list[int]:
+    """Columns with the largest values ever, those that left the finite numbers first; ascending. unless: says which of a ratio
+    have, by its gradient."""
     s = statistics(data)
+    lost = s if unless is None else statistics(unless)
     if not len(s["step"]):
         return list(range(min(k, s["last"].shape[1])))
     peak = np.fmax.reduce(s["max"], axis=0)
-    score = np.where(s["nonfinite"].sum(axis=0) > 0, np.inf, np.where(np.isnan(peak), -np.inf, peak))
+    score = np.where(lost["nonfinite"].sum(axis=0) > 0, np.inf, np.where(np.isnan(peak), -np.inf, peak))
     return sorted(np.argsort(-score, kind="stable")[:k].tolist())
 
 
@@ -81,20 +84,22 @@ def bind(
         copies: Sequence[Mapping[str, Any]] = [{}]
         if meta.get("each") == "eigenvalue" and items is None:
             ranked = data.get(meta.get("top", name).replace("{layer}", str(layer)))
-            copies = [] if ranked is None else eigenvalue_items(_first_of(top_eigenvalues(ranked), ranked, eigenvalues))
+            unless = data.get(meta.get("unless", "").replace("{layer}", str(layer)))
+            top = [] if ranked is None else top_eigenvalues(ranked, unless=unless)
+            copies = [] if ranked is None else eigenvalue_items(_first_of(top, ranked, eigenvalues))
         elif "each" in meta:
             copies = (items or [])[:MAX_LINES]
         for item in copies:
             trace = _copy(template, item, colors or {})
             key = name.replace("{run}", str(item.get("key"))).replace("{map}", str(item.get("key")))
-            partner = meta.get("with", "").replace("{layer}", str(layer))
+            partner = meta.get("with", meta.get("unless", "")).replace("{layer}", str(layer))
             cached |= {one: statistics(data[one]) for one in (key, partner) if one in data and one not in cached}
             log = out["layout"]["yaxis"].get("type") == "log"
             column = _shared(item.get("column", 0), cached.get(key), eigenvalues)
             if meta.get("plane"):
                 filled = on_plane(meta, trace.get("name", ""), cached.get(key), cached.get(partner), column)
             else:
-                filled = _fill(trace, cached.get(key), column, items or [], shown, log, colors or {})
+                filled = _fill(trace, cached.get(key), cached.get(partner), column, items or [], shown, log, colors or {})
             marker = trace.get("marker", {}) | filled.pop("marker", {})
             trace.update(filled, **({"marker": marker} if marker else {}))
             out["data"].append(trace)
@@ -134,6 +139,7 @@ def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[
 def _fill(
     trace: Mapping[str, Any],
     s: dict[str, Floats] | None,
+    unless: dict[str, Floats] | None,
     column: int,
     items: Sequence[Mapping[str, Any]],
     alerts: Sequence[Mapping[str, Any]],
@@ -152,10 +158,10 @@ def _fill(
         return {"x": [float(step[0]), float(step[-1])], "y": [meta["value"]] * 2}
     if field == "nonpositive" and not log:
         return {"x": [], "y": [], "visible": False}
-    if field in ("nonfinite", "nonpositive"):
-        return _marks(s, field)
+    if field in ("nonfinite", "nonpositive", "zero_weight"):
+        return _marks(s, field, unless)
     if field.startswith("heat"):
-        return _heat(s, meta)
+        return _heat(s, meta, unless)
     if field == "last":
         y = s["last"][:, column]
     elif field == "median":
@@ -201,13 +207,21 @@ def nonfinite_kinds(s: dict[str, Floats]) -> NDArray[np.int8]:
     return kind.astype(np.int8)
 
 
-def _marks(s: dict[str, Floats], field: str) -> dict[str, Any]:
+def _marks(s: dict[str, Floats], field: str, unless: dict[str, Floats] | None) -> dict[str, Any]:
     if field == "nonpositive":
         hit = s["min"] <= 0
         rows = _thin(hit.any(axis=1))
         text = [f"step {s['step'][r]:.0f}: {_which(hit[r])} at {np.nanmin(s['min'][r]):.6g}" for r in rows]
         return {"x": encode(s["step"][rows]), "y": [0.03] * len(rows), "text": text, "visible": len(rows) > 0}
     kind = nonfinite_kinds(s)
+    harmless = np.zeros_like(kind, bool)
+    if unless is not None and np.array_equal(unless["step"], s["step"]):
+        harmless = (kind >= 0) & (nonfinite_kinds(unless) < 0)
+    if field == "zero_weight":
+        rows = _thin(harmless.any(axis=1))
+        text = [f"step {s['step'][r]:.0f}: {ZERO_WEIGHT} in {_which(harmless[r])}" for r in rows]
+        return {"x": encode(s["step"][rows]), "y": [0.97] * len(rows), "text": text, "visible": len(rows) > 0}
+    kind[harmless] = -1
     rows = _thin((kind >= 0).any(axis=1))
     names = [NONFINITE[int(kind[r][kind[r] >= 0].max())] for r in rows]
     text = [f"step {s['step'][r]:.0f}: {n}{_which(kind[r] >= 0, ' in ')}" for r, n in zip(rows, names, strict=True)]
@@ -232,7 +246,7 @@ def _which(hit: NDArray[np.bool_], before: str = "") -> str:
     return f"{before}eigenvalue {columns[0]}" + (f" and {len(columns) - 1} more" if len(columns) > 1 else "")
 
 
-def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
+def _heat(s: dict[str, Floats], meta: Mapping[str, Any], unless: dict[str, Floats] | None) -> dict[str, Any]:
     n, width = s["last"].shape
     per_row, per_column = -(-width // MAX_ROWS), -(-n // MAX_COLUMNS)
     rows, columns = np.arange(0, width, per_row), np.arange(0, n, per_column)
@@ -244,7 +258,8 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any]) -> dict[str, Any]:
 
     kind = largest(nonfinite_kinds(s))
     if meta["field"] == "heat_rows":
-        return _lost_rows(kind, s["step"][columns], rows)
+        harmless = unless is not None and not unless["nonfinite"].any()
+        return _lost_rows(np.full_like(kind, -1) if harmless else kind, s["step"][columns], rows)
     if meta["field"] == "heat_is":
         cells = kind == NONFINITE.index(meta["kind"])
         if not cells.any():

@@ -5,6 +5,7 @@ A chart is one file of `web/charts` and one line in CHARTS.
 `meta` of a trace (read by `web.binding.bind` here and by `static/bind.js` in the browser, which do the same):
     series  name of the series; `{layer}`, `{run}` and `{map}` are filled in when bound
     field   last | min | max | median     numbers per step; min, max, median go over all eigenvalues of the series
+            zero_weight                   markers of infinite ratios whose gradient, `unless`, is finite: the weight is 0
             nonfinite                     markers at the chart's edge where a value is NaN, +Inf or -Inf
             nonpositive                   markers at the lower edge where a logarithmic chart cannot show a value
             heat | heat_is                log10 of each eigenvalue at each step; cells that are `kind`, not a number
@@ -14,6 +15,7 @@ A chart is one file of `web/charts` and one line in CHARTS.
             range | median_of             compare: a bar from `low` to `high` of every item, a tick at its median
             path | end | then | now | boundary | lost    on a plane, see `web.planes`
     with    a second series, which goes with the first; `plane`: what the two are
+    unless  the gradient behind a ratio: where that is finite and the ratio is not, the weight is 0 and nothing is lost
     top     the series whose largest eigenvalues are shown where none are chosen, if not the trace's own
     each    eigenvalue | run | map        the trace is a template: one copy per item that is bound
     color   name of a colour in COLORS (the browser takes the CSS variable of that name, so that dark mode has its own)
@@ -142,7 +144,7 @@ def series_of(chart: str) -> list[str]:
 
 def needed_by(chart: str) -> list[str]:
     """The same with those that only go with them."""
-    beside = {trace["meta"][word] for trace in spec(chart)["data"] for word in ("with", "top") if word in trace["meta"]}
+    beside = {trace["meta"][word] for trace in spec(chart)["data"] for word in ("with", "top", "unless") if word in trace["meta"]}
     return sorted({*series_of(chart), *beside})
 
 

@@ -173,6 +173,7 @@ interface TraceMeta {
   series?: string;
   with?: string;
   top?: string;
+  unless?: string;
   plane?: string;
   each?: string;
   color?: string;

@@ -112,7 +112,7 @@ def read_overview(
             summaries[row.kind] = _Read(row, first, stats, starts, ends, one)
     why = _reasons(summaries) if reasons else []
     chosen = next((read for read in summaries.values() if read.row.name == by), summaries.get("eigenvalue"))
-    largest = _top(chosen.stats, top) if chosen else []
+    largest = _top(chosen.stats, top, (summaries.get("gradient") or chosen).stats) if chosen else []
     drawn = sorted(list(dict.fromkeys([*lines, *why, *largest]))[:MAX_LINES])
     decay = _decay(summaries, order) if order else None
     of = next((row.width for row in rows if row.kind == "weight"), 0)
@@ -220,8 +220,8 @@ def _median(last: np.ndarray) -> np.ndarray:
     return middle
 
 
-def _top(stats: np.ndarray, k: int) -> list[int]:
-    """The k eigenvalues with the largest values, those that left the finite numbers first."""
+def _top(stats: np.ndarray, k: int, lost: np.ndarray) -> list[int]:
+    """The k eigenvalues with the largest values, those that left the finite numbers first; of a ratio its gradient says which."""
     peak = np.fmax.reduce(stats[:, 1], axis=1)
-    score = np.where(stats[:, 3].any(axis=1), np.inf, np.where(np.isnan(peak), -np.inf, peak))
+    score = np.where(lost[:, 3].any(axis=1), np.inf, np.where(np.isnan(peak), -np.inf, peak))
     return [int(c) for c in np.argsort(-score, kind="stable")[:k]]

@@ -98,6 +98,93 @@ def test_top_eigenvalues_put_the_lost_ones_first() -> None:
     assert top_eigenvalues({"step": np.arange(5.0), "value": value}, 3) == [2, 8, 9]
 
 
+def weights_at_zero() -> dict[str, Any]:
+    """Ratios that are infinite because two weights are 0 at first, and one that is because its gradient is."""
+    ratio, gradient = np.tile(np.arange(1, 7, dtype=np.float32), (4, 1)), np.ones((4, 6), np.float32)
+    ratio[0, [0, 3]], ratio[2, 5], gradient[2, 5] = np.inf, np.inf, np.inf
+    step = np.arange(1.0, 5.0)
+    return {RATIO: {"step": step, "value": ratio}, "ssm/0/gradient": {"step": step, "value": gradient}}
+
+
+def test_a_ratio_that_is_infinite_because_its_weight_is_0_is_marked_as_that_and_counts_as_no_loss() -> None:
+    data = weights_at_zero()
+    traces = {t["meta"]["field"]: t for t in bind(spec("grad_over_weight"), data)["data"]}
+    assert traces["zero_weight"]["text"] == ["step 1: infinite: weight is 0 in eigenvalue 0 and 1 more"]
+    assert traces["nonfinite"]["text"] == ["step 3: Infinity in eigenvalue 5"]
+    np.testing.assert_array_equal(numbers(traces["median"]["y"]), np.array([4, 3.5, 3, 3.5], np.float32))
+    assert numbers(traces["max"]["y"]).tolist() == [6, 6, 5, 6]
+    assert top_eigenvalues(data[RATIO], 2, data["ssm/0/gradient"]) == [4, 5]
+    assert top_eigenvalues(data[RATIO], 2) == [0, 3]
+
+
+def test_rows_of_the_heat_map_are_not_called_lost_while_the_gradient_is_finite() -> None:
+    data = weights_at_zero()
+
+    def rows() -> dict[str, Any]:
+        found = bind(spec("grad_over_weight_heatmap"), data)["data"]
+        return next(t for t in found if t["meta"]["field"] == "heat_rows")
+
+    assert rows()["visible"]
+    data["ssm/0/gradient"]["value"][2, 5] = 1
+    assert not rows()["visible"]
+
+
+def complex_eigenvalues(width: int = 3) -> dict[str, Any]:
+    size = np.tile(np.linspace(0.5, 1.5, width, dtype=np.float32), (4, 1))
+    angle = np.tile(np.linspace(-2, 2, width, dtype=np.float32), (4, 1)) + np.arange(4, dtype=np.float32)[:, None] / 10
+    of = {"eigenvalue": size, "phase": angle, "rate": 1 - size, "phase_weight": 9 * angle}
+    return {f"ssm/0/{kind}": {"step": np.arange(4.0), "value": values} for kind, values in of.items()}
+
+
+def places(trace: dict[str, Any]) -> np.ndarray:
+    return numbers(trace["x"]) + 1j * numbers(trace["y"])
+
+
+def test_the_disc_shows_each_eigenvalue_once_above_the_real_axis_where_it_began_and_is() -> None:
+    data = complex_eigenvalues()
+    size, angle = data["ssm/0/eigenvalue"]["value"], data["ssm/0/phase"]["value"]
+    found = bind(spec("unit_disc"), data, items=[{"key": "0", "column": 0, "label": "", "color": "line-0", "dash": "dot"}])[
+        "data"
+    ]
+    traces = {t["meta"]["field"]: t for t in found}
+    at = size * np.exp(1j * angle)
+    np.testing.assert_allclose(places(traces["then"]), at[0].real + 1j * np.abs(at[0].imag), rtol=1e-5)
+    np.testing.assert_allclose(places(traces["now"]), at[3].real + 1j * np.abs(at[3].imag), rtol=1e-5)
+    np.testing.assert_allclose(places(traces["path"]), at[:, 0].real + 1j * np.abs(at[:, 0].imag), rtol=1e-5)
+    np.testing.assert_allclose(np.abs(places(traces["boundary"])), 1)
+    assert (places(traces["boundary"]).imag >= 0).all()
+    assert places(traces["end"]) == places(traces["path"])[-1:]
+
+
+def test_the_half_plane_has_decay_to_the_left_and_says_which_eigenvalues_are_lost() -> None:
+    data = complex_eigenvalues()
+    data["ssm/0/rate"]["value"][3, 1] = np.nan
+    traces = {t["meta"]["field"]: t for t in bind(spec("half_plane"), data)["data"] if t["meta"].get("plane")}
+    np.testing.assert_allclose(places(traces["then"]).real, [-0.5, 0, 0.5])
+    assert (places(traces["now"])[[0, 2]].imag >= 0).all()
+    assert np.isnan(places(traces["now"])[1])
+    assert traces["lost"]["text"] == ["1 of 3 not finite at step 3"]
+    assert set(numbers(traces["boundary"]["x"]) if isinstance(traces["boundary"]["x"], dict) else traces["boundary"]["x"]) == {0}
+
+
+def test_of_very_many_eigenvalues_some_places_are_marked_and_the_legend_says_how_many() -> None:
+    found = bind(spec("unit_disc"), complex_eigenvalues(2048))["data"]
+    now = next(t for t in found if t["meta"]["field"] == "now")
+    assert now["name"] == "now (1 of 5)"
+    assert now["customdata"] == list(range(0, 2048, 5))
+
+
+def test_lines_of_gates_are_those_that_the_chosen_eigenvalues_share() -> None:
+    gates = {f"ssm/0/gate_{part}": np.full((3, 4), scale, np.float32) * np.arange(1, 5) for part, scale in
+             (("min", 1), ("mean", 2), ("max", 3))}  # fmt: skip
+    data = {name: {"step": np.arange(3.0), "value": values} for name, values in gates.items()}
+    items = [{"key": "7", "column": 7, "label": "", "color": "line-0", "dash": "dot"}]
+    lines = [t for t in bind(spec("gates"), data, items=items, eigenvalues=8)["data"] if t["meta"].get("each")]
+    assert [float(numbers(t["y"])[0]) for t in lines] == [4, 12, 8]
+    alone = [t["name"] for t in bind(spec("gates"), data, eigenvalues=8)["data"] if t["meta"].get("each")]
+    assert {name.split(",")[0] for name in alone} == {"λ 0", "λ 2", "λ 4", "λ 6"}, "the first eigenvalue of each gate"
+
+
 def test_alerts_stand_on_the_chart_of_their_series_only() -> None:
     alert = {"step": 4, "series": "ssm/1/grad_over_weight", "severity": "critical", "message": "<img src=x onerror=alert(1)>"}
     data = {f"ssm/{layer}/grad_over_weight": {"step": np.arange(9.0), "value": np.ones((9, 2), np.float32)} for layer in (0, 1)}

@@ -10,7 +10,7 @@ CHART = Chart(
     title="Gradient over weight",
     meaning="|dL/dw| / |w| of the eigenvalues with the largest ratio, and the range over all of them.",
     scope="layer",
-    build=lambda: eigenvalues("grad_over_weight", "|grad| / |w|", y_type="log", legend=True),
+    build=lambda: eigenvalues("grad_over_weight", "|grad| / |w|", y_type="log", legend=True, unless="ssm/{layer}/gradient"),
     alerts=("ssm/{layer}/grad_over_weight",),
     placed=True,
 )

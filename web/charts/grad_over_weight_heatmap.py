@@ -7,7 +7,7 @@ from web.charts.parts import Chart, Figure, figure, go, markers, notes
 
 
 def build() -> Figure:
-    series = "ssm/{layer}/grad_over_weight"
+    series, gradient = "ssm/{layer}/grad_over_weight", "ssm/{layer}/gradient"
     heat = go.Heatmap(
         meta={"series": series, "field": "heat"},
         name="log10 |grad| / |w|",
@@ -29,10 +29,12 @@ def build() -> Figure:
         )
         for kind, color in special.items()
     ]
-    rows = markers({"series": series, "field": "heat_rows"}, "row with NaN / Inf", "danger", "triangle-left", size=8)
+    rows = markers(
+        {"series": series, "field": "heat_rows", "unless": gradient}, "row with NaN / Inf", "danger", "triangle-left", size=8
+    )
     rows.update(xaxis="x2", yaxis="y", showlegend=False)
     beside = {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True}  # 1 is the right edge
-    return figure([heat, *cells, rows, *notes(series)], "eigenvalue", xaxis2=beside)
+    return figure([heat, *cells, rows, *notes(series, unless=gradient)], "eigenvalue", xaxis2=beside)
 
 
 CHART = Chart(

@@ -9,6 +9,7 @@ from typing import Any
 
 from web.palette import COLORS
 
+ZERO_WEIGHT = "infinite: weight is 0"
 go: Any = import_module("plotly.graph_objects")  # its lazy exports are hidden from type checkers
 Figure = Any
 
@@ -52,8 +53,8 @@ def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: st
 
 
 def line(series: str, name: str, color: str, *, field: str = "last", width: float = 1.6, dash: str = "solid", **more: Any) -> Any:
-    each = {"each": more.pop("each")} if "each" in more else {}
-    meta = {"series": series, "field": field, "color": color, **each}
+    meta = {"series": series, "field": field, "color": color}
+    meta |= {word: more.pop(word) for word in ("each", "unless") if word in more}
     look = {"color": COLORS.get(color), "width": width, "dash": dash}
     return go.Scatter(meta=meta, name=name, mode="lines", line=look, connectgaps=False, **more)
 
@@ -80,9 +81,17 @@ def markers(meta: dict[str, Any], name: str, color: str, symbol: str, **more: An
     return go.Scatter(meta={**meta, "color": color}, name=name, mode="markers", marker=marker, **where)
 
 
-def notes(*series: str, log: bool = False) -> list[Any]:
-    """Markers of what must not be missed: non-finite values, values below a logarithmic axis, alerts."""
-    found = [markers({"series": s, "field": "nonfinite"}, "NaN / Inf", "danger", "x") for s in series]
+def notes(*series: str, log: bool = False, unless: str = "") -> list[Any]:
+    """Markers of what must not be missed: non-finite values, values below a logarithmic axis, alerts.
+
+    unless: the gradient behind a ratio, see `web.figures`.
+    """
+    known = {"unless": unless} if unless else {}
+    found = [markers({"series": s, "field": "nonfinite", **known}, "NaN / Inf", "danger", "x") for s in series]
+    if unless:
+        found += [
+            markers({"series": s, "field": "zero_weight", **known}, ZERO_WEIGHT, "muted", "triangle-up-open") for s in series
+        ]
     if log:
         found += [markers({"series": s, "field": "nonpositive"}, "0 or less", "warning", "triangle-down-open") for s in series]
     for severity, color, symbol in (("critical", "danger", "diamond"), ("warning", "warning", "diamond-open")):

@@ -28,21 +28,23 @@ def eigenvalues(
     boundary: float | None = None,
     boundary_name: str = "stability boundary",
     legend: bool = False,
+    unless: str = "",
 ) -> Figure:
     series = "ssm/{layer}/" + kind
+    known = {"unless": unless} if unless else {}
     traces = [
         *band(series, "range of all", "muted", showlegend=legend),
         line(series, "median", "muted", field="median", dash="dash", width=1.2, showlegend=legend),
     ]
     # the charts of a layer share their colours: one legend is enough
-    each = line(series, "λ {key}{note}", "line-0", each="eigenvalue", width=1.5, showlegend=legend)
+    each = line(series, "λ {key}{note}", "line-0", each="eigenvalue", width=1.5, showlegend=legend, **known)
     each.update(hovertemplate="eigenvalue {key}<br>step %{x}<br>%{y:.6g}<extra></extra>")
     traces.append(each)
     if boundary is not None:
         edge = line(series, boundary_name, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
         edge.update(meta={**edge.meta, "value": boundary})
         traces.append(edge)
-    return figure([*traces, *notes(series, log=True)], title, y_type=y_type)
+    return figure([*traces, *notes(series, log=True, unless=unless)], title, y_type=y_type)
 
 
 def plane(which: str, series: str, partner: str, x_title: str, y_title: str, boundary: str) -> Figure:

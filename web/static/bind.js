@@ -35,14 +35,14 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
   const context = { items: items ?? [], alerts: shown, own, colors, order, per, eigenvalues, log: layout.yaxis?.type === "log" };
   const traces = [];
   for (const template of figure.data) {
-    const { each, series = "", top = series } = template.meta;
-    const ranked = data[top.replace("{layer}", String(layer))];
+    const { each, series = "", top = series, unless = "" } = template.meta;
+    const partner = data[(template.meta.with ?? unless).replace("{layer}", String(layer))];
+    const ranked = { data: data[top.replace("{layer}", String(layer))], unless: unless ? partner : undefined };
     const name = series.replace("{layer}", String(layer));
     for (const item of copies(each, items, ranked, eigenvalues)) {
       const trace = copy(template, item, colors);
       const of = String(item?.key);
       const key = name.replace("{run}", of).replace("{map}", of);
-      const partner = data[(template.meta.with ?? "").replace("{layer}", String(layer))];
       const filled = fill(trace, { series: data[key], partner, column: columnOf(item?.column ?? 0, data[key], eigenvalues) }, context);
       const marker = { ...trace.marker, ...filled.marker };
       traces.push({ ...trace, ...filled, ...(Object.keys(marker).length ? { marker } : {}) });
@@ -54,13 +54,13 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
 /**
  * @param {string | undefined} each
  * @param {(Item | RangeItem)[] | null} items
- * @param {Series | undefined} series
+ * @param {{data?: Series, unless?: Series}} ranked the largest of which are shown where there are no items
  * @param {number} eigenvalues
  * @returns {(Item | null)[]}
  */
-function copies(each, items, series, eigenvalues) {
+function copies(each, items, { data: series, unless }, eigenvalues) {
   if (!each) return [null];
-  if (each === "eigenvalue" && items === null) return series ? eigenvalueItems(topEigenvalues(series).map((c) => firstOf(c, series, eigenvalues))) : [];
+  if (each === "eigenvalue" && items === null) return series ? eigenvalueItems(topEigenvalues(series, 8, unless).map((c) => firstOf(c, series, eigenvalues))) : [];
   return (items ?? []).filter((item) => "key" in item).slice(0, MAX_LINES);
 }
 
@@ -115,8 +115,8 @@ function fill(trace, { series, partner, column: c }, { items, alerts, own, log, 
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
   if (field === "nonpositive" && !log) return { x: [], y: [], visible: false };
-  if (field === "nonfinite" || field === "nonpositive") return marks(series, field);
-  if (field.startsWith("heat")) return heat(series, trace.meta, order, per);
+  if (field === "nonfinite" || field === "nonpositive" || field === "zero_weight") return marks(series, field, partner);
+  if (field.startsWith("heat")) return heat(series, trace.meta, order, per, partner);
   const y = line(series, field, c, log);
   for (let i = 0; i < y.length; i += 1) if (!Number.isFinite(y[i]) || (log && y[i] <= 0)) y[i] = NaN;
   return { x: step, y };

@@ -12,15 +12,19 @@ const MAX_COLUMNS = 1000;
  * @param {TraceMeta} meta
  * @param {number[] | null} [order] eigenvalues from the lowest row to the highest; rows are then named by their eigenvalue
  * @param {number} [per] rows of the series in a column of the map
+ * @param {Series} [unless] the gradient behind a ratio: while all of it is finite, no row has lost anything
  * @returns {Partial<Trace>}
  */
-export function heat(series, { field, kind }, order = null, per = Math.ceil(series.step.length / MAX_COLUMNS)) {
+export function heat(series, { field, kind }, order = null, per = Math.ceil(series.step.length / MAX_COLUMNS), unless = undefined) {
   const cells = cellsOf(series, order, per);
-  if (field === "heat_rows") return lostRows(cells);
+  if (field === "heat_rows") return lostRows(unless && allFinite(unless) ? { ...cells, kinds: new Int8Array(cells.kinds.length).fill(-1) } : cells);
   if (field === "heat_is") return only(cells, NONFINITE.indexOf(kind ?? ""));
   const { x, y, log, low, high } = cells;
   return { x, y, z: rows(log, x.length), zmin: low, zmax: high };
 }
+
+/** @param {Series} series */
+const allFinite = (series) => ("low" in series ? !series.kinds : !series.nonfinite.some((n) => n > 0));
 
 /**
  * The cells that are of this kind: no more of the map than holds them, with a row and a column around, as a cell reaches half way

@@ -7,23 +7,25 @@ import { bit } from "./summary.js";
 const SYMBOLS = ["x", "triangle-up", "triangle-down"]; // one for each of NONFINITE
 const EDGE = [0.97, 0.97, 0.03];
 const MAX_MARKERS = 100;
+const ZERO_WEIGHT = "infinite: weight is 0";
 const SIGNIFICANT = new Intl.NumberFormat("en-US");
 
 /** @typedef {{step: number, row: number, kind: number, text: string}} Hit a row with a value to mark; `kind` as in NONFINITE */
 
 /**
  * @param {Series} series
- * @param {"nonfinite" | "nonpositive"} field
+ * @param {"nonfinite" | "nonpositive" | "zero_weight"} field
+ * @param {Series} [unless] the gradient behind a ratio: where it is finite and the ratio is not, the weight is 0
  * @returns {Partial<Trace>}
  */
-export function marks(series, field) {
+export function marks(series, field, unless) {
   const hits = [];
   for (let row = 0; row < series.step.length; row += 1) {
-    const hit = field === "nonpositive" ? below(series, row) : lost(series, row);
+    const hit = field === "nonpositive" ? below(series, row) : lost(series, row, field === "zero_weight", unless);
     if (hit) hits.push(hit);
   }
   const shown = thin(hits);
-  const marker = field === "nonpositive" ? {} : { marker: { size: 9, symbol: shown.map((h) => SYMBOLS[h.kind]) } };
+  const marker = field !== "nonfinite" ? {} : { marker: { size: 9, symbol: shown.map((h) => SYMBOLS[h.kind]) } };
   const y = shown.map((h) => (field === "nonpositive" ? 0.03 : EDGE[h.kind]));
   return { x: shown.map((h) => h.step), y, text: shown.map((h) => h.text), visible: shown.length > 0, ...marker };
 }
@@ -31,20 +33,24 @@ export function marks(series, field) {
 /**
  * @param {Series} series
  * @param {number} row
+ * @param {boolean} harmless whether those are looked for whose weight is 0, or all others
+ * @param {Series} [unless]
  * @returns {Hit | null}
  */
-function lost(series, row) {
+function lost(series, row, harmless, unless) {
   const { step, width } = series;
   if ("low" in series && !series.kinds) return null;
+  const known = unless?.step[row] === step[row] ? unless : null;
   let [kind, first, hits] = [-1, -1, 0];
   for (let c = 0; c < width; c += 1) {
     const k = kindAt(series, row, c);
-    if (k < 0) continue;
+    if (k < 0 || (known !== null && kindAt(known, row, c) < 0) !== harmless) continue;
     kind = Math.max(kind, k);
     if (first < 0) first = c;
     hits += 1;
   }
   if (!hits) return null;
+  if (harmless) return { step: step[row], row, kind: 1, text: `step ${step[row]}: ${ZERO_WEIGHT} in ${which(first, hits)}` };
   const where = width === 1 ? "" : ` in ${which(first, hits)}`;
   return { step: step[row], row, kind, text: `step ${step[row]}: ${NONFINITE[kind]}${where}` };
 }

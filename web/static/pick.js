@@ -6,21 +6,19 @@ export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashd
 /**
  * Columns with the largest values ever, those that left the finite numbers first; ascending.
  * @param {Pick<Buckets, "width" | "max" | "nonfinite"> | Summary} data
+ * @param {number} [k]
+ * @param {Pick<Buckets, "width" | "max" | "nonfinite"> | Summary} [unless] says which of a ratio have left them, by its gradient
  */
-export function topEigenvalues(data, k = 8) {
+export function topEigenvalues(data, k = 8, unless = data) {
   const { width } = data;
   const score = new Float64Array(width).fill(-Infinity);
   if ("low" in data) {
-    const n = data.step.length;
     score.set(data.each.max);
-    for (let c = 0; c < width; c += 1) if (data.kinds?.subarray(c * n, (c + 1) * n).some((kind) => kind >= 0)) score[c] = Infinity;
-  } else {
-    for (let i = 0; i < data.max.length; i += 1) {
-      const c = i % width;
-      if (data.nonfinite[i] > 0) score[c] = Infinity;
-      else if (data.max[i] > score[c]) score[c] = data.max[i];
-    }
-  }
+  } else for (let i = 0; i < data.max.length; i += 1) if (data.max[i] > score[i % width]) score[i % width] = data.max[i];
+  if ("low" in unless) {
+    const n = unless.step.length;
+    for (let c = 0; c < width; c += 1) if (unless.kinds?.subarray(c * n, (c + 1) * n).some((kind) => kind >= 0)) score[c] = Infinity;
+  } else unless.nonfinite.forEach((count, i) => count > 0 && (score[i % width] = Infinity));
   const order = [...score.keys()].sort((a, b) => (score[b] === score[a] ? a - b : score[b] > score[a] ? 1 : -1));
   return order.slice(0, k).sort((a, b) => a - b);
 }

@@ -138,7 +138,7 @@ export class RunState {
     if (!ranked?.points) return;
     const asked = parseIndices(eigenvalues, ranked.width);
     const why = reasons({ distance: distance?.data, eigenvalue: eigenvalue?.data, layer: this.layer, divergence: this.divergence, ...verdictNames() });
-    const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ranked.data, Number(top))])].slice(0, MAX_LINES);
+    const columns = [...new Set([...asked, ...why.keys(), ...topEigenvalues(ranked.data, Number(top), this.ofLayer("gradient")?.data)])].slice(0, MAX_LINES);
     const items = eigenvalueItems(columns.sort((a, b) => a - b), this.items);
     this.items = items.map((item) => ({ ...item, note: why.has(item.column) ? ` ${why.get(item.column)}` : "" }));
   }
