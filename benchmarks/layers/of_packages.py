@@ -70,6 +70,22 @@ def _lru_weights(layer: Any, theirs: Any, B: nn.Parameter) -> dict[nn.Parameter,
     }
 
 
+def l2ru(d_model: int, *, mode: str = "loop") -> Pair:
+    """Its matrices are made in float32, and one of them is moved by 1e-6 before it is factored."""
+    layer = ours("l2ru", d_model)
+    theirs = import_module("neural_ssm.ssm.cells.legacy").L2RU(d_model, gamma=float(layer.gamma))
+    weights = {
+        theirs.X11_params: layer.X11,
+        theirs.X22_params: layer.X22,
+        theirs.Skew_params: layer.skew,
+        theirs.X21: layer.X21,
+        theirs.C: layer.C,
+        theirs.Dt: layer.Dt,
+        theirs.alpha: layer.alpha,
+    }
+    return Pair(layer, theirs, lambda x: theirs(x, mode=mode)[0], give(theirs, weights))
+
+
 def min_gru(d_model: int, expand: int = 1) -> Pair:
     layer = ours("min_gru", d_model, expand=expand)
     theirs = import_module("minGRU_pytorch").minGRU(d_model, expansion_factor=float(expand))

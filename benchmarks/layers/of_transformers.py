@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 
 from benchmarks.layers.pair import Pair, give, ours
 
+MODELS = ("mamba", "mamba2", "recurrent_gemma", "rwkv", "qwen3_next")
 
+
+@cache
 def modeling(model: str) -> Any:
     """The module of a model. transformers must not find fla, or it takes fla's Triton kernels, and these end on a CPU."""
     if sys.modules.setdefault("fla", None) is not None:  # type: ignore[arg-type]
-        raise RuntimeError("fla was imported before transformers, whose layers would use its Triton kernels; take two processes")
+        raise RuntimeError("fla is imported: transformers would use its Triton kernels; this must come first")
     importlib.import_module("transformers").logging.set_verbosity_error()
     return importlib.import_module(f"transformers.models.{model}.modeling_{model}")
 

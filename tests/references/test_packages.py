@@ -41,9 +41,21 @@ def test_min_gru_is_the_public_one_to_what_its_logarithms_leave(name: str) -> No
     near(pair.ours.double()(x), pair.theirs.double()(x), "output", 1e-11)
 
 
+@pytest.mark.parametrize("mode", ["loop", "scan"])
+def test_l2ru_is_the_public_one_but_for_the_jitter(mode: str) -> None:
+    """That one makes its matrices in the weights' precision, ours in float64; its B ignores the 1e-6 added to a factor."""
+    assert_same(of_packages.l2ru(24, mode=mode), 24, tolerance=1e-3)
+    pair = of_packages.l2ru(24, mode=mode)
+    theirs, ours = pair.theirs.double().set_param(), pair.ours.double().system()
+    for name, tolerance in {"A": 1e-11, "B": 1e-4, "C": 1e-11, "D": 1e-11}.items():
+        which = "ABCD".index(name)
+        near(ours[which], theirs[which], name, tolerance)
+
+
 def test_weights_are_as_many_as_in_the_public_layers() -> None:
     d_model = 24
     assert LAYERS["min_gru"]().parameters(d_model) == count(of_packages.min_gru(d_model).theirs)
+    assert LAYERS["l2ru"]().parameters(d_model) == count(of_packages.l2ru(d_model).theirs)
     s5 = LAYERS["s5"]()
     assert s5.parameters(d_model) - s5.readout(d_model) == count(of_packages.s5_of_s5_pytorch(d_model).theirs)
     # the paper's D is a vector, that package's a matrix

@@ -1,0 +1,103 @@
+"""Pairs with the standalone files of repositories that are no packages: S4 and S4D (state-spaces/s4), DSS (ag1988/dss).
+
+A folder holds clones of them, as `s4` and `dss`. What the files import of other libraries is a decorator, a configuration of two
+dictionaries, an unused kind of dropout and an einsum, for each of which something of ours stands here.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import util
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.layers.pair import Pair, give, ours
+
+STANDING_IN: dict[str, dict[str, Any]] = {
+    "pytorch_lightning": {},
+    "pytorch_lightning.utilities": {"rank_zero_only": lambda function: function},
+    "omegaconf": {"DictConfig": lambda options: SimpleNamespace(**options)},
+    "opt_einsum": {"contract": torch.einsum, "contract_expression": None},
+    "src": {},
+    "src.models": {},
+    "src.models.nn": {"DropoutNd": torch.nn.Dropout},
+}
+
+
+def file(path: Path) -> Any:
+    """The module of a file."""
+    for name, attributes in STANDING_IN.items():
+        module = ModuleType(name)
+        module.__dict__.update(attributes)
+        sys.modules.setdefault(name, module)
+    spec = util.spec_from_file_location(f"checkout_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def s4(d_model: int, checkouts: Path) -> Pair:
+    """That file turns the weights C into C (I - A_bar^length) when it first sees an input: what it is given is C before."""
+    layer = ours("s4", d_model)
+    d_state = 2 * layer.w.shape[1]
+    block = file(checkouts / "s4" / "models" / "s4" / "s4.py").S4Block
+    theirs = block(d_model, transposed=False, mode="dplr", init="legs", d_state=d_state, activation="gelu", final_act="glu")
+    kernel, readout = theirs.layer.kernel, theirs.output_linear[0]
+    weights = {
+        kernel.A_real: layer.w,
+        kernel.A_imag: layer.omega,  # of the other one of two conjugate modes
+        kernel.P: _conjugate(layer.P),
+        kernel.B: _conjugate(layer.B),
+        kernel.C: _conjugate(layer.C),
+        kernel.inv_dt: layer.log_dt,
+        theirs.layer.D: layer.D,
+        readout.weight: layer.readout.weight,
+        readout.bias: layer.readout.bias,
+    }
+    return Pair(layer, theirs, lambda x: theirs(x)[0], give(theirs, weights))
+
+
+def s4d(d_model: int, checkouts: Path) -> Pair:
+    layer = ours("s4d", d_model)
+    theirs = file(checkouts / "s4" / "models" / "s4" / "s4d.py").S4D(d_model, 2 * layer.w.shape[1], transposed=False)
+    readout = theirs.output_linear[0]
+    weights = {
+        theirs.kernel.log_A_real: layer.w,
+        theirs.kernel.A_imag: layer.A_imag,
+        theirs.kernel.log_dt: layer.log_dt,
+        theirs.kernel.C: layer.C,
+        theirs.D: layer.D,
+        readout.weight: layer.readout.weight,
+        readout.bias: layer.readout.bias,
+    }
+    return Pair(layer, theirs, lambda x: theirs(x)[0], give(theirs, weights))
+
+
+def dss(d_model: int, checkouts: Path, *, version: str = "exp") -> Pair:
+    layer = ours("dss", d_model, version=version)
+    module = file(checkouts / "dss" / "src" / "models" / "sequence" / "ss" / "standalone" / "dss.py")
+    theirs = module.DSS(d_model, len(layer.w), transposed=False, version=version)
+    kernel, readout = theirs.kernel, layer.readout[1]
+    modes = (
+        {kernel.Lambda_log_neg_re: layer.w, kernel.Lambda_im: layer.Lambda_imag}
+        if version == "exp"
+        else {kernel.Lambda: torch.stack([layer.w, layer.Lambda_imag], -1)}
+    )
+    weights = modes | {
+        kernel.log_dt: layer.log_dt,
+        kernel.W: layer.W,
+        theirs.D: layer.D,
+        theirs.output_linear.weight: readout.weight,
+        theirs.output_linear.bias: readout.bias,
+    }
+    return Pair(layer, theirs, lambda x: theirs(x)[0], give(theirs, weights))
+
+
+def _conjugate(pairs: Tensor) -> Tensor:
+    return pairs * torch.tensor([1.0, -1.0])
