@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stablessm_core.layers.registry import layers_text
 from stablessm_core.typed_arrays import encode
-from web.binding import DASHES, Floats, SeriesData, statistics
+from web.binding import Floats, SeriesData, statistics
+from web.looks import group_looks, run_looks
 from web.palette import COLORS
 
 AXES = {"step": "step", "tokens": "tokens", "seconds": "training time (s, at each run's mean speed)"}
@@ -21,17 +23,17 @@ NAMED = 24  # lines, beyond which a legend would be larger than the figure
 
 
 def shown_runs(compare: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """From the JSON of GET /api/compare, for each run: key, label, map, group, outcome, look, what a step is on each axis."""
+    """From the JSON of GET /api/compare, for each run: key, label, layer, map, group, outcome, look, what a step is on
+    each axis."""
     group_of = {run: group["label"] for group in compare["groups"] for run in group["runs"]}
-    seen: dict[str, int] = {}
+    kinds = [
+        {"layer": layers_text(run["config"]), "map": run["forms"][0]["map"] if run["forms"] else ""} for run in compare["runs"]
+    ]
     runs = []
-    for run, end in zip(compare["runs"], compare["ends"], strict=True):
-        name = run["forms"][0]["map"] if run["forms"] else ""
-        place = seen[name] = seen.get(name, -1) + 1
+    for run, end, kind, look in zip(compare["runs"], compare["ends"], kinds, run_looks(kinds), strict=True):
         per_step = {"step": 1, "tokens": end["tokens_per_step"], "seconds": end["seconds_per_step"]}
-        look = {"color": COLORS.get(f"map-{name}", COLORS["muted"]), "dash": DASHES[place % len(DASHES)]}
-        facts = {"label": run["name"] or f"run {run['id']}", "map": name, "group": group_of.get(run["id"], "all")}
-        runs.append({"key": run["id"], **facts, "outcome": end["outcome"], "per_step": per_step, **look})
+        facts = {"label": run["name"] or f"run {run['id']}", "group": group_of.get(run["id"], "all")}
+        runs.append({"key": run["id"], **facts, "outcome": end["outcome"], "per_step": per_step, **kind, **look})
     return runs
 
 
@@ -64,8 +66,9 @@ def compared_figure(
     drawn = [run for run in there if run["key"] in lines and run["per_step"][x] is not None]
     names = list(dict.fromkeys(run["group"] for run in there)) if groups else []
     traces: list[dict[str, Any]] = []
-    for i, name in enumerate(names):
-        traces += _band_traces(name, [run for run in there if run["group"] == name], i, read, x)
+    members = {name: [run for run in there if run["group"] == name] for name in names}
+    for name, look in group_looks(members).items():
+        traces += _band_traces(name, members[name], look, read, x)
     traces += [_line(run, read[run["key"]], x, y == "log", len(drawn)) for run in drawn]
     traces.append(_lost([(run, read[run["key"]]) for run in drawn], x))
     layout = dict(figure["layout"])
@@ -84,7 +87,7 @@ def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines
     ends = np.where(np.isnan(ends), ends[:, ::-1], ends)  # where one end cannot be shown, the other
     at = np.repeat(s["step"] * run["per_step"][x], 2)
     crowded = lines > NAMED
-    look = {"color": run["color"], "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
+    look = {"color": _color(run), "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
     line = {"type": "scatter", "mode": "lines", "name": _plain(run["label"]), "line": look, "connectgaps": False}
     return line | {"x": encode(at), "y": encode(ends.reshape(-1).astype(np.float32))}
 
@@ -139,12 +142,10 @@ def _quantiles(values: Floats) -> Floats:
 
 
 def _band_traces(
-    name: str, members: Sequence[Mapping[str, Any]], i: int, read: Mapping[int, dict[str, Floats]], x: str
+    name: str, members: Sequence[Mapping[str, Any]], look: Mapping[str, str], read: Mapping[int, dict[str, Floats]], x: str
 ) -> list[dict[str, Any]]:
     at, (low, median, high) = band([(run, read[run["key"]]) for run in members], x)
-    of_map = members[0]["map"] == name
-    color = members[0]["color"] if of_map else COLORS[f"line-{i % 8}"]
-    dash = "solid" if of_map else DASHES[i // 8 % 6]
+    color, dash = _color(look), look["dash"]
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False}
     x_edge, y_edge = _outline(at, low, high)
     area = {"line": {"width": 0}, "showlegend": False, "fill": "toself", "fillcolor": f"{color}22"}
@@ -164,6 +165,10 @@ def _outline(at: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         x += [at[part], at[part][::-1], np.array([np.nan])]
         y += [high[part], low[part][::-1], np.array([np.nan])]
     return np.concatenate(x), np.concatenate(y)
+
+
+def _color(look: Mapping[str, str]) -> str:
+    return COLORS.get(look["color"], COLORS["muted"])
 
 
 def _plain(text: str) -> str:

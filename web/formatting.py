@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from stablessm_core.layers.registry import layers_text
+
 WHOLE_BELOW = 1e9  # whole numbers up to here are written out, larger ones with an exponent
 
 
@@ -65,7 +67,13 @@ def moment(epoch: float) -> str:
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "duration": duration, "ago": ago, "moment": moment}
+FILTERS: dict[str, Callable[..., str]] = {
+    "number": number,
+    "duration": duration,
+    "ago": ago,
+    "moment": moment,
+    "layers": layers_text,
+}
 
 
 def _rounded(x: float, digits: int) -> Decimal:

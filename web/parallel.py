@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stablessm_core.layers.registry import layers_text
+
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1000, 300, 34, 26, 70
 MAX_AXES = 8
 LOST = "lost"
@@ -36,11 +38,13 @@ def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
         axes.append({"x": round(SIDE + i * step, 1), "field": field, "title": _short(field), "ticks": ticks})
         heights.append(at)
     lines = []
+    layers = [layers_text(run["config"]) for run in compare["runs"]]  # what the colours stand for, where there are several
     for j, run in enumerate(compare["runs"]):
         points = [(axes[i]["x"], at[j]) for i, at in enumerate(heights)]
         drawn = " ".join(f"{x},{y:.1f}" for x, y in points if y is not None)
         forms = run["forms"]
-        lines.append({"run": run["id"], "map": forms[0]["map"] if forms else "", "outcome": ends[j]["outcome"], "points": drawn})
+        kind = {"layer": layers[j] if len(set(layers)) > 1 else "", "map": forms[0]["map"] if forms else ""}
+        lines.append({"run": run["id"], **kind, "outcome": ends[j]["outcome"], "points": drawn})
     return {"width": WIDTH, "height": HEIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM, "axes": axes, "lines": lines}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from web.binding import DASHES, bind
 from web.palette import COLORS
 
-MAP = "model.reparameterization.name"
+KINDS = {"model.reparameterization.name": "map", "model.layer": "layer"}  # whose values have colours of their own
 
 
 def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
         lost.append(
             [f"{value} {title} {v:g}: {c['lost']} of {c['total']} lost" for v, c in zip(step, cells, strict=True) if c["lost"]]
         )
-        of_map = grid["rows"]["path"] == MAP
-        look = {"color": f"map-{value}" if of_map else f"line-{i % 8}", "dash": DASHES[0 if of_map else i // 8 % 6]}
+        own = f"{KINDS.get(grid['rows']['path'], '')}-{value}"
+        look = {"color": own, "dash": DASHES[0]} if own in COLORS else {"color": f"line-{i % 8}", "dash": DASHES[i // 8 % 6]}
         items.append({"key": f"row-{i}", "label": str(value) if grid["rows"]["path"] else "all", **look})
     drawn = bind(figure, data, items=items, colors=COLORS)
     log = len(step) > 0 and step[0] > 0

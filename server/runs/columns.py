@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from server.runs.filter_fields import LAYER, LAYER_PATH, MAP, SHORT, STATES, all_names, config_fields
 from server.runs.filter_syntax import FilterError
-from server.runs.layers import eigenvalues_per_layer, layer_names
+from server.runs.layers import eigenvalues_per_layer
+from stablessm_core.layers.registry import layers_text
 from stablessm_core.telemetry.series import RESULTS
 
 Kind = Literal["number", "text", "time", "seconds", "bytes", "link", "own"]  # own: the page draws it
@@ -122,7 +123,7 @@ def value(run: Mapping[str, Any], name: str) -> Any:
     if name == "duration":
         return None if run["started_at"] is None else (run["finished_at"] or time.time()) - run["started_at"]
     if name == LAYER:
-        return ", ".join(dict.fromkeys(layer_names(run["config"])))
+        return layers_text(run["config"])
     if name == STATES:
         return eigenvalues_per_layer(run["config"])
     path = _AT.get(name) or SHORT.get(name, name)

@@ -18,10 +18,12 @@ from server.runs.aggregation import End, Summary, end_of, paired, ranks, summary
 from server.runs.compare_curves import CURVE_POINTS, RunCurves, ranges, read_curves
 from server.series.reading import SeriesData
 from stablessm_core.config import RunConfig
+from stablessm_core.layers.registry import layer_names, layers_text
 
 CROWDED = 40
 MAX_RUNS = 200
 GROUP_BY = "model.reparameterization.name"
+LAYER = "model.layer"  # by name, or names where kinds are mixed; the options of a section stand beside it
 ABSENT = None  # how a field that a configuration does not have is shown
 
 
@@ -83,8 +85,13 @@ def compare(
 
 
 def usual_groups(runs: Sequence[Run]) -> str | None:
-    """What runs are grouped by where nothing else is asked for: the map, if they have one."""
-    return GROUP_BY if any(GROUP_BY in complete(run.config) for run in runs) else None
+    """What runs are grouped by where nothing else is asked for: the map, if they have one; the layer where there are several,
+    and the map too if runs of one layer have different ones."""
+    chosen = list(dict.fromkeys((config.get(LAYER), config.get(GROUP_BY)) for config in (complete(run.config) for run in runs)))
+    layers = {layer for layer, _ in chosen}
+    if len(layers) > 1:
+        return LAYER if len(chosen) == len(layers) else f"{LAYER},{GROUP_BY}"
+    return GROUP_BY if any(map_ is not None for _, map_ in chosen) else None
 
 
 def usually_shown(runs: Sequence[Any], groups: Sequence[Any]) -> str:
@@ -95,19 +102,23 @@ def usually_shown(runs: Sequence[Any], groups: Sequence[Any]) -> str:
 def complete(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration by dotted path, with the defaults of what it was stored without: an older one has not every field."""
     try:
-        return dict(_flatten(RunConfig.model_validate(dict(config)).model_dump(mode="json")))
-    except ValidationError:  # of another program, or of a task that is not installed here
+        flat = dict(_flatten(RunConfig.model_validate(dict(config)).model_dump(mode="json")))
+    except ValidationError:  # of another program, or of a task or layer that is not installed here
         flat = dict(_flatten(config))
-        return {path: value for path, value in _defaults().items() if path.partition(".")[0] in config} | flat
+        flat = {path: value for path, value in _defaults().items() if path.partition(".")[0] in config} | flat
+    named = {LAYER if path == f"{LAYER}.name" else path: value for path, value in flat.items()}
+    return named | {LAYER: layers_text(config)} if "model" in config or LAYER in named else named
 
 
 def settings_beside(config: Mapping[str, Any], parent: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """The settings that are not the default, or not the parent's: [{field, value, default, parent}], `parent` None without one.
 
-    The defaults are those of the run's task. Names and tags are no settings.
+    The defaults are those of the run's task and layers. Names and tags are no settings.
     """
     flat, other = complete(config), None if parent is None else complete(parent)
-    usual = complete({"task": {"name": config["task"]["name"]}})
+    names = layer_names(config.get("model") or {})
+    model = {"layer": names[0]} if not (config.get("model") or {}).get("layers") else {"layers": names}
+    usual = complete({"task": {"name": config["task"]["name"]}, "model": model}) | {LAYER: "stable_ssm"}
     rows: list[dict[str, Any]] = [
         {
             "field": field,

@@ -1,4 +1,4 @@
-"""The layers of a run, from its stored configuration: older ones have fewer fields, some are of tasks or layers of elsewhere."""
+"""What lists say of the layers of a run, from its stored configuration: some have fewer fields, some layers are of elsewhere."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stablessm_core.config import Model
-
-
-def layer_names(config: Mapping[str, Any]) -> list[str]:
-    """The kind of each block's layer: one per section where `model.layers` lists them, else the one that all have."""
-    model = config.get("model") or {}
-    sections = model.get("layers") or [model.get("layer", "stable_ssm")]
-    return [section["name"] if isinstance(section, Mapping) else section for section in sections]
+from stablessm_core.layers.registry import LAYERS
 
 
 def eigenvalues_per_layer(config: Mapping[str, Any]) -> int | None:
@@ -24,3 +18,14 @@ def eigenvalues_per_layer(config: Mapping[str, Any]) -> int | None:
     except ValidationError:
         return None
     return max(section.eigenvalues(model.d_model) for section in model.sections())
+
+
+def layer_said(config: Mapping[str, Any]) -> Any:
+    """`model.layer` as short as it can be said: its name, with those options that are not as usual."""
+    section = (config.get("model") or {}).get("layer", "stable_ssm")
+    known = LAYERS.get(section["name"]) if isinstance(section, Mapping) else None
+    if known is None:
+        return section
+    usual = known.model_validate({"name": section["name"]}).model_dump(mode="json")
+    changed = {option: value for option, value in section.items() if option == "name" or usual.get(option) != value}
+    return changed if len(changed) > 1 else section["name"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import select
@@ -14,8 +16,9 @@ from server.database.models import NOT_IN_TRASH, Run, Sweep
 from server.runs.aggregation import Summary, end_of, summary
 from server.runs.sweep_table import Column, Table
 from server.runs.sweeps import name_of
+from stablessm_core.config import NATIVE, ConfigError, parse_config, with_settings
 
-MAP, RATE, SEED = "model.reparameterization.name", "optimizer.lr", "train.seed"
+LAYER, MAP, RATE, SEED = "model.layer", "model.reparameterization.name", "optimizer.lr", "train.seed"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Grid:
 
 
 def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns: str | None = None) -> Grid:
-    """Maps down and learning rates across unless told otherwise. Raises ValueError for what the sweep does not vary."""
+    """Layers or maps down and learning rates across unless told otherwise. Raises ValueError for what the sweep does not vary."""
     axes = tuple(sorted(sweep.grid))  # PostgreSQL keeps no order of its own
     for field, path in (("rows", rows), ("columns", columns)):
         if path and path not in axes:
@@ -52,11 +55,12 @@ def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns:
         raise ValueError(f"columns is {rows!r} as rows is; allowed are {', '.join(a for a in axes if a != rows) or 'none'}")
     row, column = chosen_axes(axes, rows, columns)
     runs = list(session.scalars(select(Run).where(Run.sweep_id == sweep.id, NOT_IN_TRASH).order_by(Run.id)))
-    where: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        where.setdefault((_spelled(_at(run.config, row)), _spelled(_at(run.config, column))), []).append(run)
     row_values, column_values = (tuple(sweep.grid[path]) if path else (None,) for path in (row, column))
-    cells = tuple(tuple(_cell(where.get((_spelled(r), _spelled(c)), [])) for c in column_values) for r in row_values)
+    where: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
+        for cell in itertools.product(places(run.config, row, row_values), places(run.config, column, column_values)):
+            where.setdefault(cell, []).append(run)
+    cells = tuple(tuple(_cell(where.get((i, j), [])) for j in range(len(column_values))) for i in range(len(row_values)))
     statuses = {status: sum(run.status == status for run in runs) for status in sorted({run.status for run in runs})}
     return Grid(
         sweep.id, name_of(sweep), axes, row, column, row_values, column_values, cells, summary(map(end_of, runs)), statuses
@@ -64,10 +68,19 @@ def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns:
 
 
 def chosen_axes(axes: Sequence[str], rows: str | None, columns: str | None) -> tuple[str | None, str | None]:
-    """(down, across): what is asked for, else maps down and learning rates across; seeds are what a cell has several of."""
+    """(down, across): what is asked for, else layers or maps down and learning rates across; seeds are what a cell has several
+    of."""
     free = [path for path in axes if path not in (rows, columns) and (path != SEED or len(axes) == 1)]
     several = len(free) > (0 if columns else 1)
-    rows = rows or (MAP if MAP in free else next((path for path in free if path != RATE), None) if several else None)
+    rows = rows or (
+        LAYER
+        if LAYER in free
+        else MAP
+        if MAP in free
+        else next((path for path in free if path != RATE), None)
+        if several
+        else None
+    )
     rest = [path for path in free if path != rows]
     return rows, columns or (RATE if RATE in rest else next(iter(rest), None))
 
@@ -116,6 +129,30 @@ def cell_text(of: Summary) -> str:
 
 def _cell(runs: Sequence[Run]) -> Cell:
     return Cell(summary(end_of(run) for run in runs), tuple(run.id for run in runs))
+
+
+def places(config: Mapping[str, Any], path: str | None, values: Sequence[Any]) -> list[int]:
+    """Which of an axis' values the run has: stored is what a value became, a layer's name a whole section say."""
+    if path is None:
+        return [0]
+    spelled = _spelled(_at(config, path))
+    found = [i for i, value in enumerate(values) if _spelled(value) == spelled]
+    if found and NATIVE not in values:
+        return found
+    section = path.partition(".")[0]
+    stored = json.dumps({name: config[name] for name in dict.fromkeys(("task", section)) if name in config}, sort_keys=True)
+    return [i for i, value in enumerate(values) if i in found or _settles(stored, section, path, json.dumps(value))]
+
+
+@lru_cache(maxsize=20_000)
+def _settles(stored: str, section: str, path: str, value: str) -> bool:
+    """Whether a configuration is what it becomes with this value."""
+    config = json.loads(stored)
+    try:
+        as_it_is = parse_config(config).model_dump()
+        return bool(parse_config(with_settings(config, {path: json.loads(value)})).model_dump()[section] == as_it_is[section])
+    except ConfigError:
+        return False
 
 
 def _at(config: Any, path: str | None) -> Any:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep
 from server.runs.aggregation import End, Spread, Summary, end_of, spread, summary
+from server.runs.layers import layer_said
 from server.runs.sweeps import name_of
 
 Kind = Literal["integer", "number", "flag", "text"]
@@ -145,7 +146,7 @@ def _settings(runs: Sequence[Run], grid: Iterable[str]) -> dict[Column, list[Any
     """What the grid varies, and the seed in any case; a name is a column already."""
     columns: dict[Column, list[Any]] = {}
     for path in dict.fromkeys([*(path for path in grid if path != "name"), "train.seed"]):
-        values = [_plain(_at(run.config, path)) for run in runs]
+        values = [_plain(layer_said(run.config) if path == "model.layer" else _at(run.config, path)) for run in runs]
         kind = _kind(values)
         if kind == "text":
             values = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]

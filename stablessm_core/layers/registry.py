@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from stablessm_core.layers.dss.section import Dss
 from stablessm_core.layers.gated_deltanet.section import GatedDeltaNet
 from stablessm_core.layers.gla.section import Gla
@@ -31,3 +34,14 @@ BUILT_IN: tuple[type[LayerSection], ...] = (
 )  # fmt: skip
 
 LAYERS: dict[str, type[LayerSection]] = {section.model_fields["name"].default: section for section in BUILT_IN}
+
+
+def layer_names(model: Mapping[str, Any]) -> list[str]:
+    """The layers of a `model` of the configuration, by name: of every block where `layers` lists them, else the one of all."""
+    sections = model.get("layers") or [model.get("layer", "stable_ssm")]
+    return [section["name"] if isinstance(section, Mapping) else section for section in sections]
+
+
+def layers_text(config: Mapping[str, Any]) -> str:
+    """The different layers of a run's configuration for people: "mamba", or "lru, mamba"."""
+    return ", ".join(dict.fromkeys(layer_names(config.get("model") or {})))

@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { Crowd } from "./chart_crowd.js";
-import { bandColor, bandTraces, drawGroupKeys, lineTraces, lostTrace } from "./compare_figure.js";
+import { bandLooks, bandTraces, drawGroupKeys, lineTraces, lostTrace } from "./compare_figure.js";
 import { bandOf, firstLost, lineOf } from "./compare_model.js";
 import { colors } from "./theme.js";
 import { buckets } from "./typed.js";
@@ -41,9 +41,10 @@ export function compareChart(series, { element, entry, curves, runs, view, group
       const members = there.filter((run) => run.group === group);
       return { group, of: members, band: bandOf(members.map((run) => ({ run, series: seriesOf(run.key) })), view.x) };
     });
-    if (groups) drawGroupKeys(groups, names.map((group, i) => bandColor(group, there, i, palette)));
+    const looks = bandLooks(bands, palette);
+    if (groups) drawGroupKeys(groups, looks);
     const lost = drawn.flatMap((run) => firstLost(run, seriesOf(run.key), view.x) ?? []);
-    const traces = [...bands.flatMap((one, i) => bandTraces(one, i, palette, bands.length > 3 ? "14" : "22")), ...made.map((line) => line.trace)];
+    const traces = [...bands.flatMap((one, i) => bandTraces(one.band, looks[i], i, bands.length > 3 ? "14" : "22")), ...made.map((line) => line.trace)];
     return { data: /** @type {any[]} */ ([...traces, lostTrace(lost, palette)]), layout: layoutOf(entry, view) };
   });
   /** @param {string} key */

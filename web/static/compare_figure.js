@@ -2,7 +2,7 @@
 
 import { keyLine } from "./compare_runs.js";
 import { escapeMarkup } from "./format.js";
-import { DASHES } from "./pick.js";
+import { groupLooks } from "./looks.js";
 
 /** @typedef {import("./compare_runs.js").ShownRun} ShownRun */
 /** @typedef {import("./compare_model.js").Line} Line */
@@ -29,15 +29,14 @@ export function lineTraces(lines, runs, palette) {
 const xy = ({ x, y }) => ({ x, y });
 
 /**
- * @param {{group: string, of: ShownRun[], band: {x: Float64Array, low: Float32Array, median: Float32Array, high: Float32Array}}} group
+ * @param {{x: Float64Array, low: Float32Array, median: Float32Array, high: Float32Array}} band
+ * @param {{label: string, color: string, dash: string}} look of its group
  * @param {number} i its place among the groups
- * @param {Colors} palette
  * @param {string} shade how much of its colour fills the band, as two hexadecimal digits
  */
-export function bandTraces({ group, of, band }, i, palette, shade) {
-  const { color, dash } = bandColor(group, of, i, palette);
+export function bandTraces(band, { label, color, dash }, i, shade) {
   const line = { type: "scatter", mode: "lines", hoverinfo: "skip", connectgaps: false };
-  const name = escapeMarkup(`${group} (${of.length})`);
+  const name = escapeMarkup(label);
   return [
     { ...line, uid: `area${i}`, ...outline(band), line: { width: 0 }, fill: "toself", fillcolor: `${color}${shade}` },
     { ...line, uid: `median${i}`, name, x: band.x, y: band.median, line: { color, dash, width: 2.4 } },
@@ -60,16 +59,13 @@ function outline({ x: at, low, high }) {
 }
 
 /**
- * Groups by map have its colour; others have colours of their own, and beyond eight dashes.
- * @param {string} group
- * @param {ShownRun[]} runs
- * @param {number} i
+ * The groups' names, numbers of runs, colours and dashes.
+ * @param {{group: string, of: ShownRun[]}[]} groups
  * @param {Colors} palette
  */
-export function bandColor(group, runs, i, palette) {
-  const of = runs.filter((run) => run.group === group);
-  const color = of[0].map === group ? palette[of[0].color] : palette[`line-${i % 8}`];
-  return { label: `${group} (${of.length})`, color: color ?? palette.muted, dash: of[0].map === group ? "solid" : DASHES[Math.floor(i / 8) % 6] };
+export function bandLooks(groups, palette) {
+  const looks = groupLooks(groups.map(({ group, of }) => [group, of]));
+  return groups.map(({ group, of }, i) => ({ label: `${group} (${of.length})`, color: palette[looks[i].color] ?? palette.muted, dash: looks[i].dash }));
 }
 
 /**

@@ -7,6 +7,7 @@ const BAND_POINTS = 200;
  * @typedef {object} ComparedRun
  * @property {string} key its number
  * @property {string} label
+ * @property {string} layer
  * @property {string} map
  * @property {string} group
  * @property {string} outcome

@@ -1,7 +1,8 @@
 // The rows of the comparison's table: what they say of each run, and the small lines in them.
 
 import { findAll, given } from "./dom.js";
-import { DASHES } from "./pick.js";
+import { runLooks } from "./looks.js";
+import { colors } from "./theme.js";
 
 /** @typedef {import("./compare_model.js").ComparedRun & {color: string, dash: string}} ShownRun */
 
@@ -9,18 +10,18 @@ import { DASHES } from "./pick.js";
 const STROKES = { solid: "", dash: "8 4", dot: "2 3", dashdot: "8 3 2 3", longdash: "12 4", longdashdot: "12 3 2 3" };
 
 /**
- * Colour by map, dash by place among the runs of that map.
+ * What the rows say, and how the runs look.
  * @param {HTMLElement} root
  * @returns {ShownRun[]}
  */
 export function readRuns(root) {
-  /** @type {Record<string, number>} */
-  const seen = {};
-  return findAll("tr[data-run]", HTMLTableRowElement, root).map((row) => {
-    const { map = "", group = "", outcome = "", label = "", tokens, seconds } = row.dataset;
-    const place = (seen[map] = (seen[map] ?? -1) + 1);
+  const rows = findAll("tr[data-run]", HTMLTableRowElement, root);
+  const palette = colors();
+  const looks = runLooks(rows.map(({ dataset: { layer = "", map = "" } }) => ({ layer, map })), (color) => color in palette);
+  return rows.map((row, i) => {
+    const { layer = "", map = "", group = "", outcome = "", label = "", tokens, seconds } = row.dataset;
     const perStep = { step: 1, tokens: tokens ? Number(tokens) : null, seconds: seconds ? Number(seconds) : null };
-    return { key: given(row, "run"), label, map, group, outcome, perStep, color: `map-${map}`, dash: DASHES[place % DASHES.length] };
+    return { key: given(row, "run"), label, layer, map, group, outcome, perStep, ...looks[i] };
   });
 }
 

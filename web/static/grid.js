@@ -2,14 +2,16 @@
 
 import { DASHES } from "./pick.js";
 
-const MAP = "model.reparameterization.name";
+/** @type {Record<string, string>} paths whose values have colours of their own */
+const KINDS = { "model.reparameterization.name": "map", "model.layer": "layer" };
 
 /**
  * One line per value of the rows, over the numbers along the columns: the median of each cell's finite runs with the distance to
  * its quartiles. A cell with lost runs is marked at the edge, whatever the others' loss.
  * @param {SweepGridAnswer} grid
+ * @param {(color: string) => boolean} known whether the palette has a colour of this name
  */
-export function lossLines(grid) {
+export function lossLines(grid, known) {
   const order = grid.columns.values.map((value, j) => ({ value, j })).filter(({ value }) => typeof value === "number");
   order.sort((a, b) => Number(a.value) - Number(b.value));
   const step = Float64Array.from(order, ({ value }) => Number(value));
@@ -32,8 +34,8 @@ export function lossLines(grid) {
     const away = (part) => cells.map(({ loss }) => Math.abs((number(loss[part]) ?? 0) - (number(loss.median) ?? 0)));
     spreads[key] = { array: away("q75"), arrayminus: away("q25") };
     lost[key] = cells.flatMap((cell, j) => (cell.lost ? [`${value ?? ""} ${title} ${step[j]}: ${cell.lost} of ${cell.total} lost`] : []));
-    const isMap = grid.rows.path === MAP;
-    const look = { color: isMap ? `map-${value}` : `line-${i % 8}`, dash: DASHES[isMap ? 0 : Math.floor(i / 8) % 6] };
+    const own = `${KINDS[grid.rows.path ?? ""]}-${value}`;
+    const look = known(own) ? { color: own, dash: DASHES[0] } : { color: `line-${i % 8}`, dash: DASHES[Math.floor(i / 8) % 6] };
     return { key, label: grid.rows.path ? String(value) : "all", ...look };
   });
   return { data, items, spreads, lost, title, log };

@@ -34,7 +34,7 @@ const entry = figures.sweep_final_loss;
 let grid = first;
 
 const chart = new Chart(find("[data-chart=sweep_final_loss]", HTMLElement), entry, () => {
-  const { data, items, spreads, lost, title, log } = lossLines(grid);
+  const { data, items, spreads, lost, title, log } = lossLines(grid, (color) => color in colors());
   const bound = bind(entry.figure, data, { items, colors: colors() });
   Object.assign(bound.layout.xaxis ?? {}, { title: { text: title }, type: log ? "log" : "linear" });
   for (const field of ["last", "nonfinite"]) {

@@ -214,3 +214,49 @@ def test_settings_are_shown_beside_the_defaults_of_their_task_and_the_parents() 
         {"field": "optimizer.lr", "value": usual, "default": usual, "parent": {"value": 0.5}},
         {"field": "train.seed", "value": 3, "default": 0, "parent": {"value": 0}},
     ]
+
+
+MAMBA, EXP = {"model__layer": "mamba", "model__d_model": 16}, {"name": "exp", "time": "continuous"}
+
+
+def test_layers_are_compared_by_name_whichever_way_they_are_said(database: Database) -> None:
+    ids = [
+        submitted(database),
+        submitted(database, **MAMBA),
+        submitted(database, model__layer={"name": "mamba", "d_state": 4}, model__d_model=16),
+        submitted(database, model__layers=["lru", "mamba"], model__n_layers=2, model__d_model=16),
+    ]
+    found = compared(database, ids, group_by=["model.layer"])
+    differing = {d["field"]: d["values"] for d in found.differences}
+    assert differing["model.layer"] == ["stable_ssm", "mamba", "mamba", "lru, mamba"]
+    assert differing["model.layer.d_state"] == [None, 16, 4, None]
+    assert "model.layer.name" not in differing
+    assert [(group["label"], group["runs"]) for group in found.groups] == [
+        ("stable_ssm", ids[:1]), ("mamba", ids[1:3]), ("lru, mamba", ids[3:]),
+    ]  # fmt: skip
+
+
+def test_groups_are_layers_where_there_are_several_and_maps_too_where_one_has_several(database: Database) -> None:
+    runs = [submitted(database), submitted(database, **MAMBA), submitted(database, **MAMBA, model__reparameterization=EXP)]
+    with database.read() as session:
+        usual = [comparison.usual_groups([session.get_one(Run, i) for i in ids]) for ids in (runs[:1], runs[:2], runs, runs[1:])]
+    by_map, by_layer = "model.reparameterization.name", "model.layer"
+    assert usual == [by_map, by_layer, f"{by_layer},{by_map}", by_map]
+    groups = compared(database, runs, group_by=[by_layer, by_map]).groups
+    assert [group["label"] for group in groups] == ["stable_ssm, best", "mamba, native", "mamba, exp"]
+
+
+def test_settings_beside_are_those_that_differ_from_the_layers_own_defaults() -> None:
+    def beside(model: dict[str, object]) -> dict[str, object]:
+        config = parse_config({"task": {"name": "digits"}, "model": model}).model_dump(mode="json")
+        return {row["field"]: (row["value"], row["default"]) for row in settings_beside(config)}
+
+    assert beside({"layer": "mamba"}) == {"model.layer": ("mamba", "stable_ssm")}
+    changed = beside({"layer": {"name": "mamba", "d_state": 4}, "reparameterization": {"name": "exp"}})
+    assert changed == {
+        "model.layer": ("mamba", "stable_ssm"),
+        "model.layer.d_state": (4, 16),
+        "model.reparameterization.name": ("exp", "native"),
+    }
+    assert beside({"layers": ["lru", "s4d"]}) == {"model.layer": ("lru, s4d", "stable_ssm")}
+    assert beside({}) == {}

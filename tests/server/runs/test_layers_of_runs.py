@@ -12,8 +12,12 @@ from server.database.models import Run
 from server.runs import lifecycle
 from server.runs.columns import column, value
 from server.runs.filters import parse_filter
-from server.runs.layers import eigenvalues_per_layer, layer_names
+from server.runs.layers import eigenvalues_per_layer, layer_said
 from server.runs.listing import list_runs
+from server.runs.submission import expand
+from server.runs.sweep_grid import sweep_grid
+from server.runs.sweep_table import run_table
+from stablessm_core.layers.registry import layers_text
 from tests.server.recording import config
 
 MODELS: list[dict[str, Any]] = [
@@ -73,5 +77,38 @@ def test_columns_show_names_and_eigenvalues_per_layer(filled: Database) -> None:
 
 def test_a_layer_of_elsewhere_keeps_its_name() -> None:
     config = {"model": {"layer": {"name": "of_elsewhere", "options": [1]}}}
-    assert layer_names(config) == ["of_elsewhere"]
+    assert layers_text(config) == "of_elsewhere"
     assert eigenvalues_per_layer(config) is None
+    assert layer_said(config) == config["model"]["layer"]
+
+
+LAYERS_AND_MAPS: dict[str, list[Any]] = {
+    "model.layer": ["stable_ssm", "mamba", {"name": "mamba", "d_state": 4}],
+    "model.reparameterization.name": ["native", "exp"],
+}
+MODELS_AND_SEEDS: dict[str, list[Any]] = {
+    "model": [{"layer": "mamba", "d_model": 16, "reparameterization": {"name": name}} for name in ("native", "exp")],
+    "train.seed": [0, 1],
+}
+
+
+@pytest.mark.parametrize(("grid", "rows"), [(LAYERS_AND_MAPS, "model.layer"), (MODELS_AND_SEEDS, "model")])
+def test_every_run_of_a_sweep_over_layers_has_its_cell(database_url: str, grid: dict[str, list[Any]], rows: str) -> None:
+    database = Database(database_url)
+    base = {"task": {"name": "polynomial_memory"}, "model": {"d_model": 16}}
+    with database.write() as session:
+        sweep = lifecycle.new_sweep(session, base, grid)
+        for _, made in expand(base, grid):
+            lifecycle.submit(session, made, sweep_id=sweep.id)
+        columns = next(path for path in grid if path != rows)
+        found = sweep_grid(session, sweep, rows, columns)
+        table = run_table(session, sweep)
+        usual = sweep_grid(session, sweep)
+    assert {usual.row, usual.column} == ({*grid} if rows == "model.layer" else {None, "model"})
+    assert [[len(cell.runs) for cell in line] for line in found.cells] == [[1] * len(grid[columns])] * len(grid[rows])
+    numbers = [run for line in found.cells for cell in line for run in cell.runs]
+    assert sorted(numbers) == sorted(set(numbers))
+    if rows == "model.layer":
+        said = [row[table.names.index("model.layer")] for row in table.rows]
+        assert said == [*["stable_ssm"] * 2, *["mamba"] * 2, *['{"name": "mamba", "d_state": 4}'] * 2]
+    database.close()

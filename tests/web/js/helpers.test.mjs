@@ -92,7 +92,7 @@ test("a sweep's chart has medians with quartiles, and marks every cell that lost
     columns: { path: "optimizer.lr", values: [1, 0.1] },
     cells: [[cell(0, 2, null), cell(0, 2, 0.5, 0.4, 0.75)], [cell(2, 2, null), cell(1, 2, 2)]],
   };
-  const { data, items, spreads, lost, title, log } = lossLines(grid);
+  const { data, items, spreads, lost, title, log } = lossLines(grid, (color) => color.startsWith("map-"));
   assert.deepEqual(items.map(({ label, color }) => [label, color]), [["best", "map-best"], ["direct", "map-direct"]]);
   assert.deepEqual([title, log, [...data["sweep/row-0"].step]], ["learning rate", true, [0.1, 1]]);
   assert.deepEqual([...data["sweep/row-0"].last], [0.5, NaN]);
