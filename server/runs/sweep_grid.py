@@ -72,15 +72,8 @@ def chosen_axes(axes: Sequence[str], rows: str | None, columns: str | None) -> t
     of."""
     free = [path for path in axes if path not in (rows, columns) and (path != SEED or len(axes) == 1)]
     several = len(free) > (0 if columns else 1)
-    rows = rows or (
-        LAYER
-        if LAYER in free
-        else MAP
-        if MAP in free
-        else next((path for path in free if path != RATE), None)
-        if several
-        else None
-    )
+    named = next((path for path in (LAYER, MAP) if path in free), None)
+    rows = rows or named or (next((path for path in free if path != RATE), None) if several else None)
     rest = [path for path in free if path != rows]
     return rows, columns or (RATE if RATE in rest else next(iter(rest), None))
 
