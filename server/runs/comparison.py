@@ -24,6 +24,7 @@ CROWDED = 40
 MAX_RUNS = 200
 GROUP_BY = "model.reparameterization.name"
 LAYER = "model.layer"  # by name, or names where kinds are mixed; the options of a section stand beside it
+OF_MAP, OF_STABLE_SSM = "model.reparameterization.", ("model.d_state", "model.eigenvalue_range", "model.activation")
 ABSENT = None  # how a field that a configuration does not have is shown
 
 
@@ -68,7 +69,7 @@ def compare(
         _group(dict(zip(group_by, key, strict=True)), [runs[i].id for i in chosen], of, rank, [read[i] for i in chosen if read])
         for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
     ]
-    others = [row["field"] for row in different if row["field"] not in group_by]
+    others = [row["field"] for row in different if not _of_group(row, group_by, list(members.values()))]
     return Comparison(
         runs=list(runs),
         differences=different,
@@ -186,6 +187,18 @@ def _group(key: dict[str, Any], runs: list[int], of: Summary, rank: int, read: l
             "total": sum(s["total"] for s in spans),
         },
     }
+
+
+def _of_group(row: Mapping[str, Any], group_by: Sequence[str], groups: Sequence[Sequence[int]]) -> bool:
+    """Whether a field is no other setting but what makes the groups: one they are made by, or an option of their layer or map
+    that all runs of each of them have alike."""
+    field, values = row["field"], row["values"]
+    if field in group_by:
+        return True
+    of_layer = LAYER in group_by and (field.startswith(LAYER) or field in OF_STABLE_SSM)
+    if not of_layer and not (field.startswith(OF_MAP) and (LAYER in group_by or GROUP_BY in group_by)):
+        return False
+    return all(values[i] == values[chosen[0]] for chosen in groups for i in chosen)
 
 
 def _by_setting(

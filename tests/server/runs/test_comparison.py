@@ -260,3 +260,22 @@ def test_settings_beside_are_those_that_differ_from_the_layers_own_defaults() ->
     }
     assert beside({"layers": ["lru", "s4d"]}) == {"model.layer": ("lru, s4d", "stable_ssm")}
     assert beside({}) == {}
+
+
+def test_layers_with_options_of_their_own_are_paired_by_seed(database: Database) -> None:
+    best = {"model__reparameterization": {"name": "best", "time": "continuous", "b": 0.03}}
+    kinds: list[tuple[dict[str, object], float]] = [({"model__d_model": 16}, 0.5), ({**MAMBA, **best}, 0.2)]
+    ids = [
+        ended(database, "finished", loss + seed, train__seed=seed, **changes).claim.run_id
+        for changes, loss in kinds
+        for seed in (0, 1)
+    ]
+    for group_by in (["model.layer"], ["model.layer", "model.reparameterization.name"]):
+        found = compared(database, ids, group_by=group_by)
+        assert found.paired is not None
+        [row] = found.paired["rows"]
+        assert (row["pairs"], row["of"], row["higher"], row["unmatched"]) == (2, 2, 2, 0)
+    rates = [ended(database, "finished", 0.1, optimizer__lr=0.3, **changes).claim.run_id for changes, _ in kinds]
+    found = compared(database, [ids[0], rates[1]], group_by=["model.layer"])
+    assert found.paired is not None
+    assert found.paired["rows"][0]["pairs"] == 0, "another learning rate is another setting"
