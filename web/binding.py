@@ -66,13 +66,14 @@ def bind(
     alerts: Sequence[Mapping[str, Any]] = (),
     colors: Mapping[str, str] | None = None,
     eigenvalues: int = 0,
+    bounded: bool = True,
 ) -> dict[str, Any]:
     """The figure with its data as typed arrays.
 
     `layer`: its number, or the id of one of its records. `items` are what template traces are copied for, at most MAX_LINES:
     {"key", "label", "color", "dash", "column"?}; for eigenvalue charts the default is the top of the largest. `eigenvalues`: how
-    many the record has; of a gate or step size that several of them share, a line is the one that its eigenvalue has. Series that
-    are not in `data` stay empty.
+    many the record has; of a gate or step size that several of them share, a line is the one that its eigenvalue has. `bounded`:
+    whether |lambda_bar| = 1 is a boundary of stability. Series that are not in `data` stay empty.
     """
     out: dict[str, Any] = {"data": [], "layout": deepcopy(dict(figure["layout"]))}
     own = [name.replace("{layer}", str(layer)) for name in out["layout"].get("meta", {}).get("alerts", [])]
@@ -91,6 +92,8 @@ def bind(
             copies = (items or [])[:MAX_LINES]
         for item in copies:
             trace = _copy(template, item, colors or {})
+            if not bounded:
+                trace["name"] = meta.get("unbounded", trace.get("name", ""))
             key = name.replace("{run}", str(item.get("key"))).replace("{map}", str(item.get("key")))
             partner = meta.get("with", meta.get("unless", "")).replace("{layer}", str(layer))
             cached |= {one: statistics(data[one]) for one in (key, partner) if one in data and one not in cached}

@@ -17,6 +17,7 @@ A chart is one file of `web/charts` and one line in CHARTS.
     with    a second series, which goes with the first; `plane`: what the two are
     unless  the gradient behind a ratio: where that is finite and the ratio is not, the weight is 0 and nothing is lost
     top     the series whose largest eigenvalues are shown where none are chosen, if not the trace's own
+    unbounded  the trace's name where |lambda_bar| = 1 is no boundary of stability
     each    eigenvalue | run | map        the trace is a template: one copy per item that is bound
     color   name of a colour in COLORS (the browser takes the CSS variable of that name, so that dark mode has its own)
 """

@@ -32,7 +32,8 @@ NOTES = {
     "shared": "{eigenvalues} eigenvalues share {gates} gates: the line of an eigenvalue is that of its gate.",
     "unbounded": "This layer normalises its kernel over the sequence: |λ| = 1 is drawn, but it is no boundary of stability here, "
     "and eigenvalues beyond it are legal.",
-    "complex": "Complex eigenvalues come in conjugate pairs: one of each pair is drawn, above the real axis.",
+    "complex": "Complex eigenvalues come in conjugate pairs: one of each pair is drawn, above the real axis; over steps its "
+    "absolute value is.",
     "half_plane": "No single λ of the discrete recurrence belongs to an eigenvalue here, so there is no unit disc.",
     "bilinear": "The bilinear rule sends fast oscillations towards −1: a small distance to the boundary need not be a long "
     "memory.",

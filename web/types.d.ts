@@ -174,6 +174,7 @@ interface TraceMeta {
   with?: string;
   top?: string;
   unless?: string;
+  unbounded?: string;
   plane?: string;
   each?: string;
   color?: string;

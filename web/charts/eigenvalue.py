@@ -10,7 +10,7 @@ CHART = Chart(
     title="Eigenvalues",
     meaning="Eigenvalues of the recurrence; beyond the boundary the state grows without limit.",
     scope="layer",
-    build=lambda: eigenvalues("eigenvalue", "eigenvalue", boundary=1.0),
+    build=lambda: eigenvalues("eigenvalue", "eigenvalue", boundary=1.0, unbounded="|λ| = 1, no boundary here"),
     alerts=("ssm/{layer}/eigenvalue", "ssm/{layer}/weight"),
     placed=True,
 )

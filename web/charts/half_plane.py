@@ -11,7 +11,7 @@ CHART = Chart(
     meaning="lambda before the step size is applied, one of each conjugate pair: decay to the left of the dashed line, growth to "
     "its right; the higher, the faster it turns.",
     scope="layer",
-    build=lambda: plane("half", "rate", "phase_weight", "Re λ", "|Im λ|", "stability boundary"),
+    build=lambda: plane("half", "rate", "phase_weight", "Re λ", "|Im λ|", "Re λ = 0, no boundary here"),
     placed=True,
     optional=True,
 )

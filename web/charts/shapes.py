@@ -29,6 +29,7 @@ def eigenvalues(
     boundary_name: str = "stability boundary",
     legend: bool = False,
     unless: str = "",
+    unbounded: str = "",
 ) -> Figure:
     series = "ssm/{layer}/" + kind
     known = {"unless": unless} if unless else {}
@@ -42,12 +43,12 @@ def eigenvalues(
     traces.append(each)
     if boundary is not None:
         edge = line(series, boundary_name, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
-        edge.update(meta={**edge.meta, "value": boundary})
+        edge.update(meta={**edge.meta, "value": boundary, **({"unbounded": unbounded} if unbounded else {})})
         traces.append(edge)
     return figure([*traces, *notes(series, log=True, unless=unless)], title, y_type=y_type)
 
 
-def plane(which: str, series: str, partner: str, x_title: str, y_title: str, boundary: str) -> Figure:
+def plane(which: str, series: str, partner: str, x_title: str, y_title: str, unbounded: str) -> Figure:
     """Eigenvalues above the real axis: the paths of some, the first and the newest places of all; `which` as in `web.planes`."""
     of = {"series": "ssm/{layer}/" + series, "with": "ssm/{layer}/" + partner, "plane": which, "top": "ssm/{layer}/eigenvalue"}
 
@@ -58,11 +59,12 @@ def plane(which: str, series: str, partner: str, x_title: str, y_title: str, bou
             meta={**of, "field": field, "color": color}, name=name, mode="markers", marker=marker, hovertemplate=hover, **more
         )
 
-    edge = line(of["series"], boundary, "danger", field="boundary", dash="dash", width=1.4, hoverinfo="skip")
+    edge = line(of["series"], "stability boundary", "danger", field="boundary", dash="dash", width=1.4, hoverinfo="skip")
     path = line(of["series"], "λ {key}{note}", "line-0", field="path", each="eigenvalue", width=1.3, showlegend=False)
     end = dots("end", "λ {key}{note}", "line-0", 8, "circle", showlegend=False)
     for trace in (edge, path, end):
         trace.update(meta={**of, **trace.meta})
+    edge.update(meta={**edge.meta, "unbounded": unbounded})
     end.update(meta={**end.meta, "each": "eigenvalue"}, hovertemplate="eigenvalue {key}<br>%{x:.6g} ± %{y:.6g} i<extra></extra>")
     lost = markers({**of, "field": "lost"}, "NaN / Inf", "danger", "x")
     lost.update(xaxis="x2")

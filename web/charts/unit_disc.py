@@ -11,7 +11,7 @@ CHART = Chart(
     meaning="lambda_bar with its angle, one of each conjugate pair: where it began, where it is, the way between; beyond the "
     "circle a state grows without limit.",
     scope="layer",
-    build=lambda: plane("disc", "phase", "eigenvalue", "Re λ", "|Im λ|", "stability boundary"),
+    build=lambda: plane("disc", "phase", "eigenvalue", "Re λ", "|Im λ|", "|λ| = 1, no boundary here"),
     placed=True,
     optional=True,
 )

@@ -23,12 +23,12 @@ import { onPlane } from "./planes.js";
  * `items` are what template traces are copied for; eigenvalue charts without any take the largest eigenvalues.
  * @param {Figure} figure
  * @param {SeriesByName} data
- * @param {{layer?: number | string, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, per?: number, eigenvalues?: number}} [options]
+ * @param {{layer?: number | string, items?: (Item | RangeItem)[] | null, alerts?: AlertAnswer[], colors?: Colors, everywhere?: boolean, order?: number[] | null, per?: number, eigenvalues?: number, bounded?: boolean}} [options]
  *   `layer`: its number, or the id of one of its records; `everywhere`: alerts of other charts too, without a line; `order`: of a heat map's rows,
- *   `per`: rows of a series in one of its columns, see heat.js; `eigenvalues`: how many the record has
+ *   `per`: rows of a series in one of its columns, see heat.js; `eigenvalues`: how many the record has; `bounded`: whether |eigenvalue| = 1 is a boundary of stability
  * @returns {Figure}
  */
-export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, per, eigenvalues = 0 } = {}) {
+export function bind(figure, data, { layer = 0, items = null, alerts = [], colors = {}, everywhere = false, order = null, per, eigenvalues = 0, bounded = true } = {}) {
   const layout = structuredClone(figure.layout);
   const own = (layout.meta?.alerts ?? []).map((name) => name.replace("{layer}", String(layer)));
   const shown = everywhere ? alerts : alerts.filter((alert) => own.includes(alert.series));
@@ -41,6 +41,7 @@ export function bind(figure, data, { layer = 0, items = null, alerts = [], color
     const name = series.replace("{layer}", String(layer));
     for (const item of copies(each, items, ranked, eigenvalues)) {
       const trace = copy(template, item, colors);
+      if (!bounded) trace.name = template.meta.unbounded ?? trace.name ?? "";
       const of = String(item?.key);
       const key = name.replace("{run}", of).replace("{map}", of);
       const filled = fill(trace, { series: data[key], partner, column: columnOf(item?.column ?? 0, data[key], eigenvalues) }, context);

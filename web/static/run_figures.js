@@ -101,7 +101,7 @@ export class RunFigures {
     else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
-    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per, eigenvalues: record.eigenvalues });
+    const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per, eigenvalues: record.eigenvalues, bounded: record.bounded });
     return layout.meta?.plane ? bound : dress(bound, { smooth, axis, ...smoothing });
   }
 

@@ -35,6 +35,7 @@ from web.binding import bind, eigenvalue_items
 from web.compared import compared_figure, range_items, shown_runs
 from web.figures import CHARTS, catalogue, needed_by, spec
 from web.palette import COLORS
+from web.records import bounded
 from web.swept import swept_figure
 
 router = APIRouter(prefix="/api", tags=["figures"])
@@ -96,7 +97,9 @@ def figure(
         alerts = run_alerts(session, run_id)["alerts"]
     count = record.eigenvalues or max((row.width for row in rows_of(known, layer)), default=1)
     items = None if eigenvalues is None else eigenvalue_items(parse_eigenvalues(eigenvalues, count))
-    drawn = bind(definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS, eigenvalues=count)
+    drawn = bind(
+        definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS, eigenvalues=count, bounded=bounded(vars(record))
+    )
     return figure_answer(drawn, chart, of=f"run {run_id}", name=f"run-{run_id}", format=format, width=width, height=height)
 
 
