@@ -100,7 +100,7 @@ def bind(
             log = out["layout"]["yaxis"].get("type") == "log"
             column = _shared(item.get("column", 0), cached.get(key), eigenvalues)
             if meta.get("plane"):
-                filled = on_plane(meta, trace.get("name", ""), cached.get(key), cached.get(partner), column)
+                filled = on_plane(meta, trace.get("name", ""), cached.get(key), cached.get(partner), column, log=log)
             else:
                 filled = _fill(trace, cached.get(key), cached.get(partner), column, items or [], shown, log, colors or {})
             marker = trace.get("marker", {}) | filled.pop("marker", {})

@@ -20,11 +20,14 @@ Floats = NDArray[np.floating[Any]]
 Series = Mapping[str, Floats]
 
 
-def on_plane(meta: Mapping[str, Any], name: str, first: Series | None, second: Series | None, column: int) -> dict[str, Any]:
+def on_plane(
+    meta: Mapping[str, Any], name: str, first: Series | None, second: Series | None, column: int, *, log: bool = False
+) -> dict[str, Any]:  # fmt: skip
     """x and y of a trace: the `path` of an eigenvalue, its newest place (`end`), the first and the newest of all (`then`, `now`),
     the `boundary`, a mark where some are `lost` to the finite numbers.
 
-    first, second: the trace's two series as buckets (see `web.binding.statistics`), None where one is not recorded.
+    first, second: the trace's two series as buckets (see `web.binding.statistics`), None where one is not recorded. log: whether
+    the vertical axis is logarithmic.
     """
     field, plane = meta["field"], meta["plane"]
     if field == "boundary" and plane == "disc":
@@ -38,7 +41,8 @@ def on_plane(meta: Mapping[str, Any], name: str, first: Series | None, second: S
         return _placed(plane, newest(first)[[column]], newest(second)[[column]])
     if field == "boundary":
         reach = np.abs(np.concatenate([earliest(second), newest(second)]))
-        return {"x": [0, 0], "y": [0, float(reach[np.isfinite(reach)].max(initial=1e-3))]}
+        reach = reach[np.isfinite(reach) & (reach > 0)]
+        return {"x": [0, 0], "y": [float(reach.min(initial=1)) if log else 0, float(reach.max(initial=1e-3))]}
     if field == "lost":
         return _lost(first, second)
     every = _every(first["last"].shape[1])

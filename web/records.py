@@ -88,7 +88,7 @@ def notes(record: Record) -> list[str]:
     """What one must know to read its charts, a sentence or two each."""
     form = record["form"] or {"map": "", "rule": ""}
     kinds, eigenvalues, gates = set(record["kinds"]), record["eigenvalues"], record["gates"]
-    shared = eigenvalues is not None and gates is not None and gates < eigenvalues
+    shared = eigenvalues is not None and gates is not None and 1 < gates < eigenvalues
     applies = {
         "fixed": form["map"] == "fixed",
         "none": form["map"] == "none",

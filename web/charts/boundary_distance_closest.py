@@ -10,7 +10,7 @@ CHART = Chart(
     title="Closest approach to the boundary",
     meaning="1 - |eigenvalue| where the gate was smallest in the step, over batch and time.",
     scope="layer",
-    build=lambda: eigenvalues("boundary_distance_closest", "1 - |eigenvalue|, closest", y_type="log"),
+    build=lambda: eigenvalues("boundary_distance_closest", "1 - |eigenvalue|", y_type="log"),
     placed=True,
     optional=True,
 )

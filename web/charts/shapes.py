@@ -78,22 +78,23 @@ def plane(which: str, series: str, partner: str, x_title: str, y_title: str, unb
     return drawn
 
 
-def measured(kinds: tuple[str, ...], title: str, boundary: str = "") -> Figure:
-    """What a layer computes at evaluations, a line with marks each: the largest where there are several numbers."""
+def measured(kinds: tuple[str, ...], title: str, *, y_type: str = "linear", extreme: str = "", boundary: str = "") -> Figure:
+    """What a layer computes at evaluations, a marked line each; of several numbers range, median and `extreme`, min or max."""
     traces = []
     for kind, color in zip(kinds, ("accent", "line-1"), strict=False):
         series = "ssm/{layer}/" + kind
-        if boundary:
-            traces += [*band(series, "range", "muted", showlegend=True)]
+        if extreme:
+            traces += band(series, "range", "muted", showlegend=True)
             traces.append(line(series, "median", "muted", field="median", dash="dash", width=1.2))
-        found = line(series, "largest" if boundary else kind.partition("_")[0], color, field="max" if boundary else "last")
+        name = {"min": "smallest", "max": "largest", "": kind.partition("_")[0]}[extreme]
+        found = line(series, name, color, field=extreme or "last")
         found.update(mode="lines+markers", marker={"size": 5, "color": COLORS[color]})
         traces.append(found)
-    first = "ssm/{layer}/" + kinds[0]
+    whole = ["ssm/{layer}/" + kind for kind in kinds]
     if boundary:
-        edge = line(first, boundary, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
+        edge = line(whole[0], boundary, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
         traces.append(edge.update(meta={**edge.meta, "value": 1.0}))
-    return figure([*traces, *notes(*("ssm/{layer}/" + kind for kind in kinds), log=True)], title)
+    return figure([*traces, *notes(*whole, log=True)], title, y_type=y_type)
 
 
 def overlay(series: str, title: str) -> Figure:

@@ -10,7 +10,7 @@ CHART = Chart(
     title="Eigenvalues of the whole transition",
     meaning="|lambda_bar| of the transition that all weights together make, at evaluations: range, median and largest.",
     scope="layer",
-    build=lambda: measured(("true_eigenvalue",), "|eigenvalue|", "stability boundary"),
+    build=lambda: measured(("true_eigenvalue",), "|eigenvalue|", extreme="max", boundary="stability boundary"),
     placed=True,
     optional=True,
 )

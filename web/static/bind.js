@@ -111,7 +111,7 @@ function fill(trace, { series, partner, column: c }, { items, alerts, own, log, 
   const { field, value, severity } = trace.meta;
   if (field === "alerts") return alertLines(alerts.filter((alert) => alert.severity === severity), own);
   if (field === "range" || field === "median_of") return ranges(trace.meta, items.filter((item) => "total" in item), colors);
-  if (trace.meta.plane) return onPlane(trace, series, partner, c);
+  if (trace.meta.plane) return onPlane(trace, series, partner, c, log);
   if (!series?.step.length) return { x: [], y: [], visible: field === "last" || field === "heat" };
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };

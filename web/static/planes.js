@@ -12,9 +12,10 @@ const HALF_CIRCLE = Float64Array.from({ length: 91 }, (_, i) => (Math.PI * i) / 
  * @param {Series | undefined} first the angles, or the decay rates
  * @param {Series | undefined} second the absolute values, or the imaginary parts
  * @param {number} column of the eigenvalue
+ * @param {boolean} log whether the vertical axis is logarithmic
  * @returns {Partial<Trace>}
  */
-export function onPlane({ meta: { field, plane = "" }, name = "" }, first, second, column) {
+export function onPlane({ meta: { field, plane = "" }, name = "" }, first, second, column, log) {
   if (field === "boundary" && plane === "disc") return { x: HALF_CIRCLE.map(Math.cos), y: HALF_CIRCLE.map(Math.sin) };
   if (!first?.step.length || !second?.step.length) return { x: [], y: [], visible: ["path", "end", "now"].includes(field) };
   if (field === "path") {
@@ -23,8 +24,8 @@ export function onPlane({ meta: { field, plane = "" }, name = "" }, first, secon
   }
   if (field === "end") return placed(plane, newest(first).subarray(column, column + 1), newest(second).subarray(column, column + 1));
   if (field === "boundary") {
-    const reach = Math.max(1e-3, ...[...ends(second).first, ...newest(second)].filter(Number.isFinite).map(Math.abs));
-    return { x: [0, 0], y: [0, reach] };
+    const reach = [...ends(second).first, ...newest(second)].filter((v) => Number.isFinite(v) && v !== 0).map(Math.abs);
+    return { x: [0, 0], y: [log ? Math.min(1, ...reach) : 0, Math.max(1e-3, ...reach)] };
   }
   if (field === "lost") return lost(first, second);
   const every = everyOf(first.width);

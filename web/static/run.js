@@ -113,7 +113,7 @@ function tell() {
   if (latest) header.step(latest.step, latest.steps_per_second);
   controls.learn();
   header.numbers(model);
-  slopes.follow();
+  slopes.follow(state.record);
   if (cursor.step !== null) cursor.redraw();
   if (header.stale) void readRow();
 }

@@ -98,7 +98,7 @@ export class RunFigures {
     let yaxis = { ...layout.yaxis };
     const map = traces.some(({ type }) => type === "heatmap");
     if (map && order) yaxis = { ...yaxis, type: "category", title: { text: `eigenvalue, by decay time at the ${by}` } };
-    else if (!map && scale) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
+    else if (!map && scale && !yaxis?.scaleanchor) yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
     const alerts = smoothing.go ? [] : model.alerts;
     const bound = bind(figure, data, { layer: model.layer, alerts, items, colors: colors(), everywhere: true, order, per, eigenvalues: record.eigenvalues, bounded: record.bounded });

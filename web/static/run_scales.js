@@ -13,7 +13,7 @@ import { scaleOf, withScale } from "./view.js";
  * @returns {() => void} brings the buttons up to the view
  */
 export function scaleButtons({ charts }, controls) {
-  const scaled = charts.filter(({ entry }) => !entry.figure.layout.meta?.plane && !entry.figure.data.some(({ type }) => type === "heatmap"));
+  const scaled = charts.filter(({ entry: { figure } }) => !figure.layout.yaxis?.scaleanchor && !figure.data.some(({ type }) => type === "heatmap"));
   const buttons = scaled.map((chart) => {
     const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet" });
     const name = given(chart.element, "chart");

@@ -41,10 +41,10 @@ export class RunSlopes {
     await Promise.all(this.charts.map((one) => this.read(one)));
   }
 
-  // New points have come.
-  follow() {
+  /** New points have come. @param {LayerRecord} record */
+  follow(record) {
     const due = performance.now() - this.readAt >= WAIT_MS && !document.hidden;
-    if (due && this.record && this.charts.some(({ chart, figure }) => chart.visible || !figure)) void this.show(this.record);
+    if (due && this.charts.some(({ chart, figure }) => chart.visible || !figure)) void this.show(record);
   }
 
   /** @param {Slope} one */

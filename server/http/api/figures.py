@@ -83,7 +83,8 @@ def figure(
     """One chart of this run with its numbers as typed arrays, as the page shows it, at a size in pixels if that is given."""
     check_stretch(from_step, to_step)
     definition = spec(known_chart(chart, OF_A_RUN, "a run"))
-    if y and not any(trace["type"] == "heatmap" for trace in definition["data"]):
+    fixed = "scaleanchor" in definition["layout"]["yaxis"] or any(trace["type"] == "heatmap" for trace in definition["data"])
+    if y and not fixed:
         definition = {**definition, "layout": with_scale(definition["layout"], y)}
     names = [name.replace("{layer}", layer) for name in needed_by(chart)]
     with database.read() as session:
