@@ -19,7 +19,7 @@ from server.series.layout import Recorded
 from server.series.many import read_many, recorded, together
 from server.series.reading import SeriesData
 from server.series.zoom import Asking, Gaps, Reader
-from stablessm_core.telemetry.series import TRAIN_LOSS
+from stablessm_core.telemetry.series import TRAIN_LOSS, layer_group, layer_of
 
 CURVE_POINTS = 400
 MAX_RATIO = "max_grad_over_weight"
@@ -42,7 +42,12 @@ def read_curves(session: Session, runs: Sequence[Run], points: int, wanted: Sequ
     """Of each run the curves of `wanted` and, with the ratios, their range."""
     name, kinds = TRAIN_LOSS if TRAIN_LOSS in wanted else "", (RATIO, WEIGHT) if MAX_RATIO in wanted else ()
     layouts = recorded(session, [run.id for run in runs], name=name, kinds=kinds)
-    chosen = [(layout, name) for layout in layouts.values() for name in layout.series if not name.endswith(f"/{WEIGHT}")]
+    chosen = [
+        (layout, name)
+        for layout in layouts.values()
+        for name in layout.series
+        if not name.endswith(f"/{WEIGHT}") and _of_eigenvalues(name)
+    ]
     read: dict[int, dict[str, SeriesData]] = {run.id: {} for run in runs}
     for (layout, name), data in zip(chosen, read_many(session, chosen, points), strict=True):
         read[layout.run_id][name] = data if name == TRAIN_LOSS else _envelope(data)
@@ -57,6 +62,13 @@ def _curves(run: Run, read: dict[str, SeriesData], at_zero: int) -> RunCurves:
         curves[MAX_RATIO] = _largest(ratios)
     span = {"run_id": run.id, "reparameterization": map_names(forms_of_run(run))} | _range(ratios, at_zero)
     return RunCurves(run.id, curves, span, _finite(ratios, "last"))
+
+
+def _of_eigenvalues(name: str) -> bool:
+    """Whether it is a scalar, or a series of a layer's eigenvalues and not of another weight that is watched in it."""
+    group = name.rpartition("/")[0]
+    layer = layer_of(group)
+    return layer is None or group == layer_group(layer)
 
 
 def ranges(read: Sequence[RunCurves]) -> list[dict[str, Any]]:

@@ -78,8 +78,9 @@ def configured_recording(session: Session, run_id: int) -> tuple[int | None, int
 
 
 def map_names(forms: Iterable[Mapping[str, Any]]) -> str:
-    """The maps for people: "best", or "best, exp" where the layers have several."""
-    return ", ".join(dict.fromkeys(str(form["map"]) for form in forms))
+    """The maps for people: "best", or "best, exp" where the layers have several. Weights without an eigenvalue have none."""
+    names = list(dict.fromkeys(str(form["map"]) for form in forms))
+    return ", ".join([name for name in names if name != "none"] or names)
 
 
 def other_maps(forms: Iterable[Mapping[str, Any]]) -> list[str]:

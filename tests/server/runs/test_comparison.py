@@ -12,10 +12,11 @@ from server.database.models import Run
 from server.runs import comparison as comparison
 from server.runs import lifecycle
 from server.runs.comparison import Comparison, settings_beside
-from server.series.recording import store_flush
+from server.series.recording import store_catalogue, store_flush
 from stablessm_core.config import parse_config
 from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.series import layer_catalogue
 from tests.server.recording import Recording, claimed, submitted
 
 
@@ -279,3 +280,18 @@ def test_layers_with_options_of_their_own_are_paired_by_seed(database: Database)
     found = compared(database, [ids[0], rates[1]], group_by=["model.layer"])
     assert found.paired is not None
     assert found.paired["rows"][0]["pairs"] == 0, "another learning rate is another setting"
+
+
+def test_a_weight_without_an_eigenvalue_is_in_no_range(sqlite: Database) -> None:
+    recording = Recording(sqlite, claimed(sqlite), weird=False)
+    bias = layer_catalogue("0.bias", 2, Form("none", "discrete", "none"))
+    with sqlite.write() as session:
+        store_catalogue(session, recording.claim.run_id, recording.claim.attempt, [*recording.catalogue, *bias])
+    recording.write(30)
+    values = np.full((len([one for one in bias if not one.derived]) * 2, 30), 1e6, np.float32)
+    with sqlite.write() as session:
+        block = Block("ssm/0.bias", 0, 1, 1, values)
+        store_flush(session, recording.claim.run_id, recording.claim.attempt, [block], [], 30, 100.0)
+    found = compared(sqlite, [recording.claim.run_id])
+    assert found.ranges[0]["max"] == recording.truth["ssm/0/grad_over_weight"].max()
+    assert found.ranges[0]["reparameterization"] == "best"
