@@ -33,11 +33,15 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
         data[f"sweep/row-{i}"] = {"step": step, "min": middle, "max": middle, "last": middle, "nonfinite": marked}
         spreads.append({"array": np.nan_to_num(high - median).tolist(), "arrayminus": np.nan_to_num(median - low).tolist()})
         lost.append(
-            [f"{value} {title} {v:g}: {c['lost']} of {c['total']} lost" for v, c in zip(step, cells, strict=True) if c["lost"]]
+            [
+                f"{_label(value)} {title} {v:g}: {c['lost']} of {c['total']} lost"
+                for v, c in zip(step, cells, strict=True)
+                if c["lost"]
+            ]
         )
-        own = f"{KINDS.get(grid['rows']['path'], '')}-{value}"
+        own = f"{KINDS.get(grid['rows']['path'], '')}-{_label(value)}"
         look = {"color": own, "dash": DASHES[0]} if own in COLORS else {"color": f"line-{i % 8}", "dash": DASHES[i // 8 % 6]}
-        items.append({"key": f"row-{i}", "label": str(value) if grid["rows"]["path"] else "all", **look})
+        items.append({"key": f"row-{i}", "label": _label(value) if grid["rows"]["path"] else "all", **look})
     drawn = bind(figure, data, items=items, colors=COLORS)
     log = len(step) > 0 and step[0] > 0
     drawn["layout"]["xaxis"] |= {"title": {"text": title}, "type": "log" if log else "linear"}
@@ -50,6 +54,14 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
         else:
             trace["error_y"] = {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **spreads[i]}
     return drawn
+
+
+def _label(value: Any) -> str:
+    """A row in a few characters: sections by their name, models by their layer and map."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    map_ = (value.get("reparameterization") or {}).get("name")
+    return ", ".join(str(part) for part in (value.get("name", value.get("layer")), map_) if isinstance(part, str)) or str(value)
 
 
 def _short(path: str) -> str:

@@ -33,12 +33,22 @@ export function lossLines(grid, known) {
     /** @param {"q25" | "q75"} part */
     const away = (part) => cells.map(({ loss }) => Math.abs((number(loss[part]) ?? 0) - (number(loss.median) ?? 0)));
     spreads[key] = { array: away("q75"), arrayminus: away("q25") };
-    lost[key] = cells.flatMap((cell, j) => (cell.lost ? [`${value ?? ""} ${title} ${step[j]}: ${cell.lost} of ${cell.total} lost`] : []));
-    const own = `${KINDS[grid.rows.path ?? ""]}-${value}`;
+    lost[key] = cells.flatMap((cell, j) => (cell.lost ? [`${value === null ? "" : labelOf(value)} ${title} ${step[j]}: ${cell.lost} of ${cell.total} lost`] : []));
+    const own = `${KINDS[grid.rows.path ?? ""]}-${labelOf(value)}`;
     const look = known(own) ? { color: own, dash: DASHES[0] } : { color: `line-${i % 8}`, dash: DASHES[Math.floor(i / 8) % 6] };
-    return { key, label: grid.rows.path ? String(value) : "all", ...look };
+    return { key, label: grid.rows.path ? labelOf(value) : "all", ...look };
   });
   return { data, items, spreads, lost, title, log };
+}
+
+/**
+ * A row in a few characters: sections by their name, models by their layer and map.
+ * @param {any} value
+ */
+function labelOf(value) {
+  if (value === null || typeof value !== "object") return String(value);
+  const parts = [value.name ?? value.layer, value.reparameterization?.name].filter((part) => typeof part === "string");
+  return parts.join(", ") || JSON.stringify(value);
 }
 
 /** @param {string} path */

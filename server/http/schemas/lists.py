@@ -43,7 +43,7 @@ class ViewList(Answer):
 
 class FieldAnswer(Answer):
     name: str
-    kind: str = Field(description="number, text, flag, time, seconds, tag, map, alerts or submitter.")
+    kind: str = Field(description="number, text, flag, time, seconds, tag, map, layer, alerts or submitter.")
     values: list[str] = Field(description="What it can be, or what the runs here have; empty where these are many.")
 
 

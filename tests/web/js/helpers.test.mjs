@@ -101,6 +101,15 @@ test("a sweep's chart has medians with quartiles, and marks every cell that lost
   assert.deepEqual([spreads["row-0"].array[0], Math.round(1e6 * spreads["row-0"].arrayminus[0])], [0.25, 100000]);
 });
 
+test("a sweep over layers or models is drawn in the layers' colours, under their names", () => {
+  const cell = { lost: 0, total: 1, loss: { median: 1, q25: 1, q75: 1 } };
+  const known = (color) => color.startsWith("layer-");
+  const lines = (path, values) => lossLines({ rows: { path, values }, columns: { path: "optimizer.lr", values: [0.1] }, cells: values.map(() => [cell]) }, known).items;
+  assert.deepEqual(lines("model.layer", ["s4d", { name: "mamba", d_state: 4 }]).map((i) => [i.label, i.color]), [["s4d", "layer-s4d"], ["mamba", "layer-mamba"]]);
+  const models = [{ layer: "mamba", reparameterization: { name: "best" } }, { d_model: 4 }];
+  assert.deepEqual(lines("model", models).map((i) => [i.label, i.color]), [["mamba, best", "line-0"], ['{"d_model":4}', "line-1"]]);
+});
+
 test("runs of one map share its colour and differ in dash", () => {
   const items = runItems([run(1, "best", 1), run(2, "best", 2), run(3, "exp", 1)]);
   assert.deepEqual(items.map((i) => i.color), ["map-best", "map-best", "map-exp"]);
