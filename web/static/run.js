@@ -69,8 +69,8 @@ async function reload() {
   try {
     await read();
   } catch (error) {
-    if (!(error instanceof Unreachable)) throw error;
-    stream.lost(model.names);
+    if (error instanceof Unreachable) return stream.lost(model.names);
+    if (!(error instanceof DOMException && error.name === "AbortError")) throw error; // else another layer is read by now
   }
 }
 

@@ -55,6 +55,7 @@ export function use(charts, controls, reload) {
     showScales();
     if (name === "layer") {
       state.model.layer = view.layer;
+      charts.arrange();
       reading = reload();
     } else if (name === "axis") void setAxis().then(() => charts.refresh());
     else charts.refresh();
