@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stablessm_core.config import ConfigError, Model, parse_config
+from stablessm_core.config import Model
 from stablessm_core.layers.registry import LAYERS
+from stablessm_core.possible_maps import possible_maps
 
 if TYPE_CHECKING:
     from stablessm_core.client import Client
 
 SEEDS = 5
 RATIO, DISTANCE = "ssm/0/grad_over_weight", "ssm/0/boundary_distance"
-LEFT = 0.8  # of the room that best's largest rate leaves over the fastest initial eigenvalue
 
 
 @dataclass(frozen=True)
@@ -76,20 +76,10 @@ def models(size: Size, layers: Sequence[str] = ()) -> list[dict[str, Any]]:
     for name in layers or LAYERS:
         native = dict(size.model) | {"layer": name, "reparameterization": {"name": "native"}}
         found.append(native)
-        model = Model.model_validate(native)
-        section = model.sections()[0]
-        map_, span = model.map_of(section), section.initial_range(model.d_model)
-        if map_ is None or map_.name == "best":
-            continue
-        best = {"name": "best", "b": 0.5}
-        if map_.time == "continuous" and span is not None:
-            best["b"] = min(0.5, LEFT / max(-low for low in span))
-        changed = native | {"reparameterization": best}
-        try:
-            parse_config({"task": {"name": "digits"}, "model": changed})
-        except ConfigError:
-            continue  # its eigenvalues are none that best can reach
-        found.append(changed)
+        section = Model.model_validate(native).sections()[0]
+        best = next((one for one in possible_maps(section, size.model["d_model"]) if one.name == "best"), None)
+        if best is not None and section.native != "best":
+            found.append(native | {"reparameterization": {"name": "best", "b": best.b or 0.5}})
     return found
 
 

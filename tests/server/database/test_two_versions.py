@@ -99,16 +99,16 @@ def test_the_previous_release_and_this_one_serve_and_train_side_by_side(
     with _server(previous, url, data, free_port, migrate=True) as old, _client(old) as client:
         first = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
         with _worker(previous, url, data):
-            _until(lambda: client.get(f"/api/runs/{first}").json()["status"] == "finished", 120)
+            _until(lambda: client.get(f"/api/runs/{first}").json()["status"] == "finished", 240)
             Database(url).migrate()  # the old server and the old worker stay
             second = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
-            _until(lambda: client.get(f"/api/runs/{second}").json()["status"] == "finished", 120)
+            _until(lambda: client.get(f"/api/runs/{second}").json()["status"] == "finished", 240)
         with _server(ROOT, url, data, another_free_port) as new, _client(new) as other:
             third = other.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
             fourth = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
             with _worker(ROOT, url, data):
                 for run in (third, fourth):
-                    _until(lambda run=run: client.get(f"/api/runs/{run}").json()["status"] == "finished", 120)
+                    _until(lambda run=run: client.get(f"/api/runs/{run}").json()["status"] == "finished", 240)
             series = [
                 [
                     asker.get(f"/api/runs/{run}/series/train/loss").raise_for_status().text
