@@ -23,6 +23,8 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
+from stablessm_core.client import Client
+
 DOCS = Path(__file__).parent
 RECORDING = "make-run.webp"
 RECORDED_WIDTH = 1000  # pixels; about what GitHub gives a README
@@ -36,7 +38,16 @@ PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "run-page-dark.png": ("/runs/19", "dark", (1280, 1740)),
     "compare-page.png": ("/compare?runs=1,10,19", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
+    "systems-page.png": ("/systems", "light", (1280, 1500)),
 }
+# file: the layer of a small run of its own, colour scheme
+SYSTEMS = {
+    "s4d-run-page.png": ("s4d", "light"),
+    "mamba-run-page.png": ("mamba", "dark"),
+    "gla-run-page.png": ("gla", "light"),
+    "rwkv6-run-page.png": ("rwkv6", "dark"),
+}
+SMALL_RUN = {"task": {"name": "polynomial_memory", "length": 40}, "train": {"steps": 300, "batch_size": 8, "device": "cpu"}}
 
 
 class Recorder:
@@ -123,7 +134,7 @@ def wait_for_runs(page: Page, url: str, path: str) -> None:
 
 
 def main(names: list[str]) -> None:
-    names = names or [RECORDING, *PAGES]
+    names = names or [RECORDING, *PAGES, *SYSTEMS]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -142,6 +153,14 @@ def main(names: list[str]) -> None:
                 record(page, url, DOCS / RECORDING)
             wait_for_runs(page, url, " ".join(PAGES[name][0] for name in names if name in PAGES))
             for name in names:
+                if name in SYSTEMS:
+                    layer, scheme = SYSTEMS[name]
+                    config = SMALL_RUN | {"model": {"layer": layer, "d_model": 16, "n_layers": 1, "mlp_expansion": 0}}
+                    made = Client(url, address.rpartition("=")[2]).submit(config)
+                    wait_for_runs(page, url, str(made["id"]))
+                    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                    page.set_viewport_size({"width": 1280, "height": 2500})
+                    photograph(page, f"{url}/runs/{made['id']}", DOCS / name)
                 if name in PAGES:
                     path, scheme, (width, height) = PAGES[name]
                     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
