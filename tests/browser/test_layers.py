@@ -61,8 +61,8 @@ def test_each_record_has_its_own_charts_and_words(page: Any, installation: Insta
     assert RATIOS | GATED | {"gradient"} <= mamba
     assert not {"unit_disc", "half_plane", "true_eigenvalue", "gain"} & mamba
     assert "64 eigenvalues share 16 gates" in page.locator(".notes").inner_text()
-    mark = trace(page, "grad_over_weight", "infinite: weight is 0")
-    assert mark["x"] == [1], "in every channel the first eigenvalue's weight begins at 0"
+    marked = "(t) => t.name === 'infinite: weight is 0' && t.x.length === 1 && t.x[0] === 1"
+    becomes(page, f"document.querySelector('[data-chart=grad_over_weight]').data.some({marked})")
 
     page.keyboard.press("]")
     becomes(page, "document.querySelector('[name=layer]').value === '0.dt_bias'")
@@ -87,7 +87,10 @@ def test_each_record_has_its_own_charts_and_words(page: Any, installation: Insta
     dss = choose(page, "4")
     assert "half_plane" in dss
     assert "unit_disc" not in dss
-    assert trace(page, "eigenvalue", "|λ| = 1, no boundary here")["y"] == [1, 1]
+    becomes(
+        page,
+        "document.querySelector('[data-chart=eigenvalue]').data.some((t) => t.name.endsWith('no boundary here') && t.y[1] === 1)",
+    )
     assert page.get_by_text("either side of the dashed line is legal").first.is_visible()
 
 
