@@ -87,6 +87,7 @@ def test_each_record_has_its_own_charts_and_words(page: Any, installation: Insta
     dss = choose(page, "4")
     assert "half_plane" in dss
     assert "unit_disc" not in dss
+    page.locator("[data-chart=eigenvalue]").scroll_into_view_if_needed()  # what is out of sight is drawn anew when it is seen
     becomes(
         page,
         "document.querySelector('[data-chart=eigenvalue]').data.some((t) => t.name.endsWith('no boundary here') && t.y[1] === 1)",
