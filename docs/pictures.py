@@ -102,10 +102,11 @@ def record(page: Page, url: str, target: Path) -> None:
 def photograph(page: Page, address: str, target: Path) -> None:
     page.goto(address, wait_until="networkidle")
     drawn, still = 0, 0
+    charts = page.locator("[data-chart]").count()
     while still < 4:  # for two seconds no further chart was drawn
         page.wait_for_timeout(500)
         before, drawn = drawn, page.locator(".main-svg").count()
-        still = still + 1 if 0 < before == drawn else 0
+        still = still + 1 if before == drawn and (drawn or not charts) else 0
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     # keeps rare colours, those of thin lines, and by its second pass the backgrounds' too
     picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(target, optimize=True)
