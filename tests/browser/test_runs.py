@@ -101,6 +101,25 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
     order(page, 1, 3)
 
 
+def test_an_order_chosen_while_back_still_loads_keeps_the_filter_that_back_led_to(page: Any, address: str) -> None:
+    for lr in (0.1, 0.001, 0.01):
+        submit(address, optimizer={"lr": lr})
+    for shown, query in (((2, 1), "lr!=0.01"), ((1,), "lr>0.01")):
+        page.fill("#q", query)
+        page.keyboard.press("Enter")
+        order(page, *shown)
+    held: list[Any] = []
+    page.route("**/*part=list*", lambda route: held.append(route))
+    page.go_back()
+    page.wait_for_timeout(100)
+    assert page.input_value("#q") == "lr!=0.01"
+    page.unroute("**/*part=list*")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.select_option("#sort", label="lr: highest first")
+    order(page, 1, 2)
+    assert held, "the list that back leads to was still asked for"
+
+
 def test_chosen_runs_are_hidden_deleted_and_brought_back_and_a_name_is_edited_in_place(page: Any, address: str) -> None:
     for seed in range(4):
         submit(address, name=f"seed {seed}", train={"seed": seed})

@@ -166,7 +166,10 @@ document.addEventListener("pointerover", (event) => {
 });
 document.documentElement.addEventListener("pointerleave", () => (over = false));
 news.addEventListener("click", () => show(location.href, "stay"));
-addEventListener("popstate", () => show(location.href, "stay"));
+addEventListener("popstate", () => {
+  fill(new URL(location.href).searchParams); // at once: who asks again before the list is here asks from this address
+  show(location.href, "stay");
+});
 
 async function keepCurrent() {
   await poll().catch((error) => console.warn("the list could not be refreshed:", messageOf(error)));
