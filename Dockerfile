@@ -11,7 +11,7 @@ RUN useradd --uid 10001 --create-home stablessm \
 WORKDIR /src
 
 FROM base AS source
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml build_backend.py MANIFEST.in constraints.txt README.md LICENSE ./
 COPY stablessm_core stablessm_core
 COPY server server
 COPY worker worker
@@ -19,7 +19,8 @@ COPY web web
 COPY migrations migrations
 
 FROM source AS build-server
-RUN pip install --constraint constraints.txt '.[s3]'
+# the server never imports torch, nor runs a kernel
+RUN STABLESSM_COMPILER=none pip install --constraint constraints.txt '.[s3]'
 
 FROM base AS server
 COPY --from=build-server /opt/venv /opt/venv
@@ -31,12 +32,15 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 CMD ["stablessm", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
-FROM source AS build-worker
-RUN pip install --constraint constraints.txt '.[train,s3]'
-
-FROM base AS worker
-# Triton compiles a small launcher with the system's C compiler
+# the kernels for CPUs are built with it here, and Triton compiles a small launcher when it runs
+FROM base AS compiler
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+
+FROM compiler AS build-worker
+COPY --from=source /src /src
+RUN STABLESSM_COMPILER=gcc pip install --constraint constraints.txt '.[train,s3]'
+
+FROM compiler AS worker
 COPY --from=build-worker /opt/venv /opt/venv
 # the root file system may be read only: caches and what asks for a home go to /tmp
 ENV TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_CACHE_DIR=/tmp/inductor CUDA_CACHE_PATH=/tmp/cuda HOME=/tmp

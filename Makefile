@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 REFERENCES := .venv-references
+PEERS := .venv-peers
 # a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
 # four on two cores, for many tests wait more than they compute
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -12,25 +13,36 @@ PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 SET_APART := slow or interpreter or postgres or redis or browser
-SOURCES := stablessm_core server worker web migrations tests benchmarks docs
+SOURCES := stablessm_core server worker web migrations tests benchmarks docs build_backend.py
+# what the environment is made from, and what only the kernels in C are
+DECLARED := pyproject.toml constraints.txt build_backend.py
+KERNELS := stablessm_core/compiled
+KERNEL_SOURCES := $(KERNELS)/build.py $(wildcard $(KERNELS)/*.[ch])
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,dev]'
+BUILD := $(BIN)/python -m stablessm_core.compiled.build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check quick-tests test references kernels attack chaos load lint lint-js format docs audit clean
+.PHONY: help setup run check quick-tests test references peers kernels attack chaos load lint lint-js format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP)  ## build .venv from constraints.txt; does nothing when up to date
 
-$(STAMP): pyproject.toml constraints.txt
+# only kernels changed: only they are built, if there is a compiler; kernels that cannot be built keep nothing else from being installed
+$(STAMP): $(DECLARED) $(KERNEL_SOURCES)
 	@command -v $(PYTHON) >/dev/null || { echo "make setup: $(PYTHON) not found; Python 3.11 or newer is needed" \
 	    "(make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make setup: Python 3.11 or newer is needed," \
 	    "$(PYTHON) is $$($(PYTHON) --version) (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV) || { echo "make setup: no virtual" \
 	    "environment could be made; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	@echo "installing into $(VENV); the first time this takes minutes"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	@echo "$(if $(filter $(DECLARED),$?),installing into $(VENV); the first time this takes minutes,building the kernels again)"
+	@$(if $(filter $(DECLARED),$?),,$(BUILD) >/dev/null 2>&1 ||) $(INSTALL) \
+	    || { ! $(BUILD) --compiler && echo "make setup: trying again without compiled kernels" >&2 && STABLESSM_COMPILER=none $(INSTALL); }
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # pip would do it on one core; some files are no Python 3
+	@if cat $(KERNELS)/kernels-*.txt >&2 2>/dev/null; then echo "make setup: so there are no compiled kernels; models train" \
+	    "several times slower on this processor (docs/operations.md, Compiled kernels)" >&2; fi
 	@touch $(STAMP)
 
 run: setup  ## start StableSSM with a demo on http://127.0.0.1:8000
@@ -49,12 +61,17 @@ references: setup $(REFERENCES)/.installed  ## compare the layers with public on
 	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references --ignore tests/references/test_fla.py $(ARGS)
 	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references/test_fla.py $(ARGS)
 
+peers: setup $(PEERS)/.installed  ## install beside .venv what benchmarks compare with: .venv-peers/bin/python -m benchmarks.scan
+
+$(REFERENCES)/.installed: tests/references/requirements.txt
+$(PEERS)/.installed: benchmarks/requirements.txt
+
 # an environment that has what .venv has, found through a .pth file, and the packages of that list beside it
-$(REFERENCES)/.installed: tests/references/requirements.txt | $(STAMP)
-	@$(BIN)/python -m venv --clear --without-pip $(REFERENCES)
+$(REFERENCES)/.installed $(PEERS)/.installed: | $(STAMP)
+	@$(BIN)/python -m venv --clear --without-pip $(@D)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	    >"$$($(REFERENCES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
-	@$(BIN)/python -m pip --python $(REFERENCES)/bin/python install -qq --disable-pip-version-check --no-compile --no-deps \
+	    >"$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	@$(BIN)/python -m pip --python $(@D)/bin/python install -qq --disable-pip-version-check --no-compile --no-deps \
 	    --no-build-isolation --requirement $<
 	@touch $@
 
@@ -97,4 +114,5 @@ audit: setup  ## are any of the pinned packages known to be vulnerable?
 	@$(BIN)/python .ci/audit.py
 
 clean:  ## remove the environment and caches (never the runs in .stablessm)
-	rm -rf $(VENV) $(REFERENCES) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) $(REFERENCES) $(PEERS) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist \
+	    $(KERNELS)/kernels-*.so $(KERNELS)/kernels-*.txt

@@ -26,8 +26,10 @@ MARKS = {OK: click.style("ok     ", fg="green"), NOTE: click.style("note   ", fg
 # in a process of its own: the server's machine may have no torch, and a broken driver may crash its importer
 TORCH_PROBE = """
 import json, torch
+from stablessm_core.compiled import library
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-print(json.dumps({"torch": torch.__version__, "gpus": gpus, "built_for": torch.version.cuda}))
+print(json.dumps({"torch": torch.__version__, "gpus": gpus, "built_for": torch.version.cuda,
+                  "no_kernels": library.why_not_compiled(), "kernels": library.target()}))
 """
 PAYLOAD_SECONDS = 20.0
 SERVER_SECONDS = 5.0
@@ -72,7 +74,13 @@ def _torch(_: Settings) -> list[Finding]:
             else "torch is built for CPUs"
         )
         gpu = (NOTE, "gpu", f"none ({why}); runs train on the CPU", "")
-    return [(OK, "torch", found["torch"], ""), gpu, _package("triton", "scans run on the torch backend without it")]
+    mend = "docs/operations.md, Compiled kernels; on a CPU models train several times slower without"
+    kernels: Finding = (
+        (NOTE, "kernels", found["no_kernels"].splitlines()[0][:300], mend)
+        if found["no_kernels"]
+        else (OK, "kernels", f"compiled, the library {found['kernels']}", "")
+    )
+    return [(OK, "torch", found["torch"], ""), gpu, kernels, _package("triton", "scans run on the torch backend without it")]
 
 
 def _database(settings: Settings) -> list[Finding]:

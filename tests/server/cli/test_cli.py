@@ -258,6 +258,7 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path, data
     assert ill.exit_code == 1
     assert ill.output.count("missing") >= 2
     assert "stablessm migrate" in ill.output
+    assert "kernels: " in well.output
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--host", "0.0.0.0"), ("serve", "--host", "0.0.0.0", "--no-auth")])
