@@ -278,8 +278,10 @@ class Train(Section, defer_build=True):
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="bfloat16: autocast; eigenvalues and states stay float32."
     )
-    scan_backend: Literal["auto", "torch", "triton", "reference"] = Field(
-        "auto", description="auto: triton on CUDA if there is a C compiler, else torch; reference: the slow loop that tests use."
+    scan_backend: Literal["auto", "cpu", "torch", "triton", "reference"] = Field(
+        "auto",
+        description="auto: on CUDA triton if there is a C compiler, on a CPU cpu (compiled kernels) if they were built, "
+        "else torch; reference: the slow loop that tests use.",
     )
     fused: Literal["auto", "on", "off"] = Field(
         "auto",

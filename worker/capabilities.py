@@ -11,16 +11,18 @@ import torch
 
 import stablessm_core
 import stablessm_core.training.train
+from stablessm_core.scan import why_not_compiled
 from stablessm_core.tasks.loading import trainable_tasks
 
 
 def report() -> dict[str, Any]:
     """{"devices", "backends", "tasks", "versions", "threads"}; creates no CUDA context."""
     cuda = torch.cuda.is_available()
+    compiled = why_not_compiled(torch.device("cpu")) is None
     triton = importlib.util.find_spec("triton") is not None
     return {
         "devices": ["cpu", "cuda"] if cuda else ["cpu"],
-        "backends": ["reference", "torch", *(["triton"] if cuda and triton else [])],
+        "backends": ["reference", "torch", *(["cpu"] if compiled else []), *(["triton"] if cuda and triton else [])],
         "tasks": trainable_tasks(),
         "versions": {
             "stablessm": stablessm_core.__version__,

@@ -1,17 +1,18 @@
-"""The linear recurrence h_t = a_t h_{t-1} + b_t, differentiable, in three interchangeable backends."""
+"""The linear recurrence h_t = a_t h_{t-1} + b_t, differentiable, in interchangeable backends."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from stablessm_core.compiled import library
 from stablessm_core.compiling import constant_when_compiled
 from stablessm_core.scan import reference
 from stablessm_core.scan.autograd import backend_module, common_dtype, scan
 
-BACKENDS = ("auto", "reference", "torch", "triton")
+BACKENDS = ("auto", "cpu", "reference", "torch", "triton")
 
-__all__ = ["BACKENDS", "linear_scan", "resolve_backend", "why_not_triton"]
+__all__ = ["BACKENDS", "linear_scan", "resolve_backend", "why_not_compiled", "why_not_triton"]
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool = False, backend: str = "auto") -> Tensor:
@@ -23,10 +24,11 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool
 
     a: (d_state,), the same at every step, or b's shape. b: (batch, length, d_state), length at least 1. h0: (batch, d_state).
     Any strides. Real (float16, bfloat16, float32, float64) or complex (complex64, complex128), on one device.
-    backend: "reference" is the loop, "torch" runs in parallel on any device, "triton" needs a CUDA device, "auto" takes the
-    fastest one that works here. Returns h, b's shape, in the common dtype of the arguments; half-precision inputs are
-    accumulated in float32. Differentiable any number of times in a, b and h0; the same inputs give the same bits, gradients
-    included. Works under torch.compile and torch.func (vmap: a replica dimension of any argument).
+    backend: "reference" is the loop, "torch" runs in parallel on any device, "cpu" is compiled code and needs tensors on the CPU,
+    "triton" needs a CUDA device, "auto" takes the fastest one that works here. Returns h, b's shape, in the common dtype of the
+    arguments; half-precision inputs are accumulated in float32. Differentiable any number of times in a, b and h0; the same
+    inputs give the same bits, gradients included. Works under torch.compile and torch.func (vmap: a replica dimension of any
+    argument).
 
     Raises TypeError for what is no floating or complex tensor, ValueError for shapes, devices and backends that do not fit.
     """
@@ -34,7 +36,9 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool
     name = resolve_backend(backend, b.device)
     dtype = common_dtype(a, b, h0)
     compute = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    if name != "triton" or dtype.is_complex:  # the kernels widen real inputs as they read them
+    if name == "cpu":  # its kernels widen what they read, all of one dtype
+        a, b, h0 = _of(dtype, a), _of(dtype, b), None if h0 is None else _of(dtype, h0)
+    elif name != "triton" or dtype.is_complex:  # those widen real inputs of any
         a, b, h0 = _of(compute, a), _of(compute, b), None if h0 is None else _of(compute, h0)
     return _of(dtype, reference.scan(a, b, h0, reverse) if name == "reference" else scan(a, b, h0, reverse, name))
 
@@ -42,20 +46,30 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor | None = None, *, reverse: bool
 def resolve_backend(backend: str, device: torch.device | str) -> str:
     """The backend that "auto" stands for on this device, or `backend` itself if it can run there.
 
-    Raises ValueError for an unknown name and for "triton" where it cannot run, saying what is missing and what would work.
+    Raises ValueError for an unknown name and for a backend that cannot run there, saying what is missing and what would work.
     """
     device = torch.device(device)
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     if backend == "triton" and (missing := why_not_triton(device)):
         raise ValueError(f"backend 'triton' cannot run here: {missing}; backend 'torch' works on {device}")
-    if backend == "auto":
-        return "triton" if device.type == "cuda" and why_not_triton(device) is None else "torch"
-    return backend
+    if backend == "cpu" and (missing := why_not_compiled(device)):
+        raise ValueError(f"backend 'cpu' cannot run here: {missing}; backend 'torch' works on {device}")
+    if backend != "auto":
+        return backend
+    if device.type == "cuda":
+        return "triton" if why_not_triton(device) is None else "torch"
+    return "cpu" if why_not_compiled(device) is None else "torch"
 
 
 def _of(dtype: torch.dtype, x: Tensor) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
+
+
+@constant_when_compiled
+def why_not_compiled(device: torch.device) -> str | None:
+    """What keeps the compiled kernels from running on tensors of this device, or None."""
+    return library.why_not_compiled() if device.type == "cpu" else f"tensors are on {device}, its kernels need the CPU"
 
 
 @constant_when_compiled

@@ -19,7 +19,11 @@ from torch import Tensor
 
 from stablessm_core.differentiation import transformed
 
-MODULES = {"torch": "stablessm_core.scan.parallel", "triton": "stablessm_core.scan.triton_scan"}
+MODULES = {
+    "cpu": "stablessm_core.scan.compiled",
+    "torch": "stablessm_core.scan.parallel",
+    "triton": "stablessm_core.scan.triton_scan",
+}
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
@@ -33,18 +37,18 @@ def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -
 
 
 def _states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    function: Any = states if _unseen(a, b, h0) else scan_states
+    function: Any = states if unseen(a, b, h0) else scan_states
     h: Tensor = function(a, b, h0, reverse, backend)
     return h
 
 
 def _adjoints(a: Tensor, h: Tensor, grad: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    function: Any = adjoints if _unseen(a, h, grad) else scan_adjoints
+    function: Any = adjoints if unseen(a, h, grad) else scan_adjoints
     g_da_dh0: tuple[Tensor, Tensor, Tensor] = function(a, h, grad, *others)
     return g_da_dh0
 
 
-def _unseen(*tensors: Tensor | None) -> bool:
+def unseen(*tensors: Tensor | None) -> bool:
     """Does nobody trace, transform or watch operators? Then a call need not be one, which is most of what a small one costs."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False

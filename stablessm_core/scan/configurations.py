@@ -1,5 +1,7 @@
 """How the scan kernel is cut for which device: a committed table and a safe default, never a search at a user's first step.
 
+Experimental: these tiles were chosen from compiled code; none has been timed on a device yet.
+
 `python -m benchmarks.scan --tune` searches on the GPU at hand and prints the rows to put here.
 """
 

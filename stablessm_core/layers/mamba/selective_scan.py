@@ -42,7 +42,7 @@ def selective_scan(
     """
     if pieces is None:
         hidden = transformed() or torch.compiler.is_compiling()
-        pieces = u.device.type == "cpu" and resolve_backend(backend, u.device) == "torch" and not hidden
+        pieces = u.device.type == "cpu" and resolve_backend(backend, u.device) in ("cpu", "torch") and not hidden
     if not pieces:
         return _at_once(u, B, C, dt, lambda_, lambda_bar, backend)
     y, last = _InPieces.apply(u, B, C, dt, lambda_, lambda_bar, backend)  # type: ignore[no-untyped-call]

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
-from stablessm_core.scan import linear_scan
+from stablessm_core import scan
+from stablessm_core.scan import linear_scan, why_not_compiled
 
 # largest error relative to the largest true value, by the dtype the scan computes in or, for halves, returns
 TOLERANCE = {
@@ -21,6 +23,17 @@ TOLERANCE = {
     torch.float16: 2e-3,
     torch.bfloat16: 2e-2,
 }
+
+
+@pytest.fixture(params=["cpu", "torch"], autouse=True)
+def fast_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What "auto" stands for: every test of a file that imports this is run with each backend that a CPU may take."""
+    name: str = request.param
+    if name == "cpu" and (reason := why_not_compiled(torch.device("cpu"))):
+        pytest.skip(reason)
+    found = scan.resolve_backend
+    monkeypatch.setattr(scan, "resolve_backend", lambda wanted, device: name if wanted == "auto" else found(wanted, device))
+    return name
 
 
 @dataclass(frozen=True)

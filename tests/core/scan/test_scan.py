@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from stablessm_core.compiled import library
 from stablessm_core.scan import linear_scan, parallel, resolve_backend
 from tests.core.scan.cases import (
     PoisoningTorch,
@@ -19,7 +20,8 @@ from tests.core.scan.cases import (
 )
 from tests.core.scan.pairwise import pairwise
 
-BACKENDS = ("reference", "torch")
+FAST = ("torch", "cpu")
+BACKENDS = ("reference", *FAST)
 DTYPES = (torch.float64, torch.complex128, torch.float32, torch.complex64)
 SHAPES = ((2, 1, 3), (1, 2, 1), (3, 17, 2), (1, 33, 4), (2, 63, 3), (2, 545, 2))
 
@@ -49,9 +51,9 @@ def test_reference_is_the_recurrence() -> None:
     assert without.tolist() == [[[1.0, 1.0], [2.5, -1.0], [1.25, 5.0]]]
 
 
-@pairwise(indirect=["doubling"], doubling=BOTH, shape=SHAPES, dtype=DTYPES, lti=BOTH, h0=BOTH, reverse=BOTH)
-def test_torch_backend_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
-    assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "torch")
+@pairwise(indirect=["doubling"], doubling=BOTH, shape=SHAPES, dtype=DTYPES, lti=BOTH, h0=BOTH, reverse=BOTH, backend=FAST)
+def test_fast_backends_match_the_float64_loop(shape, dtype, lti, h0, reverse, backend) -> None:
+    assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), backend)
 
 
 @hypothesis.given(
@@ -68,9 +70,9 @@ def test_torch_backend_matches_the_float64_loop_at_any_shape(shape, dtype, few_e
         assert_matches_up_to_cancellation(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "torch")
 
 
-@pairwise(indirect=["doubling"], doubling=BOTH, shape=[(1, 784, 3), (2, 1000, 1), (1, 20, 2048)], lti=BOTH)
-def test_common_sizes_match_the_float64_loop(shape, lti) -> None:
-    assert_matches_the_float64_loop(problem(shape, torch.float32, lti=lti, h0=True), "torch")
+@pairwise(indirect=["doubling"], doubling=BOTH, shape=[(1, 784, 3), (2, 1000, 1), (1, 20, 2048)], lti=BOTH, backend=FAST)
+def test_common_sizes_match_the_float64_loop(shape, lti, backend) -> None:
+    assert_matches_the_float64_loop(problem(shape, torch.float32, lti=lti, h0=True), backend)
 
 
 @pairwise(indirect=["doubling"], doubling=BOTH, dtype=[torch.bfloat16, torch.float16], backend=BACKENDS, lti=BOTH)
@@ -78,8 +80,8 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype, backend, lti) -
     assert_matches_the_float64_loop(problem((2, 200, 3), dtype, lti=lti, h0=True), backend)
 
 
-@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH)
-def test_strides_do_not_matter(dtype, lti) -> None:
+@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH, backend=FAST)
+def test_strides_do_not_matter(dtype, lti, backend) -> None:
     given = problem((3, 50, 4), dtype, lti=lti, h0=True)
     transposed = Problem(
         given.a if lti else given.a.permute(2, 1, 0).contiguous().permute(2, 1, 0),
@@ -88,22 +90,22 @@ def test_strides_do_not_matter(dtype, lti) -> None:
         given.weight[:1, :1].expand(given.weight.shape),
         reverse=False,
     )
-    assert_matches_the_float64_loop(transposed, "torch")
+    assert_matches_the_float64_loop(transposed, backend)
     expanded = Problem(given.a, given.b[:1].expand(3, 50, 4), given.h0[:, :1].expand(3, 4), given.weight, reverse=False)
-    assert_matches_the_float64_loop(expanded, "torch")
+    assert_matches_the_float64_loop(expanded, backend)
 
 
-@both_ways
-def test_lazily_conjugated_inputs_are_read_as_their_values() -> None:
+@pairwise(indirect=["doubling"], doubling=BOTH, backend=FAST)
+def test_lazily_conjugated_inputs_are_read_as_their_values(backend) -> None:
     given = problem((2, 40, 3), torch.complex128, lti=False, h0=True)
     lazy = Problem(given.a.conj(), given.b.conj(), given.h0.conj(), given.weight.conj(), reverse=False)
-    assert_matches_the_float64_loop(lazy, "torch")
+    assert_matches_the_float64_loop(lazy, backend)
 
 
-@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH)
-def test_two_runs_give_the_same_bits(dtype, lti) -> None:
+@pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH, backend=FAST)
+def test_two_runs_give_the_same_bits(dtype, lti, backend) -> None:
     given = problem((4, 300, 5), dtype, lti=lti, h0=True)
-    first, second = given.solve("torch"), given.solve("torch")
+    first, second = given.solve(backend), given.solve(backend)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -138,7 +140,7 @@ def test_result_has_the_common_dtype_of_the_arguments() -> None:
         ({"a": torch.ones(3, dtype=torch.int64)}, TypeError, "got torch.int64"),
         ({"b": [1.0]}, TypeError, "b must be a tensor, got list"),
         ({"a": torch.ones(3, device="meta")}, ValueError, "b is on cpu, a on meta"),
-        ({"backend": "cuda"}, ValueError, "auto, reference, torch, triton, got 'cuda'"),
+        ({"backend": "cuda"}, ValueError, "auto, cpu, reference, torch, triton, got 'cuda'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -147,8 +149,14 @@ def test_what_does_not_fit_is_refused_with_expected_and_actual(arguments, error,
         linear_scan(**{"a": torch.ones(3), "b": torch.ones(2, 5, 3), **arguments})
 
 
-def test_auto_takes_torch_on_the_cpu() -> None:
+def test_auto_takes_the_compiled_kernels_on_the_cpu_where_they_were_built(monkeypatch) -> None:
+    assert resolve_backend("auto", "cpu") == "cpu"
+    monkeypatch.setattr(library, "why_not_compiled", lambda: "there was no compiler")
     assert resolve_backend("auto", "cpu") == "torch"
+    with pytest.raises(ValueError, match=r"'cpu' cannot run here: there was no compiler; backend 'torch' works on cpu"):
+        resolve_backend("cpu", "cpu")
+    with pytest.raises(ValueError, match=r"'cpu' cannot run here: tensors are on cuda, its kernels need the CPU"):
+        resolve_backend("cpu", "cuda")
     assert resolve_backend("reference", torch.device("cpu")) == "reference"
 
 

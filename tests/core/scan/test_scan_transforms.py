@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from stablessm_core.scan import autograd, linear_scan, parallel
 from stablessm_core.scan.autograd import scan_adjoints, scan_states
-from tests.core.scan.cases import problem
+from tests.core.scan.cases import fast_backend, problem  # noqa: F401
 from tests.core.scan.pairwise import pairwise
 
 lti_or_ltv = pytest.mark.parametrize("lti", [True, False], ids=["lti", "ltv"])
@@ -20,7 +20,7 @@ BOTH = (True, False)
 WIDE = (torch.float64, torch.complex128)
 
 
-@pairwise(backend=["reference", "torch"], dtype=WIDE, lti=BOTH, h0=BOTH, reverse=BOTH)
+@pairwise(backend=["reference", "auto"], dtype=WIDE, lti=BOTH, h0=BOTH, reverse=BOTH)
 def test_gradcheck_of_first_and_second_derivatives(backend, dtype, lti, h0, reverse) -> None:
     given = problem((2, 5, 2), dtype, lti=lti, h0=h0, reverse=reverse)
     inputs = [x.requires_grad_() for x in given.inputs().values()]
@@ -49,7 +49,7 @@ def test_third_derivatives_match_the_loop(lti) -> None:
             value = derivative.sin().sum()
         return derivative.detach()
 
-    torch.testing.assert_close(third("torch"), third("reference"))
+    torch.testing.assert_close(third("auto"), third("reference"))
 
 
 def stacked(lti: bool, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -75,8 +75,8 @@ def test_vmap_over_replicas_is_one_replica_after_the_other(dtype, lti, which) ->
 @lti_or_ltv
 def test_vmap_of_gradients_and_gradients_of_vmap_are_those_of_each_replica(lti) -> None:
     given = stacked(lti, torch.float64)
-    per_replica = vmap(grad(partial(loss, "torch"), argnums=(0, 1, 2)))(*given)
-    of_the_sum = grad(lambda *x: vmap(partial(loss, "torch"))(*x).sum(), argnums=(0, 1, 2))(*given)
+    per_replica = vmap(grad(partial(loss, "auto"), argnums=(0, 1, 2)))(*given)
+    of_the_sum = grad(lambda *x: vmap(partial(loss, "auto"))(*x).sum(), argnums=(0, 1, 2))(*given)
     leaves = [x.clone().requires_grad_() for x in given[:3]]
     sum(loss("reference", *(x[i] for x in leaves), given[3][i]) for i in range(3)).backward()
     for mapped, summed, leaf in zip(per_replica, of_the_sum, leaves, strict=True):
@@ -88,10 +88,10 @@ def test_vmap_of_gradients_and_gradients_of_vmap_are_those_of_each_replica(lti) 
 def test_a_shared_eigenvalue_gets_the_gradient_of_each_replica_or_of_all(lti) -> None:
     a, b, h0, weight = stacked(lti, torch.float64)
     shared = a[0]
-    apart = vmap(grad(partial(loss, "torch")), in_dims=(None, 0, 0, 0))(shared, b, h0, weight)
-    expected = [grad(partial(loss, "torch"))(shared, b[i], h0[i], weight[i]) for i in range(3)]
+    apart = vmap(grad(partial(loss, "auto")), in_dims=(None, 0, 0, 0))(shared, b, h0, weight)
+    expected = [grad(partial(loss, "auto"))(shared, b[i], h0[i], weight[i]) for i in range(3)]
     torch.testing.assert_close(apart, torch.stack(expected))
-    whole = grad(lambda a: vmap(partial(loss, "torch", a))(b, h0, weight).sum())(shared)
+    whole = grad(lambda a: vmap(partial(loss, "auto", a))(b, h0, weight).sum())(shared)
     torch.testing.assert_close(whole, sum(expected))
 
 
@@ -104,12 +104,12 @@ def test_vmaps_nest() -> None:
 
 
 @pairwise(dtype=[torch.float32, torch.complex64], lti=BOTH, h0=BOTH)
-def test_operators_keep_their_promises(dtype, lti, h0) -> None:
+def test_operators_keep_their_promises(dtype, lti, h0, fast_backend) -> None:  # noqa: F811
     given = problem((2, 40, 3), dtype, lti=lti, h0=h0)
-    torch.library.opcheck(scan_states, (given.a, given.b, given.h0, False, "torch"))
+    torch.library.opcheck(scan_states, (given.a, given.b, given.h0, False, fast_backend))
     h = linear_scan(given.a, given.b, given.h0)
     for need in (True, False):
-        torch.library.opcheck(scan_adjoints, (given.a, h, given.weight, given.h0, True, need, need and h0, "torch"))
+        torch.library.opcheck(scan_adjoints, (given.a, h, given.weight, given.h0, True, need, need and h0, fast_backend))
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # the compiler's own
@@ -134,7 +134,7 @@ def test_compiles_as_one_graph_with_the_same_bits(few_elements, monkeypatch) -> 
 def test_forward_mode_tangents_are_those_of_finite_differences(dtype, lti, h0, reverse) -> None:
     given = problem((2, 5, 2), dtype, lti=lti, h0=h0, reverse=reverse)
     inputs = [x.requires_grad_() for x in given.inputs().values()]
-    scan = partial(linear_scan, reverse=reverse, backend="torch")
+    scan = partial(linear_scan, reverse=reverse, backend="auto")
     assert torch.autograd.gradcheck(scan, inputs, check_forward_ad=True, check_backward_ad=False)
     with torch.no_grad(), forward_ad.dual_level():  # of one input alone, and where no gradient is asked for
         duals = [forward_ad.make_dual(given.a.detach(), torch.ones_like(given.a)), given.b.detach()]
@@ -150,7 +150,7 @@ def test_forward_over_reverse_is_reverse_over_reverse(which, lti, reverse) -> No
 
     def value(x: torch.Tensor) -> torch.Tensor:
         inputs = given.inputs() | {which: x}
-        return (linear_scan(**inputs, reverse=reverse, backend="torch").sin() * given.weight).sum()
+        return (linear_scan(**inputs, reverse=reverse, backend="auto").sin() * given.weight).sum()
 
     at = given.inputs()[which]
     torch.testing.assert_close(hessian(value)(at), torch.autograd.functional.hessian(value, at))
@@ -159,7 +159,7 @@ def test_forward_over_reverse_is_reverse_over_reverse(which, lti, reverse) -> No
 def test_gradients_of_many_losses_at_once_are_those_of_each() -> None:
     given = problem((1, 40, 2), torch.float64, lti=True, h0=False)
     a = given.a.clone().requires_grad_()
-    last = linear_scan(a, given.b, backend="torch")[0, -1]
+    last = linear_scan(a, given.b, backend="auto")[0, -1]
     together = torch.autograd.grad(last, a, torch.eye(2, dtype=torch.float64), is_grads_batched=True, retain_graph=True)[0]
     for one, e in zip(together, torch.eye(2, dtype=torch.float64), strict=True):
         torch.testing.assert_close(one, torch.autograd.grad(last, a, e, retain_graph=True)[0])
@@ -171,7 +171,7 @@ def test_who_traces_meets_operators_and_who_does_not_meets_none(lti, monkeypatch
 
     def gradients(a: torch.Tensor, b: torch.Tensor, h0: torch.Tensor) -> list[torch.Tensor]:
         leaves = [x.detach().requires_grad_() for x in (a, b, h0)]
-        h = linear_scan(*leaves, backend="torch")
+        h = linear_scan(*leaves, backend="auto")
         return [h, *torch.autograd.grad(h, leaves, given.weight)]
 
     traced = make_fx(gradients)(given.a, given.b, given.h0)
