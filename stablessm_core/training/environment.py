@@ -15,9 +15,9 @@ import stablessm_core
 from stablessm_core.config import RunConfig
 from stablessm_core.fused.choice import Choice
 from stablessm_core.layers import StableSSM
-from stablessm_core.scan import resolve_backend, why_not_triton
 from stablessm_core.tasks.base import Task
 from stablessm_core.training.execution import Execution
+from stablessm_core.training.numerics import Numerics
 from stablessm_core.training.optimizer import describe_groups
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
@@ -49,6 +49,7 @@ def describe(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
     execution: Execution,
+    numerics: Numerics,
 ) -> dict[str, Any]:
     """The environment of a run: what a reader needs to judge, or repeat, its numbers. Plain JSON."""
     return {
@@ -60,7 +61,7 @@ def describe(
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        **_scan(config.train.scan_backend, device),
+        **numerics.described(),
         "layers": _layers(config, task, model, device),
         "precision": config.train.precision,
         "execution": execution.described(),
@@ -68,14 +69,6 @@ def describe(
         "parameter_groups": describe_groups(optimizer),
         "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size} | task.facts,
     }
-
-
-def _scan(wanted: str, device: torch.device) -> dict[str, str]:
-    """The scan backend; on a GPU where Triton was wanted and is not to be had, also why."""
-    found = {"scan_backend": resolve_backend(wanted, device)}
-    if device.type == "cuda" and wanted == "auto" and (reason := why_not_triton(device)):
-        found["scan_backend_reason"] = reason
-    return found
 
 
 def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:
