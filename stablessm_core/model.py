@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stablessm_core.compiled import blocks, network
 from stablessm_core.config import Model as ModelConfig
 from stablessm_core.config import RunConfig
 from stablessm_core.layers.building import Surroundings, build_layer
 from stablessm_core.layers.section import LayerSection
+from stablessm_core.layers.stable_ssm.layer import StableSSM
 from stablessm_core.reparameterization import get_reparameterization
 
 Kind = Literal["regression", "classification", "next_token"]
@@ -34,14 +36,15 @@ class TaskShape(Protocol):
     def output_size(self) -> int: ...
 
 
-def build_model(config: RunConfig, task_shape: TaskShape) -> Network:
+def build_model(config: RunConfig, task_shape: TaskShape, *, scan_backend: str | None = None) -> Network:
     """The network of a run on the CPU; the same weights for the same `train.seed`, the caller's random state untouched.
 
-    `telemetry` and devices are the trainer's business: nothing here depends on them, so a GPU run starts as a CPU run does.
+    scan_backend: in place of the configuration's, where that was resolved. `telemetry` and devices are the trainer's business:
+    nothing here depends on them, so a GPU run starts as a CPU run does.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
-        return Network(config.model, task_shape, scan_backend=config.train.scan_backend, fused=config.train.fused)
+        return Network(config.model, task_shape, scan_backend=scan_backend or config.train.scan_backend, fused=config.train.fused)
 
 
 class Network(nn.Module):
@@ -57,6 +60,8 @@ class Network(nn.Module):
         if (task.input_size is None) == (task.vocabulary is None):
             raise ValueError(f"input_size is {task.input_size} and vocabulary {task.vocabulary}; exactly one of them is needed")
         self.kind = task.kind
+        self.scan_backend = scan_backend
+        self._places: network.Places | None = None
         if task.vocabulary is not None:
             self.encoder: nn.Module = nn.Embedding(task.vocabulary, config.d_model)
         else:
@@ -67,8 +72,11 @@ class Network(nn.Module):
         )
         self.norm = nn.LayerNorm(config.d_model)
         self.head = nn.Linear(config.d_model, task.output_size)
+        self._features_of_a_number = config.d_model // (task.input_size or 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        if (made := self._in_one_node(x)) is not None:
+            return made
         features: Tensor = self.encoder(x)
         for block in self.blocks:
             features = block(features)
@@ -77,6 +85,37 @@ class Network(nn.Module):
             features = features.mean(dim=1)
         output: Tensor = self.head(features)
         return output
+
+    def _in_one_node(self, x: Tensor) -> Tensor | None:
+        """The output of a small network by the compiled kernels of a CPU, or None where those do not serve."""
+        tokens = x.dim() == 2
+        if torch.compiler.is_compiling() or not 0 < x.numel() * self._features_of_a_number <= network.MOST or x.requires_grad:
+            return None
+        if self._places is None or not self._places.hold():
+            self._places = network.Places.of(self, self._weights())
+        parts: list[tuple[nn.Module, blocks.Half]] = []
+        for block in self.blocks:
+            halves = block.halves()  # type: ignore[operator]
+            if halves is None:
+                return None
+            parts += halves
+        plan = network.Plan([half for _, half in parts], self.norm.eps, tokens=tokens, pooled=self.kind == "classification")
+        weights = self._places.weights()
+        if not network.serves(plan, self._places, weights, x, self.scan_backend):
+            return None
+        memory = network.Memory.at_hand()
+        output, states = (network if memory is None else memory).apply(plan, x, *weights)
+        layers = [module for module, half in parts if isinstance(half, blocks.StateSpace)]
+        for layer, last in zip(layers, states, strict=True):
+            layer.last_state = last
+        return output
+
+    def _weights(self) -> list[tuple[nn.Module, str]]:
+        """Every weight in the order in which `network.Plan` has them, as a module and the weight's name in it."""
+        found = [(self.encoder, name) for name, _ in self.encoder.named_parameters()]
+        for block in self.blocks:
+            found += block.weights()  # type: ignore[operator]
+        return found + [(module, name) for module in (self.norm, self.head) for name in ("weight", "bias")]
 
     def step(self, x_t: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
         """One step in time: x_t (batch, input_size) or (batch,) tokens -> (output (batch, output_size), next states).
@@ -110,9 +149,27 @@ class Block(nn.Module):
         self.ssm = build_layer(section, Surroundings(config.d_model, made, index, config.n_layers, scan_backend, fused))
         self.mlp = GatedMLP(config.d_model, config.mlp_expansion * config.d_model) if config.mlp_expansion else None
         self.dropout = nn.Dropout(config.dropout)
+        self.scan_backend = scan_backend
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._mix(x + self.dropout(self.ssm(self.norm(x))))
+        if self._drops or not isinstance(self.ssm, StableSSM) or (mixed := self.ssm.residual(x, self.norm)) is None:
+            mixed = x + self.dropout(self.ssm(self.norm(x)))
+        return self._mix(mixed)
+
+    def halves(self) -> list[tuple[nn.Module, blocks.Half]] | None:
+        """Its halves as the compiled kernels take them, each with its module, or None where they do not."""
+        ssm, mlp = self.ssm, self.mlp
+        if self._drops or not isinstance(ssm, StableSSM) or ssm.fused == "on" or ssm.log_dt is not None:
+            return None
+        first = ssm, ssm.first_half(self.norm)
+        return [first] if mlp is None else [first, (mlp, blocks.GatedMLP(mlp.norm.eps))]
+
+    def weights(self) -> list[tuple[nn.Module, str]]:
+        """The weights of its halves in their order, as a module and the weight's name in it."""
+        found = [(self.norm, "weight"), (self.norm, "bias"), *((self.ssm, name) for name in ("w", "B", "C", "D"))]
+        if (mlp := self.mlp) is not None:
+            found += [(mlp.norm, "weight"), (mlp.norm, "bias"), *((m, "weight") for m in (mlp.gate, mlp.up, mlp.down))]
+        return found
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self.ssm.step(self.norm(x_t), state)  # type: ignore[operator]
@@ -121,8 +178,15 @@ class Block(nn.Module):
     def _mix(self, x: Tensor) -> Tensor:
         if self.mlp is None:
             return x
-        mixed: Tensor = x + self.dropout(self.mlp(x))
+        mlp = self.mlp
+        if not self._drops and blocks.serves(self.scan_backend, x, mlp.gate.weight):
+            return blocks.apply(blocks.GatedMLP(mlp.norm.eps), x, *mlp.weights)[0]
+        mixed: Tensor = x + self.dropout(mlp(x))
         return mixed
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.dropout.p > 0
 
 
 class GatedMLP(nn.Module):
@@ -131,10 +195,13 @@ class GatedMLP(nn.Module):
     def __init__(self, d_model: int, d_hidden: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
-        # gate and up apart: halves of one product are strided, and their backward copies every activation once more
         self.gate = nn.Linear(d_model, d_hidden, bias=False)
         self.up = nn.Linear(d_model, d_hidden, bias=False)
         self.down = nn.Linear(d_hidden, d_model, bias=False)
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        return self.norm.weight, self.norm.bias, self.gate.weight, self.up.weight, self.down.weight
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.norm(x)

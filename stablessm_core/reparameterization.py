@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,9 +60,11 @@ class Reparameterization:
     a: float
     b: float
     formulas: Formulas = field(init=False, repr=False, compare=False)
+    in_numpy: Formulas = field(init=False, repr=False, compare=False)  # for a few numbers at a time numpy is quicker
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "formulas", formulas(self.name, self.time, torch, a=self.a, b=self.b))
+        object.__setattr__(self, "in_numpy", formulas(self.name, self.time, np, a=self.a, b=self.b))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled by its description: the formulas hold a module, which nothing can copy."""

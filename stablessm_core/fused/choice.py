@@ -66,7 +66,7 @@ def choose(
         obstacle = why_not_triton(device, d_model, dtype, scan_backend)
         return Choice("torch" if obstacle else "triton", "asked for" + (f"; no Triton: {obstacle}" if obstacle else ""))
     name = name or _name(device)
-    if scan_backend != "auto":
+    if scan_backend not in ("auto", "cpu"):
         return Choice(None, f"the scan backend {scan_backend!r} was asked for")
     if name not in TABLE:
         return Choice(None, f"not measured on {name}")

@@ -1,4 +1,5 @@
 """Triton kernels of the fused layer. A program has one tile: TIME steps of one batch row; or it walks over several.
+Experimental: proved in Triton's interpreter, not yet measured on a device.
 
 States live in registers, STATES eigenvalues at a time. `before` and `after` hold, per tile, the state before its first step and
 the adjoint after its last one, (batch, tiles, d_state); `powers` is a^k for k = 0..TIME, (TIME + 1, d_state). All float32 but x,

@@ -1,4 +1,5 @@
 """The fused layer on a GPU: launches the Triton kernels. Products of float32 in three TF32 pieces, of bfloat16 as they are.
+Experimental: proved in Triton's interpreter, not yet measured on a device.
 
 Tiles of one sequence run at once: a first pass finds where each would end from zero, those ends are joined by a scan in float64,
 of a step per tile, and a second pass knows every tile's state. Nothing is added atomically: the weights'

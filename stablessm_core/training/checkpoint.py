@@ -119,7 +119,8 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, levels:
     """
     tensors = {f"model/{path}": t for path, t in model.state_dict().items()}
     for path, p in model.named_parameters():
-        tensors |= {f"optimizer/{path}/{key}": value for key, value in optimizer.state.get(p, {}).items()}
+        for key, value in optimizer.state.get(p, {}).items():
+            tensors[f"optimizer/{path}/{key}"] = value if value.dim() else value.clone()  # step counters may be one tensor's
     tensors["rng/cpu"] = torch.get_rng_state()
     device = next(model.parameters()).device
     if device.type == "cuda":

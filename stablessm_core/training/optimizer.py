@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from stablessm_core.config import Optimizer as OptimizerConfig
@@ -54,29 +53,33 @@ class AdamW(torch.optim.AdamW, Scheduled):
     def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:
         # fused: one pass over memory, and unlike the default no host copy of the step counters
         super().__init__(groups, fused=True)
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self._steps = torch.zeros(len(parameters), device=parameters[0].device)  # counted by one operation, not by one each
+        counters = iter(self._steps.unbind())
         self.hold(
             common_lr,
-            lambda p: {
-                "step": torch.zeros((), device=p.device),
-                "exp_avg": torch.zeros_like(p),
-                "exp_avg_sq": torch.zeros_like(p),
-            },
+            lambda p: {"step": next(counters), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)},
         )
 
     @torch.no_grad()
     def update(self) -> None:
-        """What `step` does, bit for bit, without its bookkeeping on the host."""
-        for group in self.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            states = [self.state[p] for p in moved]
-            adamw(
-                moved,
-                [p.grad for p in moved if p.grad is not None],
+        """What `step` does, bit for bit, by its kernel alone: what it does on the host around that is most of a small step."""
+        moved = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
+        if sum(map(len, moved)) == self._steps.shape[0]:
+            self._steps.add_(1)
+        else:
+            torch._foreach_add_([self.state[p]["step"] for some in moved for p in some], 1)
+        for group, some in zip(self.param_groups, moved, strict=True):
+            if not some:
+                continue
+            states = [self.state[p] for p in some]
+            torch._fused_adamw_(
+                some,
+                [p.grad for p in some],
                 [s["exp_avg"] for s in states],
                 [s["exp_avg_sq"] for s in states],
                 [],
                 [s["step"] for s in states],
-                fused=True,
                 amsgrad=False,
                 maximize=False,
                 beta1=group["betas"][0],

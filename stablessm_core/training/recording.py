@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 
 import psutil
 import torch
@@ -17,14 +18,15 @@ from stablessm_core.telemetry.probe import Probe
 from stablessm_core.telemetry.recorder import Recorder, Sink
 
 GIB = 2.0**30
+MEMORY_SECONDS = 1.0  # so often the system is asked for the memory of the process: it costs more than all other gauges
 
 
 def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, device: torch.device) -> Recorder:
-    tokens, process = task.tokens_per_batch(config.train.batch_size), psutil.Process()  # type: ignore[no-untyped-call]
+    tokens = task.tokens_per_batch(config.train.batch_size)
     gauges: dict[str, Callable[[int, float], float]] = {
         names.TRAIN_RATE: lambda rows, seconds: rows * tokens / seconds,
         names.STEP_TIME: lambda rows, seconds: seconds / rows,
-        names.HOST_MEMORY: lambda _rows, _seconds: process.memory_info().rss / GIB,
+        names.HOST_MEMORY: _host_memory(),
     }
     if device.type == "cuda":
         gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
@@ -47,6 +49,18 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         gauges=gauges,
         halt=config.train.on_nonfinite != "continue",
     )
+
+
+def _host_memory() -> Callable[[int, float], float]:
+    process, asked, gib = psutil.Process(), -MEMORY_SECONDS, 0.0  # type: ignore[no-untyped-call]
+
+    def gauge(_rows: int, _seconds: float) -> float:
+        nonlocal asked, gib
+        if perf_counter() - asked >= MEMORY_SECONDS:
+            asked, gib = perf_counter(), process.memory_info().rss / GIB
+        return gib
+
+    return gauge
 
 
 def _setup(config: RunConfig, task: Task) -> Setup:

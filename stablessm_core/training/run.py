@@ -13,6 +13,7 @@ from torch import nn
 
 from stablessm_core.config import RunConfig
 from stablessm_core.model import build_model
+from stablessm_core.scan import resolve_backend
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.tasks.loading import get_task
@@ -29,6 +30,7 @@ from stablessm_core.training.checkpoint import (
     training_tensors,
 )
 from stablessm_core.training.forking import forked
+from stablessm_core.training.numerics import Numerics, choose_numerics, saved_before
 from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.training.step import TrainingStep
@@ -66,6 +68,7 @@ class Run:
     probe: Probe
     recorder: Recorder
     checkpoint_dir: Path
+    numerics: Numerics
     progress: Progress = field(default_factory=Progress)
     results: dict[str, float | None] = field(default_factory=dict)  # of the last evaluation
     fatal: Alert | None = None
@@ -74,15 +77,21 @@ class Run:
     fork: dict[str, Any] | None = None  # what it began with, where that was another run's checkpoint
 
 
-def build(config: RunConfig, device: torch.device, sink: Sink, data_root: Path, checkpoint_dir: Path) -> Run:
-    """A run at step 0, with its model on the device and its recorder started."""
+def build(
+    config: RunConfig, device: torch.device, sink: Sink, data_root: Path, checkpoint_dir: Path, resumed: Checkpoint | None = None
+) -> Run:
+    """A run at step 0, with its model on the device and its recorder started; computed as the one that is `resumed` was."""
+    saved = None if resumed is None else resumed.state.get("numerics", saved_before(device))
+    numerics = choose_numerics(config.train.scan_backend, device, saved)
     task = get_task(config.task, data_root)
-    model = build_model(config, task).to(device)
+    # by name only where that is another than the configuration means here
+    kept = None if numerics.scan_backend == resolve_backend(config.train.scan_backend, device) else numerics.scan_backend
+    model = build_model(config, task, scan_backend=kept).to(device)
     optimizer = build_optimizer(model, config.optimizer)
     torch.manual_seed(config.train.seed)  # dropout
     probe = Probe(model, all_eigenvalues=config.telemetry.all_eigenvalues)
     recorder = make_recorder(config, task, probe, sink, device)
-    return Run(config, device, task, model, optimizer, probe, recorder, checkpoint_dir)
+    return Run(config, device, task, model, optimizer, probe, recorder, checkpoint_dir, numerics)
 
 
 def resume_from(run: Run, checkpoint: Checkpoint, path: Path | None) -> None:
@@ -116,6 +125,7 @@ def save(run: Run) -> None:
             "progress": {"lr_scale": progress.lr_scale, "rollbacks": progress.rollbacks, "seconds": progress.elapsed()}
             | ({"lowered": progress.lowered} if progress.lowered else {}),
             "torch": torch.__version__,
+            "numerics": run.numerics.saved(),
         }
         if (loss := recorder.latest.get(names.TRAIN_LOSS)) is not None:
             state["train_loss"] = repr(loss)  # as text, for it may be no JSON number

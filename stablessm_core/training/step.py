@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stablessm_core.compiled import network
 from stablessm_core.tasks.base import Task
+from stablessm_core.telemetry import one_pass
 from stablessm_core.telemetry.probe import Probe, Weights
 from stablessm_core.telemetry.ring import Ring
 from stablessm_core.training.optimizer import Scheduled, clip_gradients
@@ -26,6 +28,7 @@ class TrainingStep:
     batch: (x, y) of any step, for shapes, dtypes and device. precision, grad_clip: as in the configuration.
     forward, weights, record: the three parts that may be replaced by compiled versions of themselves; backward follows from the
     first, and the update is one fused kernel per group already. run: the whole step; a graph's replay, once captured.
+    one_pass: makes the row in place of weights and record, once `record_in_one_pass` was called where that can be.
     side: the stream on which telemetry runs beside training while a graph is captured; None: in line.
     """
 
@@ -49,6 +52,8 @@ class TrainingStep:
         self.weights: Any = probe.weights
         self.record: Any = self._record
         self.run: Any = self.eager
+        self.one_pass: one_pass.OnePass | None = None
+        self._memory = network.Memory()
         self.side: Any = None
 
     def feed(self, x: Tensor, y: Tensor, factor: float) -> None:
@@ -57,18 +62,27 @@ class TrainingStep:
         self.y.copy_(y)
         self.optimizer.factor.fill_(factor)
 
+    def record_in_one_pass(self) -> None:
+        """Let one function make the row where it can, for steps that run operation by operation on a CPU."""
+        self.one_pass = one_pass.make(self.probe, self.ring, self.optimizer.rates[-1:], (self.x, self.y))
+
     def eager(self) -> None:
         """One training step, operation by operation."""
         for p in self._parameters:
             p.grad = None  # backward then writes gradients instead of adding to them
         self.optimizer.schedule()
-        with self._aside():
-            weights = self.weights()
-        loss = self.forward(self.x, self.y)
-        loss.backward()
+        if self.one_pass is None:
+            with self._aside():
+                weights = self.weights()
+        with self._memory.lent():
+            loss = self.forward(self.x, self.y)
+            loss.backward()
         self.join()  # what follows changes the weights
-        with self._aside():
-            norm = self.record(weights, loss.detach(), self.probe.gradients(), self.probe.states(), self.probe.gates())
+        if self.one_pass is not None:
+            norm = self.one_pass.write(loss)
+        else:
+            with self._aside():
+                norm = self.record(weights, loss.detach(), self.probe.gradients(), self.probe.states(), self.probe.gates())
         if self.grad_clip is not None:
             self.join()  # clipping needs the norm and changes the gradients
             clip_gradients(self.model, self.grad_clip, norm)

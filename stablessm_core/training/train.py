@@ -76,7 +76,7 @@ def train(
     device = pick_device(config.train.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         checkpoint = load(resume, config) if resume is not None else None
-        run = build(config, device, sink, data_root, checkpoint_dir)
+        run = build(config, device, sink, data_root, checkpoint_dir, checkpoint)
         try:
             if checkpoint is not None:
                 resume_from(run, checkpoint, resume)
@@ -110,7 +110,7 @@ def _prepare_step(run: Run, batches: Feed, on_ready: Callable[[dict[str, Any]], 
     ahead, loop = config.train.steps - run.progress.step, config.train.scan_backend == "reference"
     execution = prepare(step, config.train.execution, steps=ahead, loop=loop)
     if on_ready is not None:
-        facts = describe(config, run.task, run.model, run.optimizer, run.device, execution)
+        facts = describe(config, run.task, run.model, run.optimizer, run.device, execution, run.numerics)
         on_ready(facts | {"fork": run.fork} if run.fork else facts)
     return step
 

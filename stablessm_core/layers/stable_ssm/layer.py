@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.compiled.blocks import StateSpace, apply, serves
 from stablessm_core.differentiation import transformed
 from stablessm_core.discretization import input_gain
 from stablessm_core.fused.choice import MODES, Choice, choose
@@ -118,6 +119,27 @@ class StableSSM(nn.Module):
         self.last_state = None if seen else h[:, -1].detach().clone()  # a view would keep all of h alive
         y = functional.linear(ACTIVATIONS[self.activation].act(h), self.C) + self.D * x
         return (y, h[:, -1]) if return_state else y
+
+    def residual(self, x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
+        """x + self(norm(x)) by the compiled kernels of a CPU, or None where those do not serve."""
+        if x.dim() != 3 or self.fused == "on" or not serves(self.scan_backend, x, self.w):
+            return None
+        self._check("x", x, ("batch", "length", "d_model"))
+        y, self.last_state = apply(self.first_half(norm), x, *self.given(norm))
+        return y
+
+    def first_half(self, norm: nn.LayerNorm) -> StateSpace:
+        """What is constant of x + self(norm(x)); in continuous time it is given lambda_bar and B with its gain."""
+        if self.log_dt is None:
+            return StateSpace(norm.eps, self.activation, self.reparameterization, self.gamma)
+        return StateSpace(norm.eps, self.activation)
+
+    def given(self, norm: nn.LayerNorm) -> tuple[Tensor, ...]:
+        """The weights of x + self(norm(x)), as that half is given them."""
+        if self.log_dt is None:
+            return norm.weight, norm.bias, self.w, self.B, self.C, self.D
+        lambda_bar, gain = self._transition()
+        return norm.weight, norm.bias, lambda_bar, gain[:, None] * self.B, self.C, self.D
 
     def choice(self, device: torch.device, steps: int) -> Choice:
         """Fused or not on this device for inputs of `steps` = batch x length."""

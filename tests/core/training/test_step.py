@@ -251,6 +251,7 @@ class Peeking(PolynomialMemoryTask):
 def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bits(caplog: pytest.LogCaptureFixture) -> None:
     eager, fallen = Rig(config(dropout=0.2)), Rig(config(dropout=0.2))
     fallen.step.task = Peeking(fallen.config.task, NOWHERE)  # type: ignore[arg-type]
+    prepare(eager.step, "eager", steps=10)
     torch.manual_seed(1)
     eager.go(10)
     torch.manual_seed(1)
