@@ -130,9 +130,33 @@ class Form:
         with np.errstate(all="ignore"):  # a diverging run has infinities here; they are what is to be seen
             return np.asarray(self.derivation(kind, np)(recorded))
 
+    def derive_all(self, kinds: Sequence[str], recorded: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """`derive` of several kinds; what the eigenvalue and its distance to the boundary have in common is computed once."""
+        if not {"eigenvalue", "boundary_distance"} <= {*kinds}:
+            return {kind: self.derive(kind, recorded) for kind in kinds}
+        with np.errstate(all="ignore"):
+            both = self._eigenvalue_and_distance(recorded)
+        return {kind: both[kind] if kind in both else self.derive(kind, recorded) for kind in kinds}
+
+    def _eigenvalue_and_distance(self, recorded: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not self._by_map:
+            distance = np.asarray(_general_distance(self, recorded, np))
+            return {"eigenvalue": 1 - distance, "boundary_distance": distance}
+        map_, weight, dt = formulas(self.map, self.time, np, a=self.a, b=self.b), recorded["weight"], self.step_size(recorded)
+        run, at_one = _at_one(map_, weight, dt)
+        eigenvalue, distance = map_.lambda_bar(weight, dt), map_.boundary_distance(weight, dt)
+        if at_one.any():
+            eigenvalue, distance = np.where(at_one, run, eigenvalue), np.where(at_one, np.zeros_like(distance), distance)
+        return {"eigenvalue": np.asarray(eigenvalue), "boundary_distance": np.asarray(distance)}
+
+    @property
+    def _by_map(self) -> bool:
+        # the map's formulas say it all
+        return self.map not in NO_MAP and not self.gate and self.phase is None and self.rule != "bilinear"
+
     def derivation(self, kind: str, xp: Any) -> Callable[[Mapping[str, Any]], Any]:
         """The same as a function of the recorded arrays, for `numpy` or `torch`."""
-        if self.map not in NO_MAP and not self.gate and self.phase is None and self.rule != "bilinear":
+        if self._by_map:
             map_, derive = formulas(self.map, self.time, xp, a=self.a, b=self.b), DERIVED[kind]
             return lambda recorded: derive(map_, recorded["weight"], self.step_size(recorded))
         return lambda recorded: _GENERAL[kind](self, recorded, xp)

@@ -180,6 +180,11 @@ def loss_over_best(loss: Array, best: float = math.inf) -> tuple[Array, float]:
     and where the best is 0 and the loss is not; NaN where the loss is, and where the best is negative or there is none.
     """
     values = np.asarray(loss, np.float64)
+    if len(values) and np.isfinite(values).all():  # the common case, in a third of the calls
+        so_far = np.minimum(np.minimum.accumulate(values), best)
+        if so_far[-1] > 0:
+            with np.errstate(over="ignore"):
+                return values / so_far, float(so_far[-1])
     known = np.minimum.accumulate(np.append(best, np.where(np.isfinite(values), values, np.inf)))
     so_far = known[1:]
     with np.errstate(all="ignore"):

@@ -10,6 +10,7 @@ Payload bytes: eigenvalue-major, byte-shuffled, zstd; one leading byte names the
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ BUCKET = 16  # recorded points per bucket, per level: 16, 256, 4096
 LEVELS = 3
 BLOCK_POINTS = 128  # buckets per level block, fewer where that would pass BLOCK_BYTES; raw blocks are cut at flushes
 BLOCK_BYTES = 1 << 20
+AT_ONCE = 256  # recorded points that wait until they become buckets together: a call costs more than sixteen numbers
 RAW, ZSTD_SHUFFLE, MERGED, ZSTD_DELTA = 0, 2, 3, 4
 SMALL_EFFORT = 9  # zstd's level: slow to write, as fast to read
 MAX_DECODED_BYTES = 1 << 28
@@ -65,10 +67,25 @@ def encode_small(values: np.ndarray) -> bytes:
 def _packed(bits: np.ndarray, codec: int, effort: int, otherwise: np.ndarray | None = None) -> bytes:
     # byte-shuffled and compressed, or as they are where that is no longer
     planes = _shuffled(bits)
-    packed = zstandard.ZstdCompressor(level=effort).compress(planes.tobytes())
+    packed = _own.compressor(effort).compress(planes.tobytes())
     if len(packed) < planes.size:
         return bytes([codec]) + packed
     return bytes([RAW]) + (bits if otherwise is None else otherwise).tobytes()
+
+
+class _Own(threading.local):
+    """Of each thread its compressors, by effort: a new one costs as much as a small block."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, zstandard.ZstdCompressor] = {}
+
+    def compressor(self, effort: int) -> zstandard.ZstdCompressor:
+        if effort not in self._made:
+            self._made[effort] = zstandard.ZstdCompressor(level=effort)
+        return self._made[effort]
+
+
+_own = _Own()
 
 
 def _shuffled(bits: np.ndarray) -> np.ndarray:
@@ -137,9 +154,18 @@ def envelope(values: np.ndarray, size: int) -> np.ndarray:
     starts = np.arange(0, count, size)
     finite = np.isfinite(values)
     out = np.empty((columns, 4, len(starts)), np.float32)
+    out[:, 2] = values[:, np.minimum(starts + size, count) - 1]
+    if finite.all():
+        out[:, 3] = 0
+        if count % size == 0 and abs(values.strides[0]) < abs(values.strides[1]):  # step by step: all columns at once
+            whole = values.reshape(columns, -1, size)
+            out[:, 0], out[:, 1] = whole.min(axis=2), whole.max(axis=2)
+        else:
+            out[:, 0] = np.minimum.reduceat(values, starts, axis=1)
+            out[:, 1] = np.maximum.reduceat(values, starts, axis=1)
+        return out
     out[:, 0] = np.minimum.reduceat(np.where(finite, values, np.inf), starts, axis=1)
     out[:, 1] = np.maximum.reduceat(np.where(finite, values, -np.inf), starts, axis=1)
-    out[:, 2] = values[:, np.minimum(starts + size, count) - 1]
     out[:, 3] = np.add.reduceat(~finite, starts, axis=1, dtype=np.int64)
     out[:, :2][np.isinf(out[:, :2])] = np.nan
     return out
@@ -171,23 +197,31 @@ class LevelBuilder:
     def feed(self, first_step: int, values: np.ndarray) -> list[Block]:
         """`values` (columns, count): the group's recorded and derived columns from `first_step` on, `stride` steps apart.
 
-        Steps missing since the last call (dropped telemetry) end every level there in short blocks and begin new ones.
+        They are kept as they are, so nobody may write into them any more. Steps missing since the last call (dropped telemetry)
+        end every level there in short blocks and begin new ones.
         """
         blocks: list[Block] = []
         if first_step != self._next:
+            blocks += self._settle()
             for level in range(1, LEVELS + 1):
                 blocks += self._cut(level, 1)
             self._restart(first_step)
-        self._next = first_step + values.shape[-1] * self.stride
-        return blocks + self._take(0, values)
+        count = values.shape[-1]
+        self._next = first_step + count * self.stride
+        self._unmerged[0].append(values)
+        self._waiting += count
+        if self._waiting >= min(AT_ONCE, BUCKET * (_points(len(values)) - self._uncut_buckets)):
+            blocks += self._settle()
+        return blocks
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything not yet in a block, as arrays; `restore` continues from it exactly (checkpoints carry it)."""
+        self._settle()  # completes no block: `feed` waits no longer than that
         next_step = -1 if self._next is None else self._next
         arrays = {"position": np.array([next_step, *self._cut_to], np.int64)}
         for level in range(LEVELS + 1):
             if self._unmerged[level]:
-                arrays[f"unmerged/{level}"] = np.concatenate(self._unmerged[level], axis=-1)
+                arrays[f"unmerged/{level}"] = np.ascontiguousarray(np.concatenate(self._unmerged[level], axis=-1))
             if self._uncut[level]:
                 arrays[f"uncut/{level}"] = np.concatenate(self._uncut[level], axis=-1)
         return arrays
@@ -200,29 +234,39 @@ class LevelBuilder:
         for level in range(LEVELS + 1):
             self._unmerged[level] = [arrays[f"unmerged/{level}"]] if f"unmerged/{level}" in arrays else []
             self._uncut[level] = [arrays[f"uncut/{level}"]] if f"uncut/{level}" in arrays else []
+        self._waiting, self._uncut_buckets = _length(self._unmerged[0]), _length(self._uncut[1])
 
     def _restart(self, first_step: int | None) -> None:
         self._next = first_step
         self._unmerged: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # points that fill no bucket of level + 1 yet
         self._uncut: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # buckets that fill no block of their level yet
         self._cut_to = [first_step or 0] * (LEVELS + 1)  # first step of the uncut buckets
+        self._waiting = self._uncut_buckets = 0  # raw points that wait; buckets of level 1 beside them
 
-    def _take(self, level: int, values: np.ndarray) -> list[Block]:
-        # `values` is raw at level 0, else stats; whole buckets of level + 1 are merged, the rest waits
-        self._unmerged[level].append(values)
-        whole = sum(v.shape[-1] for v in self._unmerged[level]) // BUCKET * BUCKET
+    def _settle(self) -> list[Block]:
+        """Merge what waits; the blocks that are complete."""
+        blocks = self._take(0)
+        self._waiting, self._uncut_buckets = _length(self._unmerged[0]), _length(self._uncut[1])
+        return blocks
+
+    def _take(self, level: int) -> list[Block]:
+        # of the points of this level, raw ones at level 0, else stats, whole buckets of level + 1 are merged; the rest waits
+        whole = _length(self._unmerged[level]) // BUCKET * BUCKET
         if whole == 0:
             return []
         data = np.concatenate(self._unmerged[level], axis=-1)
-        self._unmerged[level] = [data[..., whole:].copy()] if data.shape[-1] > whole else []
+        self._unmerged[level] = [data[..., whole:].copy(order="K")] if data.shape[-1] > whole else []
         stats = (merge if level else envelope)(data[..., :whole], BUCKET)
         self._uncut[level + 1].append(stats)
-        blocks = self._cut(level + 1, max(8, min(BLOCK_POINTS, BLOCK_BYTES // (16 * stats.shape[0]))))
-        return blocks + (self._take(level + 1, stats) if level + 1 < LEVELS else [])
+        blocks = self._cut(level + 1, _points(len(stats)))
+        if level + 1 < LEVELS:
+            self._unmerged[level + 1].append(stats)
+            blocks += self._take(level + 1)
+        return blocks
 
     def _cut(self, level: int, at_least: int) -> list[Block]:
         # blocks of `at_least` buckets each; with 1, everything there is in one block
-        waiting = sum(v.shape[-1] for v in self._uncut[level])
+        waiting = _length(self._uncut[level])
         if waiting < at_least:
             return []
         data = np.concatenate(self._uncut[level], axis=-1)
@@ -236,3 +280,12 @@ class LevelBuilder:
         self._uncut[level] = [data[..., done:].copy()] if waiting > done else []
         self._cut_to[level] += done * span
         return blocks
+
+
+def _points(columns: int) -> int:
+    """Buckets of a level block."""
+    return max(8, min(BLOCK_POINTS, BLOCK_BYTES // (16 * columns)))
+
+
+def _length(parts: list[np.ndarray]) -> int:
+    return sum(part.shape[-1] for part in parts)

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stablessm_core.stability import lambda_bar, loss_over_best, overflow_budget, relative_step
+from stablessm_core.stability import loss_over_best, overflow_budget, relative_step
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
-from stablessm_core.telemetry.monitor import LayerForm, recorded_of
+from stablessm_core.telemetry.monitor import LayerForm, recorded_of, stacked
 
 Columns = Mapping[str, np.ndarray]
 Extremes = dict[str, float]
@@ -27,16 +27,23 @@ class Following:
     """
 
     def __init__(self, layers: Sequence[LayerForm], catalogue: Sequence[names.SeriesSpec], every: int) -> None:
-        known = {s.name: s for s in catalogue}
-        self.layers = [_Layer(layer, known, every) for layer in layers if layer.form.map != "none"]
+        own: dict[str, list[names.SeriesSpec]] = {}
+        for series in catalogue:
+            own.setdefault(series.group, []).append(series)
+        self._stacks: list[_Stack] = []
+        for stack in stacked([layer for layer in layers if layer.form.map != "none"]):
+            alike: dict[tuple[tuple[str, ...], int | None], list[LayerForm]] = {}
+            for layer in stack:
+                alike.setdefault(_made(own.get(names.derived_group(layer.id), [])), []).append(layer)
+            self._stacks += [_Stack(of, *made, every) for made, of in alike.items()]
         self._best = np.inf
 
     def read(self, first_step: int, columns: Columns) -> tuple[list[Block], dict[str, np.ndarray], Extremes]:
         """Level blocks that are complete, the columns made here (rows, 1), and the extremes of these steps."""
         blocks: list[Block] = []
         found: list[Extremes] = []
-        for layer in self.layers:
-            own, extremes = layer.read(first_step, columns)
+        for stack in self._stacks:
+            own, extremes = stack.read(first_step, columns)
             blocks += own
             found.append(extremes)
         ratio, self._best = loss_over_best(columns[names.TRAIN_LOSS][:, 0], self._best)
@@ -49,76 +56,106 @@ class Following:
     def state(self) -> dict[str, np.ndarray]:
         """What the next step needs of those before it, as arrays; `restore` continues from it exactly."""
         arrays = {"best_loss": np.array([self._best])}
-        for layer in self.layers:
-            arrays |= {f"{layer.id}/{key}": array for key, array in layer.state().items()}
+        for stack in self._stacks:
+            arrays |= stack.state()
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Inverse of `state`; with nothing, as a checkpoint of an earlier version has, begins anew."""
         self._best = float(arrays["best_loss"][0]) if "best_loss" in arrays else np.inf
-        for layer in self.layers:
-            head = f"{layer.id}/"
-            layer.restore({key.removeprefix(head): array for key, array in arrays.items() if key.startswith(head)})
+        for stack in self._stacks:
+            stack.restore(arrays)
 
 
-class _Layer:
-    def __init__(self, layer: LayerForm, known: Mapping[str, names.SeriesSpec], every: int) -> None:
-        self.layer, self.id, self.form, self.wide, self.every = layer, layer.id, layer.form, layer.wide, every
-        self.group = names.derived_group(layer.id)
-        own = [s for s in known.values() if s.group == self.group]
-        self.kinds = [s.name.rpartition("/")[2] for s in own]
-        self.length = next((s.form["length"] for s in own if s.form and "length" in s.form), None)
+def _made(series: Sequence[names.SeriesSpec]) -> tuple[tuple[str, ...], int | None]:
+    """The kinds of a layer's series that are made here, in their order, and the length of its sequences where they say it."""
+    length = next((s.form["length"] for s in series if s.form and "length" in s.form), None)
+    return tuple(s.name.rpartition("/")[2] for s in series), length
+
+
+class _Stack:
+    """Layers of one form and width, of which the same series are made; a wide layer is one by itself."""
+
+    def __init__(self, layers: Sequence[LayerForm], kinds: Sequence[str], length: int | None, every: int) -> None:
+        self.layers, self.kinds, self.length, self.every = layers, kinds, length, every
+        self.form, self.width, self.wide = layers[0].form, layers[0].width, layers[0].wide
         self.restore({})
 
     def state(self) -> dict[str, np.ndarray]:
-        arrays = {f"levels/{key}": array for key, array in self._levels.state().items()}
-        if self._step is not None:
-            arrays |= {"step": np.array([self._step], np.int64)} | {f"last/{k}": row for k, row in self._last.items()}
-        if self._held is not None:
-            arrays |= {"held_step": np.array([self._held[0]], np.int64), "held": np.array([self._held[1]])}
+        arrays: dict[str, np.ndarray] = {}
+        for i, layer in enumerate(self.layers):
+            head, own = f"{layer.id}/", slice(i * self.width, (i + 1) * self.width)
+            arrays |= {f"{head}levels/{key}": array for key, array in self._levels[i].state().items()}
+            if self._step is not None:
+                arrays[head + "step"] = np.array([self._step], np.int64)
+                arrays |= {f"{head}last/{kind}": row[own].copy() for kind, row in self._last.items()}
+            if self._held is not None:
+                arrays |= {
+                    head + "held_step": np.array([self._held[0]], np.int64),
+                    head + "held": self._held[1][i : i + 1].copy(),
+                }
         return arrays
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._levels = LevelBuilder(self.group, self.every)
-        if levels := {key.removeprefix("levels/"): array for key, array in arrays.items() if key.startswith("levels/")}:
-            self._levels.restore(levels)
-        self._step = int(arrays["step"][0]) if "step" in arrays else None  # of the newest row
-        self._held = (int(arrays["held_step"][0]), float(arrays["held"][0])) if "held" in arrays else None
-        self._last = {key.removeprefix("last/"): array for key, array in arrays.items() if key.startswith("last/")}
+        """What the layers' arrays say; begins anew where they do not say the same."""
+        self._levels: list[LevelBuilder] = []
+        parts: list[dict[str, np.ndarray]] = []
+        for layer in self.layers:
+            head, levels = f"{layer.id}/", f"{layer.id}/levels/"
+            self._levels.append(LevelBuilder(names.derived_group(layer.id), self.every))
+            if kept := {key.removeprefix(levels): array for key, array in arrays.items() if key.startswith(levels)}:
+                self._levels[-1].restore(kept)
+            parts.append({key.removeprefix(head): array for key, array in arrays.items() if key.startswith(head)})
+
+        def said(kind: str) -> int | None:
+            values = {int(part[kind][0]) if kind in part else None for part in parts}
+            return values.pop() if len(values) == 1 else None
+
+        self._step, held_step = said("step"), said("held_step")  # of the newest row; of the one that is held back
+        self._held = None if held_step is None else (held_step, np.concatenate([part["held"] for part in parts]))
+        kinds = [key for key in parts[0] if key.startswith("last/")] if self._step is not None else []
+        self._last = {key.removeprefix("last/"): np.concatenate([part[key] for part in parts]) for key in kinds}
 
     def read(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
         return self._of_extremes(first_step, columns) if self.wide else self._of_all(first_step, columns)
 
     def _of_all(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
-        new = recorded_of(self.layer, columns)
-        whole = new
-        if self._step is not None and self._step == first_step - 1:
-            whole = {kind: np.concatenate([self._last[kind][None], rows]) for kind, rows in new.items()}
-        recorded = {kind: rows.astype(np.float64) for kind, rows in whole.items()}
-        distance = self.form.derive("boundary_distance", recorded)
-        moved = relative_step(lambda_bar(self.form, recorded), distance)
-        count = len(distance) - (whole is not new)
+        new = recorded_of(self.layers, columns)
+        count = len(next(iter(new.values())))
+        before = int(self._step is not None and self._step == first_step - 1)  # rows before them that are known
+        recorded = {kind: np.empty((before + count, rows.shape[1])) for kind, rows in new.items()}
+        for kind, rows in new.items():
+            recorded[kind][before:] = rows
+            if before:
+                recorded[kind][0] = self._last[kind]
         self._step, self._last = first_step + count - 1, {kind: rows[-1].copy() for kind, rows in new.items()}
-        nearest = distance.min(axis=1)
-        ratio = columns.get(names.layer_series(self.id, "grad_over_weight"), np.empty((count, 0), np.float32))
-        extremes = self._extremes(ratio, nearest[-count:]) | _largest("largest_relative_step", moved)
+        angle = ("phase",) if self.form.complex else ()
+        of = self.form.derive_all(("eigenvalue", "boundary_distance", *angle), recorded)
+        distance = of["boundary_distance"]
+        eigenvalue = of["eigenvalue"] * np.exp(1j * of["phase"]) if angle else of["eigenvalue"]
+        moved = relative_step(eigenvalue, distance)
+        nearest = distance.reshape(len(distance), len(self.layers), -1).min(axis=2)  # (rows, layers)
+        ratio = [columns[name] for layer in self.layers if (name := names.layer_series(layer.id, "grad_over_weight")) in columns]
+        extremes = self._extremes(ratio, nearest[before:]) | _largest("largest_relative_step", [moved])
         if names.RELATIVE_STEP in self.kinds:
-            return self._feed(first_step + count - len(distance), moved, nearest[:-1]), extremes
-        nearest = nearest[-count:]
-        return self._thinned(first_step, nearest), extremes
+            return self._feed(first_step - before, moved, nearest[:-1]), extremes
+        return self._thinned(first_step, nearest[before:]), extremes
 
     def _of_extremes(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
-        nearest = columns[names.layer_series(self.id, "boundary_distance_smallest")][:, 0].astype(np.float64)
-        ratio = columns[names.layer_series(self.id, "grad_over_weight_largest")]
-        return self._thinned(first_step, nearest), self._extremes(ratio, nearest)
+        (layer,) = self.layers
+        nearest = columns[names.layer_series(layer.id, "boundary_distance_smallest")][:, :1].astype(np.float64)
+        ratio = columns[names.layer_series(layer.id, "grad_over_weight_largest")]
+        return self._thinned(first_step, nearest), self._extremes([ratio], nearest)
 
-    def _extremes(self, ratio: np.ndarray, nearest: np.ndarray) -> Extremes:
+    def _extremes(self, ratio: Sequence[np.ndarray], nearest: np.ndarray) -> Extremes:
         found = _largest("largest_ratio", ratio)
-        known = nearest[~np.isnan(nearest)]
-        if len(known):
-            found["nearest_distance"] = float(known.min())
+        least = nearest.min()
+        if np.isnan(least) and len(known := nearest[~np.isnan(nearest)]):
+            least = known.min()
+        if not np.isnan(least):
+            found["nearest_distance"] = float(least)
             if self.length is not None:
-                found["overflow_budget"] = float(overflow_budget(self.length, known.min()))
+                found["overflow_budget"] = float(overflow_budget(self.length, least))
         return found
 
     def _thinned(self, first_step: int, nearest: np.ndarray) -> list[Block]:
@@ -128,21 +165,31 @@ class _Layer:
         if not len(kept):
             return []
         if self._held is not None and self._held[0] == first - self.every:
-            kept, first = np.append(self._held[1], kept), first - self.every
-        self._held = first + self.every * (len(kept) - 1), float(kept[-1])
+            kept, first = np.concatenate([self._held[1][None], kept]), first - self.every
+        self._held = first + self.every * (len(kept) - 1), kept[-1].copy()
         return self._feed(first, None, kept[:-1])
 
     def _feed(self, first_step: int, moved: np.ndarray | None, nearest: np.ndarray) -> list[Block]:
         if not self.kinds or not len(nearest):
             return []
-        parts = {} if moved is None else {names.RELATIVE_STEP: moved}
+        shape = (*nearest.shape, -1)  # rows, layers, columns of each
+        parts = {} if moved is None else {names.RELATIVE_STEP: moved.reshape(shape)}
         if self.length is not None:
-            parts[names.OVERFLOW_BUDGET] = overflow_budget(self.length, nearest)[:, None]
+            parts[names.OVERFLOW_BUDGET] = overflow_budget(self.length, nearest).reshape(shape)
         with np.errstate(over="ignore"):  # beyond float32 is infinite in the levels
-            values = np.concatenate([parts[kind] for kind in self.kinds], axis=1).T.astype(np.float32)
-        return self._levels.feed(first_step, np.ascontiguousarray(values))
+            values = np.concatenate([parts[kind] for kind in self.kinds], axis=2).astype(np.float32)
+        return [block for i, levels in enumerate(self._levels) for block in levels.feed(first_step, values[:, i].T)]
 
 
-def _largest(name: str, values: np.ndarray) -> Extremes:
-    finite = values[np.isfinite(values)]
-    return {name: float(finite.max())} if finite.size else {}
+def _largest(name: str, parts: Sequence[np.ndarray]) -> Extremes:
+    """The largest finite number."""
+    found = []
+    for values in parts:
+        largest = values.max(initial=-np.inf)
+        if not np.isfinite(largest):  # infinite or NaN is one of them at the least, or there is none
+            finite = values[np.isfinite(values)]
+            if not finite.size:
+                continue
+            largest = finite.max()
+        found.append(float(largest))
+    return {name: max(found)} if found else {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class LayerForm:
     wide: bool = False
     record: str = ""
 
-    @property
+    @cached_property
     def id(self) -> str:
         return f"{self.index}.{self.record}" if self.record else str(self.index)
 
@@ -36,32 +37,36 @@ class Monitor:
 
     def __init__(self, layers: list[LayerForm], detectors: Detectors) -> None:
         self.layers, self.detectors = layers, detectors
+        self._stacks = stacked(layers)
 
-    def read(self, first_step: int, columns: Mapping[str, np.ndarray]) -> tuple[Rows, dict[str, np.ndarray]]:
-        """The detectors' rows, and per group its derived columns (rows, derived width)."""
-        layers, derived = [], {}
+    def read(self, first_step: int, columns: Mapping[str, np.ndarray]) -> tuple[Rows, dict[str, list[np.ndarray]]]:
+        """The detectors' rows, and per group its derived columns, (rows, eigenvalues) of each kind."""
+        found: dict[str, LayerRows] = {}
+        derived: dict[str, list[np.ndarray]] = {}
         nothing = np.empty((len(columns[names.TRAIN_LOSS]), 0), np.float32)
-        for layer in self.layers:
-            if layer.wide:
-                layers.append(self._wide(layer, columns))
+        for stack in self._stacks:
+            if stack[0].wide:
+                found[stack[0].id] = self._wide(stack[0], columns)
                 continue
-            recorded = recorded_of(layer, columns)
-            of = {kind: layer.form.derive(kind, recorded) for kind in layer.form.derived}
-            if of:
-                derived[names.layer_group(layer.id)] = np.concatenate(list(of.values()), axis=1)
-            layers.append(
-                LayerRows(
+            form, width = stack[0].form, stack[0].width
+            recorded = recorded_of(stack, columns)
+            of = form.derive_all(form.derived, recorded)
+            for i, layer in enumerate(stack):
+                own = np.s_[:, i * width : (i + 1) * width]
+                if of:
+                    derived[names.layer_group(layer.id)] = [values[own] for values in of.values()]
+                found[layer.id] = LayerRows(
                     layer.index,
                     layer.path,
                     ratio=Values(columns.get(names.layer_series(layer.id, "grad_over_weight"), nothing)),
                     weight=Values(columns[names.layer_series(layer.id, "weight")]),
-                    distance=Values(of.get("boundary_distance", nothing)),
+                    distance=Values(of["boundary_distance"][own] if of else nothing),
                     state=Values(columns.get(f"state/{layer.id}", nothing)),
-                    form=layer.form,
-                    recorded=recorded,
+                    form=form,
+                    recorded={kind: values[own] for kind, values in recorded.items()},
                     record=layer.record,
                 )
-            )
+        layers = [found[layer.id] for layer in self.layers]
         batch, lr, grad_norm = (
             columns[name][:, 0] if name in columns else None for name in (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM)
         )
@@ -85,7 +90,21 @@ class Monitor:
         )
 
 
-def recorded_of(layer: LayerForm, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The form's inputs, (rows, eigenvalues), a step size or gate that several share repeated for each."""
-    found = {kind: columns[names.layer_series(layer.id, kind)] for kind in layer.form.inputs}
-    return spread(found, layer.width, axis=1)
+def stacked(layers: Sequence[LayerForm]) -> list[list[LayerForm]]:
+    """Layers of one form and width together: what follows from their weights is computed at once. A wide one stays alone."""
+    stacks: dict[tuple[Form, int, str], list[LayerForm]] = {}
+    for layer in layers:
+        stacks.setdefault((layer.form, layer.width, layer.id if layer.wide else ""), []).append(layer)
+    return list(stacks.values())
+
+
+def recorded_of(stack: Sequence[LayerForm], columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs of the form that the layers share, (rows, layers x eigenvalues), a step size or gate that several eigenvalues
+    share repeated for each."""
+    form, width = stack[0].form, stack[0].width
+    parts = [
+        spread({kind: columns[names.layer_series(layer.id, kind)] for kind in form.inputs}, width, axis=1) for layer in stack
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return {kind: np.concatenate([part[kind] for part in parts], axis=1) for kind in form.inputs}

@@ -55,29 +55,29 @@ class Probe:
         self.records = watched_records(model, all_eigenvalues=all_eigenvalues)
         trained = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
         self.parameter_names = [path for path, _ in trained]
-        self._parameters = [p for _, p in trained]
-        self._values = _moved_together(self._parameters)
-        self._value_pieces = _offsets([_chunks(p) for p in self._parameters], self._values.device)
-        self._large = [i for i, p in enumerate(self._parameters) if p.device.type == "cpu" and p.numel() >= LARGE]
-        self._small = [i for i in range(len(self._parameters)) if i not in self._large]
-        small = [self._parameters[i] for i in self._small]
+        self.parameters = [p for _, p in trained]
+        self._values = _moved_together(self.parameters)
+        self._value_pieces = _offsets([_chunks(p) for p in self.parameters], self._values.device)
+        self.large = [i for i, p in enumerate(self.parameters) if p.device.type == "cpu" and p.numel() >= LARGE]
+        self._small = [i for i in range(len(self.parameters)) if i not in self.large]
+        small = [self.parameters[i] for i in self._small]
         self._copies, self._copied = _together(small) if small else ([], self._values[:0])
-        pieces = [_chunks(p) for p in small] + [self._parameters[i][..., 0].numel() for i in self._large]
+        pieces = [_chunks(p) for p in small] + [self.parameters[i][..., 0].numel() for i in self.large]
         self._gradient_pieces = _offsets(pieces, self._values.device)
-        self._in_order = torch.tensor([*self._small, *self._large]).argsort() if self._large else None
-        self._at = {id(p): i for i, p in enumerate(self._parameters)}
+        self._in_order = torch.tensor([*self._small, *self.large]).argsort() if self.large else None
+        self.at = {id(p): i for i, p in enumerate(self.parameters)}
         self._narrow = [r for r in self.records if not r.wide]
-        self._wide = [r for r in self.records if r.wide]
-        self._trained = [r for r in self._narrow if r.form.map != "fixed"]
-        self._fixed = [r for r in self._narrow if r.form.map == "fixed"]
-        self._complex = [r for r in self._trained if r.record.phase is not None]
-        self._stepped = [r for r in self._narrow if r.record.log_dt is not None]
-        self._gated = [r for r in self._narrow if r.record.gate]
-        self._stateful = [r for r in self._narrow if r.first] + [r for r in self._wide if r.first]
-        self._wide_distances = [r.form.derivation("boundary_distance", torch) for r in self._wide]
+        self.wide = [r for r in self.records if r.wide]
+        self.trained = [r for r in self._narrow if r.form.map != "fixed"]
+        self.fixed = [r for r in self._narrow if r.form.map == "fixed"]
+        self.complex = [r for r in self.trained if r.record.phase is not None]
+        self.stepped = [r for r in self._narrow if r.record.log_dt is not None]
+        self.gated = [r for r in self._narrow if r.record.gate]
+        self.stateful = [r for r in self._narrow if r.first] + [r for r in self.wide if r.first]
+        self._wide_distances = [r.form.derivation("boundary_distance", torch) for r in self.wide]
         # where in the trained weights those lie whose gradients are recorded
-        ends = np.cumsum([0, *(r.width for r in self._trained)])
-        kept = [np.arange(ends[i], ends[i + 1]) for i, r in enumerate(self._trained) if r.record.gradient]
+        ends = np.cumsum([0, *(r.width for r in self.trained)])
+        kept = [np.arange(ends[i], ends[i + 1]) for i, r in enumerate(self.trained) if r.record.gradient]
         self._kept = torch.from_numpy(np.concatenate(kept)).to(self._values.device) if kept else None
         self._nothing: Tensor
         self._codes: list[Tensor]
@@ -99,21 +99,21 @@ class Probe:
         ) -> None:
             layout.extend((names.layer_series(r.id, kind), width(r)) for r in records)
 
-        layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self._parameters)), (names.GRAD_NORM, 1)]
+        layout = [(names.TRAIN_LOSS, 1), (names.LR, 1), ("norms", 2 * len(self.parameters)), (names.GRAD_NORM, 1)]
         layout += [(names.WEIGHT_NORM, 1), (names.BATCH_NONFINITE, 1)]
         for head, phase in (("grad_over_weight", "grad_over_phase"), ("weight", "phase_weight")):
-            columns(self._trained, head)
-            columns(self._complex, phase)
-        columns([r for r in self._trained if r.record.gradient], "gradient")
-        columns(self._fixed, "weight")
-        layout += [(names.layer_series(r.id, "dt"), _size(r.record.log_dt)) for r in self._stepped]
-        layout += [(f"state/{r.id}", r.width) for r in self._stateful if not r.wide]
-        for r in self._gated:
+            columns(self.trained, head)
+            columns(self.complex, phase)
+        columns([r for r in self.trained if r.record.gradient], "gradient")
+        columns(self.fixed, "weight")
+        layout += [(names.layer_series(r.id, "dt"), _size(r.record.log_dt)) for r in self.stepped]
+        layout += [(f"state/{r.id}", r.width) for r in self.stateful if not r.wide]
+        for r in self.gated:
             layout += [(names.layer_series(r.id, kind), r.record.gates) for kind in GATES]
-        for r in self._wide:
+        for r in self.wide:
             layout += [(s.name, s.width) for s in r.catalogue]
             layout.append((f"weight_at/{r.id}", names.EXTREMES))
-        layout += [(f"{what}/{r.id}", 1) for r in self._stateful if r.wide for what in ("state", "state_at")]
+        layout += [(f"{what}/{r.id}", 1) for r in self.stateful if r.wide for what in ("state", "state_at")]
         return layout
 
     def measured(self) -> dict[str, dict[str, np.ndarray]]:
@@ -129,17 +129,17 @@ class Probe:
     def gradients(self) -> list[Tensor]:
         """The gradients that `row` reads, zeros where there is none."""
         # asked for once: every look at .grad makes a new Python object
-        return [torch.zeros_like(p) if (gradient := p.grad) is None else gradient for p in self._parameters]
+        return [torch.zeros_like(p) if (gradient := p.grad) is None else gradient for p in self.parameters]
 
     def states(self) -> list[Tensor]:
         """The final states that `row` reads, (batch, eigenvalues) per layer."""
-        states = [r.module.last_state for r in self._stateful]
-        return [self._values.new_zeros(1, r.width) if s is None else s for r, s in zip(self._stateful, states, strict=True)]
+        states = [r.module.last_state for r in self.stateful]
+        return [self._values.new_zeros(1, r.width) if s is None else s for r, s in zip(self.stateful, states, strict=True)]
 
     def gates(self) -> list[Tensor]:
         """The gates that `row` reads, (3, gates) per record: narrow ones, then wide ones."""
         gates = []
-        for r in [*self._gated, *(r for r in self._wide if r.record.gate)]:
+        for r in [*self.gated, *(r for r in self.wide if r.record.gate)]:
             found = r.module.gates().get(r.record.gate)
             gates.append(self._values.new_zeros(3, r.record.gates) if found is None else found)
         return gates
@@ -148,14 +148,14 @@ class Probe:
     def weights(self) -> Weights:
         """The half of a row that is known before the step."""
         pieces = torch.linalg.vector_norm(self._values, dim=1)
-        narrow = [_weight(r.record) for r in self._trained] + [_flat(r.record.phase) for r in self._complex]
-        log_dts = [_flat(r.record.log_dt) for r in self._stepped]
+        narrow = [_weight(r.record) for r in self.trained] + [_flat(r.record.phase) for r in self.complex]
+        log_dts = [_flat(r.record.log_dt) for r in self.stepped]
         return Weights(
             _largest_of(pieces, self._value_pieces),
             torch.linalg.vector_norm(pieces, dtype=torch.float64).reshape(1),
             torch.cat(narrow) if narrow else None,
             saturated_exp(torch.cat(log_dts), torch) if log_dts else None,
-            [(_weight(r.record).clone(), _copy(r.record.log_dt), _copy(r.record.phase)) for r in self._wide],
+            [(w.clone(), _copy(log_dt), _copy(phase)) for w, log_dt, phase in self.wide_weights()],
         )
 
     @torch.no_grad()
@@ -177,47 +177,72 @@ class Probe:
         if self._small:
             torch._foreach_copy_(self._copies, [gradients[i] for i in self._small])
         norms = torch.linalg.vector_norm(self._copied, dim=1, dtype=torch.float64)
-        if self._large:
-            norms = torch.cat([norms, *(_norms_of_rows(gradients[i]) for i in self._large)])
+        if self.large:
+            norms = torch.cat([norms, *(_norms_of_rows(gradients[i]) for i in self.large)])
         largest = _largest_of(norms, self._gradient_pieces)
         if self._in_order is not None:
             largest = largest.index_select(0, self._in_order)
         grad_norm = torch.linalg.vector_norm(norms)
         # one dtype in each cat: of several it copies piece by piece
         parts = [loss.detach().reshape(1).float(), lr.float(), weights.norms.float()]
-        parts += [torch.cat([largest, grad_norm.reshape(1), weights.norm]).float(), self._nonfinite(batch)]
+        parts += [torch.cat([largest, grad_norm.reshape(1), weights.norm]).float(), self.nonfinite(batch)]
         if weights.narrow is not None:
-            own = [self._gradient(r.record, gradients) for r in self._trained]
-            own += [gradients[self._at[id(r.record.phase)]].reshape(-1) for r in self._complex]
+            own = [self._gradient(r.record, gradients) for r in self.trained]
+            own += [
+                self._gradient_of(phase, gradients).reshape(-1) for r in self.complex if (phase := r.record.phase) is not None
+            ]
             gradient = torch.cat(own)
             parts += [(gradient / weights.narrow).abs_(), weights.narrow]  # the same bits as |grad| / |w|
             if self._kept is not None:
                 parts.append(gradient.index_select(0, self._kept).abs_())
-        parts += [_weight(r.record) for r in self._fixed]
+        parts += [_weight(r.record) for r in self.fixed]
         if weights.dt is not None:
             parts.append(weights.dt)
-        narrow = [state for r, state in zip(self._stateful, states, strict=True) if not r.wide]
+        narrow = [state for r, state in zip(self.stateful, states, strict=True) if not r.wide]
         if narrow:
             together = len({len(state) for state in narrow}) == 1
             parts += [_largest(torch.cat(narrow, dim=1))] if together else [_largest(state) for state in narrow]
-        parts += [gate.reshape(-1).float() for gate in gates[: len(self._gated)]]
-        of_wide = iter(gates[len(self._gated) :])
-        for r, distance, (w, log_dt, phase) in zip(self._wide, self._wide_distances, weights.wide, strict=True):
-            gate = next(of_wide) if r.record.gate else None
+        parts += [gate.reshape(-1).float() for gate in gates[: len(self.gated)]]
+        parts += self.tail(weights.wide, gradients, states[len(narrow) :], gates[len(self.gated) :])
+        return torch.cat(parts), grad_norm
+
+    def tail(
+        self,
+        weights: Sequence[tuple[Tensor, Tensor | None, Tensor | None]],
+        gradients: Sequence[Tensor],
+        states: Sequence[Tensor],
+        gates: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """The end of a row: of wide records and their layers' final states, what is recorded in place of every number."""
+        parts: list[Tensor] = []
+        left = iter(gates)
+        for r, distance, (w, log_dt, phase) in zip(self.wide, self._wide_distances, weights, strict=True):
+            gate = next(left) if r.record.gate else None
             parts += _summary(distance, w, log_dt, phase, gate, self._gradient(r.record, gradients))
-        for state in states[len(narrow) :]:
+        for state in states:
             extreme, extreme_at = _largest(state).topk(1)
             parts += [extreme, extreme_at.float()]
-        return torch.cat(parts), grad_norm
+        return parts
+
+    def wide_weights(self) -> list[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """Of each wide record its weights, log_dt and second weights, where they lie."""
+        found = []
+        for r in self.wide:
+            log_dt, phase = (None if t is None else _flat(t) for t in (r.record.log_dt, r.record.phase))
+            found.append((_weight(r.record), log_dt, phase))
+        return found
 
     def _gradient(self, record: Record, gradients: Sequence[Tensor]) -> Tensor:
         """dL/dw of each eigenvalue, (width,); of rows the norm of each row's gradient. 0 for what is not trained."""
         if record.weight is None:
-            return _row_norms([gradients[self._at[id(p)]] for p in record.rows])
-        at = self._at.get(id(record.weight))
-        return torch.zeros_like(record.weight).view(-1) if at is None else gradients[at].reshape(-1)
+            return _row_norms([self._gradient_of(p, gradients) for p in record.rows])
+        return self._gradient_of(record.weight, gradients).reshape(-1)
 
-    def _nonfinite(self, batch: Sequence[Tensor]) -> Tensor:
+    def _gradient_of(self, weight: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        at = self.at.get(id(weight))
+        return torch.zeros_like(weight) if at is None else gradients[at]
+
+    def nonfinite(self, batch: Sequence[Tensor]) -> Tensor:
         """(1,): the sum of the codes of what is not finite. Integers always are; of all others 0 times each is 0, else NaN."""
         codes = [(code, t) for code, t in zip(self._codes, batch, strict=False) if t.is_floating_point() or t.is_complex()]
         if not codes:
@@ -232,7 +257,7 @@ def _flat(tensor: Tensor | None) -> Tensor:
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else _flat(tensor).clone()
+    return None if tensor is None else tensor.clone()
 
 
 def _size(tensor: Tensor | None) -> int:

@@ -33,7 +33,7 @@ from stablessm_core.telemetry.sinks import Flush as Flush
 from stablessm_core.telemetry.sinks import MemorySink as MemorySink
 from stablessm_core.telemetry.sinks import Sink as Sink
 
-FLUSH_STEPS = 64
+FLUSH_STEPS = 256
 FLUSH_SECONDS = 0.2
 QUEUE = 8
 PATIENCE = 5.0  # seconds
@@ -97,7 +97,7 @@ class Recorder:
         self._levels = {group: LevelBuilder(group, every) for group in self._groups}
         columns = int(ends[-1])
         self._flush_steps = max(1, min(flush_steps, RING_BYTES // (8 * columns)))
-        self._flush_seconds = flush_seconds
+        self.flush_seconds = flush_seconds
         self.ring = Ring(columns, 4 * self._flush_steps, torch.device(device))
         self._first_step, self._started = 0, False
         self._flushed_at = self._clocked_at = perf_counter() - flush_seconds  # so that the first step is out at once
@@ -127,7 +127,7 @@ class Recorder:
         elif step != self._first_step + self.ring.rows:
             raise ValueError(f"step is {step}; expected {self._first_step + self.ring.rows}, the one after the last recorded")
         self.ring.advance()
-        if self.ring.rows >= self._flush_steps or perf_counter() - self._flushed_at >= self._flush_seconds:
+        if self.ring.rows >= self._flush_steps or perf_counter() - self._flushed_at >= self.flush_seconds:
             self.flush()
 
     def skipped(self) -> None:
@@ -304,7 +304,7 @@ class Recorder:
         table = np.concatenate([copy.wait() for copy in batch.copies])
         columns = {name: table[:, where] for name, where in self._columns.items()}
         alerts: list[Alert] = []
-        derived: dict[str, np.ndarray] = {}
+        derived: dict[str, list[np.ndarray]] = {}
         fatal = warned = None
         if self._monitor is not None:
             rows, derived = self._monitor.read(batch.first_step, columns)
@@ -312,7 +312,7 @@ class Recorder:
             if count < len(table):
                 table = table[:count]
                 columns = {name: values[:count] for name, values in columns.items()}
-                derived = {group: values[:count] for group, values in derived.items()}
+                derived = {group: [values[:count] for values in kinds] for group, kinds in derived.items()}
         coarse: list[Block] = []
         so_far: dict[str, float] = {}
         if self._following is not None and len(table):
@@ -337,7 +337,7 @@ class Recorder:
         bad = detectors.first_nonfinite(rows) if self._halt else None
         taken = rows if bad is None else rows.cut(bad + 1)
         before = detectors.state() if self.heed else {}
-        alerts = detectors.scan(taken)
+        alerts = detectors.scan(taken, finite=self._halt and bad is None)
         last = None if bad is None else rows.first_step + bad
         warned = next((a for a in alerts if _comes_before(a) and a.step != last), None) if self.heed else None
         if warned is not None:
@@ -349,20 +349,26 @@ class Recorder:
         return len(taken.loss), alerts, fatal, None
 
     def _blocks(
-        self, first: int, last: int, columns: Mapping[str, np.ndarray], derived: Mapping[str, np.ndarray], *, keep_last: bool
+        self,
+        first: int,
+        last: int,
+        columns: Mapping[str, np.ndarray],
+        derived: Mapping[str, list[np.ndarray]],
+        *,
+        keep_last: bool,
     ) -> list[Block]:
         # kept are steps 1, 1 + every, 1 + 2 every, ...
         skip = (1 - first) % self._every
         blocks: list[Block] = []
         for group, recorded in self._groups.items():
-            raw = np.concatenate([columns[series.name] for series in recorded], axis=1).T
-            kept = np.ascontiguousarray(raw[:, skip :: self._every])
-            if kept.shape[1]:
-                blocks.append(Block(group, 0, first + skip, self._every, kept))
-                whole = np.concatenate([kept, derived[group].T[:, skip :: self._every]]) if group in derived else kept
-                blocks += self._levels[group].feed(first + skip, whole)
+            parts = [columns[series.name] for series in recorded]
+            width = sum(part.shape[1] for part in parts)
+            kept = np.concatenate([part[skip :: self._every] for part in (*parts, *derived.get(group, ()))], axis=1)
+            if len(kept):
+                blocks.append(Block(group, 0, first + skip, self._every, np.ascontiguousarray(kept[:, :width].T)))
+                blocks += self._levels[group].feed(first + skip, kept.T)
             if keep_last and (last - 1) % self._every:
-                blocks.append(Block(group, 0, last, self._every, np.ascontiguousarray(raw[:, -1:])))
+                blocks.append(Block(group, 0, last, self._every, np.concatenate([part[-1] for part in parts])[:, None]))
         return blocks
 
 

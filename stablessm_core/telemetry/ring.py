@@ -13,12 +13,13 @@ class Ring:
     """Ring buffer of float32 rows on `device`: twice `max_rows` of them, so that one half is copied while the other fills.
 
     `write` touches the device only (the `cursor`, (1,) int64, lives there too), so it may be captured in a CUDA graph; `advance`
-    is its counterpart on the host, and `take` starts the copy of what was advanced over.
+    is its counterpart on the host, and `take` starts the copy of what was advanced over. Who writes the next row into `buffer`
+    (rows, columns) itself moves the cursor on as `write` does.
     """
 
     def __init__(self, columns: int, max_rows: int, device: torch.device) -> None:
         self.max_rows, self.rows = max_rows, 0
-        self._buffer = torch.zeros((2 * max_rows, columns), device=device)
+        self.buffer = torch.zeros((2 * max_rows, columns), device=device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self._start = 0  # where the rows not taken yet begin
         self._cuda = device.type == "cuda"
@@ -27,8 +28,8 @@ class Ring:
 
     def write(self, row: Tensor) -> None:
         """Append one row (columns,)."""
-        self._buffer.index_copy_(0, self.cursor, row.unsqueeze(0))
-        self.cursor.add_(1).remainder_(len(self._buffer))
+        self.buffer.index_copy_(0, self.cursor, row.unsqueeze(0))
+        self.cursor.add_(1).remainder_(len(self.buffer))
 
     def advance(self) -> None:
         """Count the row that `write` appended."""
@@ -40,20 +41,20 @@ class Ring:
         """Leave out the row that `write` appended; only of an empty ring, so that the rows of a copy stay consecutive."""
         if self.rows:
             raise RuntimeError(f"ring holds {self.rows} rows that were not taken; a row can be left out of an empty one only")
-        self._start = (self._start + 1) % len(self._buffer)
+        self._start = (self._start + 1) % len(self.buffer)
 
     def take(self) -> RowCopy:
         """Start copying every row since the last call; the ring is empty afterwards."""
-        first = self._buffer[self._start : self._start + self.rows]
-        second = self._buffer[: self.rows - len(first)]
-        host = torch.empty((self.rows, self._buffer.shape[1]), pin_memory=self._cuda)
-        self._start = (self._start + self.rows) % len(self._buffer)
+        first = self.buffer[self._start : self._start + self.rows]
+        second = self.buffer[: self.rows - len(first)]
+        host = torch.empty((self.rows, self.buffer.shape[1]), pin_memory=self._cuda)
+        self._start = (self._start + self.rows) % len(self.buffer)
         self.rows = 0
         if not self._cuda:
             host[: len(first)] = first
             host[len(first) :] = second
             return RowCopy(host, None)
-        training = torch.cuda.current_stream(self._buffer.device)
+        training = torch.cuda.current_stream(self.buffer.device)
         self._stream.wait_stream(training)
         with torch.cuda.stream(self._stream):
             host[: len(first)].copy_(first, non_blocking=True)

@@ -158,3 +158,8 @@ def test_the_loss_is_compared_with_the_best_so_far() -> None:
     np.testing.assert_array_equal(again, [1, 1, np.inf, 1])
     assert best == 0
     assert np.isnan(loss_over_best(np.array([np.nan, -1.0, -0.5]))[0]).all()
+    usual = np.array([2.0, 1e-320, 3.0, 1e-320, 7.0])
+    for best in (np.inf, 1.5, 1e-321):  # one that is not finite beside them changes nothing
+        beside, known = loss_over_best(np.append(usual, np.nan), best)
+        np.testing.assert_array_equal(loss_over_best(usual, best)[0], beside[:-1])
+        assert loss_over_best(usual, best)[1] == known

@@ -16,7 +16,7 @@ from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     bounded = (layer for layer in rows.layers if layer.form is None or (layer.form.bounded and layer.form.map != "fixed"))
-    return (_condition(rows, layer, watch.threshold) for layer in bounded)
+    return (_condition(rows, layer, watch.threshold) for layer in bounded if not layer.distance.least >= watch.threshold)
 
 
 def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:

@@ -17,6 +17,9 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     for layer in rows.layers:
         if layer.ratio.at is not None or not layer.ratio.values.shape[1]:
             continue  # only the extremes were recorded: the zeros are not among them; or nothing is trained
+        if layer.ratio.least > 0:
+            watch.memory[layer.id] = np.zeros(layer.ratio.values.shape[1], np.int64)
+            continue
         dead = _steps_without_gradient(layer, watch.memory) >= DEAD_STEPS
         yield _condition(rows, layer, dead)
 

@@ -6,7 +6,7 @@ is one episode and raises one alert, at its first step; it may raise the next on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -61,26 +61,25 @@ class Detectors:
 
     def first_nonfinite(self, rows: Rows) -> int | None:
         """The first row in which numbers are lost: a non-finite loss, weight, state or gradient."""
-        found = [
-            int(np.argmax(condition.holds))
-            for kind, condition in self._conditions(rows, nonfinite_only=True)
-            if condition.holds.any()
-        ]
+        found = [int(np.argmax(condition.holds)) for kind, condition in self._conditions(rows, (True,)) if condition.holds.any()]
         return min(found) if found else None
 
-    def scan(self, rows: Rows) -> list[Alert]:
-        """Alerts of the rows, by step; of one step, those of the whole model first and the likeliest cause before others."""
+    def scan(self, rows: Rows, *, finite: bool = False) -> list[Alert]:
+        """Alerts of the rows, by step; of one step, those of the whole model first and the likeliest cause before others.
+
+        finite: `first_nonfinite` has found no number lost in them.
+        """
         found: list[tuple[int, int, Alert]] = []
-        for kind, condition in self._conditions(rows):
+        for kind, condition in self._conditions(rows, (False,) if finite else (False, True)):
             place = -1 if condition.layer is None else int(condition.layer.partition(".")[0])
             for row in self._begins(kind, rows.first_step, condition):
                 found.append((rows.first_step + row, place, condition.alert(row)))
         return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]  # stable: keeps the order of the kinds
 
-    def _conditions(self, rows: Rows, *, nonfinite_only: bool = False) -> Iterator[tuple[AlertKind, Condition]]:
+    def _conditions(self, rows: Rows, nonfinite: Sequence[bool]) -> Iterator[tuple[AlertKind, Condition]]:
         for name, watch in self._watches.items():
             kind = KINDS[name]
-            if kind.detect is not None and (kind.nonfinite or not nonfinite_only):
+            if kind.detect is not None and kind.nonfinite in nonfinite:
                 for condition in kind.detect(rows, watch):
                     yield kind, condition
 

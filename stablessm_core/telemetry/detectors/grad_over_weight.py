@@ -14,7 +14,7 @@ from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
-    return (_condition(rows, layer, watch.threshold) for layer in rows.layers)
+    return (_condition(rows, layer, watch.threshold) for layer in rows.layers if not layer.ratio.largest <= watch.threshold)
 
 
 def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from stablessm_core.forms import NO_MAP, Form
@@ -11,6 +13,7 @@ from stablessm_core.telemetry.detectors.alert import Setup, Watch
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
+@cache
 def can_cross(form: Form) -> bool:
     """Whether an eigenvalue of this form can be beyond the stability boundary at all, and should not be."""
     if form.map in NO_MAP or not form.bounded:
@@ -19,18 +22,18 @@ def can_cross(form: Form) -> bool:
     return reach.high > (1.0 if form.time == "discrete" else 0.0) or (reach.low < -1.0 and form.time == "discrete")
 
 
-def weights_before(layer: LayerRows, watch: Watch) -> np.ndarray:
-    """The weights one step before each row, (rows, d_state). The detector's memory keeps those of the last row."""
+def before_first(layer: LayerRows, watch: Watch) -> np.ndarray:
+    """The weights one step before the first row, (d_state,). The detector's memory keeps those of the last row."""
     w = layer.weight.values
-    first = watch.memory.get(layer.id, w[0])
+    first: np.ndarray = watch.memory.get(layer.id, w[0])
     watch.memory[layer.id] = w[-1].copy()
-    return np.concatenate([first[None], w[:-1]])
+    return first
 
 
-def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, before: np.ndarray) -> np.ndarray | None:
+def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, first: np.ndarray) -> np.ndarray | None:
     """|dw| that the update of each row may make, (rows, d_state); None where that cannot be known.
 
-    before: `weights_before`; the step from there counts with momentum.
+    first: `before_first`; the step from there counts with momentum.
     """
     if rows.lr is None or layer.recorded is None:
         return None
@@ -38,6 +41,7 @@ def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, before: np.ndarray)
     if setup.optimizer == "adamw":
         return np.asarray(predicted_weight_step("adamw", rate, w))  # type: ignore[arg-type]
     gradient = gradient_size(layer.ratio.values, w) * _clipped(rows, setup)[:, None]
+    before = np.concatenate([first[None], w[:-1]])  # of each row the weights one step before
     previous = np.abs(w.astype(np.float64) - before) if setup.momentum else 0.0
     return np.asarray(
         predicted_weight_step(setup.optimizer, rate, gradient, setup.momentum, previous, nesterov=setup.nesterov)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from pydantic import Field
 from stablessm_core.section import Section
 from stablessm_core.stability import overflow_budget, overflow_eigenvalue, predicted_distance
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Watch
-from stablessm_core.telemetry.detectors.next_step import can_cross, weight_steps, weights_before
+from stablessm_core.telemetry.detectors.next_step import before_first, can_cross, weight_steps
 from stablessm_core.telemetry.detectors.place import at_eigenvalue
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
 
@@ -25,7 +25,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Condition:
     distance = ahead = layer.distance.values
-    steps = weight_steps(rows, layer, setup, weights_before(layer, watch))
+    steps = weight_steps(rows, layer, setup, before_first(layer, watch))
     if steps is not None and layer.form is not None and layer.recorded is not None:
         ahead = predicted_distance(layer.form, layer.recorded, steps)
     # distances rather than budgets, which would cost a logarithm each

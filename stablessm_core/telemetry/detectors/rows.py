@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,16 @@ class Values:
 
     values: np.ndarray
     at: np.ndarray | None = None
+
+    @cached_property
+    def least(self) -> Any:
+        """The smallest number, NaN where one is NaN, infinite where there is none: most detectors need no second look."""
+        return self.values.min(initial=np.inf)
+
+    @cached_property
+    def largest(self) -> Any:
+        """The largest number, NaN where one is NaN, minus infinite where there is none."""
+        return self.values.max(initial=-np.inf)
 
     def eigenvalue(self, row: int, column: int) -> int:
         return column if self.at is None else int(self.at[row, column])
@@ -46,7 +58,7 @@ class LayerRows:
     recorded: Mapping[str, np.ndarray] | None = None
     record: str = ""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """What its series are called by, and what a detector remembers it by."""
         return f"{self.layer}.{self.record}" if self.record else str(self.layer)

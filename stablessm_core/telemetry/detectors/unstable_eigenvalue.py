@@ -8,7 +8,7 @@ import numpy as np
 
 from stablessm_core.stability import overflow_budget, steps_left
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
-from stablessm_core.telemetry.detectors.next_step import can_cross, weight_steps, weights_before
+from stablessm_core.telemetry.detectors.next_step import before_first, can_cross, weight_steps
 from stablessm_core.telemetry.detectors.place import at_eigenvalue
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
@@ -17,17 +17,18 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if len(rows.loss):
         for layer in rows.layers:
             if layer.form is None or can_cross(layer.form):
-                yield _condition(rows, layer, watch)
+                first = before_first(layer, watch)
+                if not layer.distance.least >= 0:
+                    yield _condition(rows, layer, watch, first)
 
 
-def _condition(rows: Rows, layer: LayerRows, watch: Watch) -> Condition:
+def _condition(rows: Rows, layer: LayerRows, watch: Watch, first: np.ndarray) -> Condition:
     distance = layer.distance.values
     unstable = distance < 0  # a map that sits on the boundary, relu say, stays there
-    before = weights_before(layer, watch)
 
     def alert(row: int) -> Alert:
         worst, count = int(np.nanargmin(distance[row])), int(unstable[row].sum())
-        steps = None if watch.setup is None else weight_steps(rows, layer, watch.setup, before)
+        steps = None if watch.setup is None else weight_steps(rows, layer, watch.setup, first)
         more = _what_it_means(layer, row, worst, watch, None if steps is None else float(steps[row, worst]))
         what = "beyond the stability boundary, 1 - |lambda_bar| is"
         return at_eigenvalue(
