@@ -21,12 +21,27 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # 
 def main() -> None:
     for results in sorted(RESULTS.glob("step_*.md")):
         save(steps(results), DOCS / f"performance-{results.stem.replace('_', '-')}.png")
+    if compared := sorted(RESULTS.glob("against_cpu*.md")):
+        save(against(compared), DOCS / "performance-against-cpu.png")
 
 
 def steps(results: Path) -> go.Figure:
     """Steps per second of each way to launch a step, relative to the eager one."""
     rows = [row for row in read(results) if row["x eager"]]
     return bars(rows, "launched as", "x eager", "steps per second, eager = 1", results)
+
+
+def against(results: list[Path]) -> go.Figure:
+    """How many times as fast as before, and as JAX, a training step is; on one core and on more."""
+    rows = []
+    for row in (row for path in results for row in read(path) if ", train: " in row["step"]):
+        cores = f"{row['cores']} core{'s'[: int(row['cores']) - 1]}"
+        for other in ("before", "JAX"):
+            if quotient := row[f"{other} / ours"].partition(",")[0].strip("*"):
+                step = row["step"].replace(", train: ", ": ")
+                rows.append({"step": step, "beside": f"{other}, {cores}", "quotient": quotient})
+    figure = bars(rows, "beside", "quotient", "times as fast as", results[0])
+    return figure.add_hline(y=1, line_dash="dot")
 
 
 def bars(rows: list[dict[str, str]], group: str, value: str, title: str, results: Path) -> go.Figure:

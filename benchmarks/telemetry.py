@@ -1,6 +1,6 @@
 """What does recording every eigenvalue at every step cost? `python -m benchmarks.telemetry [--output FILE]`
 
-Part 1 trains one model in several ways that take turns, launched as the trainer launches it on this device (`--execution`):
+Part 1 trains one model in several ways that take short turns, launched as the trainer launches it on this device (`--execution`):
 without telemetry; with ours (ratio and weight of each eigenvalue, loss, rates, norms; blocks encoded as they are stored); with a
 plain `.item()` per value, which is what scalar loggers need; and with histograms of ratio and weight per layer in
 `torch.utils.tensorboard`. One that is not installed is named as absent. Part 2 is a workload without a model: 257 values a step,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
+import math
 import random
 import tempfile
 import time
@@ -25,7 +26,7 @@ import torch
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
 from stablessm_core.forms import Form
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import FLUSH_SECONDS, Recorder
+from stablessm_core.telemetry.recorder import FLUSH_SECONDS, FLUSH_STEPS, Recorder
 from stablessm_core.training.environment import keep_freed_memory, pick_device
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.step import TrainingStep
@@ -39,12 +40,11 @@ CPU_SHAPES = (
     Shape(4, 32, 64, 16, 100),
     Shape(2, 16, 32, 8, 64),
 )
-PROMISED = 2  # the first shapes, of which the README speaks: they get four fifths of the time
-OFF, AGAIN, OURS = "off", "off, once more", "ours"
+OFF, AGAIN, OURS, TENSORBOARD = "off", "off, once more", "ours", "tensorboard histograms"
 RARELY = 8  # the other ways take part in one round of so many: what they cost is no promise of ours
-# of several steps, where one is shorter: a turn of ours then ends with the flush that was due, which in training runs beside it;
-# on a GPU, of whose time 1 % is at stake, one in five must do
-TURN_SECONDS = {"cpu": FLUSH_SECONDS, "cuda": 5 * FLUSH_SECONDS}
+# of several steps, where one is shorter. On a CPU they are short, so that a busy machine is the same to all ways; on a GPU, which
+# has to be waited for after each, they are long
+TURN_SECONDS = {"cpu": 0.01, "cuda": 5 * FLUSH_SECONDS}
 
 
 def main() -> None:
@@ -67,24 +67,24 @@ def main() -> None:
         "",
         "## Training",
         "",
-        "A round is, in random order, a turn without telemetry, one with ours and a second one without; a turn is one step,",
-        f"or {1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter ones. The other ways take part in one round of {RARELY}.",
-        "Times are medians. An overhead is the mean of the middle half of the quotients, one per round, of a turn's time and",
-        "the mean of the two without telemetry; in brackets what holds 95 % of 2,000 such means, each of as many rounds drawn",
-        "with replacement. It is given in wall time and, steadier on a busy machine, in CPU time of the training thread. The two",
-        "kinds of turns without telemetry, compared in the same way, say what this is worth: their interval should hold 0. A",
-        "turn of ours ends when its last number is encoded: the flush thread works in nobody else's turn, and all of its work",
-        "counts as wall time of ours, though in training it runs beside. What our calls take in the training thread is also",
-        "measured by itself (of the recorder alone where the rest is inside a graph), and so is the flush thread (copies,",
-        "blocks, coarser levels, detectors, compression): CPU time per flush, of which one is due every",
+        "Without telemetry, with ours and a second time without take turns in random order; a turn is one step, or",
+        f"{1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter ones. A round is so many that the next flush of ours is due; the",
+        f"other ways take part in one of {RARELY}. Times are medians. An overhead is the mean of the middle half of the",
+        "quotients, one per round, of a way's time and the mean of the two without telemetry; in brackets what holds 95 % of",
+        "2,000 such means, each of as many rounds drawn with replacement. It is given in wall time and, steadier on a busy",
+        "machine, in CPU time of the whole process. The two ways without telemetry, compared in the same way, say what this is",
+        "worth: their interval should hold 0. A round ends with the flush, until its last number is encoded: all of it counts",
+        "as time of ours, though in training it runs beside, and ours takes the next turn. What our calls take in the training",
+        "thread is also measured by itself (of the recorder alone where the rest is inside a graph), and so is the flush thread",
+        "(copies, blocks, coarser levels, detectors, compression): CPU time per flush, of which one is due every",
         f"{1e3 * FLUSH_SECONDS:.0f} ms. All ways train the same model, whose tensors stay where they are.",
         "",
     ]
     rows: list[list[str]] = []
     shapes = CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES
-    for i, shape in enumerate(shapes[: args.shapes]):
-        share = 0.8 / PROMISED if i < PROMISED else 0.2 / (len(shapes) - PROMISED)
-        rows += training(shape, device, 60 * args.minutes * share, args.execution)
+    shapes = shapes[: args.shapes]
+    for shape in shapes:
+        rows += training(shape, device, 60 * args.minutes / len(shapes), args.execution)
     head = [
         "layers x (d_model, d_state)",
         "telemetry",
@@ -107,7 +107,7 @@ def bare(rig: Rig) -> TrainingStep:
     probe, full = copy.copy(rig.step.probe), rig.step
     probe.gradients = probe.states = probe.gates = list  # type: ignore[method-assign]
     step = TrainingStep(full.model, full.task, full.optimizer, probe, full.ring, batch=(full.x, full.y))
-    step.weights, step.record = (lambda: None), (lambda *_: None)
+    step.weights, step.record, step.record_in_one_pass = (lambda: None), (lambda *_: None), (lambda: None)  # type: ignore[method-assign]
     return step
 
 
@@ -146,6 +146,22 @@ def overhead(quotients: Sequence[float]) -> str:
     return f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
+def spent(function: Callable[..., Any], *args: Any) -> np.ndarray:
+    """Seconds that a call takes: of wall time, and of CPU time of the whole process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    function(*args)
+    return np.array([time.perf_counter() - wall, time.process_time() - cpu])
+
+
+def lengths(step: float, device: torch.device) -> tuple[int, int]:
+    """Steps in a turn and turns in a round, of a step that takes so many seconds."""
+    turn = max(1, round(TURN_SECONDS[device.type] / step))
+    if device.type == "cuda":
+        return turn, 1
+    # with more steps a flush would be due before
+    return turn, max(1, min(math.floor(FLUSH_SECONDS / step), FLUSH_STEPS - 1) // turn)
+
+
 def training(shape: Shape, device: torch.device, seconds: float, execution: str) -> list[list[str]]:
     rig = Rig(images(shape.length), shape, device)
     without = bare(rig)
@@ -155,56 +171,64 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
     numbers = itertools.count(1)
     calls = [Timed(lambda: rig.recorder.recorded(next(numbers)))]
     if not got.mode.startswith("cuda_graph"):
-        calls += [Timed(part) for part in (rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states)]
-        _, rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states = calls  # type: ignore[method-assign]
+        if rig.step.one_pass is not None:
+            calls.append(Timed(rig.step.one_pass.write))
+            rig.step.one_pass.write = calls[1]  # type: ignore[method-assign]
+        else:
+            calls += [
+                Timed(part) for part in (rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states)
+            ]
+            _, rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states = calls  # type: ignore[method-assign]
 
-    def ours(steps: int) -> float:
-        taken = rig.go(steps, calls[0])
-        began = time.perf_counter()
+    flush = Timed(lambda: rig.recorder.flush(force=True))
+    calls.append(flush)
+
+    def flushed() -> None:
+        flush()
         rig.recorder.drain()
-        return taken + time.perf_counter() - began
 
+    ends: dict[str, Callable[[], Any]] = {OURS: flushed}  # what a way still has to do after a round
     ways: dict[str, Callable[[int], float]] = dict.fromkeys((OFF, AGAIN), lambda n: rig.go(n, lambda: None, without))
-    ways |= {OURS: ours, "`.item()` per value": lambda n: rig.go(n, lambda: items(watched), without)}
+    ways |= {OURS: lambda n: rig.go(n, calls[0]), "`.item()` per value": lambda n: rig.go(n, lambda: items(watched), without)}
     absent: list[list[str]] = []
     folder = tempfile.TemporaryDirectory()
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        absent.append([str(shape), "tensorboard histograms", f"absent: {error}", *[""] * 6])
+        absent.append([str(shape), TENSORBOARD, f"absent: {error}", *[""] * 6])
     else:
         writer = SummaryWriter(folder.name)
 
-        def tensorboard(steps: int) -> float:
-            taken = rig.go(steps, lambda: histograms(watched, writer, rig.done), without)
-            writer.flush()
-            return taken
-
-        ways["tensorboard histograms"] = tensorboard
+        ways[TENSORBOARD] = lambda n: rig.go(n, lambda: histograms(watched, writer, rig.done), without)
+        ends[TENSORBOARD] = writer.flush
 
     for way in ways:
         ways[way](2)
-    each = max(1, round(TURN_SECONDS[device.type] / ways[OFF](2) * 2))
-    times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}  # per turn: wall and CPU ms of a step
-    over: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}  # both over those of the turns without telemetry
-    inside: list[float] = []  # per turn of ours: CPU ms of a step in our calls
+    turn, turns = lengths(ways[OFF](4) / 4, device)
+    each = turn * turns
+    if device.type == "cpu":
+        rig.recorder.flush_seconds = math.inf  # `flushed` is the one that is due
+    rig.recorder.drain()
+    times: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # per round: wall and CPU ms of a step
+    over: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # both over those without telemetry
+    inside: list[float] = []  # per round: CPU ms of a step in our calls
     order = random.Random(0)
-    ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends or len(times[OFF]) <= RARELY:
-        took = {}
+    stop = time.perf_counter() + seconds
+    while time.perf_counter() < stop or len(times[OFF]) <= RARELY:
         among = list(ways) if len(times[OFF]) % RARELY == 0 else [OFF, AGAIN, OURS]
-        for way in order.sample(among, len(among)):
-            for call in calls:
-                call.seconds = 0.0
-            began = time.thread_time()
-            wall = ways[way](each)
-            took[way] = 1e3 * wall / each, 1e3 * (time.thread_time() - began) / each
-            if way == OURS:
-                inside.append(1e3 * sum(call.seconds for call in calls) / each)
-        for way, (wall, cpu) in took.items():
+        took = {way: np.zeros(2) for way in among}
+        for call in calls:
+            call.seconds = 0.0
+        for i in range(turns):
+            for way in sorted(order.sample(among, len(among)), key=lambda way: i == 0 < turns - 1 and way != OURS):
+                took[way] += spent(ways[way], turn)
+        for way in ends.keys() & took.keys():
+            took[way] += spent(ends[way])
+        inside.append(1e3 * sum(call.seconds for call in calls) / each)
+        for way, both in took.items():
             bases = [took[OFF]] if way == AGAIN else [took[OFF], took[AGAIN]]
-            times[way].append((wall, cpu))
-            over[way].append((wall / np.mean([b[0] for b in bases]), cpu / np.mean([b[1] for b in bases])))
+            times[way].append(1e3 * both / each)
+            over[way].append(both / np.mean(bases, axis=0))
     rig.recorder.drain()
     assert isinstance(rig.sink, EncodingSink)
     per_flush = 1e3 * time.clock_gettime(time.pthread_getcpuclockid(rig.recorder.thread_id)) / rig.sink.flushes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module, util
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +15,23 @@ from stablessm_core.scan import linear_scan
 
 Form = Callable[[Tensor, Tensor], Tensor]
 CHUNK = 32
+LONGEST = 4096
 
 
-def alternatives(lti: bool) -> dict[str, Form]:
-    forms: dict[str, Form] = {"FFT convolution": fft_convolution, "chunked matmul": chunked_matmul} if lti else {}
-    return forms | {"logarithmic depth (doubling)": doubling, "reference (loop)": partial(linear_scan, backend="reference")}
+def alternatives(lti: bool, length: int) -> dict[str, Form]:
+    """mambapy's, where it is installed, and textbook forms, which are hopeless for very long sequences."""
+    found: dict[str, Form] = {"mambapy pscan": mambapy} if util.find_spec("mambapy") and not lti else {}
+    if length > LONGEST:
+        return found
+    if lti:
+        found |= {"FFT convolution": fft_convolution, "chunked matmul": chunked_matmul}
+    return found | {"logarithmic depth (doubling)": doubling, "reference (loop)": partial(linear_scan, backend="reference")}
+
+
+def mambapy(a: Tensor, b: Tensor) -> Tensor:
+    """It takes (batch, length, d_inner, d_state), and knows no constant a."""
+    h: Tensor = import_module("mambapy.pscan").pscan(a.unsqueeze(-1), b.unsqueeze(-1))
+    return h.squeeze(-1)
 
 
 def fft_convolution(a: Tensor, b: Tensor) -> Tensor:
@@ -56,22 +70,23 @@ def doubling(a: Tensor, b: Tensor) -> Tensor:
     return h
 
 
-def floor(a: Tensor, b: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Elementwise work that moves the scan's bytes into memory already there.
+def floor(a: Tensor, b: Tensor, grad: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Elementwise work that moves the scan's bytes into memory already there: forward, and forward + backward.
 
-    Forward: (a), b -> h. Backward: (a), h, dL/dh -> (da), db.
+    Forward: (a), b -> h. Backward: (a), h, dL/dh -> db, (da).
     """
-    h, db, da = torch.empty_like(b), torch.empty_like(b), torch.empty_like(a)
+    h, db, da = torch.empty_like(b), torch.empty_like(b), torch.empty_like(b)
+    factor: Any = 1.5 if a.dim() == 1 else a
 
     def forward() -> None:
-        torch.mul(b, a, out=h)
+        torch.mul(b, factor, out=h)
 
     def both() -> None:
         forward()
         if a.dim() == 1:
-            torch.mul(b, h, out=db)
+            torch.addcmul(grad, h, grad, out=db)
         else:
-            torch.addcmul(b, a, h, out=db)
-            da.zero_()
+            torch.addcmul(grad, a, h, out=db)
+            torch.mul(h, 1.5, out=da)
 
     return forward, both

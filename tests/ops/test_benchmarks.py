@@ -1,4 +1,4 @@
-"""The benchmarks run by hand, so a renamed function would go unnoticed: each of their modules must at least import."""
+"""The benchmarks run by hand, so that a renamed function would go unnoticed: each of their modules must at least import."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
+
+from stablessm_core.config import parse_config
+from stablessm_core.telemetry.series import WIDE
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
@@ -18,3 +21,11 @@ MODULES = sorted(
 @pytest.mark.parametrize("module", MODULES)
 def test_every_module_of_the_benchmarks_imports(module: str) -> None:
     importlib.import_module(module)
+
+
+def test_the_run_of_mnist_is_a_configuration_that_records_every_eigenvalue_at_every_step() -> None:
+    from benchmarks.mnist import CONFIG
+
+    config = parse_config(CONFIG)
+    assert config.telemetry.every == 1
+    assert config.model.d_state <= WIDE or config.telemetry.all_eigenvalues

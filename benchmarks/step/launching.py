@@ -1,4 +1,4 @@
-"""How fast is a training step, and does anything wait for data? `python -m benchmarks.step [--output FILE]`
+"""How fast is a training step, and does anything wait for data? A part of `benchmarks.step`.
 
 Each way to launch a step (`train.execution`) trains the same model from the same seed, telemetry recorded and encoded; the ways
 take turns within each round, so that a slow moment of the machine hits all of them. Before anything is timed their losses are
@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -46,30 +46,16 @@ ROUND_SECONDS = 0.5
 MEMORY = ("given back", "kept")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--minutes", type=float, default=6.5, help="a way to launch that is not ready by then is left out")
-    parser.add_argument("--output", type=Path, help="also write the report to this file")
-    parser.add_argument("--alone", nargs=6, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.alone:
-        return print(json.dumps(alone(args.alone[0], Shape(*map(int, args.alone[1:])))))
+def report(arguments: argparse.Namespace) -> Iterator[str]:
     keep_freed_memory()  # as the process that trains does
-    device = pick_device(args.device)
-    lines = [
-        "# Training steps",
-        "",
-        f"`python -m benchmarks.step --device {device.type} --rounds {args.rounds}`, {time.strftime('%Y-%m-%d')}",
-        "",
-        f"{machine(device)}. float32, one grey value at a time, ten classes; medians of {args.rounds} rounds in turns.",
-        "",
-    ]
+    device, rounds = pick_device(arguments.device), arguments.rounds
+    yield "# Training steps\n"
+    yield f"`python -m benchmarks.step --device {device.type} --rounds {rounds}`, {time.strftime('%Y-%m-%d')}\n"
+    yield f"{machine(device)}. float32, one grey value at a time, ten classes; medians of {rounds} rounds in turns.\n"
     rows: list[list[str]] = []
-    deadline = time.monotonic() + 60 * args.minutes
+    deadline = time.monotonic() + 60 * arguments.minutes
     for shape in CUDA_SHAPES if device.type == "cuda" else CPU_SHAPES:
-        rows += measured(shape, device, args.rounds, deadline)
+        rows += measured(shape, device, rounds, deadline)
     head = [
         "layers x (d_model, d_state)",
         "launched as",
@@ -81,13 +67,10 @@ def main() -> None:
         "busy",
         "ready",
     ]
-    lines += table(head, rows)
+    yield from table(head, rows)
     if device.type == "cpu":
-        lines += ["", "## Freed memory kept, or given back to the kernel", "", *freed_memory()]
-    report = "\n".join([*lines, ""])
-    print(report)
-    if args.output:
-        args.output.write_text(report, encoding="utf-8")
+        yield "\n## Freed memory kept, or given back to the kernel\n"
+        yield from freed_memory()
 
 
 def measured(shape: Shape, device: torch.device, rounds: int, deadline: float) -> list[list[str]]:
@@ -158,6 +141,10 @@ def alone(memory: str, shape: Shape) -> tuple[float, float]:
     return 1e3 * statistics.median(times), pages
 
 
+def print_alone(memory: str, *shape: str) -> None:
+    print(json.dumps(alone(memory, Shape(*map(int, shape)))))
+
+
 def recorded_losses(rig: Rig, execution: str, steps: int) -> np.ndarray:
     rig.prepare(execution, steps)
     rig.go(200 if rig.device.type == "cuda" else 20)
@@ -191,7 +178,3 @@ def busy_ms(rig: Rig, steps: int = 20) -> float:
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total / 1e3 / steps
-
-
-if __name__ == "__main__":
-    main()
