@@ -1,111 +1,234 @@
-"""How well and how fast does a small StableSSM learn MNIST, pixel by pixel, here?
+"""MNIST pixel by pixel on a CPU, as a user would train it: one run through the service, followed to its end and read back.
 
-    python -m benchmarks.mnist [--steps 2000] [--batch-size 20] [--device auto] [--scan-backend auto] [--threads 1] [--write FILE]
+    python -m benchmarks.mnist [--steps N] [--set optimizer.lr=0.01 ...] [--folder FOLDER] [--write results/mnist_cpu.md]
 
-Trains with full telemetry (every eigenvalue at every step) into memory, tests on all 10,000 test images, prints one table.
+Starts `stablessm up` with everything of its own in FOLDER (SQLite, this machine's worker), submits CONFIG by REST, waits, and
+reports what the service then says of the run: status, accuracy on the 10,000 test images, times, verdict, and every eigenvalue
+at every step, read back and counted. With --folder the folder stays; the same command with it goes on with an interrupted run
+after its last checkpoint, and reports a run that has ended at once. --steps 50 rehearses in a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
-import platform
+import signal
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import torch
+import httpx
+import numpy as np
 
-from stablessm_core.config import parse_config
+from stablessm_core.client import FINAL, ApiError, Client, find_server
+from stablessm_core.config import parse_config, with_settings
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import MemorySink
-from stablessm_core.training.train import pick_device, train
 
 HERE = Path(__file__).parent
+TRAINING_IMAGES, TEST_IMAGES = 60_000, 10_000
+POLL_SECONDS, START_SECONDS = 5.0, 120.0
+# bfloat16 halves the time of a step here; gelu where tanh would saturate: grey values are alike for many steps, so that states of
+# long memory grow to 30 times their usual size
+CONFIG: dict[str, Any] = {
+    "name": "mnist pixel by pixel",
+    "task": {"name": "mnist"},
+    "model": {
+        "n_layers": 2,
+        "d_model": 64,
+        "d_state": 64,
+        "reparameterization": {"name": "best"},
+        "eigenvalue_range": [0.5, 0.998],
+        "activation": "gelu",
+    },
+    "optimizer": {"lr": 0.004, "schedule": "cosine", "warmup_steps": 200, "grad_clip": 1.0},
+    "train": {
+        "steps": 28_800,  # 12 epochs
+        "batch_size": 25,
+        "precision": "bfloat16",
+        "device": "cpu",
+        "eval_every": 4800,
+        "checkpoint_every": 1200,
+    },
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--batch-size", type=int, default=20)
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--scan-backend", default="auto", choices=["auto", "torch", "triton", "reference"])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--reparameterization", default="best")
-    parser.add_argument("--lr", type=float, default=0.005)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, help=f"default: {CONFIG['train']['steps']:,}")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="another value of the configuration")
+    parser.add_argument("--threads", type=int, default=1, help="of the training process")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("STABLESSM_DATA", "../shared/data")))
-    parser.add_argument("--write", type=Path, help="also write the table to this file under benchmarks/")
+    parser.add_argument("--folder", type=Path, help="keep the service's state here, and go on from it")
+    parser.add_argument("--write", type=Path, help="also write the report to this file under benchmarks/")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    config = parse_config(
-        {
-            "task": {"name": "mnist"},
-            "model": {
-                "n_layers": 2,
-                "d_model": 64,
-                "d_state": 64,
-                "reparameterization": {"name": args.reparameterization},
-            },
-            "optimizer": {"lr": args.lr, "schedule": "cosine", "warmup_steps": 20, "grad_clip": 1.0},
-            "train": {
-                "steps": args.steps,
-                "batch_size": args.batch_size,
-                "eval_every": 0,
-                "checkpoint_every": 0,
-                "device": args.device,
-                "scan_backend": args.scan_backend,
-            },
-        }
-    )
-    sink, environment = MemorySink(), {}
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = train(
-            config, sink=sink, data_root=args.data, checkpoint_dir=Path(folder), on_ready=lambda e: environment.update(e)
-        )
-    table = report(args, config, sink, environment, outcome)
-    print(table)
+    config = with_settings(CONFIG, dict(map(change, args.set)))
+    config["train"]["steps"] = args.steps or config["train"]["steps"]
+    with contextlib.ExitStack() as stack:
+        folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stablessm-mnist-")))
+        client = stack.enter_context(service(folder, args.data, args.threads))
+        run = follow(client, submit(client, config))
+        text = report(client, run, " ".join(["python -m benchmarks.mnist", *shown_options(args)]))
+    print(text)
     if args.write:
-        (HERE / args.write).write_text(table, encoding="utf-8")
+        (HERE / args.write).write_text(text, encoding="utf-8")
+    sys.exit(run["status"] != "finished")
 
 
-def report(args: argparse.Namespace, config, sink: MemorySink, environment: dict, outcome) -> str:
-    _, losses = sink.series(names.TRAIN_LOSS)
-    _, seconds = sink.series(names.STEP_TIME)
-    marks = [i for i in (1, 50, 100, 200, 300, 400, 500, 750, 1000, 1500, 2000, 3000) if i <= len(losses)]
-    device = pick_device(config.train.device)
-    machine = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else f"{args.threads} CPU thread(s), {platform.machine()}"
+def change(text: str) -> tuple[str, Any]:
+    path, _, value = text.partition("=")
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        return path, value
+
+
+def shown_options(args: argparse.Namespace) -> list[str]:
+    steps = [f"--steps {args.steps}"] if args.steps else []
+    return steps + [f"--set {one}" for one in args.set] + [f"--threads {args.threads}"]
+
+
+@contextlib.contextmanager
+def service(folder: Path, data: Path, threads: int) -> Iterator[Client]:
+    """`stablessm up` in a folder of its own; asked to stop at the end, upon which a run that still trains leaves a checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    state = folder.resolve() / "state"
+    command = [sys.executable, "-m", "server", "up", "--port", "0", "--data-dir", str(state), "--data-root", str(data.resolve())]
+    # nothing of another installation: the embedded defaults alone
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STABLESSM_")}
+    environment |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    with (folder / "up.log").open("ab") as log:
+        up = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+    try:
+        with ready(up, state, folder / "up.log") as client:
+            yield client
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(120)
+
+
+def ready(up: subprocess.Popen[bytes], state: Path, log: Path) -> Client:
+    deadline = time.monotonic() + START_SECONDS
+    while up.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ValueError, httpx.TransportError, ApiError):
+            if json.loads((state / "up.json").read_text())["pid"] == up.pid:
+                client = Client(*find_server(state))
+                client.ready()
+                return client
+        time.sleep(0.2)
+    up.terminate()
+    raise SystemExit(f"the service has not started:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+def submit(client: Client, config: dict[str, Any]) -> dict[str, Any]:
+    """The run: a new one, or, of a folder that has one of this configuration, that one, on its way again."""
+    whole = parse_config(config).model_dump(mode="json")
+    found = next((run for run in client.runs() if client.run(run["id"])["config"] == whole), None)
+    if found is None:
+        return client.submit(config)
+    return client.resume(found["id"]) if found["status"] in ("failed", "cancelled") else found
+
+
+def follow(client: Client, run: dict[str, Any]) -> dict[str, Any]:
+    """Until it ends, with a line for every evaluation."""
+    number, said = run["id"], ""
+    print(f"run {number} at {client.url}/runs/{number}", flush=True)
+    while True:
+        with contextlib.suppress(httpx.TransportError):  # a server that is restarted is asked again
+            run = client.run(number)
+            if (reached := accuracies(client, run)) != said or run["status"] in FINAL:
+                said = reached
+                print(f"{time.strftime('%H:%M:%S')} {run['status']}, step {run['step']:,}: {reached}", flush=True)
+            if run["status"] in FINAL:
+                return run
+        time.sleep(POLL_SECONDS)
+
+
+def accuracies(client: Client, run: dict[str, Any]) -> str:
+    """Test accuracies so far, each with the epochs after which it was measured."""
+    if not any(one["name"] == names.EVAL_ACCURACY for one in client.catalogue(run["id"])):
+        return ""
+    found = client.series(run["id"], names.EVAL_ACCURACY)
+    each = run["config"]["train"]["batch_size"] / TRAINING_IMAGES
+    return ", ".join(f"{step * each:.3g}: {100 * value:.2f} %" for step, value in zip(found.step, found.value, strict=True))
+
+
+def report(client: Client, run: dict[str, Any], command: str) -> str:
+    """What the service says of the run, as Markdown."""
+    config, environment, result, number = run["config"], run["environment"], run["result"] or {}, run["id"]
+    model, training = config["model"], config["train"]
+    alerts, verdict = list(client.alerts(number)), client.verdict(number)
+    attempts = client.history(number)["attempts"]
+    assert environment["data"]["evaluation_images"] == TEST_IMAGES
+    seconds = client.series(number, names.STEP_TIME).value
+    losses = client.series(number, names.TRAIN_LOSS).value
+    marks = [mark for mark in (100, 300, 1000, 3000, 10_000, 30_000, len(losses)) if mark <= len(losses)]
+    scan = environment["scan_backend"]
+    epochs = run["step"] * training["batch_size"] / TRAINING_IMAGES
+    rows = {
+        "machine": f"{environment['device_name']}, {environment['threads']} thread(s) of {os.cpu_count()} cores; load "
+        f"{os.getloadavg()[1]:.1f} at the end",
+        "versions": f"Python {environment['versions']['python']}, torch {environment['versions']['torch']}",
+        "how steps ran": f"scan backend {scan}, {environment['precision']}, {environment['execution']['mode']}",
+        "status": f"{run['status']}, {run['step']:,} of {run['steps']:,} steps ({epochs:.2f} epochs)",
+        "parameters": f"{environment['parameters']:,}",
+        f"**accuracy on the {TEST_IMAGES:,} test images**, final weights": f"**{percent(result.get('eval_accuracy'))}**",
+        "test loss": f"{result.get('eval_loss')}",
+        "wall time of training, evaluations included": f"{result.get('seconds', 0) / 60:.1f} min in {len(attempts)} attempt(s)",
+        "from the first claim to the end": f"{(run['finished_at'] - min(one['started_at'] for one in attempts)) / 60:.1f} min",
+        "median step time": f"{1e3 * float(np.median(seconds)):.0f} ms",
+        "test accuracy after so many epochs": accuracies(client, run),
+        "training loss, mean of 100 steps up to": ", ".join(f"{n:,}: {losses[max(0, n - 100) : n].mean():.3f}" for n in marks),
+        "alerts": ", ".join(f"{a['kind']} at step {a['step']}" for a in alerts) or "none",
+        "verdict": verdict["summary"],
+        "telemetry": f"{result.get('telemetry_dropped')} steps dropped, {result.get('telemetry_errors')} errors; "
+        f"{run['bytes_stored'] / 1e6:.0f} MB stored, checkpoints included",
+    }
+    for layer in range(model["n_layers"]):
+        rows[f"eigenvalues of layer {layer}"] = eigenvalues(client, number, layer)
+    return "\n".join(
+        [
+            "# MNIST, pixel by pixel, through the service",
+            "",
+            f"`{command}`, {time.strftime('%Y-%m-%d', time.gmtime(run['finished_at']))}",
+            "",
+            "Sequences of 784 grey values, one at a time. The run was submitted by REST to `stablessm up` (SQLite, one worker),",
+            "and everything below was read back from it. Accuracies are those of the weights at that step, none is the best",
+            "of several; one seed.",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value in rows.items()),
+            "",
+            "The whole configuration, as stored:",
+            "",
+            "```json",
+            "{" + ",\n ".join(f'"{name}": {json.dumps(part)}' for name, part in config.items()) + "}",
+            "```",
+            "",
+        ]
     )
-    load = f"; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the end" if device.type == "cpu" else ""
-    lines = [
-        "# MNIST, pixel by pixel",
-        "",
-        f"`python -m benchmarks.mnist --steps {args.steps} --batch-size {args.batch_size} --device {args.device} "
-        f"--threads {args.threads} --lr {args.lr:g} --reparameterization {args.reparameterization} "
-        f"--scan-backend {args.scan_backend}`",
-        "",
-        "2 layers, d_model 64, d_state 64, sequences of 784 grey values, AdamW with cosine schedule; every eigenvalue",
-        "recorded at every step. Accuracy is that of the final weights on the standard 10,000 test images; one seed.",
-        "",
-        "| | |",
-        "| --- | --- |",
-        f"| machine | {machine}; torch {environment['versions']['torch']}, scan backend {environment['scan_backend']}{load} |",
-        f"| status, steps | {outcome.status}, {outcome.step} ({outcome.step * args.batch_size / 60_000:.2f} epochs) |",
-        f"| parameters | {environment['parameters']:,} |",
-        f"| test accuracy | {fraction(outcome.result['eval_accuracy'])} |",
-        f"| test loss | {outcome.result['eval_loss']} |",
-        f"| wall time, test included | {outcome.result['seconds']:.1f} s |",
-        f"| median step time | {float(sorted(seconds[:, 0])[len(seconds) // 2]):.3f} s |",
-        f"| alerts | {', '.join(f'{a.kind} at step {a.step}' for a in sink.alerts) or 'none'} |",
-        "| training loss (mean of 20 steps up to) | "
-        + ", ".join(f"{i}: {losses[max(0, i - 20) : i].mean():.3f}" for i in marks)
-        + " |",
-        "",
-    ]
-    return "\n".join(lines)
 
 
-def fraction(accuracy: float | None) -> str:
-    return "none" if accuracy is None else f"{100 * accuracy:.2f} %"
+def eigenvalues(client: Client, run_id: int, layer: int) -> str:
+    """Every eigenvalue at every step, read back."""
+    found = client.series(run_id, names.layer_series(layer, "eigenvalue"))
+    steps, width = found.value.shape
+    whole = np.array_equal(found.step, np.arange(1, steps + 1)) and bool(np.isfinite(found.value).all())
+    first, last = (np.sort(found.value[row]) for row in (0, -1))
+    return (
+        f"{steps:,} steps x {width} recorded, {'none missing, all finite' if whole else 'NOT all of them, or not all finite'}; "
+        f"{first[0]:.3f} to {first[-1]:.4f} at step 1, {last[0]:.3f} to {last[-1]:.4f} at the end"
+    )
+
+
+def percent(share: float | None) -> str:
+    return "none" if share is None else f"{100 * share:.2f} %"
 
 
 if __name__ == "__main__":
