@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,6 +30,8 @@ from sqlalchemy import make_url
 # Before any test imports torch: several threads per tiny tensor only slow the tests down, and each other.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
+# The few kernels that a test compiles are not worth processes that each import torch first.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 _data_named = os.environ.get("STABLESSM_DATA")
 # The developer's own settings must not leak into the tests.
 for _variable in [name for name in os.environ if name.startswith("STABLESSM_")]:
@@ -81,7 +84,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])
     if (one_of := int(os.environ.get("ONE_TEST_OF", "1"))) > 1:
-        items[:] = items[::one_of]  # see tests/core/scan/test_scan_interpreter.py
+        by_file = groupby(items, key=lambda item: item.path)  # see tests/core/scan/test_scan_interpreter.py
+        items[:] = [item for _, of_file in by_file for item in list(of_file)[::one_of]]
     long_files = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("interpreter")}
     items.sort(key=lambda item: item.path not in long_files)
 

@@ -15,7 +15,7 @@ from server.series.reading import read_series
 from tests.end_to_end.machines import Unavailable, network, postgres, redis_server
 from tests.installation import FINAL, Installation
 
-STEPS = 400
+STEPS = 200
 LEASE_SECONDS = 20  # so long that a busy machine does not cost a run its lease
 CONFIG = {  # about 10 ms a step: slow enough to be caught in the middle
     "task": {"name": "polynomial_memory", "length": 200},

@@ -19,7 +19,7 @@ from tests.server.recording import WEIRD
 HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
 CONFIG = {"task": {"name": "digits"}, "train": {"steps": 10}, "x": [1e-300, 0.1 + 0.2, 2**53 + 1, None, True, "NaN", HOSTILE]}
 FORM = {"map": "best", "time": "discrete", "rule": "none", "scale": 1.0, "a": 1 / 3, "b": 0.5, "dt": None}
-PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(256)) * 5000]
+PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(256)) * 500]
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
@@ -134,4 +134,6 @@ def columns_of(database: Database) -> dict[str, list[str]]:
 
 
 def _exact(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes | float) else value
+    if isinstance(value, bytes):
+        return [len(value), hashlib.sha256(value).hexdigest()]  # payloads are large, and looked at hundreds of times
+    return value.hex() if isinstance(value, float) else value

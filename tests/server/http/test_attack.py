@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.database.connection import Database
-from tests.server.attack import Tally, attack
 from tests.server.http_service import BEARER, BODY, running
 from tests.server.recording import Recording, claimed
 
@@ -31,6 +30,8 @@ def filled(database_url: str) -> None:
 def test_no_request_breaks_the_service_or_the_document(
     database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tests.server.attack import Tally, attack  # here: what it imports takes a second, and every process collects this file
+
     # a database that a busy machine makes late is not away
     monkeypatch.setattr("server.http.api.service.READY_SECONDS", 60.0)
     filled(database_url)

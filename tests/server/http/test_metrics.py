@@ -145,7 +145,8 @@ def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> No
         "stablessm_server",
         "stablessm_worker",
         "stablessm_backup",
-    }  # roles
+        "stablessm_core",
+    }  # roles and a package
     assert documented == shown
 
 
