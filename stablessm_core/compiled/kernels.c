@@ -62,18 +62,37 @@ enum { IDENTITY, TANH, GELU, SILU, RELU };
 #endif
 #define LINE 64 /* bytes */
 #define TILE 64 /* steps */
-#define PARTS 16 /* steps of a tile where rows are no whole lines: a block's edges meet the other halves of theirs in the first cache */
+#define PARTS 16 /* steps of a tile where rows are no whole lines: what its blocks write to one line meets in the first cache */
 #define COLUMNS 512 /* of one task, at most */
 #define AHEAD 24 /* steps by which memory is asked for before its turn: rows lie further apart than processors look */
 /* into the second cache: the first waits for some 24 lines at a time, and has no room for those of many rows whose addresses end alike */
 #define ASK(p) __builtin_prefetch(p, 0, 2)
 #define LARGE (10L << 20) /* bytes of a result that goes past the caches: its lines are not read first, nor is anything else pushed out */
 
+enum { NO_STREAM, WHOLE_LINES, PARTS_OF_LINES }; /* how a result goes past the caches: from registers, or from a tile of PARTS steps */
+
+/* a copy whose whole lines go past the caches */
+static void stream_lines(const char *from, char *to, long bytes) {
+#ifdef __AVX__
+    long before = -(uintptr_t)to % LINE;
+    if (before > bytes) before = bytes;
+    memcpy(to, from, before);
+    for (from += before, to += before, bytes -= before; bytes >= LINE; from += LINE, to += LINE, bytes -= LINE)
+#ifdef __AVX512F__
+        _mm512_stream_pd((double *)to, _mm512_loadu_pd((const double *)from));
+#else
+        for (int i = 0; i < 8; i += 4) _mm256_stream_pd((double *)to + i, _mm256_loadu_pd((const double *)from + i));
+#endif
+#endif
+    memcpy(to, from, bytes);
+}
+
 /* lengths in elements of the storage type (complex: in real numbers); a step is from one step to the next in running order */
 typedef struct {
     long rows, length, columns, group; /* group: rows that share one a */
     long ltv, need_da, activation, width, tile, stream;
     long a_row, a_step, b_row, b_step, h_row, h_step, grad_row, grad_step, h0_row;
+    long g_step; /* of g and da, whose rows are as far apart as those of h */
     const char *a, *b, *h0, *grad;
     char *h, *z, *g, *da, *dh0;
     double *sum; /* of da per row, (rows, columns) */

@@ -6,7 +6,8 @@
  * recurrence; whether one is shows at the end of a tile, which is then done again, CAREFUL.
  *
  * The scan is as fast as memory. So what comes next is asked for ahead of its turn, and a LARGE result STREAMs past the caches: a line
- * that is written there need not be read before, a third of the traffic of a forward pass with one vector a. */
+ * that is written there need not be read before, a third of the traffic of a forward pass with one vector a. Where rows are no whole
+ * lines, a tile of results is made in the first cache, and its lines go from there. */
 
 #if NARROW
 /* what was rounded to an infinite value goes on as that */
@@ -77,9 +78,9 @@ INLINE int N(forward)(const int K, const int ltv, const int careful, const int s
  * also that step's da. d: grad, at the last step of the tile. s: g_{t1}. A tile's sum of da is added to `sum`. */
 INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int careful, const int stream, const scan_job *j,
                       const scan_row *r, long n, const STORAGE *d, long d_step, double *s, double *sum, long t0, long t1) {
-    const long a_step = ltv ? j->a_step : 0, h_step = j->h_step;
+    const long a_step = ltv ? j->a_step : 0, h_step = j->h_step, g_step = j->g_step;
     const STORAGE *a = (const STORAGE *)r->a + n + t1 * a_step, *h = need_da ? (const STORAGE *)r->h + n + t1 * h_step : 0;
-    STORAGE *g = (STORAGE *)r->g + n + t1 * h_step, *da = ltv && need_da ? (STORAGE *)r->da + n + t1 * h_step : 0;
+    STORAGE *g = (STORAGE *)r->g + n + t1 * g_step, *da = ltv && need_da ? (STORAGE *)r->da + n + t1 * g_step : 0;
     W state[MOST], total[MOST];
     N(factor) f[MOST];
     V spoiled[2] = {{0}}; /* two, so that neither is waited for */
@@ -95,7 +96,7 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
         }
     }
     for (long t = t1; t > t0; t--) {
-        d -= d_step, g -= h_step;
+        d -= d_step, g -= g_step;
         if (need_da) h -= h_step;
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) {
@@ -112,9 +113,9 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
             if (k * WIDTH * sizeof(STORAGE) % 64 == 0) {
                 ASK(d - AHEAD * d_step + k * WIDTH);
                 if (need_da) ASK(h - AHEAD * h_step + k * WIDTH);
-                if (!stream) ASK(g - AHEAD * h_step + k * WIDTH);
+                if (!stream) ASK(g - AHEAD * g_step + k * WIDTH);
                 if (ltv) ASK(a - AHEAD * a_step + k * WIDTH);
-                if (ltv && need_da && !stream) ASK(da - AHEAD * h_step + k * WIDTH);
+                if (ltv && need_da && !stream) ASK(da - AHEAD * g_step + k * WIDTH);
             }
 #if NARROW
             if (careful) state[k] = N(as_stored)(state[k], stored);
@@ -122,7 +123,7 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
 #endif
         }
         if (ltv) a -= a_step;
-        if (ltv && need_da) da -= h_step;
+        if (ltv && need_da) da -= g_step;
     }
     if (!careful && N(any_nan)(spoiled[0] + spoiled[1])) return 0;
     for (int k = 0; k < K; k++) {
@@ -190,7 +191,7 @@ static const N(adjoint_call) N(adjoints)[][2][2] = {A(1, 0, 0), A(1, 0, 0), A(1,
 static void N(tile)(const scan_job *j, const scan_row *r, int size, long n, double *s, double *sum, long t0, long t1, int backward) {
     const int last = sizeof N(forwards) / sizeof *N(forwards) - 1; /* the careful row */
     const long K = 1L << (last - 1 - size);
-    if (size == 1 && j->stream) size = 0;
+    if (size == 1 && j->stream == WHOLE_LINES) size = 0;
     if (!backward) {
         if (!N(forwards)[size][j->ltv](j, r, n, s, t0, t1))
             for (long k = 0; k < K; k++) N(forwards)[last][j->ltv](j, r, n + k * WIDTH, s + k * WIDTH, t0, t1);
@@ -215,6 +216,20 @@ static void N(tile)(const scan_job *j, const scan_row *r, int size, long n, doub
             N(adjoints)[last][j->ltv][j->need_da](j, r, n + k * WIDTH, d + k * WIDTH, d_step, s + k * WIDTH, sum + k * WIDTH, t0, t1);
 }
 
+/* the address that makes p + t * step one of `room`, whose first element is that of `first`, the step that lies lowest in memory */
+INLINE void *N(moved)(STORAGE *room, long n0, long first, long step) {
+    return (void *)((uintptr_t)room - (n0 + first * step) * sizeof(STORAGE));
+}
+
+/* steps [t0, t1) of columns [n0, n1), from `room` to where they belong, past the caches */
+static void N(gathered)(const STORAGE *room, void *result, long n0, long n1, long step, long t0, long t1) {
+    const long columns = n1 - n0, apart = step < 0 ? -step : step, size = sizeof(STORAGE);
+    char *to = (char *)((STORAGE *)result + n0 + (step < 0 ? t1 - 1 : t0) * step);
+    if (apart == columns) stream_lines((const char *)room, to, (t1 - t0) * columns * size);
+    else
+        for (long t = t0; t < t1; t++, room += columns, to += apart * size) stream_lines((const char *)room, to, columns * size);
+}
+
 /* columns [n0, n1) of a row, at least WIDTH and at most COLUMNS of them; what no vector is left for is taken in one more, which
  * overlaps its neighbour and makes the same bits again. Time is cut into tiles, so that all columns of a stretch of time are read while
  * the pages that they lie on are near. */
@@ -223,10 +238,22 @@ static void N(columns)(const scan_job *j, const scan_row *r, long n0, long n1, i
     const int sizes = sizeof N(forwards) / sizeof *N(forwards) - 1;
     const long whole = (n1 - n0) / WIDTH * WIDTH, over = n1 - n0 - whole, last = j->length - 1;
     if (r->sum) memset(sum, 0, sizeof sum), memset(sum_over, 0, sizeof sum_over);
+    const int gather = j->stream == PARTS_OF_LINES;
+    STORAGE h_or_g[gather ? (PARTS + 1) * (n1 - n0) : 1], da[gather && r->da ? (PARTS + 1) * (n1 - n0) : 1];
+    const long step = j->h_step, near = step < 0 ? n0 - n1 : n1 - n0; /* in room */
+    scan_job there = *j;
+    scan_row at = *r;
     long done = 0;
     do {
         long t0 = done, t1 = done + j->tile < j->length ? done + j->tile : j->length;
         if (backward) t1 = last - done, t0 = t1 - j->tile > 0 ? t1 - j->tile : 0;
+        /* the steps whose results this tile makes */
+        const long t2 = backward && t1 == last ? t1 + 1 : t1, da0 = t0 ? t0 + 1 : 0, da1 = t1 + 1;
+        if (gather) {
+            void *moved = N(moved)(h_or_g, n0, near < 0 ? t2 - 1 : t0, near);
+            if (backward) there.g_step = near, at.g = moved, at.da = N(moved)(da, n0, near < 0 ? da1 - 1 : da0, near);
+            else there.h_step = near, at.h = moved;
+        }
         int size = 1;
         for (long n = 0; n < whole;) {
             const long block = (long)WIDTH << (sizes - 1 - size);
@@ -234,10 +261,12 @@ static void N(columns)(const scan_job *j, const scan_row *r, long n0, long n1, i
                 size++;
                 continue;
             }
-            N(tile)(j, r, size, n0 + n, s + n, sum + n, t0, t1, backward);
+            N(tile)(&there, &at, size, n0 + n, s + n, sum + n, t0, t1, backward);
             n += block;
         }
-        if (over) N(tile)(j, r, sizes - 1, n1 - WIDTH, s_over, sum_over, t0, t1, backward);
+        if (over) N(tile)(&there, &at, sizes - 1, n1 - WIDTH, s_over, sum_over, t0, t1, backward);
+        if (gather) N(gathered)(h_or_g, backward ? r->g : r->h, n0, n1, step, t0, t2);
+        if (gather && backward && j->ltv && j->need_da) N(gathered)(da, r->da, n0, n1, step, da0, da1);
         done = backward ? last - t0 : t1;
     } while (done < (backward ? last : j->length));
     if (r->sum) {

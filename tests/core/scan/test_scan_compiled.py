@@ -35,7 +35,9 @@ def test_every_width_and_length_matches_the_float64_loop(width, length, dtype, l
     assert_matches_up_to_cancellation(problem((3, length, width), dtype, lti=lti, h0=h0, reverse=reverse), "cpu")
 
 
-@pairwise(shape=[(1, 600, 70), (3, 700, 33), (2, 300, 1100), (70, 100, 16), (1, 3000, 1024)], dtype=DTYPES, lti=BOTH)
+@pairwise(
+    shape=[(1, 600, 70), (3, 700, 33), (2, 300, 1100), (70, 100, 16), (1, 3000, 1024), (1, 13200, 200)], dtype=DTYPES, lti=BOTH
+)
 def test_any_number_of_threads_gives_the_same_bits(shape, dtype, lti) -> None:
     given = problem(shape, dtype, lti=lti, h0=True)
     before, found = torch.get_num_threads(), {}
