@@ -10,6 +10,7 @@ from stablessm_core.compiling import constant_when_compiled
 from stablessm_core.scan import reference
 from stablessm_core.scan.autograd import backend_module, common_dtype, scan
 
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128})
 BACKENDS = ("auto", "cpu", "reference", "torch", "triton")
 
 __all__ = ["BACKENDS", "linear_scan", "resolve_backend", "why_not_compiled", "why_not_triton"]
@@ -88,7 +89,7 @@ def _check(a: Tensor, b: Tensor, h0: Tensor | None) -> None:
     for name, x in given.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if not (x.is_floating_point() or x.is_complex()) or x.dtype == torch.complex32 or x.element_size() == 1:
+        if x.dtype not in DTYPES:
             raise TypeError(f"{name} must be float16, bfloat16, float32, float64, complex64 or complex128, got {x.dtype}")
     for name, x in given.items():
         if x.device != b.device:

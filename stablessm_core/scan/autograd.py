@@ -11,6 +11,7 @@ folds a replica dimension into the batch. Ordinary calls do not pay for that.
 from __future__ import annotations
 
 import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -53,7 +54,10 @@ def unseen(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     replicated = torch._C._functorch.is_legacy_batchedtensor  # a gradient of `autograd.grad(..., is_grads_batched=True)`
-    return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not replicated(x)) for x in tensors)
+    for x in tensors:
+        if x is not None and (type(x) not in (Tensor, torch.nn.Parameter) or replicated(x)):
+            return False
+    return True
 
 
 class LinearScan(torch.autograd.Function):
@@ -278,10 +282,12 @@ def _leading(x: Tensor, dim: int | None, replicas: int) -> Tensor:
 
 def backend_module(backend: str) -> ModuleType:
     """Imported at first use: Triton is absent on some platforms and slow to import on the others."""
-    return importlib.import_module(MODULES[backend])
+    return sys.modules.get(MODULES[backend]) or importlib.import_module(MODULES[backend])
 
 
 def common_dtype(a: Tensor, b: Tensor, h0: Tensor | None) -> torch.dtype:
+    if a.dtype == b.dtype and (h0 is None or h0.dtype == b.dtype):
+        return b.dtype
     common = torch.promote_types(a.dtype, b.dtype)
     return common if h0 is None else torch.promote_types(common, h0.dtype)
 
@@ -292,4 +298,4 @@ def accumulator_of(dtype: torch.dtype) -> torch.dtype:
 
 def _materialized(x: Tensor) -> Tensor:
     """Without PyTorch's lazy conjugation and negation, which a kernel reading the memory would not see."""
-    return x.resolve_conj().resolve_neg()
+    return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x
