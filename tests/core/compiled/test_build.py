@@ -85,9 +85,12 @@ def test_other_flags_make_another_library(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_the_compiler_at_hand_builds_a_library_that_is_marked_with_its_sources(tmp_path: Path) -> None:
+def test_the_compiler_at_hand_builds_a_library_that_is_marked_with_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if build.compiler() is None:
         pytest.skip("no C compiler here")
+    monkeypatch.setattr(build, "OPTIMISED", dict.fromkeys(build.OPTIMISED, ("-O0",)))  # optimising takes most of the time
     target = next(reversed(build.TARGETS[build.machine()]))
     [made] = build.build(tmp_path, targets=[target])
     assert made == build.library(target, tmp_path)
