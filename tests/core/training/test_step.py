@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -226,7 +227,9 @@ def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_r
     torch.manual_seed(1)
     eager.go(200)
     torch.manual_seed(1)
-    execution = prepare(compiled.step, "compile", steps=200)
+    # a third of the compiler's time goes into vector instructions, which are no part of the claim
+    with inductor.patch({"cpp.vec_isa_ok": False}):
+        execution = prepare(compiled.step, "compile", steps=200)
     assert execution == Execution("compile", "asked for")
     assert compiled.storages() == before
     compiled.go(200)
