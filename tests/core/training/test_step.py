@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch._inductor import config as inductor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -221,6 +220,8 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler meets its own
 @pytest.mark.slow
 def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_rounding() -> None:
+    from torch._inductor import config as inductor  # here: it takes two seconds, and every process collects this file
+
     small = config(n_layers=1, mlp_expansion=1, dropout=0.2)
     eager, compiled = Rig(small), Rig(small)
     before = compiled.storages()
