@@ -44,7 +44,7 @@ typedef struct {
 static void state_space_scan(const state_space_job *j, const float *b, float *h, float *z, const float *grad, float *g, double *sum) {
     scan_job scan = {
         .rows = 1, .length = j->length, .columns = j->n, .group = 1, .need_da = 1, .activation = j->activation, .width = j->n, .tile = TILE,
-        .b_step = j->n, .h_step = j->n, .g_step = j->n, .grad_step = j->n, .a = (const char *)j->lambda_bar, .b = (const char *)b,
+        .b_step = j->n, .h_step = j->n, .grad_step = j->n, .a = (const char *)j->lambda_bar, .b = (const char *)b,
         .grad = (const char *)grad, .h = (char *)h, .z = (char *)z, .g = (char *)g, .sum = sum,
     };
     scan_task_f32(&scan, 0, grad != NULL);

@@ -92,7 +92,6 @@ typedef struct {
     long rows, length, columns, group; /* group: rows that share one a */
     long ltv, need_da, activation, width, tile, stream;
     long a_row, a_step, b_row, b_step, h_row, h_step, grad_row, grad_step, h0_row;
-    long g_step; /* of g and da, whose rows are as far apart as those of h */
     const char *a, *b, *h0, *grad;
     char *h, *z, *g, *da, *dh0;
     double *sum; /* of da per row, (rows, columns) */

@@ -78,9 +78,9 @@ INLINE int N(forward)(const int K, const int ltv, const int careful, const int s
  * also that step's da. d: grad, at the last step of the tile. s: g_{t1}. A tile's sum of da is added to `sum`. */
 INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int careful, const int stream, const scan_job *j,
                       const scan_row *r, long n, const STORAGE *d, long d_step, double *s, double *sum, long t0, long t1) {
-    const long a_step = ltv ? j->a_step : 0, h_step = j->h_step, g_step = j->g_step;
+    const long a_step = ltv ? j->a_step : 0, h_step = j->h_step;
     const STORAGE *a = (const STORAGE *)r->a + n + t1 * a_step, *h = need_da ? (const STORAGE *)r->h + n + t1 * h_step : 0;
-    STORAGE *g = (STORAGE *)r->g + n + t1 * g_step, *da = ltv && need_da ? (STORAGE *)r->da + n + t1 * g_step : 0;
+    STORAGE *g = (STORAGE *)r->g + n + t1 * h_step, *da = ltv && need_da ? (STORAGE *)r->da + n + t1 * h_step : 0;
     W state[MOST], total[MOST];
     N(factor) f[MOST];
     V spoiled[2] = {{0}}; /* two, so that neither is waited for */
@@ -96,7 +96,7 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
         }
     }
     for (long t = t1; t > t0; t--) {
-        d -= d_step, g -= g_step;
+        d -= d_step, g -= h_step;
         if (need_da) h -= h_step;
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) {
@@ -113,9 +113,9 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
             if (k * WIDTH * sizeof(STORAGE) % 64 == 0) {
                 ASK(d - AHEAD * d_step + k * WIDTH);
                 if (need_da) ASK(h - AHEAD * h_step + k * WIDTH);
-                if (!stream) ASK(g - AHEAD * g_step + k * WIDTH);
+                if (!stream) ASK(g - AHEAD * h_step + k * WIDTH);
                 if (ltv) ASK(a - AHEAD * a_step + k * WIDTH);
-                if (ltv && need_da && !stream) ASK(da - AHEAD * g_step + k * WIDTH);
+                if (ltv && need_da && !stream) ASK(da - AHEAD * h_step + k * WIDTH);
             }
 #if NARROW
             if (careful) state[k] = N(as_stored)(state[k], stored);
@@ -123,7 +123,7 @@ INLINE int N(adjoint)(const int K, const int ltv, const int need_da, const int c
 #endif
         }
         if (ltv) a -= a_step;
-        if (ltv && need_da) da -= g_step;
+        if (ltv && need_da) da -= h_step;
     }
     if (!careful && N(any_nan)(spoiled[0] + spoiled[1])) return 0;
     for (int k = 0; k < K; k++) {
@@ -216,18 +216,13 @@ static void N(tile)(const scan_job *j, const scan_row *r, int size, long n, doub
             N(adjoints)[last][j->ltv][j->need_da](j, r, n + k * WIDTH, d + k * WIDTH, d_step, s + k * WIDTH, sum + k * WIDTH, t0, t1);
 }
 
-/* the address that makes p + t * step one of `room`, whose first element is that of `first`, the step that lies lowest in memory */
-INLINE void *N(moved)(STORAGE *room, long n0, long first, long step) {
-    return (void *)((uintptr_t)room - (n0 + first * step) * sizeof(STORAGE));
-}
+/* the address that makes p + t * step one of `room`, which begins with the step that lies lowest in memory */
+INLINE void *N(moved)(STORAGE *room, long lowest, long step) { return (void *)((uintptr_t)room - lowest * step * sizeof(STORAGE)); }
 
-/* steps [t0, t1) of columns [n0, n1), from `room` to where they belong, past the caches */
-static void N(gathered)(const STORAGE *room, void *result, long n0, long n1, long step, long t0, long t1) {
-    const long columns = n1 - n0, apart = step < 0 ? -step : step, size = sizeof(STORAGE);
-    char *to = (char *)((STORAGE *)result + n0 + (step < 0 ? t1 - 1 : t0) * step);
-    if (apart == columns) stream_lines((const char *)room, to, (t1 - t0) * columns * size);
-    else
-        for (long t = t0; t < t1; t++, room += columns, to += apart * size) stream_lines((const char *)room, to, columns * size);
+/* steps [t0, t1) of whole rows, which lie side by side, from `room` to where they belong, past the caches */
+static void N(gathered)(const STORAGE *room, void *result, long step, long t0, long t1) {
+    STORAGE *to = (STORAGE *)result + (step < 0 ? t1 - 1 : t0) * step;
+    stream_lines((const char *)room, (char *)to, (t1 - t0) * (step < 0 ? -step : step) * sizeof(STORAGE));
 }
 
 /* columns [n0, n1) of a row, at least WIDTH and at most COLUMNS of them; what no vector is left for is taken in one more, which
@@ -240,8 +235,7 @@ static void N(columns)(const scan_job *j, const scan_row *r, long n0, long n1, i
     if (r->sum) memset(sum, 0, sizeof sum), memset(sum_over, 0, sizeof sum_over);
     const int gather = j->stream == PARTS_OF_LINES;
     STORAGE h_or_g[gather ? (PARTS + 1) * (n1 - n0) : 1], da[gather && r->da ? (PARTS + 1) * (n1 - n0) : 1];
-    const long step = j->h_step, near = step < 0 ? n0 - n1 : n1 - n0; /* in room */
-    scan_job there = *j;
+    const long step = j->h_step;
     scan_row at = *r;
     long done = 0;
     do {
@@ -249,11 +243,10 @@ static void N(columns)(const scan_job *j, const scan_row *r, long n0, long n1, i
         if (backward) t1 = last - done, t0 = t1 - j->tile > 0 ? t1 - j->tile : 0;
         /* the steps whose results this tile makes */
         const long t2 = backward && t1 == last ? t1 + 1 : t1, da0 = t0 ? t0 + 1 : 0, da1 = t1 + 1;
-        if (gather) {
-            void *moved = N(moved)(h_or_g, n0, near < 0 ? t2 - 1 : t0, near);
-            if (backward) there.g_step = near, at.g = moved, at.da = N(moved)(da, n0, near < 0 ? da1 - 1 : da0, near);
-            else there.h_step = near, at.h = moved;
-        }
+        if (gather && backward) {
+            at.g = N(moved)(h_or_g, step < 0 ? t2 - 1 : t0, step);
+            at.da = N(moved)(da, step < 0 ? da1 - 1 : da0, step);
+        } else if (gather) at.h = N(moved)(h_or_g, step < 0 ? t2 - 1 : t0, step);
         int size = 1;
         for (long n = 0; n < whole;) {
             const long block = (long)WIDTH << (sizes - 1 - size);
@@ -261,12 +254,12 @@ static void N(columns)(const scan_job *j, const scan_row *r, long n0, long n1, i
                 size++;
                 continue;
             }
-            N(tile)(&there, &at, size, n0 + n, s + n, sum + n, t0, t1, backward);
+            N(tile)(j, &at, size, n0 + n, s + n, sum + n, t0, t1, backward);
             n += block;
         }
-        if (over) N(tile)(&there, &at, sizes - 1, n1 - WIDTH, s_over, sum_over, t0, t1, backward);
-        if (gather) N(gathered)(h_or_g, backward ? r->g : r->h, n0, n1, step, t0, t2);
-        if (gather && backward && j->ltv && j->need_da) N(gathered)(da, r->da, n0, n1, step, da0, da1);
+        if (over) N(tile)(j, &at, sizes - 1, n1 - WIDTH, s_over, sum_over, t0, t1, backward);
+        if (gather) N(gathered)(h_or_g, backward ? r->g : r->h, step, t0, t2);
+        if (gather && backward && j->ltv && j->need_da) N(gathered)(da, r->da, step, da0, da1);
         done = backward ? last - t0 : t1;
     } while (done < (backward ? last : j->length));
     if (r->sum) {

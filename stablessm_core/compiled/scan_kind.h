@@ -73,7 +73,7 @@ static long K(scan)(const int64_t *p, int backward, parallel_call parallel, long
     const long size = sizeof(STORAGE), reverse = p[5];
     scan_job j = {
         .rows = p[0], .length = p[1], .columns = p[2], .group = p[3], .ltv = p[4], .activation = p[6], .need_da = p[7],
-        .a_row = p[8], .a_step = p[9], .b_row = p[10], .b_step = p[11], .h_row = p[12], .h_step = p[13], .g_step = p[13],
+        .a_row = p[8], .a_step = p[9], .b_row = p[10], .b_step = p[11], .h_row = p[12], .h_step = p[13],
         .grad_row = p[14], .grad_step = p[15], .h0_row = p[16],
         .a = (const char *)p[17], .b = (const char *)p[18], .h0 = (const char *)p[19], .grad = (const char *)p[20],
         .h = (char *)p[21], .z = (char *)p[22], .g = (char *)p[23], .da = (char *)p[24], .dh0 = (char *)p[25],
@@ -88,18 +88,18 @@ static long K(scan)(const int64_t *p, int backward, parallel_call parallel, long
     j.width = blocks > 1 ? blocks * TOP : TOP;
     const long stretches = j.columns / j.width > 1 ? j.columns / j.width : 1;
     j.tile = j.columns * size % LINE ? PARTS : TILE;
-    const long results = (long)(backward ? j.g : j.h) | (long)j.da; /* of whole lines: half a line is read after all */
+    const long results = (long)(backward ? j.g : j.h) | (long)j.da; /* half a line is read after all */
     const int whole_lines = (results | j.columns * size | j.width * size) % LINE == 0;
     if (STREAMS && !j.activation && j.rows * j.length * j.columns * size >= LARGE) {
         if (whole_lines) j.stream = WHOLE_LINES;
-        else if (stretches == 1 || j.width * size >= 4 * LINE) j.stream = PARTS_OF_LINES, j.tile = PARTS; /* else few lines are whole */
+        else if (stretches == 1) j.stream = PARTS_OF_LINES, j.tile = PARTS; /* such a tile is whole lines but for its ends */
     }
     if (reverse) {
         const long last = j.length - 1;
         if (j.ltv) j.a += last * j.a_step * size, j.da += last * j.h_step * size;
         j.b += last * j.b_step * size, j.grad += last * j.grad_step * size;
         j.h += last * j.h_step * size, j.z += last * j.h_step * size, j.g += last * j.h_step * size;
-        j.a_step = -j.a_step, j.b_step = -j.b_step, j.h_step = -j.h_step, j.g_step = -j.g_step, j.grad_step = -j.grad_step;
+        j.a_step = -j.a_step, j.b_step = -j.b_step, j.h_step = -j.h_step, j.grad_step = -j.grad_step;
     }
     const int sums = backward && j.need_da && !j.ltv;
     if (sums && !(j.sum = malloc((j.rows * j.columns + 1) * sizeof(double)))) return 1;

@@ -5,8 +5,8 @@ and the gradient of an `a` that does not vary with time are carried in float64 a
 sums over rows in the rows' order: equal inputs give equal bits with any number of threads. A state that rounds to an infinite
 value goes on as one, as in the loop. Half precision is widened as it is read, and rounded to the nearest as it is stored.
 
-A result of 10 MiB or more, but of half precision or with an activation, is written past the caches: it would push out more
-than its reader finds. Its bits are the same.
+A result of 10 MiB or more, but of half precision or with an activation, is written past the caches, but for rows that are
+no whole cache lines and shared by threads: it would push out more than its reader finds. Its bits are the same.
 """
 
 from __future__ import annotations
