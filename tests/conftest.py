@@ -32,9 +32,9 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 # The few kernels that a test compiles are not worth processes that each import torch first.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-_data_named = os.environ.get("STABLESSM_DATA", os.environ.get("TEST_DATA"))
+_data_named = os.environ.get("STABLESSM_DATA", os.environ.get("DATA_OF_TESTS"))
 if _data_named:
-    os.environ["TEST_DATA"] = _data_named  # for xdist's processes: they get what this one leaves
+    os.environ["DATA_OF_TESTS"] = _data_named  # for xdist's processes: they get what this one leaves
 # The developer's own settings must not leak into the tests.
 for _variable in [name for name in os.environ if name.startswith("STABLESSM_")]:
     del os.environ[_variable]
