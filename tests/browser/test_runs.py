@@ -104,6 +104,8 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
 def test_an_order_chosen_while_back_still_loads_keeps_the_filter_that_back_led_to(page: Any, address: str) -> None:
     for lr in (0.1, 0.001, 0.01):
         submit(address, optimizer={"lr": lr})
+    page.reload()
+    order(page, 3, 2, 1)
     for shown, query in (((2, 1), "lr!=0.01"), ((1,), "lr>0.01")):
         page.fill("#q", query)
         page.keyboard.press("Enter")
