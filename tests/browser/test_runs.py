@@ -113,8 +113,11 @@ def test_an_order_chosen_while_back_still_loads_keeps_the_filter_that_back_led_t
     held: list[Any] = []
     page.route("**/*part=list*", lambda route: held.append(route))
     page.go_back()
-    page.wait_for_timeout(100)
-    assert page.input_value("#q") == "lr!=0.01"
+    for _ in range(100):
+        if page.input_value("#q") == "lr!=0.01":
+            break
+        page.wait_for_timeout(50)
+    assert page.input_value("#q") == "lr!=0.01", "while the list is not there yet"
     page.unroute("**/*part=list*")
     page.set_viewport_size({"width": 390, "height": 844})
     page.select_option("#sort", label="lr: highest first")
