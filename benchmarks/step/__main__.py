@@ -3,8 +3,8 @@
 Without --against: every way to launch a step that the machine has (`benchmarks.step.launching`). With it, on a CPU: ours beside
 the revision checked out in that folder and beside JAX (`benchmarks.step.turns`), some 4 minutes for one number of threads:
 
-    git worktree add /tmp/before REVISION; make peers
-    .venv-peers/bin/python -m benchmarks.step --against /tmp/before --threads 1
+    git worktree add ../before REVISION; make peers
+    .venv-peers/bin/python -m benchmarks.step --against ../before --threads 1
 """
 
 from __future__ import annotations
