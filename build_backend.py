@@ -1,8 +1,9 @@
-"""How the package is built: by setuptools, with the C kernels of stablessm_core/compiled beside the modules.
+"""The build backend of the package: setuptools, plus the compiled C kernels of stablessm_core/kernels.
 
-A wheel holds a library for every instruction set of the builder's family of processors and is tagged for its platform; an
-editable installation has them beside the sources. Where no C compiler is found, one that comes as a package (ziglang) is asked
-for, for the build alone. Where kernels cannot be built, the package is the same without them, and holds the reason.
+A wheel contains one library for each instruction set of the build machine's processor family, and is tagged for its platform.
+An editable installation has the libraries next to the sources. If no C compiler is installed, the build (but not the installed
+package) requires the package ziglang, which contains a C compiler. If the kernels cannot be built, the package contains a file
+with the reason instead of the libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from setuptools.build_meta import (
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-from stablessm_core.compiled import build
+from stablessm_core.kernels import build
 
 __all__ = [
     "build_editable",
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def get_requires_for_build_wheel(config_settings: object = None) -> list[str]:
-    """Besides what pyproject.toml names; 411 MB unpacked, so only where nothing else compiles."""
+    """The requirements in addition to those in pyproject.toml: a package with a C compiler (411 MB) if none is installed."""
     del config_settings
     return [build.COMPILER_PACKAGE] if build.needs_compiler() else []
 
@@ -43,21 +44,21 @@ get_requires_for_build_editable = get_requires_for_build_wheel
 
 
 class Modules(build_py):
-    """Named in pyproject.toml."""
+    """Builds the kernels after the Python modules. pyproject.toml refers to this class."""
 
     def run(self) -> None:
         super().run()
-        folder = build.HERE if self.editable_mode else Path(self.build_lib, "stablessm_core", "compiled")
+        folder = build.HERE if self.editable_mode else Path(self.build_lib, "stablessm_core", "kernels")
         if reason := build.try_to_build(folder):
             sys.stderr.write(f"no compiled kernels: {reason}\n")
 
 
 class Wheel(bdist_wheel):
-    """Named in pyproject.toml."""
+    """Tags a wheel for its platform if it contains libraries. pyproject.toml refers to this class."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """py3-none-PLATFORM with libraries inside, py3-none-any without."""
+        """py3-none-PLATFORM for a wheel with libraries, py3-none-any for a wheel without libraries."""
         modules = self.get_finalized_command("build_py")
-        folder = Path(modules.build_lib, "stablessm_core", "compiled")
+        folder = Path(modules.build_lib, "stablessm_core", "kernels")
         self.plat_name_supplied = not modules.editable_mode and any(folder.glob("kernels-*.so"))
         return super().get_tag()

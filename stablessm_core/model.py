@@ -1,58 +1,73 @@
-"""The whole network: encoder, residual blocks of a state-space layer and a gated MLP, one head per kind of task."""
+"""The whole network: an encoder, residual blocks (each a state-space layer and a gated MLP), and a head that fits the task."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stablessm_core.compiled import blocks, network
-from stablessm_core.config import Model as ModelConfig
-from stablessm_core.config import RunConfig
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.section import LayerSection
-from stablessm_core.layers.stable_ssm.layer import StableSSM
+from stablessm_core.layers.form_probe import probe_form
+from stablessm_core.layers.stable_ssm import StableSSM
+from stablessm_core.network import blocks, network
+from stablessm_core.network.step_buffers import StepBuffers
 from stablessm_core.reparameterization import get_reparameterization
-
-Kind = Literal["regression", "classification", "next_token"]
+from stablessm_core.spec.config import RunConfig
+from stablessm_core.spec.layer import LayerSection
+from stablessm_core.spec.model import Model as ModelConfig
+from stablessm_core.spec.task import TaskKind
 
 
 class TaskShape(Protocol):
-    """What a model must know of its task; every Task has it."""
+    """The facts about a task that a model needs. Every Task implements this protocol."""
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> TaskKind: ...
     @property
     def input_size(self) -> int | None:
-        """Features of a real-valued input; None for tokens."""
+        """Number of features of a real-valued input; None for tokens."""
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of tokens; None for real-valued input."""
+        """Number of different tokens; None for real-valued input."""
 
     @property
     def output_size(self) -> int: ...
 
 
 def build_model(config: RunConfig, task_shape: TaskShape, *, scan_backend: str | None = None) -> Network:
-    """The network of a run on the CPU; the same weights for the same `train.seed`, the caller's random state untouched.
+    """The network of a run, on the CPU. The same `train.seed` gives the same weights. The caller's random state is unchanged.
 
-    scan_backend: in place of the configuration's, where that was resolved. `telemetry` and devices are the trainer's business:
-    nothing here depends on them, so a GPU run starts as a CPU run does.
+    scan_backend: overrides `train.scan_backend`. The weights do not depend on devices or telemetry, so a run starts from the
+    same weights on a GPU and on a CPU. Raises FormError if the recorded form of a layer does not match the layer's recurrence
+    (`layers.form_probe`).
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.seed)
-        return Network(config.model, task_shape, scan_backend=scan_backend or config.train.scan_backend, fused=config.train.fused)
+        backend = scan_backend or config.train.scan_backend
+        network = Network(config.model, task_shape, scan_backend=backend, fused=config.train.fused)
+    _probe_forms(network, config.model)
+    return network
+
+
+def _probe_forms(network: Network, config: ModelConfig) -> None:
+    """Raise FormError if a layer's recorded form does not match its recurrence. Layers with equal sections are probed once."""
+    probed: list[LayerSection] = []
+    for section, block in zip(config.sections(), network.blocks, strict=True):
+        if section not in probed:
+            probed.append(section)
+            probe_form(block.ssm, section.name, config.d_model)  # type: ignore[arg-type]
 
 
 class Network(nn.Module):
-    """x (batch, length, input_size) real or (batch, length) int64 tokens -> the output its kind of task scores.
+    """The model of a run. Its input is x (batch, length, input_size), or tokens (batch, length) int64.
 
-    regression, next_token: (batch, length, output_size), step t from inputs up to t. classification:
-    (batch, output_size), logits of the mean over time of the last features (the authors' image models pool the same way; a
-    mean keeps short-memory states useful, where the last step alone would see only long ones).
+    The output depends on the kind of task. regression, next_token: (batch, length, output_size); the output at step t depends
+    only on the inputs up to step t. classification: (batch, output_size), logits computed from the mean over time of the last
+    block's features, as in the image models of the StableSSM authors. The mean reflects states with short and with long memory;
+    the last step alone would reflect the early input only through states with long memory.
     """
 
     def __init__(self, config: ModelConfig, task: TaskShape, *, scan_backend: str = "auto", fused: str = "auto") -> None:
@@ -61,7 +76,7 @@ class Network(nn.Module):
             raise ValueError(f"input_size is {task.input_size} and vocabulary {task.vocabulary}; exactly one of them is needed")
         self.kind = task.kind
         self.scan_backend = scan_backend
-        self._places: network.Places | None = None
+        self._weight_slots: network.WeightSlots | None = None
         if task.vocabulary is not None:
             self.encoder: nn.Module = nn.Embedding(task.vocabulary, config.d_model)
         else:
@@ -87,12 +102,16 @@ class Network(nn.Module):
         return output
 
     def _in_one_node(self, x: Tensor) -> Tensor | None:
-        """The output of a small network by the compiled kernels of a CPU, or None where those do not serve."""
+        """The output of a small network, computed by the compiled CPU kernels; None if the kernels do not support this case."""
         tokens = x.dim() == 2
-        if torch.compiler.is_compiling() or not 0 < x.numel() * self._features_of_a_number <= network.MOST or x.requires_grad:
+        if (
+            torch.compiler.is_compiling()
+            or not 0 < x.numel() * self._features_of_a_number <= network.MAX_FEATURES
+            or x.requires_grad
+        ):
             return None
-        if self._places is None or not self._places.hold():
-            self._places = network.Places.of(self, self._weights())
+        if self._weight_slots is None or not self._weight_slots.valid():
+            self._weight_slots = network.WeightSlots.find(self, self._weights())
         parts: list[tuple[nn.Module, blocks.Half]] = []
         for block in self.blocks:
             halves = block.halves()  # type: ignore[operator]
@@ -100,27 +119,28 @@ class Network(nn.Module):
                 return None
             parts += halves
         plan = network.Plan([half for _, half in parts], self.norm.eps, tokens=tokens, pooled=self.kind == "classification")
-        weights = self._places.weights()
-        if not network.serves(plan, self._places, weights, x, self.scan_backend):
+        weights = self._weight_slots.weights()
+        if not network.can_run(plan, self._weight_slots, weights, x, self.scan_backend):
             return None
-        memory = network.Memory.at_hand()
-        output, states = (network if memory is None else memory).apply(plan, x, *weights)
+        buffers = StepBuffers.active()
+        output, states = (network if buffers is None else buffers).apply(plan, x, *weights)
         layers = [module for module, half in parts if isinstance(half, blocks.StateSpace)]
         for layer, last in zip(layers, states, strict=True):
             layer.last_state = last
         return output
 
     def _weights(self) -> list[tuple[nn.Module, str]]:
-        """Every weight in the order in which `network.Plan` has them, as a module and the weight's name in it."""
+        """Every weight in the order of `network.Plan`, as (module, name of the weight in the module)."""
         found = [(self.encoder, name) for name, _ in self.encoder.named_parameters()]
         for block in self.blocks:
             found += block.weights()  # type: ignore[operator]
         return found + [(module, name) for module in (self.norm, self.head) for name in ("weight", "bias")]
 
     def step(self, x_t: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
-        """One step in time: x_t (batch, input_size) or (batch,) tokens -> (output (batch, output_size), next states).
+        """Advance one time step. Returns the output (batch, output_size) and the next states.
 
-        Start from `initial_states`. Raises ValueError for classification, which scores a whole sequence.
+        x_t: (batch, input_size), or tokens (batch,). states: from `initial_states` or from the previous step. Raises ValueError
+        for classification, which scores a whole sequence.
         """
         if self.kind == "classification":
             raise ValueError("kind is 'classification': it scores whole sequences; step needs 'regression' or 'next_token'")
@@ -131,12 +151,12 @@ class Network(nn.Module):
         return self.head(self.norm(features)), following
 
     def initial_states(self, batch: int) -> list[Any]:
-        """What each block's layer begins with."""
+        """The initial state of each block's layer."""
         return [block.ssm.initial_state(batch) for block in self.blocks]  # type: ignore[operator,union-attr]
 
 
 class Block(nn.Module):
-    """x + ssm(norm(x)), then x + mlp(norm(x)) unless mlp_expansion is 0: (batch, length, d_model) to the same."""
+    """x + ssm(norm(x)), then x + mlp(norm(x)) unless mlp_expansion is 0. Input and output are (batch, length, d_model)."""
 
     def __init__(
         self, config: ModelConfig, section: LayerSection | None = None, index: int = 0, *, scan_backend: str, fused: str
@@ -157,7 +177,7 @@ class Block(nn.Module):
         return self._mix(mixed)
 
     def halves(self) -> list[tuple[nn.Module, blocks.Half]] | None:
-        """Its halves as the compiled kernels take them, each with its module, or None where they do not."""
+        """The block's halves for the compiled kernels, each with its module; None if the kernels do not support the block."""
         ssm, mlp = self.ssm, self.mlp
         if self._drops or not isinstance(ssm, StableSSM) or ssm.fused == "on" or ssm.log_dt is not None:
             return None
@@ -165,21 +185,21 @@ class Block(nn.Module):
         return [first] if mlp is None else [first, (mlp, blocks.GatedMLP(mlp.norm.eps))]
 
     def weights(self) -> list[tuple[nn.Module, str]]:
-        """The weights of its halves in their order, as a module and the weight's name in it."""
+        """The weights of the block's halves in order, as (module, name of the weight in the module)."""
         found = [(self.norm, "weight"), (self.norm, "bias"), *((self.ssm, name) for name in ("w", "B", "C", "D"))]
         if (mlp := self.mlp) is not None:
             found += [(mlp.norm, "weight"), (mlp.norm, "bias"), *((m, "weight") for m in (mlp.gate, mlp.up, mlp.down))]
         return found
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y, state = self.ssm.step(self.norm(x_t), state)  # type: ignore[operator]
+        y, state = self.ssm.step(self.norm(x_t), state)
         return self._mix(x_t + self.dropout(y)), state
 
     def _mix(self, x: Tensor) -> Tensor:
         if self.mlp is None:
             return x
         mlp = self.mlp
-        if not self._drops and blocks.serves(self.scan_backend, x, mlp.gate.weight):
+        if not self._drops and blocks.can_run(self.scan_backend, x, mlp.gate.weight):
             return blocks.apply(blocks.GatedMLP(mlp.norm.eps), x, *mlp.weights)[0]
         mixed: Tensor = x + self.dropout(mlp(x))
         return mixed
@@ -190,7 +210,7 @@ class Block(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(z)) * up(z)) of z = norm(x), without biases (SwiGLU, arXiv 2002.05202)."""
+    """down(silu(gate(z)) * up(z)) with z = norm(x), without biases (SwiGLU, arXiv 2002.05202)."""
 
     def __init__(self, d_model: int, d_hidden: int) -> None:
         super().__init__()

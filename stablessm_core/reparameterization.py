@@ -1,7 +1,8 @@
-"""The trainable form of the maps lambda = f(w): torch in, torch out, with the analytic derivative in backward.
+"""The trainable maps lambda = f(w) for torch tensors, with the analytic derivative in the backward pass.
 
-A recurrent eigenvalue is never trained itself; its weight w is, and f decides how a step in w moves the eigenvalue near the
-stability boundary (StableSSM, arXiv 2311.14495, sections 3.2 to 3.4). Formulas and their sources are in `maps`.
+Training never changes a recurrent eigenvalue directly. It changes the weight w, and f determines how far a step in w moves the
+eigenvalue near the stability boundary (StableSSM, arXiv 2311.14495, sections 3.2 to 3.4). The formulas and their sources are in
+`maps`.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm_core.differentiation import elementwise
-from stablessm_core.forms import Form
-from stablessm_core.maps import Formulas, Interval, formulas
-from stablessm_core.maps.elementary import saturated_exp
+from stablessm_core.map import Formulas, Interval, saturated_exp
+from stablessm_core.maps import formulas
+from stablessm_core.numerics.differentiation import elementwise
+from stablessm_core.telemetry.forms import Form
 
 
 def get_reparameterization(name: str, *, time: str = "discrete", a: float = 1.0, b: float = 0.5) -> Reparameterization:
-    """The map `name` in `time`; a and b are those of best, -1/(a w^2 + b) or 1 - 1/(a w^2 + b).
+    """The map `name` in "discrete" or "continuous" time.
 
-    Raises ValueError for a pair without such a form, listing the possible ones, and for a or b out of range: both in
-    [1e-6, 1e6], and b >= 0.5 in discrete time, so that lambda >= -1.
+    a and b are the constants of the map `best`, which is -1/(a w^2 + b) in continuous time and 1 - 1/(a w^2 + b) in discrete
+    time. Raises ValueError if the map does not exist in that time (the message lists the possible pairs), or if a or b is out
+    of range: both must be in [1e-6, 1e6], and b >= 0.5 in discrete time, so that lambda >= -1.
     """
     return Reparameterization(name, time, float(a), float(b))
 
 
 def initial_eigenvalues(low: float, high: float, d_state: int, time: str) -> Tensor:
-    """Ascending lambda, (d_state,) float64, from low to high with log(distance to the boundary) evenly spaced.
+    """Eigenvalues from low to high, (d_state,) float64, in ascending order, with evenly spaced log(distance to the boundary).
 
-    The distance is 1 - lambda in discrete time, -lambda in continuous time. One eigenvalue: high, the longest memory.
-    Raises ValueError unless low <= high lie inside the stable interval and d_state >= 1.
+    The distance is 1 - lambda in discrete time and -lambda in continuous time. If d_state is 1, the eigenvalue is `high`, which
+    has the longest memory. Raises ValueError unless low <= high, both bounds are stable, and d_state >= 1.
     """
     edge, floor = (1.0, -1.0) if time == "discrete" else (0.0, -math.inf)
     if not floor < low <= high < edge:
@@ -43,16 +45,19 @@ def initial_eigenvalues(low: float, high: float, d_state: int, time: str) -> Ten
     start = math.log(edge - high) if d_state == 1 else math.log(edge - low)
     distance = torch.linspace(start, math.log(edge - high), d_state, dtype=torch.float64).exp()
     lambda_ = (edge - distance).clamp(low, high)
-    lambda_[0], lambda_[-1] = low, high  # exactly: a map may reach no further; high last, for it is the one of d_state 1
+    lambda_[0], lambda_[-1] = (
+        low,
+        high,
+    )  # both ends are set exactly, because a map may not reach further; high is set last, so that d_state = 1 gives high
     return lambda_
 
 
 @dataclass(frozen=True)
 class Reparameterization:
-    """lambda = f(w). Called on w of any shape, float32 or float64, it is differentiable any number of times, with the exact
-    f'(w), and under torch.func (vmap, grad, jvp, hessian).
+    """lambda = f(w), for w of any shape, float32 or float64.
 
-    No value or derivative overflows or is NaN for |w| <= 1e4; exponentials saturate below the dtype's largest number.
+    f(w) is differentiable any number of times, with the exact f'(w), even under torch.func (vmap, grad, jvp, hessian). For
+    |w| <= 1e4, no value or derivative overflows or is NaN. Exponentials saturate below the largest number of the dtype.
     """
 
     name: str
@@ -60,18 +65,18 @@ class Reparameterization:
     a: float
     b: float
     formulas: Formulas = field(init=False, repr=False, compare=False)
-    in_numpy: Formulas = field(init=False, repr=False, compare=False)  # for a few numbers at a time numpy is quicker
+    in_numpy: Formulas = field(init=False, repr=False, compare=False)  # numpy is faster than torch for small arrays
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "formulas", formulas(self.name, self.time, torch, a=self.a, b=self.b))
         object.__setattr__(self, "in_numpy", formulas(self.name, self.time, np, a=self.a, b=self.b))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled by its description: the formulas hold a module, which nothing can copy."""
+        """Copy and pickle only the name and constants, because the formulas refer to a module, which cannot be copied."""
         return Reparameterization, (self.name, self.time, self.a, self.b)
 
     def __call__(self, w: Tensor) -> Tensor:
-        """f(w), same shape and dtype as w."""
+        """f(w), in the shape and dtype of w."""
         _check_dtype("w", w)
         return elementwise(w, self.formulas.f, self._slope)
 
@@ -81,16 +86,16 @@ class Reparameterization:
 
     @property
     def form(self) -> Form:
-        """The map as plain data; in continuous time with step sizes that are recorded as "dt"."""
+        """The map as plain data. In continuous time, the form expects the layer's step sizes in the series "dt"."""
         return Form.of_map(self.name, self.time, a=self.a, b=self.b)
 
     @property
     def reachable(self) -> Interval:
-        """Eigenvalues f can give for some finite w."""
+        """The eigenvalues that f reaches for finite w."""
         return self.formulas.reachable
 
     def inverse(self, lambda_: Tensor) -> Tensor:
-        """w with f(w) = lambda_, of two solutions the one with w >= 0. Raises ValueError for an unreachable eigenvalue."""
+        """A weight w with f(w) = lambda_; if two weights qualify, w >= 0. Raises ValueError for an unreachable eigenvalue."""
         _check_dtype("lambda_", lambda_)
         reach = self.reachable
         for value in (lambda_.min().item(), lambda_.max().item()) if lambda_.numel() else ():
@@ -100,18 +105,21 @@ class Reparameterization:
 
     @torch.no_grad()
     def derivative(self, w: Tensor) -> Tensor:
-        """f'(w), same shape and dtype as w; carries no gradient."""
+        """f'(w), in the shape and dtype of w; carries no gradient."""
         _check_dtype("w", w)
         return self.formulas.derivative(w)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def gradient_scale(self, w: Tensor) -> Tensor:
-        """G_f(w) = |f'|/f^2 in continuous, |f'|/(1-|f|)^2 in discrete time (theorem 3.6); carries no gradient."""
+        """G_f(w): |f'|/f^2 in continuous time, |f'|/(1-|f|)^2 in discrete time (theorem 3.6); carries no gradient."""
         _check_dtype("w", w)
         return self.formulas.gradient_scale(w)  # type: ignore[no-any-return]
 
     def lambda_bar(self, w: Tensor, dt: Tensor | None = None) -> Tensor:
-        """Eigenvalue of h_t = lambda_bar h_{t-1} + ...: f(w) in discrete, exp(dt f(w)) in continuous time. Differentiable."""
+        """The eigenvalue of h_t = lambda_bar h_{t-1} + ...: f(w) in discrete time, exp(dt f(w)) in continuous time.
+
+        Differentiable.
+        """
         if self.time == "discrete":
             return self(w)
         if dt is None:
@@ -120,7 +128,7 @@ class Reparameterization:
 
     @torch.no_grad()
     def boundary_distance(self, w: Tensor, dt: Tensor | None = None) -> Tensor:
-        """1 - |lambda_bar| without cancellation near the boundary; negative is unstable. Carries no gradient."""
+        """1 - |lambda_bar|, without cancellation near the boundary; negative if unstable. Carries no gradient."""
         _check_dtype("w", w)
         return self.formulas.boundary_distance(w, dt)  # type: ignore[no-any-return]
 

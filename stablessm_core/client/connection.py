@@ -1,10 +1,14 @@
-"""A connection to one server: where it is, how it is asked, what its refusals become. The one place in core that speaks HTTP."""
+"""Sends requests to one server. Finds its address, reads lists page by page, and raises ApiError for refused requests.
+
+The other modules of the client do not import httpx.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,20 +16,28 @@ from typing import Any, Self
 
 import httpx
 
-PAGE = 100  # what is asked for at a time where there may be more
-ConnectionLost = httpx.TransportError  # nobody answers, or the answer broke off
+MOST_NAMES = 12  # number of allowed names that an error's text lists if it also suggests one
+PAGE = 100  # number of entries per page of a list
+ConnectionLost = httpx.TransportError  # raised if the server does not respond, or if its response ends early
 
 
 class ApiError(Exception):
-    """A refusal of the server: `field` names what is wrong, `allowed` says what would be right."""
+    """The server refused a request. `field` names the invalid field, and `allowed` lists the accepted values."""
 
     def __init__(self, status: int, code: str, message: str, field: str | None = None, allowed: str | None = None) -> None:
-        super().__init__(message + (f" (allowed: {allowed})" if allowed else ""))
+        names = allowed.split(", ") if allowed else []
+        if "did you mean" in message and len(names) > MOST_NAMES:
+            names = [*names[:MOST_NAMES], f"and {len(names) - MOST_NAMES} more"]
+        shown = "" if not allowed or allowed in message else f" (allowed: {', '.join(names)})"
+        super().__init__(message + shown)
         self.status, self.code, self.message, self.field, self.allowed = status, code, message, field, allowed
 
 
 def find_server(data_dir: str | Path | None = None) -> tuple[str, str | None]:
-    """(URL, token) from STABLESSM_URL and STABLESSM_TOKEN, else from the data directory of a `stablessm up` on this machine."""
+    """The server's URL and token.
+
+    Both are read from STABLESSM_URL and STABLESSM_TOKEN, or else from the data directory of `stablessm up` on this machine.
+    """
     folder = Path(data_dir or os.environ.get("STABLESSM_DATA_DIR") or ".stablessm")
     url, token = os.environ.get("STABLESSM_URL"), os.environ.get("STABLESSM_TOKEN")
     if url is None:
@@ -39,9 +51,9 @@ def find_server(data_dir: str | Path | None = None) -> tuple[str, str | None]:
 
 
 class Connection:
-    """Requests to one server; closed by `close()` or at the end of a `with`.
+    """A connection to one server. `close()` or the end of a `with` block closes the connection.
 
-    Raises ApiError when the server refuses, httpx.TransportError when it does not answer.
+    Methods raise ApiError if the server refuses a request, and httpx.TransportError if the server does not respond.
     """
 
     def __init__(
@@ -55,7 +67,7 @@ class Connection:
         found_url, found_token = find_server()
         token = token or (found_token if url in (None, found_url) else None)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url = (url or found_url).rstrip("/")
+        self.url = _checked(url or found_url).rstrip("/")
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
@@ -68,22 +80,22 @@ class Connection:
         self._http.close()
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The answer to a request; `options` are those of httpx: `json`, `params`, `headers`, `content`."""
-        answer = self._http.request(method, path, **options)
-        _raise(answer)
-        return answer
+        """The response to a request. options: arguments for httpx, such as `json`, `params`, `headers` and `content`."""
+        response = self._http.request(method, path, **options)
+        _raise_for_refusal(response)
+        return response
 
     def get(self, path: str, **params: Any) -> Any:
-        """The JSON at a path. Parameters that are None are left out."""
-        return self.request("GET", path, params=given(**params)).json()
+        """The JSON at a path. Parameters that are None are omitted."""
+        return self.request("GET", path, params=without_none(**params)).json()
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The JSON that a write is answered with; None where it is answered with nothing."""
-        answer = self.request(method, path, **({} if body is None else {"json": body}), **options)
-        return answer.json() if answer.content else None
+        """The JSON response to a write request; None if the response is empty."""
+        response = self.request(method, path, **({} if body is None else {"json": body}), **options)
+        return response.json() if response.content else None
 
     def pages(self, path: str, name: str, limit: int | None, **params: Any) -> Iterator[dict[str, Any]]:
-        """Every entry of the list `name` at a path that is read page by page, at most `limit`."""
+        """At most `limit` entries of the list `name` at a path, read page by page."""
         cursor, left = None, limit
         while left is None or left > 0:
             page = self.get(path, cursor=cursor, limit=PAGE if left is None else min(left, PAGE), **params)
@@ -94,31 +106,66 @@ class Connection:
                 return
 
     def lines(self, path: str, headers: Mapping[str, str], **params: Any) -> Iterator[str]:
-        """The lines of an answer that goes on, as they come."""
-        timeout = httpx.Timeout(10.0, read=40.0)  # the server breaks a silence within 15 s
-        with self.streamed("GET", path, headers=dict(headers), params=given(**params), timeout=timeout) as answer:
-            yield from answer.iter_lines()
+        """The lines of a streamed response, as they arrive."""
+        timeout = httpx.Timeout(10.0, read=40.0)  # the server sends data at least every 15 s
+        with self.streamed("GET", path, headers=dict(headers), params=without_none(**params), timeout=timeout) as response:
+            yield from response.iter_lines()
 
     @contextmanager
     def streamed(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
-        """The answer to a request before its body is read."""
-        with self._http.stream(method, path, **options) as answer:
-            if answer.is_error:
-                answer.read()
-            _raise(answer)
-            yield answer
+        """The response to a request. The body of the response has not been read yet."""
+        with self._http.stream(method, path, **options) as response:
+            if response.is_error:
+                response.read()
+            _raise_for_refusal(response)
+            yield response
+
+    def _save(self, path: str, target: Path, *, check_etag: bool = False, **options: Any) -> Path:
+        """Write the body of the response to a GET request to the file `target`, which appears only once it is complete.
+
+        check_etag: raise ValueError if the response's ETag is not the SHA-256 of the body.
+        """
+        partial, digest = target.with_name(f".{target.name}.{os.getpid()}.partial"), hashlib.sha256()
+        try:
+            with self.streamed("GET", path, **options) as response, partial.open("wb") as file:
+                for chunk in response.iter_bytes():
+                    digest.update(chunk)
+                    file.write(chunk)
+            if check_etag and response.headers["ETag"].strip('"') != digest.hexdigest():
+                raise ValueError(f"{path} was damaged in transit: the SHA-256 of the received bytes is {digest.hexdigest()}")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
 
 
-def given(**values: Any) -> dict[str, Any]:
-    """What is not None of it."""
+def _checked(url: str) -> str:
+    """The address unchanged. Raises ValueError if it is not an address of a server."""
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url[:200]!r} is not the address of a server ({error}); expected http://HOST:PORT") from None
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise ValueError(f"the address of the server is {url[:200]!r}; it must begin with http:// or https://")
+    return url
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """The given values without those that are None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _raise(answer: httpx.Response) -> None:
-    if answer.is_success:
+def join_numbers(numbers: Sequence[int] | None) -> str | None:
+    """The numbers, separated by commas, as a query parameter; None if `numbers` is None."""
+    return None if numbers is None else ",".join(map(str, numbers))
+
+
+def _raise_for_refusal(response: httpx.Response) -> None:
+    if response.is_success:
         return
     try:
-        error = answer.json()["error"]
+        error = response.json()["error"]
     except (ValueError, KeyError, TypeError):
-        raise ApiError(answer.status_code, "error", f"the server answered {answer.status_code}: {answer.text[:200]}") from None
-    raise ApiError(answer.status_code, error["code"], error["message"], error.get("field"), error.get("allowed"))
+        message = f"the server responded {response.status_code}: {response.text[:200]}"
+        raise ApiError(response.status_code, "error", message) from None
+    raise ApiError(response.status_code, error["code"], error["message"], error.get("field"), error.get("allowed"))

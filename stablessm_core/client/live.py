@@ -1,4 +1,4 @@
-"""A run as it trains: its live events, over broken connections and restarts of the server, without a gap."""
+"""Follow a run while it trains. No live event is lost, even if the connection breaks or the server restarts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core import typed_arrays
-from stablessm_core.client.connection import Connection, ConnectionLost
-from stablessm_core.client.numbers import Series
-from stablessm_core.client.runs import run
+from stablessm_core.client.connection import ConnectionLost
+from stablessm_core.client.runs import RunMethods
+from stablessm_core.client.series import Series
+from stablessm_core.telemetry import typed_arrays
+from stablessm_core.telemetry.statuses import FINAL
 
-FINAL = ("finished", "failed", "diverged", "cancelled")
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(frozen=True)
 class LiveEvent:
-    """One event of the live stream: `kind` is points, alert, status, reset or live; `series` holds the new points by name."""
+    """One event of the live stream. kind: points, alert, status, reset or live. series: the new points by series name."""
 
     kind: str
     id: str
@@ -29,46 +29,51 @@ class LiveEvent:
     series: dict[str, Series] = field(default_factory=dict)
 
 
-def watch(
-    self: Connection,
-    run_id: int,
-    *,
-    after: str | int | None = None,
-    series: Sequence[str] | None = None,
-    patience: float = 60.0,
-) -> Iterator[LiveEvent]:
-    """Live events until the run ends. After a broken connection it continues without a gap, trying for `patience` seconds."""
-    if after is not None:
-        now = run(self, run_id)
-        if now["status"] in FINAL and now["seq"] <= int(str(after).partition(".")[0]):
-            return
-    position, failures, since = after, 0, time.monotonic()
-    while True:
-        try:
-            for event in _events(self, run_id, position, series):
-                position, failures, since = event.id or position, 0, time.monotonic()
-                yield event
-                if event.kind == "status" and event.data["status"] in FINAL:
-                    return
-        except ConnectionLost:
-            if time.monotonic() - since > patience:
-                raise
-        time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
-        failures += 1
+class LiveMethods(RunMethods):
+    """The method of `Client` that follows a run while it trains."""
 
+    def watch(
+        self,
+        run_id: int,
+        *,
+        after: str | int | None = None,
+        series: Sequence[str] | None = None,
+        patience: float = 60.0,
+    ) -> Iterator[LiveEvent]:
+        """Live events until the run ends. If the connection breaks, the client tries to reconnect for `patience` seconds.
 
-def _events(self: Connection, run_id: int, position: str | int | None, series: Sequence[str] | None) -> Iterator[LiveEvent]:
-    headers = {"Last-Event-ID": str(position)} if position is not None else {}
-    wanted = ",".join(series) if series is not None else None
-    parts: dict[str, str] = {}
-    for line in self.lines(f"/api/runs/{run_id}/stream", headers, series=wanted):
-        if line:
-            name, _, value = line.partition(":")
-            parts[name] = value.removeprefix(" ")
-            continue
-        if "data" in parts:
-            yield _event(parts["event"], parts.get("id", ""), json.loads(parts["data"]))
-        parts = {}
+        No event is lost or repeated.
+        """
+        if after is not None:
+            now = self.run(run_id)
+            if now["status"] in FINAL and now["seq"] <= int(str(after).partition(".")[0]):
+                return
+        position, failures, connected_at = after, 0, time.monotonic()
+        while True:
+            try:
+                for event in self._events(run_id, position, series):
+                    position, failures, connected_at = event.id or position, 0, time.monotonic()
+                    yield event
+                    if event.kind == "status" and event.data["status"] in FINAL:
+                        return
+            except ConnectionLost:
+                if time.monotonic() - connected_at > patience:
+                    raise
+            time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+            failures += 1
+
+    def _events(self, run_id: int, position: str | int | None, series: Sequence[str] | None) -> Iterator[LiveEvent]:
+        headers = {"Last-Event-ID": str(position)} if position is not None else {}
+        wanted = ",".join(series) if series is not None else None
+        parts: dict[str, str] = {}
+        for line in self.lines(f"/api/runs/{run_id}/stream", headers, series=wanted):
+            if line:
+                name, _, value = line.partition(":")
+                parts[name] = value.removeprefix(" ")
+                continue
+            if "data" in parts:
+                yield _event(parts["event"], parts.get("id", ""), json.loads(parts["data"]))
+            parts = {}
 
 
 def _event(kind: str, event_id: str, data: dict[str, Any]) -> LiveEvent:

@@ -1,146 +1,169 @@
-"""Runs: submitted, found, changed, stopped, compared, and what they warn of."""
+"""Requests about single runs: submit, find, change, stop and delete runs, and read their history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from stablessm_core.client.connection import PAGE, Connection, given
-from stablessm_core.config import RunConfig
+from stablessm_core.client.connection import PAGE, Connection, without_none
+from stablessm_core.spec.config import RunConfig
 
 
-def submit(
-    self: Connection, config: RunConfig | Mapping[str, Any], *, key: str | None = None, queue: str | None = None,
-    priority: int | None = None, gpu: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Queue a run. Repeated calls with the same `key` and configuration submit it once."""
-    body = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
-    headers, place = {"Idempotency-Key": key} if key else {}, given(queue=queue, priority=priority, gpu=gpu)
-    made: dict[str, Any] = self.send("POST", "/api/runs", body, headers=headers, params=place)
-    return made
+class RunMethods(Connection):
+    """Methods of `Client` for one run."""
 
+    def submit(
+        self, config: RunConfig | Mapping[str, Any], *, key: str | None = None, queue: str | None = None,
+        priority: int | None = None, gpu: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Queue a run. Repeated calls with the same `key` and configuration submit only one run."""
+        body = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
+        headers, params = {"Idempotency-Key": key} if key else {}, without_none(queue=queue, priority=priority, gpu=gpu)
+        made: dict[str, Any] = self.send("POST", "/api/runs", body, headers=headers, params=params)
+        return made
 
-def run(self: Connection, run_id: int) -> dict[str, Any]:
-    found: dict[str, Any] = self.get(f"/api/runs/{run_id}")
-    return found
+    def run(self, run_id: int) -> dict[str, Any]:
+        """The run: configuration, status, result, divergence, environment."""
+        found: dict[str, Any] = self.get(f"/api/runs/{run_id}")
+        return found
 
+    def runs(
+        self, q: str | None = None, *, status: str | None = None, tag: str | None = None, sort: str | None = None,
+        limit: int | None = None, hidden: bool | None = None,
+    ) -> Iterator[dict[str, Any]]:  # fmt: skip
+        """At most `limit` runs that match the filter, from all pages. If `hidden` is true, hidden runs are included."""
+        return self.pages("/api/runs", "runs", limit, q=q, status=status, tag=tag, sort=sort, hidden=hidden)
 
-def verdict(self: Connection, run_id: int) -> dict[str, Any]:
-    """What became of the run: `cause`, `summary`, `events`, `evidence`, `try`; so far, while it trains."""
-    found: dict[str, Any] = self.get(f"/api/runs/{run_id}/verdict")
-    return found
+    def update(self, run_id: int, **changes: Any) -> dict[str, Any]:
+        """Change `name`, `tags`, `notes` or `hidden`, or, if the run is queued, `queue`, `priority` or `gpu`."""
+        changed: dict[str, Any] = self.send("PATCH", f"/api/runs/{run_id}", changes)
+        return changed
 
+    def cancel(self, run_id: int) -> dict[str, Any]:
+        """Cancel the run. A queued run ends at once, a running run within seconds."""
+        changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/cancel")
+        return changed
 
-def runs(
-    self: Connection, q: str | None = None, *, status: str | None = None, tag: str | None = None, sort: str | None = None,
-    limit: int | None = None, hidden: bool | None = None,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Runs that match the filter, all pages of them, at most `limit`; with `hidden` also those that lists leave out."""
-    return self.pages("/api/runs", "runs", limit, q=q, status=status, tag=tag, sort=sort, hidden=hidden)
+    def resume(self, run_id: int) -> dict[str, Any]:
+        """Continue a failed, diverged or cancelled run from its last checkpoint. To change its settings, use `fork`."""
+        changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/resume")
+        return changed
 
+    def clone(self, run_id: int, settings: Mapping[str, Any] | None = None, **placement: Any) -> dict[str, Any]:
+        """Submit the run's configuration again. settings: changed values by dotted path. placement: queue, priority, gpu."""
+        made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/clone", {"set": dict(settings or {}), **placement})
+        return made
 
-def update(self: Connection, run_id: int, **changes: Any) -> dict[str, Any]:
-    """Change name, tags, notes or hidden; of a queued run also queue, priority and gpu."""
-    changed: dict[str, Any] = self.send("PATCH", f"/api/runs/{run_id}", changes)
-    return changed
+    def fork(
+        self, run_id: int, changes: Mapping[str, Any] | None = None, *, from_step: int | None = None, **placement: Any
+    ) -> dict[str, Any]:
+        """Start a new run from a checkpoint of this run, to see whether the new run also diverges.
 
+        changes: the changed values by dotted path. Without changes, the new run repeats this run bit for bit. from_step: the
+        step of the checkpoint; by default, the last good checkpoint is used. placement: queue, priority, gpu.
+        """
+        body = {"changes": dict(changes or {}), **without_none(from_step=from_step), **placement}
+        made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/fork", body)
+        return made
 
-def cancel(self: Connection, run_id: int) -> dict[str, Any]:
-    """A queued run ends at once, a running one within seconds."""
-    changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/cancel")
-    return changed
+    def forks(self, run_id: int) -> list[dict[str, Any]]:
+        """The forks of the run, newest first. `outcome` is "lives", "dies" or "open"."""
+        found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/forks")["forks"]
+        return found
 
+    def siblings(self, run_id: int) -> list[dict[str, Any]]:
+        """Runs with the same task, model shape and number of steps as this run. Runs that survived come first.
 
-def resume(self: Connection, run_id: int) -> dict[str, Any]:
-    """A failed, diverged or cancelled run continues after its last checkpoint. One that diverged repeats itself: see `fork`."""
-    changed: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/resume")
-    return changed
+        `differs` contains the settings in which the sibling differs from this run.
+        """
+        found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/siblings")["siblings"]
+        return found
 
+    def verdict(self, run_id: int) -> dict[str, Any]:
+        """Why the run ended as it did: `cause`, `summary`, `events`, `evidence`, `try`.
 
-def clone(self: Connection, run_id: int, settings: Mapping[str, Any] | None = None, **place: Any) -> dict[str, Any]:
-    """Submit the run's configuration again with values changed at dotted paths; `place`: queue, priority, gpu."""
-    made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/clone", {"set": dict(settings or {}), **place})
-    return made
+        While the run trains, the verdict describes the training so far.
+        """
+        found: dict[str, Any] = self.get(f"/api/runs/{run_id}/verdict")
+        return found
 
+    def alerts(
+        self,
+        run_id: int | None = None,
+        *,
+        since: int = 0,
+        severity: str | None = None,
+        q: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """At most `limit` alerts with an id above `since`, of one run (oldest first) or of all runs (newest first).
 
-def fork(
-    self: Connection, run_id: int, changes: Mapping[str, Any] | None = None, *, from_step: int | None = None, **place: Any
-) -> dict[str, Any]:
-    """Go on from a checkpoint of the run with values changed at dotted paths, to see whether it still dies.
+        `severity` and `q` (a filter for runs) are used only if `run_id` is None.
+        """
+        if run_id is None:
+            return self.pages("/api/alerts", "alerts", limit, since=since, severity=severity, q=q)
+        return self._alerts_of_run(run_id, since, limit)
 
-    Without `from_step` from the last good one; without changes a replay, bit for bit. `place`: queue, priority, gpu.
-    """
-    body = {"changes": dict(changes or {}), **given(from_step=from_step), **place}
-    made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/fork", body)
-    return made
+    def _alerts_of_run(self, run_id: int, since: int, left: int | None) -> Iterator[dict[str, Any]]:
+        while left is None or left > 0:
+            size = PAGE if left is None else min(left, PAGE)
+            found = self.get(f"/api/runs/{run_id}/alerts", since=since, limit=size)["alerts"]
+            yield from found
+            if len(found) < size:
+                return
+            left, since = None if left is None else left - len(found), found[-1]["id"]
 
+    def log(self, run_id: int, *, after: int = 0) -> dict[str, Any]:
+        """The output of the training processes: `pieces` and `tracebacks`.
 
-def forks(self: Connection, run_id: int) -> list[dict[str, Any]]:
-    """The forks of the run, newest first, each with its `outcome`: lives, dies or open."""
-    found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/forks")["forks"]
-    return found
+        after: the field `next` of an earlier response; only output written after that response is returned.
+        """
+        found: dict[str, Any] = self.get(f"/api/runs/{run_id}/log", after=after)
+        return found
 
+    def history(self, run_id: int, *, since: int = 0) -> dict[str, Any]:
+        """The history of the run.
 
-def siblings(self: Connection, run_id: int) -> list[dict[str, Any]]:
-    """Runs with the same task, model shape and steps, those that survived first, with what `differs`."""
-    found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/siblings")["siblings"]
-    return found
+        `events` contains every change of status after the event `since`, with the reason for the change. `attempts` contains
+        every attempt to train the run, with the host and the outcome of the attempt.
+        """
+        found: dict[str, Any] = self.get(f"/api/runs/{run_id}/history", since=since)
+        return found
 
+    def checkpoints(self, run_id: int) -> list[dict[str, Any]]:
+        """Checkpoints that the run can resume from, newest first. `available` is true if the server can send the file."""
+        found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/checkpoints")["checkpoints"]
+        return found
 
-def compare(
-    self: Connection,
-    runs: Sequence[int] | None = None,
-    *,
-    sweep: int | None = None,
-    q: str | None = None,
-    group_by: str | None = None,
-    against: str | None = None,
-) -> dict[str, Any]:
-    """Differences, curves and ranges of several runs; groups with finite / total and stable / total, ranked, and the differences
-    of each to the group `against` (the best one without it), pair by pair."""
-    named = ",".join(map(str, runs)) if runs is not None else None
-    compared: dict[str, Any] = self.get("/api/compare", runs=named, sweep=sweep, q=q, group_by=group_by, against=against)
-    return compared
+    def download_checkpoint(self, run_id: int, step: int, path: Path) -> Path:
+        """Write a checkpoint to the file `path`, which appears only once it is complete.
 
+        Raises ValueError if the data were damaged in transit.
+        """
+        return self._save(f"/api/runs/{run_id}/checkpoints/{step}", path, check_etag=True)
 
-def compare_curves(
-    self: Connection,
-    series: str = "train/loss",
-    runs: Sequence[int] | None = None,
-    *,
-    sweep: int | None = None,
-    q: str | None = None,
-    points: int | None = None,
-) -> dict[str, Any]:
-    """One curve of each of several runs: train/loss or max_grad_over_weight, whose ranges by run and by map come with it."""
-    named = ",".join(map(str, runs)) if runs is not None else None
-    found: dict[str, Any] = self.get("/api/compare/curves", series=series, runs=named, sweep=sweep, q=q, points=points)
-    return found
+    def delete(self, run_id: int) -> None:
+        """Move an ended run to the trash."""
+        self.send("DELETE", f"/api/runs/{run_id}")
 
+    def undelete(self, run_id: int) -> dict[str, Any]:
+        """Restore a run from the trash."""
+        restored: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/restore")
+        return restored
 
-def alerts(
-    self: Connection,
-    run_id: int | None = None,
-    *,
-    since: int = 0,
-    severity: str | None = None,
-    q: str | None = None,
-    limit: int | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Alerts of one run (oldest first) or of all (newest first) with an id above `since`, all pages of them, at most `limit`.
+    def delete_for_good(self, run_id: int) -> None:
+        """Delete a run in the trash permanently. This cannot be undone."""
+        self.send("DELETE", f"/api/trash/{run_id}")
 
-    `severity` and `q`, a filter of runs, choose among the alerts of all runs.
-    """
-    if run_id is None:
-        return self.pages("/api/alerts", "alerts", limit, since=since, severity=severity, q=q)
-    return _of_run(self, run_id, since, limit)
+    def trash(self, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """At most `limit` runs in the trash, most recently deleted first."""
+        return self.pages("/api/trash", "runs", limit)
 
+    def occupied(self) -> dict[str, Any]:
+        """Disk usage. `kept` and `trash` contain the number of runs and their total size.
 
-def _of_run(self: Connection, run_id: int, since: int, left: int | None) -> Iterator[dict[str, Any]]:
-    while left is None or left > 0:
-        size = PAGE if left is None else min(left, PAGE)
-        found = self.get(f"/api/runs/{run_id}/alerts", since=since, limit=size)["alerts"]
-        yield from found
-        if len(found) < size:
-            return
-        left, since = None if left is None else left - len(found), found[-1]["id"]
+        `hours` is the time that a deleted run stays in the trash.
+        """
+        found: dict[str, Any] = self.get("/api/trash", limit=1)
+        return {name: found[name] for name in ("hours", "kept", "trash")}

@@ -1,1 +1,1 @@
-"""The whole layer in one operator that keeps no states: makes them again in the backward pass."""
+"""A whole StableSSM layer as one operator. It saves almost no states, because the backward pass recomputes the states."""

@@ -1,6 +1,6 @@
-"""Fused or not: the one place where that is decided, from what was measured and nothing else.
+"""Chooses between the fused and the unfused layer. By default, measurements decide.
 
-`python -m benchmarks.layer --table` measures on the device at hand and prints the rows to put here.
+`python -m benchmarks.layer --table` measures both layers on this machine's device and prints the device's rows for TABLE.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 import torch
 
-from stablessm_core.compiling import constant_when_compiled
 from stablessm_core.fused.operator import why_not_triton
+from stablessm_core.numerics.compiling import constant_when_compiled
 
 MODES = ("auto", "on", "off")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Measured: at most this d_model and d_state, at least this many steps in a batch (batch x length)."""
+    """A measurement.
+
+    It applies to layers with at most this d_model and d_state, and to at least this number of steps (batch x length).
+    """
 
     d_model: int
     d_state: int
@@ -25,14 +28,15 @@ class Row:
     fused: bool
 
 
-# by device name as PyTorch gives it, "cpu" for every CPU; the first row that fits decides, none means unfused. On CPUs the
-# states made twice cost more than the memory saved is worth (docs/performance.md). No GPU has been measured yet.
+# Keys are PyTorch's device names; the key for all CPUs is "cpu". The first row that applies decides. If no row applies, the
+# layer is unfused. On CPUs the fused layer is slower than the unfused layer, because it computes the states twice
+# (docs/performance.md). No GPU has been measured yet.
 TABLE: dict[str, tuple[Row, ...]] = {"cpu": (Row(1 << 30, 1 << 30, 0, fused=False),)}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """backend: of the fused layer, None for the unfused one; and why."""
+    """`backend` is the backend of the fused layer, or None for the unfused layer. `reason` explains the choice."""
 
     backend: str | None
     reason: str
@@ -53,10 +57,11 @@ def choose(
     scan_backend: str = "auto",
     name: str | None = None,
 ) -> Choice:
-    """Which form a layer takes for `steps` = batch x length. name: of the device, as TABLE has it.
+    """Chooses the fused or the unfused layer for inputs of `steps` = batch x length. name: the device's key in TABLE.
 
-    "on" takes the Triton kernels where they can run and pieces in PyTorch elsewhere, "off" never fuses, "auto" asks TABLE. A scan
-    backend asked for by name other than the fused one's own means unfused under "auto": its numbers are wanted.
+    wanted: "on" uses the Triton kernels if they can run this layer on this device, otherwise chunks in PyTorch. "off" never
+    fuses. "auto" follows TABLE, but does not fuse if the user requests a scan backend by name, because the fused layer would
+    not use that backend.
     """
     if wanted not in MODES:
         raise ValueError(f"fused must be one of {', '.join(MODES)}, got {wanted!r}")
@@ -74,7 +79,7 @@ def choose(
         if d_model <= row.d_model and d_state <= row.d_state and steps >= row.steps:
             if not row.fused:
                 return Choice(None, f"measured slower on {name}")
-            obstacle = why_not_triton(device, d_model, dtype, scan_backend)  # imports Triton, which takes its time
+            obstacle = why_not_triton(device, d_model, dtype, scan_backend)  # slow, because this call imports Triton
             if obstacle and device.type == "cuda":
                 return Choice(None, f"no Triton: {obstacle}")
             return Choice("torch" if obstacle else "triton", f"measured faster on {name}")

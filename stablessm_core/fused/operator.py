@@ -1,10 +1,10 @@
-"""The fused layer as one differentiable operator, in two implementations: what they share is here.
+"""The fused layer as one differentiable operator, with two backends.
 
 A backend is a module with
     forward(a, B, C, D, x, activation, products) -> (y, last, before)
     backward(a, B, C, D, x, before, grad, activation, products) -> (da, dB, dC, dD, dx)
-where `before`, (batch, pieces, d_state), is all that is kept of the states; its pieces are the backend's own. Both are custom
-operators, so torch.compile takes them whole.
+The only saved states are `before`, (batch, chunks, d_state). The backend determines the length of a chunk. Both functions are
+custom operators, so torch.compile does not trace into them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from stablessm_core import scan
-from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.numerics.activations import ACTIVATIONS
 
 MODULES = {"torch": "stablessm_core.fused.chunked", "triton": "stablessm_core.fused.triton_layer"}
 
@@ -26,11 +26,12 @@ def fused_layer(
 ) -> tuple[Tensor, Tensor]:
     """y_t = C act(h_t) + D x_t with h_t = a h_{t-1} + B x_t, h_0 = 0, and the last h, which carries no gradient.
 
-    a (d_state,), B (d_state, d_model), C (d_model, d_state), D (d_model,), in one dtype, float32 or float64; x (batch, length,
-    d_model), length at least 1, in any floating dtype. products: what the factors of the products with B and C are rounded to;
-    sums, states and D x keep a's dtype. backend: "torch", or "triton" (float32, d_model up to 256, a CUDA device).
-    Differentiable once; the same inputs give the same bits, gradients included. A value of x that is not finite reaches every
-    state, B mixes them, but of its own batch row and from its own step on only.
+    a (d_state,), B (d_state, d_model), C (d_model, d_state) and D (d_model,) have the same dtype, float32 or float64. x is
+    (batch, length, d_model) with length at least 1, and can have any floating-point dtype. products: the dtype to which both
+    factors of the products with B and C are rounded; sums, states and D x keep the dtype of a. backend: "torch", or "triton"
+    (only for float32, d_model up to 256 and a CUDA device). Only first derivatives are supported. Equal inputs give bitwise
+    equal outputs and gradients. Because B mixes the features, a non-finite value in x affects every state of its batch row from
+    that step on, but no other rows and no earlier steps.
     """
     _check(a, B, C, D, x, activation)
     if backend == "triton" and (obstacle := why_not_triton(x.device, x.shape[2], a.dtype)):
@@ -57,8 +58,8 @@ def _check(a: Tensor, B: Tensor, C: Tensor, D: Tensor, x: Tensor, activation: st
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
-def pieces(length: int, d_model: int, backend: str) -> int:
-    return -(-length // int(_backend(backend).piece(d_model)))
+def chunk_count(length: int, d_model: int, backend: str) -> int:
+    return -(-length // int(_backend(backend).chunk_length(d_model)))
 
 
 @torch.library.custom_op("stablessm::layer_outputs", mutates_args=())
@@ -75,7 +76,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, _ = x.shape
     y = torch.empty(x.shape, dtype=torch.promote_types(D.dtype, x.dtype), device=x.device)
-    return y, a.new_empty(batch, a.shape[0]), a.new_empty(batch, pieces(length, x.shape[2], backend), a.shape[0])
+    return y, a.new_empty(batch, a.shape[0]), a.new_empty(batch, chunk_count(length, x.shape[2], backend), a.shape[0])
 
 
 @torch.library.custom_op("stablessm::layer_gradients", mutates_args=())
@@ -95,7 +96,7 @@ def _(a: Tensor, B: Tensor, C: Tensor, D: Tensor, x: Tensor, *_rest: Any) -> tup
     return da, dB, dC, dD, dx
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     a, B, C, D, x, ctx.activation, ctx.products, ctx.backend = inputs
     _, last, before = output
     ctx.mark_non_differentiable(last, before)
@@ -110,20 +111,20 @@ def _gradients(ctx: Any, grad: Tensor | None, _last: None, _before: None) -> tup
     return (*gradients, None, None, None)
 
 
-layer_outputs.register_autograd(_gradients, setup_context=_keep)
+layer_outputs.register_autograd(_gradients, setup_context=_save_inputs)
 
 
 def why_not_triton(device: torch.device, d_model: int, dtype: torch.dtype, scan_backend: str = "auto") -> str | None:
-    """What keeps the Triton kernels from running a layer here, or None."""
+    """The reason why the Triton kernels cannot run a layer on this device; None if they can run it."""
     if scan_backend not in ("auto", "triton"):
         return f"the scan backend is {scan_backend!r}"
-    missing: str | None = scan.why_not_triton(device)
-    if missing:
-        return missing
+    obstacle: str | None = scan.why_not_triton(device)
+    if obstacle:
+        return obstacle
     if dtype != torch.float32:
         return f"the kernels need float32 eigenvalues, not {dtype}"
-    widest: int = _backend("triton").WIDEST
-    return f"d_model is {d_model}, the kernels need at most {widest}" if d_model > widest else None
+    most: int = _backend("triton").MAX_D_MODEL
+    return f"d_model is {d_model}, the kernels need at most {most}" if d_model > most else None
 
 
 def _backend(name: str) -> Any:

@@ -1,12 +1,15 @@
-"""Triton kernels of the fused layer. A program has one tile: TIME steps of one batch row; or it walks over several.
-Experimental: proved in Triton's interpreter, not yet measured on a device.
+"""Triton kernels of the fused layer.
 
-States live in registers, STATES eigenvalues at a time. `before` and `after` hold, per tile, the state before its first step and
-the adjoint after its last one, (batch, tiles, d_state); `powers` is a^k for k = 0..TIME, (TIME + 1, d_state). All float32 but x,
-grad, y and dx, which may be narrower, and all contiguous. d_model <= MODEL. Rows past the end are read as zero, add nothing
-and are not stored.
+A tile consists of TIME steps of one batch row. A program processes one tile, or several tiles one after another. The kernels
+are experimental: they are tested in Triton's interpreter, but have not been measured on a device.
 
-The adjoint runs against time; its rows are kept last step first (t = TIME - 1 - q), so that every recurrence runs down the rows.
+States are kept in registers, STATES eigenvalues at a time. `before` contains the state before each tile's first step, and
+`after` contains the adjoint after each tile's last step, both (batch, tiles, d_state). `powers` contains a^k for k = 0..TIME,
+(TIME + 1, d_state). Tensors are contiguous. They are float32, except x, grad, y and dx, which may have a lower precision.
+d_model <= MODEL. Rows past the end of the sequence are read as zeros, contribute nothing to any sum and are not stored.
+
+The recurrence of the adjoint runs backwards in time. In its tiles, row q is step t = TIME - 1 - q of the tile, so that every
+recurrence runs from the first row to the last row.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
@@ -27,7 +30,7 @@ def driven_by(
     x, B, batch, t, n, length, d_model, d_state,
     TIME: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr, PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """B x of one tile, (TIME, STATES), INNER features at a time: x is read again rather than kept in registers."""
+    """B x of one tile, (TIME, STATES), INNER features at a time. Each call reads x again, because registers cannot hold x."""
     out = tl.zeros((TIME, STATES), tl.float32)
     for start in range(0, d_model, INNER):
         m = start + tl.arange(0, INNER)
@@ -56,7 +59,7 @@ def state_gradients(
     grad, C, slope, batch, t, n, length, d_model, d_state,
     TIME: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr, PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """act'(h) (C^T grad) of the steps t, zero past the end."""
+    """act'(h) (C^T grad) at the steps t, and zero past the end of the sequence."""
     out = tl.zeros((TIME, STATES), tl.float32)
     for start in range(0, d_model, INNER):
         m = start + tl.arange(0, INNER)
@@ -72,7 +75,7 @@ def driven_kernel(
     TIME: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr,
     PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Where each whole tile would end if it started from zero: sum over t of a^(TIME - 1 - t) (B x_t)."""
+    """The last state of each full tile if the tile starts from a zero state: the sum over t of a^(TIME - 1 - t) (B x_t)."""
     at = tl.program_id(0).to(tl.int64)
     q, n = tl.arange(0, TIME), tl.program_id(1) * STATES + tl.arange(0, STATES)
     batch, t, in_state = at // tiles, (at % tiles) * TIME + q, n < d_state
@@ -87,7 +90,7 @@ def outputs_kernel(
     TIME: tl.constexpr, MODEL: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr,
     PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """y = C act(h) + D x of one tile; the last tile of a batch row stores the last state."""
+    """y = C act(h) + D x of one tile. The last tile of a batch row also stores the last state."""
     at = tl.program_id(0).to(tl.int64)
     batch, t, m = at // tiles, (at % tiles) * TIME + tl.arange(0, TIME), tl.arange(0, MODEL)
     x_t = rows_of(x, batch, t, m, length, d_model)
@@ -110,7 +113,7 @@ def adjoints_kernel(
     TIME: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr,
     PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The adjoint of each tile's first step if it were zero after the last: sum over t of a^t dL/dh_t."""
+    """The adjoint at the first step of each tile if the adjoint after the tile is zero: the sum over t of a^t dL/dh_t."""
     at = tl.program_id(0).to(tl.int64)
     q, n = tl.arange(0, TIME), tl.program_id(1) * STATES + tl.arange(0, STATES)
     batch, t, in_state = at // tiles, (at % tiles) * TIME + q, n < d_state
@@ -159,7 +162,7 @@ def weights_kernel(
     TIME: tl.constexpr, MODEL: tl.constexpr, STATES: tl.constexpr, INNER: tl.constexpr,
     PRODUCTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """da = sum of h_{t-1} g_t, dB = g x^T, dC^T = act(h) grad^T, dD = grad x: `each` tiles in order, one row of partial sums."""
+    """da = sum of h_{t-1} g_t, dB = g x^T, dC^T = act(h) grad^T, dD = grad x, in partial sums over `each` tiles in order."""
     part = tl.program_id(1).to(tl.int64)
     q, m = tl.arange(0, TIME), tl.arange(0, MODEL)
     n = tl.program_id(0) * STATES + tl.arange(0, STATES)
@@ -180,7 +183,7 @@ def weights_kernel(
         )
         behind = tl.load(after + at * d_state + n, mask=in_state, other=0.0)[None, :]
         g_behind = recurrence_before(a, grad_h, power, behind)
-        sum_a += tl.sum(h * g_behind, axis=0)  # h_t g_{t+1}: the same sum, counted from the other side
+        sum_a += tl.sum(h * g_behind, axis=0)  # h_t g_{t+1}: the same sum with the index shifted by one
         grad_back = rows_of(grad, batch, back, m, length, d_model)
         x_back = rows_of(x, batch, back, m, length, d_model)
         sum_D += tl.sum(grad_back * x_back, axis=0)

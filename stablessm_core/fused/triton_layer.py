@@ -1,11 +1,15 @@
-"""The fused layer on a GPU: launches the Triton kernels. Products of float32 in three TF32 pieces, of bfloat16 as they are.
-Experimental: proved in Triton's interpreter, not yet measured on a device.
+"""The fused layer on a GPU: launches the Triton kernels.
 
-Tiles of one sequence run at once: a first pass finds where each would end from zero, those ends are joined by a scan in float64,
-of a step per tile, and a second pass knows every tile's state. Nothing is added atomically: the weights'
-gradients come as a fixed number of partial sums, each over tiles in order.
+The code is experimental: it is tested in Triton's interpreter, but has not been measured on a device. A float32 product is
+computed as three TF32 products, a bfloat16 product as one bfloat16 product.
 
-TRITON_INTERPRET=1 in the environment before the first import runs the same kernels on CPU tensors, slowly, for tests.
+The tiles of a sequence run in parallel. A first pass starts each tile from a zero state and computes the tile's last state. A
+float64 scan with one step per tile joins these last states. A second pass starts each tile from the correct state. There are no
+atomic additions. The gradients of the weights are computed as partial sums, each over tiles in order. The number of partial
+sums depends only on the shapes.
+
+If TRITON_INTERPRET=1 is set in the environment before the first import, the same kernels run on CPU tensors. This is slow, but
+enough for tests.
 """
 
 from __future__ import annotations
@@ -21,20 +25,21 @@ from torch import Tensor
 from stablessm_core.fused.triton_kernels import adjoints_kernel, driven_kernel, inputs_kernel, outputs_kernel, weights_kernel
 from stablessm_core.scan import linear_scan
 
-INNER = 32  # features of a product read at a time
-PARTS = 256  # programs of the weights' gradients, all together
-WIDEST = 256  # d_model: a whole row of the output is summed in registers
+INNER = 32  # number of features that a product reads at a time
+PARTS = 256  # approximate total number of programs that compute the gradients of the weights
+MAX_D_MODEL = 256  # maximum, because a program sums a whole row of the output in registers
 
 
 class Tile(NamedTuple):
-    """TIME steps and STATES eigenvalues of one tile, shared by `warps` warps."""
+    """The size of a tile: `time` steps and `states` eigenvalues, processed by `warps` warps."""
 
     time: int
     states: int
     warps: int
 
 
-# up to which d_model; for sm_90, chosen so that no kernel spills registers (tests), not timed on a device
+# Each key is the largest d_model for which the tile is used. The sizes of the tiles are chosen so that no kernel spills
+# registers on sm_90, which a test checks. The sizes have not been timed on a device.
 TILES = {64: Tile(64, 16, 8), 128: Tile(32, 32, 8), 256: Tile(32, 16, 8)}
 
 PRECISION = {torch.float32: "tf32x3", torch.bfloat16: "ieee", torch.float16: "ieee"}
@@ -45,8 +50,8 @@ def tile_for(d_model: int) -> Tile:
     return next(tile for widest, tile in TILES.items() if d_model <= widest)
 
 
-def piece(d_model: int) -> int:
-    """Steps of a tile."""
+def chunk_length(d_model: int) -> int:
+    """The number of steps in a tile."""
     return tile_for(d_model).time
 
 
@@ -94,7 +99,7 @@ def backward(
 
 
 class _Shape:
-    """One problem cut into tiles and blocks of eigenvalues."""
+    """The sizes of the arguments, and of the tiles and blocks of eigenvalues into which a call is split."""
 
     def __init__(self, batch: int, length: int, d_model: int, d_state: int) -> None:
         self.length, self.d_model, self.d_state = length, d_model, d_state
@@ -124,14 +129,14 @@ class _Shape:
 
 
 def _powers(a: Tensor, time: int) -> tuple[Tensor, Tensor]:
-    """a^k for k = 0..PIECE, rounded once, and a^PIECE in float64, cut to the largest number: zero states stay zero."""
+    """a^k for k = 0..time, rounded once, and a^time in float64, clipped to finite numbers so that zero states stay zero."""
     exact = a.double() ** torch.arange(time + 1, device=a.device, dtype=torch.float64)[:, None]
     limit = torch.finfo(exact.dtype).max
     return exact.to(a.dtype), exact[-1].clamp(-limit, limit)
 
 
 def _joined(power: Tensor, ends: Tensor, *, reverse: bool) -> Tensor:
-    """The state before each tile; with `reverse`, the adjoint after it."""
+    """The state before each tile; with `reverse`, the adjoint after each tile."""
     joined = torch.zeros_like(ends)
     if ends.shape[1] > 1:
         source, target = (ends[:, 1:], joined[:, :-1]) if reverse else (ends[:, :-1], joined[:, 1:])

@@ -1,16 +1,16 @@
-"""What the kernels of the fused layer compute with: activations, recurrences over the rows of a tile, products."""
+"""Functions of the fused layer's kernels: activations, recurrences over the rows of a tile, products."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
-# ruff: noqa: ARG001 (a scan hands over what a combination does not need)
+# ruff: noqa: ARG001 (a scan passes arguments that a combination does not need)
 import triton
 import triton.language as tl
 
 
 @triton.jit
 def activated(h, ACTIVATION: tl.constexpr):
-    """act(h) and act'(h); NaN passes."""
+    """act(h) and act'(h); NaN stays NaN."""
     if ACTIVATION == "tanh":
-        # (1 - e^-2|h|) / (1 + e^-2|h|); near 0, where that cancels, the series
+        # (1 - e^-2|h|) / (1 + e^-2|h|); near 0, the Taylor series is used instead, because this formula loses digits
         e = tl.exp(-2.0 * tl.abs(h))
         s = h * h
         near = h * (1.0 + s * (-1.0 / 3.0 + s * (2.0 / 15.0 + s * (-17.0 / 315.0 + s * (62.0 / 2835.0)))))
@@ -31,32 +31,32 @@ def activated(h, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def carried(p, x):
-    """p x, where an exact zero stays zero under a power that overflowed."""
+    """p x, but zero where x is exactly zero, even if the power p overflowed."""
     return tl.where(x == 0.0, 0.0, p * x)
 
 
 @triton.jit
 def join(p1, x1, p2, x2):
-    """Neighbouring stretches of the recurrence, each the map h -> p h + x."""
+    """The composition of two neighbouring maps h -> p h + x."""
     return p1 * p2, carried(p2, x1) + x2
 
 
 @triton.jit
 def join_before(p1, x1, before_p1, before_x1, p2, x2, before_p2, before_x2):
-    """The same, and what each stretch is without its last piece: an exclusive scan."""
+    """The results of `join`, and the composition without the last map, for an exclusive scan."""
     return p1 * p2, carried(p2, x1) + x2, p1 * before_p2, carried(before_p2, x1) + before_x2
 
 
 @triton.jit
 def recurrence(a, x, powers_from_one, first):
-    """h_q = a h_{q-1} + x_q down the rows, from the row `first`. a, first (1, columns); powers_from_one: a^(q+1)."""
+    """h_q = a h_{q-1} + x_q for each row q, starting from the row `first`. a, first: (1, columns). powers_from_one: a^(q+1)."""
     _, h = tl.associative_scan((tl.broadcast_to(a, x.shape), x), 0, join)
     return h + carried(powers_from_one, first)
 
 
 @triton.jit
 def recurrence_before(a, x, powers_from_zero, first):
-    """h_{q-1} of the same, `first` in the first row. powers_from_zero: a^q."""
+    """For each row q, h_{q-1} as defined in `recurrence`; the first row is `first`. powers_from_zero: a^q."""
     one, none = tl.full(x.shape, 1.0, x.dtype), tl.zeros(x.shape, x.dtype)
     _, _, _, h = tl.associative_scan((tl.broadcast_to(a, x.shape), x, one, none), 0, join_before)
     return h + carried(powers_from_zero, first)
@@ -64,5 +64,5 @@ def recurrence_before(a, x, powers_from_zero, first):
 
 @triton.jit
 def product(x, y, acc, PRODUCTS: tl.constexpr, PRECISION: tl.constexpr):
-    """acc + x y on tensor cores, the factors rounded to PRODUCTS."""
+    """acc + x y on tensor cores, with x and y rounded to PRODUCTS."""
     return tl.dot(x.to(PRODUCTS), y.to(PRODUCTS), acc, input_precision=PRECISION)

@@ -1,4 +1,4 @@
-"""From a layer's section of the configuration to the layer that runs."""
+"""Builds the layer that a section of the configuration describes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from torch import nn
-
-from stablessm_core.layers.section import LayerSection
+from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.reparameterization import Reparameterization
+from stablessm_core.spec.layer import LayerSection
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where a layer stands and how it runs: what it is built with beside its own section.
+    """The values that are needed to build a layer, in addition to the layer's own section.
 
-    reparameterization: the map of its eigenvalues or rates, in the section's `map_time`; None where no map can be chosen.
-    index, n_layers: its place in the model, from 0. scan_backend, fused: as in `train`.
+    reparameterization: the map of the eigenvalues or rates, in the section's `map_time`; None if users cannot choose a map.
+    index: the layer's position in the model, counted from 0. n_layers: the number of layers in the model. scan_backend, fused:
+    as in the section `train`.
     """
 
     d_model: int
@@ -29,11 +29,11 @@ class Surroundings:
     fused: str = "auto"
 
 
-def build_layer(section: LayerSection, given: Surroundings) -> nn.Module:
-    """The layer, on the CPU, initialised from torch's global random state.
-
-    (batch, length, d_model) to the same by `forward`; one step by `step(x_t, state)` from `initial_state(batch)`.
-    """
+def build_layer(section: LayerSection, given: Surroundings) -> WatchedLayer:
+    """The layer that a section describes, on the CPU, initialised from torch's global random state."""
     module, _, name = section.built_by.partition(":")
-    builder: Callable[[Any, Surroundings], nn.Module] = getattr(import_module(module), name)
-    return builder(section, given)
+    build: Callable[[Any, Surroundings], object] = getattr(import_module(module), name)
+    layer = build(section, given)
+    if not isinstance(layer, WatchedLayer):
+        raise TypeError(f"{section.built_by} gives a {type(layer).__name__}; needs a {WatchedLayer.__module__}.WatchedLayer")
+    return layer

@@ -1,34 +1,62 @@
-"""The maps lambda = f(w) from a weight to an eigenvalue: one file each, registered in the list below. Imports no torch."""
+"""All maps lambda = f(w): the modules of this folder, and the maps of installed packages (entry points `stablessm.maps`).
+
+docs/extending.md shows how to add a map in either way. This module imports neither torch nor numpy.
+"""
 
 from __future__ import annotations
 
 import math
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from stablessm_core.maps import best, clip, direct, exp, heavytail, relu, sigmoid, softplus, tanh
-from stablessm_core.maps.record import Formulas as Formulas
-from stablessm_core.maps.record import Interval as Interval
-from stablessm_core.maps.record import Map as Map
+from stablessm_core.map import Formulas, Map
+from stablessm_core.plugins import find_plug_ins
 
-MAPS: dict[str, Map] = {}  # by name, in the order in which charts and forms show them
+PROBED_WEIGHTS = (-1.7, -0.6, 0.3, 1.9)
 
 
-def register(map_: Map) -> None:
-    """Make a map known by its name, to layers, charts and the reader of recorded runs alike."""
-    if map_.name in MAPS:
-        raise ValueError(f"map {map_.name!r} is registered already; a name belongs to one map")
-    MAPS[map_.name] = map_
+def _built_in() -> dict[str, Map]:
+    """The map of every module of this folder, by name."""
+    maps: list[Map] = [import_module(f"{__name__}.{module.name}").MAP for module in iter_modules(__path__)]
+    return {map_.name: map_ for map_ in sorted(maps, key=lambda map_: (map_.order, map_.name))}
 
 
-for module in (direct, relu, clip, exp, softplus, tanh, best, heavytail, sigmoid):
-    register(module.MAP)
+def _checked(name: str, plug_in: object) -> Map:
+    """The checked map of another package. Raises ValueError if the object is not a map or has contradictory formulas."""
+    import numpy as np  # imported here, so that installations without plug-ins start without numpy
+
+    if not isinstance(plug_in, Map):
+        raise ValueError(f"it is no {Map.__module__}.Map")
+    if plug_in.name != name:
+        raise ValueError(f"the entry point is named {name!r}, its map {plug_in.name!r}")
+    if not plug_in.forms or any(time != form.time for time, form in plug_in.forms.items()):
+        raise ValueError("it has no formulas by time; give them as by_time(...)")
+    w = np.array(PROBED_WEIGHTS)
+    h = 1e-6
+    for time, form in plug_in.forms.items():
+        formulas_ = form(np, b=max(0.5, form.least_b))
+        lambda_ = formulas_.f(w)
+        slope = (formulas_.f(w + h) - formulas_.f(w - h)) / (2 * h)
+        if not np.isfinite(lambda_).all():
+            raise ValueError(f"{time} f(w) is not finite at w = {PROBED_WEIGHTS}")
+        if not np.allclose(formulas_.f(formulas_.inverse(lambda_)), lambda_, rtol=1e-6, atol=1e-9):
+            raise ValueError(f"{time} inverse(f(w)) gives other eigenvalues than f(w) at w = {PROBED_WEIGHTS}")
+        if not np.allclose(formulas_.derivative(w), slope, rtol=1e-4, atol=1e-7):
+            raise ValueError(f"{time} derivative(w) is not the slope of f(w) at w = {PROBED_WEIGHTS}")
+    return plug_in
+
+
+# MAPS: the maps by name, in the order in which lists and charts show them. REFUSED: the unusable plug-ins, each with the
+# reason.
+MAPS, REFUSED = find_plug_ins("stablessm.maps", _built_in(), _checked)
 
 
 def formulas(name: str, time: str, xp: Any, *, a: float = 1.0, b: float = 0.5) -> Formulas:
-    """The map's formulas for arrays of the namespace `xp`; a and b are the constants of best, without meaning for the others.
+    """The formulas of a map for arrays of the namespace `xp`. a and b are the constants of `best`; other maps ignore them.
 
-    Raises ValueError for a map or a time that does not exist, listing the possible ones, and for a or b out of range: both in
-    [1e-6, 1e6], and b large enough to keep the eigenvalues stable.
+    Raises ValueError for an unknown map or time, for a or b outside [1e-6, 1e6], and for a b so small that eigenvalues become
+    unstable. The message contains the allowed values.
     """
     if name not in MAPS or time not in MAPS[name].forms:
         raise ValueError(f"reparameterization is {name!r} in {time!r} time; possible are {', '.join(possible_pairs())}")
@@ -47,8 +75,8 @@ def possible_pairs() -> list[str]:
 
 
 def default_eigenvalue_range(time: str) -> tuple[float, float]:
-    """Initial eigenvalues every map can reach: long but not extreme memory.
+    """The default range of initial eigenvalues. Every map can reach this range, which gives long but not extreme memory.
 
-    In continuous time the step sizes of 1e-3 to 1e-1 make this time constants of 10 to 5,000 steps.
+    In continuous time, step sizes of 1e-3 to 1e-1 turn these eigenvalues into time constants of 10 to 5,000 steps.
     """
     return (0.5, 0.99) if time == "discrete" else (-0.99, -0.2)

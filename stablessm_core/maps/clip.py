@@ -1,14 +1,14 @@
-"""clip: the weight is the eigenvalue, cut off 1e-4 inside the boundary (S5's Re lambda <= -1e-4), which it never reaches.
+"""clip: the weight is the eigenvalue, clipped at a distance of 1e-4 from the boundary (S5: Re lambda <= -1e-4).
 
-Its slope on the bound is the inner one, so that an eigenvalue set on the bound can leave it.
+So the eigenvalue never reaches the boundary. At the clipping bound the derivative is 1, as on the inner side of the bound, so
+that an eigenvalue on the bound can move away from it.
 """
 
 from __future__ import annotations
 
 import math
 
-from stablessm_core.maps.elementary import Array
-from stablessm_core.maps.record import Continuous, Discrete, Interval, Map, in_times
+from stablessm_core.map import Array, Continuous, Discrete, Interval, Map, by_time
 
 MARGIN = 1e-4
 
@@ -62,4 +62,4 @@ class ClipDiscrete(Discrete):
         return lambda_
 
 
-MAP = Map("clip", in_times(ClipContinuous, ClipDiscrete), guarded=False, stable_by="the clip; no gradient beyond it")
+MAP = Map("clip", by_time(ClipContinuous, ClipDiscrete), guarded=False, stable_by="the clip; no gradient beyond it", order=3)

@@ -1,14 +1,13 @@
-"""direct: the weight is the eigenvalue. What training without a map does; nothing keeps it stable.
+"""direct: the weight is the eigenvalue, as in training without a map. Nothing keeps the eigenvalue stable.
 
-Its gradient can grow up to 1/(1-|lambda|)^2. A sequence has an end, so there it saturates near length^2/2, boundary or not.
+The gradient can grow up to 1/(1-|lambda|)^2. Because sequences are finite, the gradient saturates near length^2/2.
 """
 
 from __future__ import annotations
 
 import math
 
-from stablessm_core.maps.elementary import Array
-from stablessm_core.maps.record import Continuous, Discrete, Interval, Map, in_times
+from stablessm_core.map import Array, Continuous, Discrete, Interval, Map, by_time
 
 EVERYWHERE = Interval(-math.inf, math.inf)
 
@@ -60,4 +59,4 @@ class DirectDiscrete(Discrete):
         return lambda_
 
 
-MAP = Map("direct", in_times(DirectContinuous, DirectDiscrete), guarded=False)
+MAP = Map("direct", by_time(DirectContinuous, DirectDiscrete), guarded=False, order=1)

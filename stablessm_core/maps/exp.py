@@ -1,9 +1,8 @@
-"""exp: the rate is e^w (StableSSM, arXiv 2311.14495, table 5; also S4D's and LRU's)."""
+"""exp: the rate is e^w (StableSSM, arXiv 2311.14495, table 5). S4D and LRU also use this map."""
 
 from __future__ import annotations
 
-from stablessm_core.maps.elementary import Array, saturated_exp
-from stablessm_core.maps.record import Continuous, DiscreteFromRate, Map, in_times
+from stablessm_core.map import Array, Continuous, DiscreteFromRate, Map, by_time, saturated_exp
 
 
 class ExpContinuous(Continuous):
@@ -24,18 +23,22 @@ class ExpContinuous(Continuous):
 
 class ExpDiscrete(DiscreteFromRate):
     text = "exp(-e^w)"
-    of = ExpContinuous
+    continuous_form = ExpContinuous
 
     def derivative(self, w: Array) -> Array:
         return -self.xp.exp(w - saturated_exp(w, self.xp))
 
     def gradient_scale(self, w: Array) -> Array:
         xp = self.xp
-        v = xp.clip(w, min=-20.0)  # below it G is e^-w to the last bit
+        v = xp.clip(w, min=-20.0)  # for w below -20, G_f(w) equals e^-w to the last bit
         r = saturated_exp(v, xp)
         return xp.where(w < -20.0, saturated_exp(-w, xp), xp.exp(v - r) / xp.expm1(-r) / xp.expm1(-r))
 
 
 MAP = Map(
-    "exp", in_times(ExpContinuous, ExpDiscrete), guarded=True, stable_by="the map; the gradient still grows near the boundary"
+    "exp",
+    by_time(ExpContinuous, ExpDiscrete),
+    guarded=True,
+    stable_by="the map; the gradient still grows near the boundary",
+    order=4,
 )

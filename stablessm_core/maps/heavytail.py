@@ -1,16 +1,15 @@
-"""heavytail: the rate is 1 + w for w >= 0 and 1/(1 - w) below (the heavy-tail map of Mamba-3)."""
+"""heavytail: the rate is 1 + w for w >= 0 and 1/(1 - w) for w < 0 (the heavy-tail map of Mamba-3)."""
 
 from __future__ import annotations
 
-from stablessm_core.maps.elementary import Array
-from stablessm_core.maps.record import Continuous, DiscreteFromRate, Map, in_times
+from stablessm_core.map import Array, Continuous, DiscreteFromRate, Map, by_time
 
 
 class HeavytailContinuous(Continuous):
     text = "-(1 + w), or -1/(1 - w) for w < 0"
 
     def rate(self, w: Array) -> Array:
-        # the clip keeps the branch not taken finite
+        # the clip keeps the unused branch of `where` finite
         return self.xp.where(w >= 0, 1 + w, 1 / (1 - self.xp.clip(w, max=0)))
 
     def derivative(self, w: Array) -> Array:
@@ -27,7 +26,7 @@ class HeavytailContinuous(Continuous):
 
 class HeavytailDiscrete(DiscreteFromRate):
     text = "exp(-(1 + w)), or exp(-1/(1 - w)) for w < 0"
-    of = HeavytailContinuous
+    continuous_form = HeavytailContinuous
 
     def gradient_scale(self, w: Array) -> Array:
         r = self.continuous.rate(w)
@@ -36,7 +35,8 @@ class HeavytailDiscrete(DiscreteFromRate):
 
 MAP = Map(
     "heavytail",
-    in_times(HeavytailContinuous, HeavytailDiscrete),
+    by_time(HeavytailContinuous, HeavytailDiscrete),
     guarded=True,
     stable_by="the map, with a slow approach to the boundary",
+    order=8,
 )

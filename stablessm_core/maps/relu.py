@@ -1,11 +1,10 @@
-"""relu: the rate is max(w, 0) (StableSSM, arXiv 2311.14495, table 5). Reaches the boundary: at w <= 0 the rate is 0."""
+"""relu: the rate is max(w, 0) (StableSSM, arXiv 2311.14495, table 5). At w <= 0 the eigenvalue is on the boundary."""
 
 from __future__ import annotations
 
 import math
 
-from stablessm_core.maps.elementary import Array
-from stablessm_core.maps.record import Continuous, DiscreteFromRate, Interval, Map, in_times
+from stablessm_core.map import Array, Continuous, DiscreteFromRate, Interval, Map, by_time
 
 
 class ReluContinuous(Continuous):
@@ -33,7 +32,7 @@ class ReluContinuous(Continuous):
 
 class ReluDiscrete(DiscreteFromRate):
     text = "exp(-max(w, 0))"
-    of = ReluContinuous
+    continuous_form = ReluContinuous
 
     @property
     def reachable(self) -> Interval:
@@ -45,4 +44,6 @@ class ReluDiscrete(DiscreteFromRate):
         return xp.where(w > 0, xp.exp(-v) / xp.expm1(-v) / xp.expm1(-v), zero)
 
 
-MAP = Map("relu", in_times(ReluContinuous, ReluDiscrete), guarded=False, stable_by="may sit on the boundary; no gradient there")
+MAP = Map(
+    "relu", by_time(ReluContinuous, ReluDiscrete), guarded=False, stable_by="may sit on the boundary; no gradient there", order=2
+)

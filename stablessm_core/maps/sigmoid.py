@@ -1,9 +1,8 @@
-"""sigmoid: the rate, or in discrete time the eigenvalue, is 1/(1 + e^-w) (the discrete one as in gated linear attention)."""
+"""sigmoid: the rate, or in discrete time the eigenvalue, is 1/(1 + e^-w). Gated linear attention uses the discrete form."""
 
 from __future__ import annotations
 
-from stablessm_core.maps.elementary import Array, saturated_exp, sigmoid
-from stablessm_core.maps.record import Continuous, Discrete, Interval, Map, in_times
+from stablessm_core.map import Array, Continuous, Discrete, Interval, Map, by_time, saturated_exp, sigmoid
 
 
 class SigmoidContinuous(Continuous):
@@ -47,7 +46,8 @@ class SigmoidDiscrete(Discrete):
 
 MAP = Map(
     "sigmoid",
-    in_times(SigmoidContinuous, SigmoidDiscrete),
+    by_time(SigmoidContinuous, SigmoidDiscrete),
     guarded=True,
     stable_by="the map; the gradient still grows near the boundary",
+    order=9,
 )

@@ -1,9 +1,11 @@
-"""softplus: the rate is ln(1 + e^w) (StableSSM, arXiv 2311.14495, table 5; also RG-LRU's); in discrete time sigmoid(-w)."""
+"""softplus: the rate is ln(1 + e^w) (StableSSM, arXiv 2311.14495, table 5).
+
+In discrete time the eigenvalue is sigmoid(-w). RG-LRU also uses this map.
+"""
 
 from __future__ import annotations
 
-from stablessm_core.maps.elementary import Array, saturated_exp, sigmoid, softplus
-from stablessm_core.maps.record import Continuous, Discrete, Map, in_times
+from stablessm_core.map import Array, Continuous, Discrete, Map, by_time, saturated_exp, sigmoid, softplus
 
 
 class SoftplusContinuous(Continuous):
@@ -17,7 +19,7 @@ class SoftplusContinuous(Continuous):
 
     def gradient_scale(self, w: Array) -> Array:
         xp = self.xp
-        v = xp.clip(w, min=-20.0)  # below it G is e^-w to the last bit
+        v = xp.clip(w, min=-20.0)  # for w below -20, G_f(w) equals e^-w to the last bit
         return xp.where(w < -20.0, saturated_exp(-w, xp), sigmoid(v, xp) / softplus(v, xp) / softplus(v, xp))
 
     def inverse(self, lambda_: Array) -> Array:
@@ -45,7 +47,8 @@ class SoftplusDiscrete(Discrete):
 
 MAP = Map(
     "softplus",
-    in_times(SoftplusContinuous, SoftplusDiscrete),
+    by_time(SoftplusContinuous, SoftplusDiscrete),
     guarded=True,
     stable_by="the map; the gradient still grows near the boundary",
+    order=5,
 )

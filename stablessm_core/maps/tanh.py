@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stablessm_core.maps.elementary import Array, saturated_exp, sigmoid
-from stablessm_core.maps.record import Discrete, Interval, Map, in_times
+from stablessm_core.map import Array, Discrete, Interval, Map, by_time, saturated_exp, sigmoid
 
 
 class TanhDiscrete(Discrete):
@@ -32,4 +31,4 @@ class TanhDiscrete(Discrete):
         return (self.xp.log1p(lambda_) - self.xp.log1p(-lambda_)) / 2
 
 
-MAP = Map("tanh", in_times(TanhDiscrete), guarded=True, stable_by="the map; the gradient still grows near the boundary")
+MAP = Map("tanh", by_time(TanhDiscrete), guarded=True, stable_by="the map; the gradient still grows near the boundary", order=6)

@@ -1,4 +1,4 @@
-"""What the chunked forms share: their arguments' checks and dtypes, cutting time into chunks, and the states between chunks."""
+"""Functions that the chunked recurrences share: check and convert arguments, split time into chunks, join the chunks' states."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stablessm_core.scan import linear_scan
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def checked(q: Tensor, k: Tensor, v: Tensor, initial: Tensor | None, **others: tuple[Tensor, Shapes]) -> None:
-    """Raises ValueError where shapes do not fit; `others`: each argument with the shapes that it may have."""
+def check_shapes(q: Tensor, k: Tensor, v: Tensor, initial: Tensor | None, **others: tuple[Tensor, Shapes]) -> None:
+    """Raise ValueError if the shapes do not match. `others` maps an argument's name to its tensor and its allowed shapes."""
     if v.dim() != 4 or k.dim() != 4 or v.shape[1] == 0:
         raise ValueError(
             f"v must be (batch, length, heads, values) with length at least 1, k alike; got {_shape(v)} and {_shape(k)}"
@@ -38,30 +38,31 @@ def _shape(x: Tensor | tuple[int, ...]) -> str:
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Autocast off: its products would take the states down to the lower precision."""
+    """Switch autocast off in the `with` block, because products under autocast would reduce the precision of the states."""
     with torch.autocast(device.type, enabled=False):
         yield
 
 
-def in_one_dtype(*tensors: Tensor | None) -> list[Tensor]:
-    """float64 where any is, else float32. None stays None."""
+def to_one_dtype(*tensors: Tensor | None) -> list[Tensor]:
+    """The tensors as float64 if one of them is float64, otherwise as float32. None stays None."""
     wide = any(x is not None and x.dtype == torch.float64 for x in tensors)
     dtype = torch.float64 if wide else torch.float32
     return [x if x is None else x.to(dtype) for x in tensors]  # type: ignore[misc]
 
 
-def cut(x: Tensor, chunk: int) -> Tensor:
-    """(batch, length, ...) -> (batch, chunks, chunk, ...), filled up with zeros, which write nothing and decay nothing."""
-    short = -x.shape[1] % chunk
-    if short:
-        x = functional.pad(x, (0, 0) * (x.dim() - 2) + (0, short))
+def split_chunks(x: Tensor, chunk: int) -> Tensor:
+    """(batch, length, ...) -> (batch, chunks, chunk, ...). The padding consists of zeros, which do not change a state."""
+    missing = -x.shape[1] % chunk
+    if missing:
+        x = functional.pad(x, (0, 0) * (x.dim() - 2) + (0, missing))
     return torch.unflatten(x, 1, (-1, chunk))
 
 
 def states_before(decay: Tensor, written: Tensor, initial: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
-    """S before each chunk, and after the last: of S_i = decay_i S_{i-1} + written_i, i over the chunks.
+    """S before each chunk, and S after the last chunk, for S_i = decay_i S_{i-1} + written_i over the chunks i.
 
-    written: (batch, chunks, ...). decay: the same with axes of size 1 where it does not vary, or without batch and chunks.
+    written: (batch, chunks, ...). decay: the same shape, but with size 1 on axes along which the decay is constant, or without
+    the axes batch and chunks.
     """
     first = torch.zeros_like(written[:, :1]) if initial is None else initial[:, None]
     if written.shape[1] == 1:

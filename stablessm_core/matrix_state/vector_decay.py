@@ -1,4 +1,4 @@
-"""One decay per key channel and step: GLA's recurrence, and RWKV's with its output read before the state is updated."""
+"""One decay per key channel and step: the recurrences of GLA and RWKV. RWKV computes the output before it updates the state."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm_core.differentiation import transformed
-from stablessm_core.matrix_state.chunks import checked, cut, full_precision, in_one_dtype, states_before
-from stablessm_core.matrix_state.recurrence import decays_in_turn
-from stablessm_core.matrix_state.scalar_decay import NOTHING_LEFT
+from stablessm_core.matrix_state.chunks import check_shapes, full_precision, split_chunks, states_before, to_one_dtype
+from stablessm_core.matrix_state.recurrence import decay_loop
+from stablessm_core.matrix_state.scalar_decay import MIN_LOG_DECAY
+from stablessm_core.numerics.differentiation import transformed
 
 CHUNK = 32
 
@@ -27,24 +27,25 @@ def vector_decay(
 ) -> tuple[Tensor, Tensor]:
     """S_t = diag(e^{log_decay_t}) S_{t-1} + k_t v_t^T, o_t = S_t^T q_t -> (o, last S).
 
-    log_decay: (batch, length, heads, keys), or (heads, keys) where it never changes. bonus: (heads, keys), RWKV's u; the output
-    is then read before the update, o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t.
+    log_decay: (batch, length, heads, keys), or (heads, keys) if it is constant. bonus: (heads, keys), RWKV's u. With a bonus, the
+    output is read before the update: o_t = (S_{t-1} + diag(bonus) k_t v_t^T)^T q_t.
 
-    Inside a chunk, o_t = sum_{s <= t} [sum_i q_ti k_si e^{G_ti - G_si}] v_s does not factor into functions of t and of s that
-    both stay finite. It does for the pairs of two neighbouring blocks, with the boundary between them in the middle: e^{from the
-    boundary to t} e^{from s to the boundary}, both at most 1. Blocks of 1, 2, 4, ... steps cover every pair once.
+    Let G_t be the sum of log decays up to and including t. Inside a chunk, o_t = sum_{s <= t} [sum_i q_ti k_si e^{G_ti - G_si}]
+    v_s, but the product e^{G_t} e^{-G_s} may overflow. If t and s are in two neighbouring blocks, the exponential is a product
+    of e^{sum from the boundary to t} and e^{sum from s to the boundary}, which are both at most 1. Blocks of 1, 2, 4, ... steps
+    cover every pair (t, s) once.
     """
     batch, length, heads, values = v.shape if v.dim() == 4 else (0, 0, 0, 0)
     keys = k.shape[-1]
-    checked(q, k, v, initial, log_decay=(log_decay, ((batch, length, heads, keys), (heads, keys))))
+    check_shapes(q, k, v, initial, log_decay=(log_decay, ((batch, length, heads, keys), (heads, keys))))
     if k.shape[2] != heads or (bonus is not None and bonus.shape != (heads, keys)):
         shape = None if bonus is None else tuple(bonus.shape)
         raise ValueError(f"k must have the {heads} heads of v and bonus be {(heads, keys)}, got {k.shape[2]} heads and {shape}")
-    q, k, v, log_decay, initial, bonus = in_one_dtype(q, k, v, log_decay, initial, bonus)
+    q, k, v, log_decay, initial, bonus = to_one_dtype(q, k, v, log_decay, initial, bonus)
     with full_precision(v.device):
         if backend == "reference":
             S = v.new_zeros(batch, heads, keys, values) if initial is None else initial
-            return decays_in_turn(q, k, v, log_decay, S, bonus)
+            return decay_loop(q, k, v, log_decay, S, bonus)
         return _in_chunks(q, k, v, log_decay.expand(k.shape), initial, bonus, backend)
 
 
@@ -54,7 +55,7 @@ def _in_chunks(
     length = v.shape[1]
     chunk = min(CHUNK, 1 << (length - 1).bit_length())
     # (batch, chunks, heads, chunk, keys or values)
-    q, k, v, g = (cut(x, chunk).transpose(2, 3).contiguous() for x in (q, k, v, log_decay))
+    q, k, v, g = (split_chunks(x, chunk).transpose(2, 3).contiguous() for x in (q, k, v, log_decay))
     weights, before, after = pair_weights(q, k, g, shifted=bonus is not None)
     o = weights @ v
     if bonus is not None:
@@ -67,11 +68,11 @@ def _in_chunks(
 
 
 def pair_weights(q: Tensor, k: Tensor, g: Tensor, *, shifted: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and log decays g, (..., chunk, keys) with a power of two as chunk -> (weights, before, after).
+    """(weights, before, after) of q, k and the log decays g, all (..., chunk, keys), where `chunk` is a power of two.
 
-    weights, (..., chunk, chunk): sum_i q_ti k_si e^{g_{s+1} + ... + g_t} at [t, s] for s <= t, else 0. before, after,
-    (..., chunk, keys): the sums of g up to and including a step, and of those behind it. shifted: sums that lead up to a step end
-    before it, in the weights, which then are 0 for s = t, and in `before`.
+    weights: (..., chunk, chunk), sum_i q_ti k_si e^{g_{s+1} + ... + g_t} at [t, s] for s <= t, otherwise 0. before, after:
+    (..., chunk, keys), the sums of g up to and including a step, and after the step. shifted: sums up to a step exclude the step
+    itself, in `before` and in the weights. The weights are then 0 for s = t.
     """
     if transformed():
         return _pair_weights(q, k, g, shifted)
@@ -81,8 +82,8 @@ def pair_weights(q: Tensor, k: Tensor, g: Tensor, *, shifted: bool) -> tuple[Ten
 
 
 def _pair_weights(q: Tensor, k: Tensor, g: Tensor, shifted: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The same from differences of sums, keys times larger: where derivatives of derivatives are asked for."""
-    chunk, wide = g.shape[-2], g.double().clamp(min=NOTHING_LEFT)
+    """`pair_weights` from differences of sums. Needs `keys` times the memory of `_PairWeights`; supports higher derivatives."""
+    chunk, wide = g.shape[-2], g.double().clamp(min=MIN_LOG_DECAY)
     up_to = wide.cumsum(-2)
     before = up_to - wide if shifted else up_to
     later = torch.ones(chunk, chunk, dtype=torch.bool, device=g.device).triu(0 if shifted else 1)[..., None]
@@ -92,8 +93,11 @@ def _pair_weights(q: Tensor, k: Tensor, g: Tensor, shifted: bool) -> tuple[Tenso
 
 
 class _PairWeights(torch.autograd.Function):
-    """`_pair_weights` of (batch, chunk, keys), block by block. Within a pair of blocks of h steps the weights are a product of
-    q' = q e^{before in its block} of the later and k' = k e^{after in its block} of the earlier one."""
+    """`_pair_weights` of (batch, chunk, keys), block by block.
+
+    Between two neighbouring blocks of h steps, the weights are the product of two factors: q' = q e^{before} of the later block
+    and k' = k e^{after} of the earlier block, where `before` and `after` are sums inside the respective block.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, g: Tensor, shifted: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,7 +126,7 @@ class _PairWeights(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, g, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # what is kept has no derivatives of its own
+        if torch.is_grad_enabled():  # the saved tensors carry no derivatives
             inputs = tuple(x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, g))
             results = _pair_weights(inputs[0], inputs[1], inputs[2], ctx.shifted)
             return (*torch.autograd.grad(results, inputs, grads, create_graph=True), None)
@@ -142,13 +146,13 @@ class _PairWeights(torch.autograd.Function):
             _halves(dq, h)[1].addcmul_(dq_, e_q)
             _halves(dk, h)[0].addcmul_(dk_, e_k)
             h *= 2
-        # A pair's exponent sums g over s < r <= t (shifted: s < r < t), so its share of dL/dg_r is that of t from r on, less
-        # that of s from r on: q dq - k dk of what has an exponent.
+        # The exponent of a pair sums g over s < r <= t (shifted: s < r < t). So dL/dg_r sums q dq over the steps from r on and
+        # subtracts the sum of k dk over the steps from r on.
         up, down = torch.addcmul(grad_before, q, dq), k * dk
         if ctx.shifted:
-            dg = _sums_behind(up) - _sums_behind(down) - down
+            dg = _sums_after(up) - _sums_after(down) - down
         else:
-            dg = _sums_behind(up - down)
+            dg = _sums_after(up - down)
             dg += up - down
             on_diagonal = grad.diagonal(dim1=1, dim2=2)[..., None]
             dq.addcmul_(on_diagonal, k)
@@ -158,12 +162,12 @@ class _PairWeights(torch.autograd.Function):
 
 
 def _halves(x: Tensor, h: int) -> tuple[Tensor, ...]:
-    """(batch, chunk, keys) as pairs of blocks of h steps: views of the earlier and the later ones, (batch, pairs, h, keys)."""
+    """Two views of x (batch, chunk, keys): the earlier and the later block of each pair of blocks, (batch, pairs, h, keys)."""
     return x.view(x.shape[0], -1, 2, h, x.shape[2]).unbind(2)
 
 
 def _between_halves(weights: Tensor, h: int) -> Tensor:
-    """View of the weights from each earlier block to the later one of its pair, (batch, pairs, h, h)."""
+    """A view of the weights between the later and the earlier block of each pair, (batch, pairs, h, h)."""
     pairs = weights.shape[1] // (2 * h)
     blocks = weights.view(-1, pairs, 2, h, pairs, 2, h)[:, :, 1, :, :, 0]
     return blocks.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2)
@@ -173,6 +177,6 @@ def _products(q: Tensor, k: Tensor) -> Tensor:
     return (q * k).sum(-1, keepdim=True) if q.shape[-2] == 1 else q @ k.transpose(-1, -2)
 
 
-def _sums_behind(x: Tensor) -> Tensor:
-    """sum_{t > r} x_t along axis 1."""
+def _sums_after(x: Tensor) -> Tensor:
+    """The sums of x_t over t > r along axis 1, for each r."""
     return x.flip(1).cumsum(1).flip(1) - x

@@ -1,11 +1,12 @@
-"""The one differentiable scan behind every fast backend: the backend computes states and adjoints, this file the rest.
+"""The differentiable scan for every fast backend: the backend computes states and adjoints, and this file does everything else.
 
 A backend is a module with
     states(a, b, h0, reverse) -> h
     adjoints(a, h, grad, h0, reverse, need_da, need_dh0) -> (g, da or None, dh0 or None)
-where an a that does not vary with time may have a row per group of batch rows: (d_state,) or (groups, d_state). Under
-tracing and torch.func they are custom operators: torch.compile takes them whole instead of tracing into them, and torch.func.vmap
-folds a replica dimension into the batch. Ordinary calls do not pay for that.
+If a does not vary with time, its shape is (d_state,), or (groups, d_state) with one row for each group of batch rows. Under
+tracing and torch.func the two functions are custom operators: torch.compile does not trace into them, and torch.func.vmap
+merges a replica dimension with the batch. Ordinary calls avoid the overhead of these operators and call the two functions
+directly.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stablessm_core.differentiation import transformed
+from stablessm_core.numerics.differentiation import transformed
 
 MODULES = {
     "cpu": "stablessm_core.scan.compiled",
@@ -28,39 +29,42 @@ MODULES = {
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    """All states, differentiable any number of times, backward and forward."""
-    seen = transformed()
-    if not (seen or torch.is_grad_enabled()):
+    """All states h, differentiable any number of times, in backward and forward mode."""
+    in_transform = transformed()
+    if not (in_transform or torch.is_grad_enabled()):
         return _states(a, b, h0, reverse, backend)
-    function = TransformedScan if seen else LinearScan
+    function = TransformedScan if in_transform else LinearScan
     h: Tensor = function.apply(a, b, h0, reverse, backend)  # type: ignore[no-untyped-call]
     return h
 
 
 def _states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
-    function: Any = states if unseen(a, b, h0) else scan_states
+    function: Any = states if is_unobserved(a, b, h0) else scan_states
     h: Tensor = function(a, b, h0, reverse, backend)
     return h
 
 
 def _adjoints(a: Tensor, h: Tensor, grad: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    function: Any = adjoints if unseen(a, h, grad) else scan_adjoints
+    function: Any = adjoints if is_unobserved(a, h, grad) else scan_adjoints
     g_da_dh0: tuple[Tensor, Tensor, Tensor] = function(a, h, grad, *others)
     return g_da_dh0
 
 
-def unseen(*tensors: Tensor | None) -> bool:
-    """Does nobody trace, transform or watch operators? Then a call need not be one, which is most of what a small one costs."""
+def is_unobserved(*tensors: Tensor | None) -> bool:
+    """True if nothing traces, transforms or intercepts operators.
+
+    If so, the backend can be called directly instead of through a custom operator. This saves most of the time of a small call.
+    """
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
-    replicated = torch._C._functorch.is_legacy_batchedtensor  # a gradient of `autograd.grad(..., is_grads_batched=True)`
+    replicated = torch._C._functorch.is_legacy_batchedtensor  # True in `autograd.grad(..., is_grads_batched=True)`
     return all(x is None or (type(x) in (Tensor, torch.nn.Parameter) and not replicated(x)) for x in tensors)
 
 
 class LinearScan(torch.autograd.Function):
-    """h = scan(a, b, h0); a, h and h0 are kept for the backward pass, b is not.
+    """h = scan(a, b, h0). The forward pass saves a, h and h0 for the backward pass, but not b.
 
-    The adjoint runs against time: g_t = dL/dh_t + conj(a_{t+1}) g_{t+1}, with g = dL/dh at the last step. Then
+    The adjoint runs backwards in time: g_t = dL/dh_t + conj(a_{t+1}) g_{t+1}, with g = dL/dh at the last step. Then
     db_t = g_t, da_t = conj(h_{t-1}) g_t (summed over batch and time if a is one vector), dh0 = conj(a_1) g_1.
     """
 
@@ -75,14 +79,14 @@ class LinearScan(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, h, h0 = ctx.saved_tensors
         need_da, _, need_dh0, *_ = ctx.needs_input_grad
-        again = transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling())
-        function: Any = Adjoints.apply if again else _adjoints
+        differentiable = transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling())
+        function: Any = Adjoints.apply if differentiable else _adjoints
         g, da, dh0 = function(a, h, grad, h0, ctx.reverse, need_da, need_dh0, ctx.backend)
         return da if need_da else None, g, dh0 if need_dh0 else None, None, None
 
 
 class TransformedScan(torch.autograd.Function):
-    """`LinearScan` in the form that `torch.func` asks for."""
+    """`LinearScan` in the form that `torch.func` needs."""
 
     generate_vmap_rule = True
 
@@ -101,19 +105,18 @@ class TransformedScan(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, ta: Tensor | None, tb: Tensor | None, th0: Tensor | None, *_: Any) -> Tensor:
-        """The tangent of h_t = a_t h_{t-1} + b_t is the same recurrence, driven by tb_t + ta_t h_{t-1}."""
+        """The tangent of h_t = a_t h_{t-1} + b_t follows the same recurrence, with the input tb_t + ta_t h_{t-1}."""
         a, h, h0 = ctx.saved_tensors
         driven = torch.zeros_like(h) if tb is None else tb
         if ta is not None:
-            driven = driven + ta * previous(h, h0, ctx.reverse)
+            driven = driven + ta * previous_step(h, h0, ctx.reverse)
         return scan(a, driven, th0, ctx.reverse, ctx.backend)
 
 
 class Adjoints(torch.autograd.Function):
-    """(g, da, dh0) of `LinearScan`, and from there its second and every higher derivative.
+    """(g, da, dh0) of `LinearScan` as a differentiable function, for second and higher derivatives.
 
-    What is differentiated again is written with `scan` and PyTorch's own products; only the values come from the
-    backend's one fused launch.
+    One fused launch of the backend computes the values. The derivatives use `scan` and PyTorch's own products.
     """
 
     generate_vmap_rule = True
@@ -132,19 +135,20 @@ class Adjoints(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_g: Tensor, grad_da: Tensor, grad_dh0: Tensor) -> tuple[Tensor | None, ...]:
-        """With u the cotangent of g: through da it gains h_{t-1} grad_da_t, through dh0 at the first step a_1 grad_dh0.
+        """dgrad = v and da_t = g_t conj(v_{t-1}), where v is the scan of u along time.
 
-        g_t = grad_t + conj(a_{t+1}) g_{t+1} gives, with v = scan of u along time: dgrad = v, da_t = g_t conj(v_{t-1}).
+        This follows from g_t = grad_t + conj(a_{t+1}) g_{t+1}. u is the cotangent of g, plus h_{t-1} grad_da_t (through da), plus
+        a_1 grad_dh0 at the first step (through dh0).
         """
         a, h, g, h0 = ctx.saved_tensors
         first = h.shape[1] - 1 if ctx.reverse else 0
         lti = a.dim() == 1
         u, dh, da, dh0 = grad_g, None, torch.zeros_like(a), None
         if ctx.need_da:
-            before = previous(h, h0, ctx.reverse)
+            before = previous_step(h, h0, ctx.reverse)
             u = u + before * grad_da
             d_before = grad_da.conj() * g
-            dh = following(d_before, ctx.reverse)
+            dh = next_step(d_before, ctx.reverse)
             dh0 = d_before[:, first] if h0 is not None else None
         if ctx.need_dh0:
             a_first = a if lti else a[:, first]
@@ -153,7 +157,7 @@ class Adjoints(torch.autograd.Function):
             d_first = g[:, first] * grad_dh0.conj()
             da = da + (d_first.sum(0) if lti else torch.where(at_first, d_first[:, None], 0.0))
         v = scan(a, u, None, ctx.reverse, ctx.backend)
-        product = g * previous(v, None, ctx.reverse).conj()
+        product = g * previous_step(v, None, ctx.reverse).conj()
         da = da + (product.sum((0, 1)) if lti else product)
         return da, dh, v, dh0, None, None, None, None
 
@@ -161,16 +165,16 @@ class Adjoints(torch.autograd.Function):
     def jvp(
         ctx: Any, ta: Tensor | None, th: Tensor | None, tgrad: Tensor | None, th0: Tensor | None, *_: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Product rule: the tangent of g is its own recurrence, driven by tgrad_t + conj(ta_{t+1}) g_{t+1}."""
+        """Product rule: the tangent of g follows the recurrence of g, with the input tgrad_t + conj(ta_{t+1}) g_{t+1}."""
         a, h, g, h0 = ctx.saved_tensors
         ta, th, tgrad = (torch.zeros_like(x) if t is None else t for x, t in ((a, ta), (h, th), (g, tgrad)))
         th0 = torch.zeros_like(h0) if th0 is None and h0 is not None else th0
         first = h.shape[1] - 1 if ctx.reverse else 0
-        driven = tgrad + following(ta.conj() * g, ctx.reverse)
+        driven = tgrad + next_step(ta.conj() * g, ctx.reverse)
         tg, _, _ = Adjoints.apply(a, h, driven, h0, ctx.reverse, False, False, ctx.backend)  # type: ignore[no-untyped-call]
         tda, tdh0 = h.new_zeros(0), h.new_zeros(0)
         if ctx.need_da:
-            tda = previous(th, th0, ctx.reverse).conj() * g + previous(h, h0, ctx.reverse).conj() * tg
+            tda = previous_step(th, th0, ctx.reverse).conj() * g + previous_step(h, h0, ctx.reverse).conj() * tg
             tda = tda.sum((0, 1)) if a.dim() == 1 else tda
         if ctx.need_dh0:
             a_first, ta_first = (x if x.dim() == 1 else x[:, first] for x in (a, ta))
@@ -178,15 +182,15 @@ class Adjoints(torch.autograd.Function):
         return tg, tda, tdh0
 
 
-def previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h_{t-1} in running order; at the first step h0 or zero."""
+def previous_step(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
+    """h_{t-1}, with t counted in the direction of the recurrence. At the first step, the result is h0, or zero without h0."""
     edge = (torch.zeros_like(h[:, 0]) if h0 is None else h0)[:, None]
     return torch.cat([h[:, 1:], edge], 1) if reverse else torch.cat([edge, h[:, :-1]], 1)
 
 
-def following(x: Tensor, reverse: bool) -> Tensor:
-    """x_{t+1} in running order; zero at the last step."""
-    return previous(x, None, not reverse)
+def next_step(x: Tensor, reverse: bool) -> Tensor:
+    """x_{t+1}, with t counted in the direction of the recurrence. At the last step, the result is zero."""
+    return previous_step(x, None, not reverse)
 
 
 def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, backend: str) -> Tensor:
@@ -215,7 +219,7 @@ def _(
 def adjoints(
     a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool, backend: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """g, da, dh0; what is not needed comes back empty."""
+    """g, da, dh0; da and dh0 are empty tensors if they are not needed."""
     g, da, dh0 = backend_module(backend).adjoints(
         _materialized(a),
         _materialized(h),
@@ -264,7 +268,7 @@ def _(
 def _folded(
     replicas: int, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, h0: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Replicas become batch rows. An `a` that does not vary with time then has a row for each group of them."""
+    """The arguments with replicas merged into the batch. A batched `a` that does not vary with time has one row per replica."""
     a_dim, b_dim, h0_dim = in_dims
     b = _leading(b, b_dim, replicas).flatten(0, 1)
     if a_dim is not None or a.dim() > 1:
@@ -278,7 +282,7 @@ def _leading(x: Tensor, dim: int | None, replicas: int) -> Tensor:
 
 
 def backend_module(backend: str) -> ModuleType:
-    """Imported at first use: Triton is absent on some platforms and slow to import on the others."""
+    """The backend's module, imported at first use, because Triton is slow to import and is missing on some platforms."""
     return sys.modules.get(MODULES[backend]) or importlib.import_module(MODULES[backend])
 
 
@@ -294,5 +298,5 @@ def accumulator_of(dtype: torch.dtype) -> torch.dtype:
 
 
 def _materialized(x: Tensor) -> Tensor:
-    """Without PyTorch's lazy conjugation and negation, which a kernel reading the memory would not see."""
+    """x with PyTorch's lazy conjugation and negation applied, because a kernel that reads the memory would miss them."""
     return x.resolve_conj().resolve_neg() if x.is_conj() or x.is_neg() else x

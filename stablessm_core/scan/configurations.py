@@ -1,22 +1,25 @@
-"""How the scan kernel is cut for which device: a committed table and a safe default, never a search at a user's first step.
+"""The tile size of the Triton scan for each device: a fixed table and a safe default, so no run has to search for a size.
 
-Experimental: these tiles were chosen from compiled code; none has been timed on a device yet.
+Experimental: these tiles were chosen by inspecting compiled code; none has been timed on a device yet.
 
-`python -m benchmarks.scan --tune` searches on the GPU at hand and prints the rows to put here.
+`python -m benchmarks.scan --tune` searches for the fastest tiles on this machine's GPU and prints the rows for TABLE.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# too few programs to fill a GPU, and chains of many tiles: only then a tile per program and a look-back pay
+# Look-back (one tile per program) pays off only if there are too few programs to fill a GPU and the chains have many tiles.
 FEW_PROGRAMS = 128
 MANY_TILES = 32
 
 
 @dataclass(frozen=True)
 class Tile:
-    """STRIPS x ROWS steps of `channels` chains, shared by `warps` warps. look_back: tiles of one chain run at once."""
+    """`strips` x `rows` steps of `channels` chains, computed by `warps` warps.
+
+    look_back: True if the tiles of a chain run concurrently.
+    """
 
     strips: int
     rows: int
@@ -35,9 +38,10 @@ DEFAULT: dict[str, tuple[Tile, ...]] = {
     "complex128": (Tile(8, 2, 16, 4),),
 }
 
-# by (major, minor) compute capability: the tile for walking, and the one for few long chains. Not yet timed on a device: chosen
-# so that no register spills, that instructions take less time than memory (the tests compile every tile and count), and that
-# 8,192 chains, two programs to a multiprocessor, have 32 KiB and more per multiprocessor on their way from memory
+# Keys are (major, minor) compute capability. Values are the tile for many chains and the look-back tile for few long chains.
+# The tiles follow three rules. No register spills to memory. The instructions take less time than the memory traffic (the tests
+# compile every tile and count its instructions). With 8,192 chains and two programs per multiprocessor, each multiprocessor
+# loads at least 32 KiB at a time.
 TABLE: dict[tuple[int, int], dict[Kind, tuple[Tile, ...]]] = {
     (9, 0): {
         ("states", "ltv", "float32"): (Tile(16, 8, 32, 4), Tile(16, 8, 32, 4, look_back=True)),
@@ -57,21 +61,21 @@ TABLE: dict[tuple[int, int], dict[Kind, tuple[Tile, ...]]] = {
 
 
 def tile_for(capability: tuple[int, int] | None, kind: Kind, batch: int, length: int, d_state: int) -> Tile:
-    """The table's tile, no wider and no longer than the problem; tiles at once only where walking would leave the GPU idle."""
-    walking, *at_once = TABLE.get(capability or (0, 0), {}).get(kind, DEFAULT[kind[2]])
-    for tile in at_once:
+    """The tile from the table, reduced to the size of the problem. A look-back tile is chosen only for few long chains."""
+    sequential, *look_back = TABLE.get(capability or (0, 0), {}).get(kind, DEFAULT[kind[2]])
+    for tile in look_back:
         programs, tiles = batch * -(-d_state // tile.channels), -(-length // (tile.strips * tile.rows))
         if programs < FEW_PROGRAMS and tiles >= MANY_TILES:
-            return _cut(tile, length, d_state)
-    return _cut(walking, length, d_state)
+            return _shrink(tile, length, d_state)
+    return _shrink(sequential, length, d_state)
 
 
-def _cut(tile: Tile, length: int, d_state: int) -> Tile:
+def _shrink(tile: Tile, length: int, d_state: int) -> Tile:
     channels = min(tile.channels, power_of_two(d_state))
     strips = min(tile.strips, max(2, power_of_two(-(-length // tile.rows))))
     return replace(tile, strips=strips, channels=channels, warps=max(1, min(tile.warps, strips * channels // 64)))
 
 
 def power_of_two(count: int) -> int:
-    """The smallest that is not smaller."""
+    """The smallest power of two that is at least `count`."""
     return 1 << max(0, count - 1).bit_length()

@@ -1,18 +1,21 @@
-"""The scan as a few dozen whole-tensor operations, on any device PyTorch knows.
+"""The scan as a few dozen whole-tensor operations, on any device that PyTorch supports.
 
-Time is cut into chunks of RADIX steps. A first sweep walks all chunks at once and keeps only where each would end if it
-started from zero; the ends are joined by the same scan on a sequence RADIX times shorter; a second sweep walks all chunks at
-once again, now from the right state. The number of operations grows with RADIX * log(length), the work and the memory with
-length. Every value is made by the recurrence itself from earlier values of its own chain: nothing non-finite travels back in
-time or between chains, and nothing is divided by a power of a.
+Time is split into chunks of RADIX steps. A first sweep starts all chunks in parallel from zero and keeps only their last states.
+The same scan is then applied to the sequence of these last states, which is RADIX times shorter. This gives the correct last
+state of each chunk. A second sweep starts all chunks in parallel from the correct states. The number of operations grows with
+RADIX * log(length), and work and memory grow with length. A chain is the sequence of states of one batch row and column. Every
+value is computed from earlier values of its own chain. So non-finite values never move back in time or between chains, and
+nothing is divided by a power of a.
 
-Chunk ends and powers are held in float64: an error of one rounding in a^RADIX would be amplified by 1 / (1 - |a|^RADIX).
+The last states and the powers of a are float64, because a rounding error in a^RADIX would be amplified by 1 / (1 - |a|^RADIX).
 
-A state that overflowed never ends being non-finite in the recurrence, yet joined chunks can step over it. So the last step of
-every chunk is looked at, and where one is not finite the recurrence is done as it stands, one step after the other.
+In the recurrence an overflowed state stays non-finite, but a scan in chunks can skip the overflow. So on a CPU, the last step
+of every chunk is checked. If a chain is non-finite there, it is computed again, step by step. On other devices, all values of a
+chain after its first non-finite value become NaN.
 
-Throughout, `links` couple neighbouring steps: links[:, j] stands between steps j and j+1, or one (d_state,) vector stands
-between all of them. `reverse` runs from the last step to the first, so "first" and "previous" mean in running order.
+In this file, `links` are the factors between neighbouring steps: links[:, j] is the factor between steps j and j + 1. If the
+factor is the same between all steps, `links` is one (d_state,) vector. With `reverse` the scan runs from the last step to the
+first. "First", "previous" and "running order" refer to the direction in which the scan runs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,10 @@ FEW_ELEMENTS = 1 << 16
 
 
 def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h of h_t = a_t h_{t-1} + b_t. a (d_state,), (groups, d_state) or as b (batch, length, d_state), h0 (batch, d_state)."""
+    """The states h of h_t = a_t h_{t-1} + b_t.
+
+    a (d_state,), (groups, d_state) or b's shape (batch, length, d_state), h0 (batch, d_state).
+    """
     if a.dim() == 2:
         return torch.cat([states(a_g, b_g, h0_g, reverse) for a_g, b_g, h0_g in _by_group(a, b, h0)])
     first = None if h0 is None else torch.addcmul(_edge(b, reverse), _edge(a, reverse), h0)
@@ -38,7 +44,7 @@ def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
 def adjoints(
     a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """g, da and dh0 as `autograd.LinearScan` defines them: the scan over the same links, conjugated, in the other direction."""
+    """g, da and dh0 as `autograd.LinearScan` defines them. g is a scan with the conjugated links in the opposite direction."""
     if a.dim() == 2:
         parts = [
             adjoints(a_g, h_g, grad_g, h0_g, reverse, need_da, need_dh0) for a_g, h_g, grad_g, h0_g in _by_group(a, h, grad, h0)
@@ -61,13 +67,13 @@ def adjoints(
 
 
 def _by_group(a: Tensor, *rows: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Each row of a with its share of the batch."""
+    """Each row of a, with the batch rows that use this row of a."""
     split = [[None] * len(a) if x is None else x.tensor_split(len(a)) for x in rows]
     return zip(a, *split, strict=True)
 
 
 def _summed_product(x: Tensor, y: Tensor) -> Tensor:
-    """sum over batch and time of x * y, in a fixed order, without a temporary as large as x."""
+    """The sum of x * y over batch and time, in a fixed order, without a temporary tensor as large as x."""
     block = x.shape[1] // RADIX + 1
     total = x[:, :block] * y[:, :block]
     for start in range(block, x.shape[1], block):
@@ -90,7 +96,7 @@ def _edge(x: Tensor, reverse: bool) -> Tensor:
 
 
 def _scan(links: Tensor, b: Tensor, first: Tensor | None, reverse: bool) -> Tensor:
-    """h of h_j = links h_{j-1} + b_j; the first h is `first`, or b's first."""
+    """The states h of h_j = links h_{j-1} + b_j. The first h is `first`, or the first b if `first` is None."""
     length = b.shape[1]
     if length <= 2 * RADIX:
         h = torch.empty(b.shape, dtype=b.dtype, device=b.device)
@@ -105,62 +111,70 @@ def _scan(links: Tensor, b: Tensor, first: Tensor | None, reverse: bool) -> Tens
         _sweep(links, b, first, _scan(transfer, ends, None, reverse).to(b.dtype), h, RADIX, reverse)
         last_steps = _head(_phase(h, RADIX - 1, RADIX, reverse), ends.shape[1], reverse)
     if b.device.type != "cpu":
-        _stay_spoiled(h, reverse)
+        _propagate_nonfinite(h, reverse)
     elif not last_steps.sum().isfinite():
-        _walk_again(links, b, first, h, reverse)
+        _repair_chains(links, b, first, h, reverse)
     return h
 
 
 def _doubling(links: Tensor, b: Tensor, first: Tensor | None, reverse: bool) -> Tensor:
-    """Hillis and Steele: after each round a value covers twice as many steps. Little data: what counts is how many operations."""
+    """The Hillis-Steele scan: each round doubles the number of steps that a value covers.
+
+    It needs few operations, so it is used for small data.
+    """
     h = b.clone()
     if first is not None:
         _edge(h, reverse).copy_(first)
     power = links.to(_wide(b.dtype, b.device)) if links.dim() == 1 else links
     span, length = 1, b.shape[1]
     while span < length:
-        later, earlier = _apart(h, span, reverse)
+        later, earlier = _shifted_pairs(h, span, reverse)
         later.add_(earlier * power.to(b.dtype))
         if power.dim() == 1:
             power = power * power
         else:
-            later, earlier = _apart(power, span, reverse)
+            later, earlier = _shifted_pairs(power, span, reverse)
             power = later * earlier
         span *= 2
     return h
 
 
-def _apart(x: Tensor, span: int, reverse: bool) -> tuple[Tensor, Tensor]:
-    """All pairs of steps `span` apart: the later ones and the earlier ones, in running order."""
+def _shifted_pairs(x: Tensor, span: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    """All pairs of steps that are `span` apart, as (later steps, earlier steps) in the order of the recurrence."""
     return (x[:, :-span], x[:, span:]) if reverse else (x[:, span:], x[:, :-span])
 
 
-def _walk_again(links: Tensor, b: Tensor, first: Tensor | None, h: Tensor, reverse: bool) -> None:
-    """The chains with anything not finite, from there on, one step after the other. Everything else keeps its bits."""
+def _repair_chains(links: Tensor, b: Tensor, first: Tensor | None, h: Tensor, reverse: bool) -> None:
+    """Recompute chains step by step from their first non-finite value on. All other values keep their bits."""
     rows, columns = h.isfinite().all(1).logical_not().nonzero(as_tuple=True)
 
     def chains(x: Tensor) -> Tensor:  # (1, length, chains)
         return x[rows, :, columns].t()[None]
 
-    here, walked = chains(h), torch.empty((1, h.shape[1], len(rows)), dtype=h.dtype)
+    before, repaired = chains(h), torch.empty((1, h.shape[1], len(rows)), dtype=h.dtype)
     link = links[columns] if links.dim() == 1 else chains(links)
-    _sweep(link, chains(b), None if first is None else first[rows, columns][None], None, walked, h.shape[1], reverse)
-    h[rows, :, columns] = torch.where(_since(here.isfinite().logical_not(), reverse), walked, here)[0].t()
+    _sweep(link, chains(b), None if first is None else first[rows, columns][None], None, repaired, h.shape[1], reverse)
+    h[rows, :, columns] = torch.where(_since(before.isfinite().logical_not(), reverse), repaired, before)[0].t()
 
 
-def _stay_spoiled(h: Tensor, reverse: bool) -> None:
-    """What is no longer finite stays so to the end of its chain: on a device, where asking whether there is any costs a sync."""
-    spoiled = h.isfinite().logical_not()
-    h.masked_fill_(_since(spoiled, reverse) & ~spoiled, float("nan"))
+def _propagate_nonfinite(h: Tensor, reverse: bool) -> None:
+    """Set each chain to NaN after its first non-finite value.
+
+    Used on accelerators, where checking for a non-finite value would need a synchronization.
+    """
+    nonfinite = h.isfinite().logical_not()
+    h.masked_fill_(_since(nonfinite, reverse) & ~nonfinite, float("nan"))
 
 
 def _since(mark: Tensor, reverse: bool) -> Tensor:
-    """At and after any mark in running order."""
+    """True at and after the first mark, in running order."""
     return mark.flip(1).cumsum(1).flip(1) > 0 if reverse else mark.cumsum(1) > 0
 
 
 def _chunk_ends(links: Tensor, b: Tensor, first: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
-    """Per chunk but the last one: the factor from the previous chunk's end to its own end, and its end when started from zero."""
+    """(transfer, ends) of all chunks except the last. transfer: the factor from the last state of a chunk to the last state of
+    the next chunk. ends: the last state of each chunk if the chunk starts from zero (the first chunk starts from `first`).
+    """
     chunks = -(-b.shape[1] // RADIX)
     ends = _head(_phase(b, 0, RADIX, reverse), chunks - 1, reverse).clone()
     if first is not None:
@@ -181,7 +195,10 @@ def _chunk_ends(links: Tensor, b: Tensor, first: Tensor | None, reverse: bool) -
 
 
 def _sweep(links: Tensor, b: Tensor, first: Tensor | None, carry: Tensor | None, h: Tensor, radix: int, reverse: bool) -> None:
-    """Walk all chunks of `radix` steps at once, each from the state in `carry` with which the previous chunk ends."""
+    """Write the states of all chunks to h in parallel. A chunk has `radix` steps.
+
+    Each chunk starts from the last state of the previous chunk, which is in `carry`.
+    """
     h_0, b_0 = _phase(h, 0, radix, reverse), _phase(b, 0, radix, reverse)
     _edge(h_0, reverse).copy_(_edge(b_0, reverse) if first is None else first)
     if carry is not None:
@@ -197,7 +214,7 @@ def _sweep(links: Tensor, b: Tensor, first: Tensor | None, carry: Tensor | None,
 
 
 def _phase(x: Tensor, i: int, radix: int, reverse: bool) -> Tensor:
-    """Step i of every chunk; chunks are counted from the first step in running order, so only the last one may be short."""
+    """Step i of every chunk. Chunks are counted in running order, so only the last chunk may be shorter."""
     return x[:, (x.shape[1] - 1 - i) % radix if reverse else i :: radix]
 
 
@@ -207,30 +224,30 @@ def _head(x: Tensor, count: int, reverse: bool) -> Tensor:
 
 
 def _tail(x: Tensor, reverse: bool) -> Tensor:
-    """All chunks but the first in running order."""
+    """All chunks except the first in running order."""
     return x[:, :-1] if reverse else x[:, 1:]
 
 
 def _into(links: Tensor, i: int, count: int, reverse: bool, radix: int = RADIX) -> Tensor:
-    """Links into step i of the first `count` chunks that have such a link (the first chunk has none into its step 0)."""
+    """The links into step i of the first `count` chunks. For i = 0 the first chunk is left out, because it has no such link."""
     if links.dim() == 1:
         return links
     return _head(_phase(links, (i - 1) % radix, radix, reverse), count, reverse)
 
 
 def _conj(x: Tensor) -> Tensor:
-    """Not lazily: within an operator of a compiled graph, PyTorch forgets to apply a lazy conjugation."""
+    """The conjugate, computed immediately, because PyTorch ignores a lazy conjugation in an operator of a compiled graph."""
     return x.conj_physical() if x.is_complex() else x
 
 
 def _wide(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    if device.type == "mps":  # has no float64
+    if device.type == "mps":  # MPS has no float64
         return dtype
     return torch.complex128 if dtype.is_complex else torch.float64
 
 
 def _finite(transfer: Tensor) -> Tensor:
-    """Overflowed powers cut to the largest number: zero states stay zero (0 * inf would be NaN), others still overflow."""
+    """The factors, limited to finite numbers, so that a zero state stays zero (0 * inf is NaN). Other states can overflow."""
     limit = torch.finfo(transfer.dtype).max
     if transfer.is_complex():
         return torch.where(transfer.isfinite(), transfer, limit)

@@ -1,4 +1,4 @@
-"""The recurrence as it is defined, one step after the other: slow, and the truth every other backend is held to."""
+"""The recurrence as defined, one step after the other. This backend is slow; all other backends are tested against it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h_t = a_t h_{t-1} + b_t by a loop over t (backwards if `reverse`); autograd differentiates the loop itself.
+    """h_t = a_t h_{t-1} + b_t, computed by a loop over t (backwards if `reverse`); autograd differentiates the loop itself.
 
-    Without h0 the first state is b_1: a_1 multiplies nothing. It belongs to the graph all the same, with a gradient of zero.
+    If h0 is None, the first state is b_1, and a_1 multiplies nothing. a_1 is still part of the graph, with a gradient of zero.
 
-    a (d_state,) or b's shape, b (batch, length, d_state), h0 (batch, d_state) or None; all of one dtype, which the result has.
+    a: (d_state,) or the shape of b. b: (batch, length, d_state). h0: (batch, d_state) or None. All have the dtype of the result.
     """
     b_steps = b.unbind(1)
     a_steps = [a] * len(b_steps) if a.dim() == 1 else a.unbind(1)

@@ -1,22 +1,23 @@
-"""The scan as one Triton kernel: states and adjoints, real and complex, a constant or not, many chains or few long ones.
+"""The scan as one Triton kernel: states and adjoints, real and complex, constant or varying a, many chains or few long chains.
 
-A tile is STRIPS x ROWS steps of CHANNELS chains. Each lane holds ROWS consecutive steps of its strip in registers; one small
-exclusive scan joins the strips; then every strip walks its steps by the recurrence itself, from the right state. The next tile
-is on its way from memory meanwhile. Steps q count in running order, so one forward scan serves both directions of time.
+A tile is STRIPS x ROWS steps of CHANNELS chains. Each lane holds ROWS consecutive steps of its strip in registers. One small
+exclusive scan joins the strips. Then every strip is computed step by step from the correct state, while the next tile is loaded
+from memory. Steps q are counted in the order in which the recurrence runs, so one forward scan handles both directions of time.
 
-Many chains: a program walks its chains from end to end, one tile after the other. Few long chains (LOOK_BACK): a program
-owns one tile. It publishes the tile's map h -> p h + x, waits for the maps of its group of tiles before it and for the state
-with which the group begins, and joins them in a fixed order: who was first never shows in a bit. It waits only for programs
-of lower number, which the hardware starts first (CUB's scan rests on the same). Should it ever not, patience ends: the program
-marks its chain and goes, and a second launch walks marked chains from end to end. So nothing can hang, and nothing is wrong.
+Many chains: a program processes its chains from the first to the last tile. Few long chains (LOOK_BACK): a program processes one
+tile. It publishes the tile's map h -> p h + x. Then it waits for the maps of the earlier tiles in its group and for the state at
+the start of the group. It joins the maps in a fixed order, so the bits do not depend on the order of the programs. It waits
+only for programs with lower numbers, which the hardware starts first (CUB's scan relies on the same fact). If the hardware ever
+violates this order, the program stops polling, marks its chain and ends. A second launch processes the marked chains from the
+first to the last tile. So the kernel cannot hang, and the result is always correct.
 
-Nothing that is not finite may end before its chain does, yet a joined map can step over an overflow. So each strip's end is
-looked at, and chains where anything is not finite are walked again from there, step by step, while all others keep their bits.
-State and arithmetic are in ACC.
+In the recurrence a non-finite state stays non-finite, but a joined map can skip an overflow. So the last step of each strip is
+checked. Chains with a non-finite value are computed again from that value on, step by step; all other chains keep their bits.
+States are computed in the dtype ACC.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: RUF005, SIM102 (Triton's tuples grow by addition; what compiling decides stands in an if of its own)
+# ruff: noqa: RUF005, SIM102 (Triton's tuples grow by addition; a compile-time condition needs an if of its own)
 import triton
 import triton.language as tl
 
@@ -36,15 +37,15 @@ from stablessm_core.scan.triton_values import (
     where,
 )
 
-GROUP = tl.constexpr(16)  # tiles whose maps are joined from one published state
+GROUP = tl.constexpr(16)  # tiles per group; a group starts from a published state and joins the maps of its tiles
 STATE_IS_THERE = tl.constexpr(1 << 16)
-NOT_FINITE = tl.constexpr(1)  # marks of a column
-WRONG = tl.constexpr(2)
+NOT_FINITE = tl.constexpr(1)  # marks a column with a non-finite value
+WRONG = tl.constexpr(2)  # marks a column whose look-back did not get its data in time
 
 
 @triton.jit
 def load_rows(row, step, q, length, in_state, LOWEST: tl.constexpr, ROWS: tl.constexpr):
-    """Rows q … q + ROWS - 1 of every strip as they are in memory; zero from `length` on and before LOWEST (-1: not looked at)."""
+    """Rows q to q + ROWS - 1 of every strip, as stored. Rows below LOWEST (-1: no limit) and rows from `length` on are zero."""
     rows = ()
     here = row + tl.cast(q, tl.int64) * step
     for i in tl.static_range(ROWS):
@@ -57,7 +58,7 @@ def load_rows(row, step, q, length, in_state, LOWEST: tl.constexpr, ROWS: tl.con
 
 @triton.jit
 def row_zero(tensor, batch, batch_stride, time_stride, length, n, AGAINST_TIME: tl.constexpr, WIDTH: tl.constexpr):
-    """Pointers to the first row in running order, and the distance from one row to the next; 64 bits wide."""
+    """Pointers to the row of step q = 0, and the distance from one row to the next (64 bits)."""
     step = tl.cast(time_stride, tl.int64) * WIDTH
     row = tensor + batch * batch_stride * WIDTH + n
     if AGAINST_TIME:
@@ -68,7 +69,7 @@ def row_zero(tensor, batch, batch_stride, time_stride, length, n, AGAINST_TIME: 
 
 @triton.jit
 def of_columns(marks, COMPLEX: tl.constexpr):
-    """Which values in memory belong to columns with a mark."""
+    """True for the stored values that belong to marked columns."""
     if COMPLEX:
         return interleaved((marks, marks)) > 0
     else:
@@ -77,7 +78,7 @@ def of_columns(marks, COMPLEX: tl.constexpr):
 
 @triton.jit
 def all_there(signal, needed, patience):
-    """Asks until every bit of `needed` is set, but at most 1 + patience times: were they set?"""
+    """Polls until every bit of `needed` is set, at most 1 + patience times. Returns True if every bit of `needed` is set."""
     seen = tl.atomic_or(signal, 0, sem="acquire")
     while ((seen & needed) != needed) & (patience > 0):
         patience -= 1
@@ -87,12 +88,13 @@ def all_there(signal, needed, patience):
 
 @triton.jit
 def joined_before(map_p, map_x, carry, maps, signals, at, COMPLEX: tl.constexpr, ACC: tl.constexpr, CHANNELS: tl.constexpr):
-    """Publishes this tile's map; returns the state before the tile, and whether what that is made of came in time.
+    """Publishes this tile's map. Returns the state before the tile, and whether all data for this state arrived in time.
 
-    carry: the state before the first tile. maps: (tiles, chains, 2, columns) of p and x, then (groups + 1, chains, columns), the
-    state with which each group begins. A signal per chain and group: bit i says that its map i is there, STATE_IS_THERE that its
-    state is. From group to group only that state is waited for, one after the other, so the last tile of a group makes it from
-    maps that are already joined, before it does anything else.
+    carry: the state before the first tile. maps: (tiles, chains, 2, columns) with p and x, followed by (groups + 1, chains,
+    columns) with the states at the start of each group. There is one signal per chain and group. Bit i of a signal means that
+    map i of the group is published; the bit STATE_IS_THERE means that the group's state is published. Each group waits for the
+    state from the previous group. So the last tile of a group publishes the state for the next group before it computes its own
+    steps.
     """
     chain, chains, tile, tiles, patience = at
     C: tl.constexpr = CHANNELS * 2 if COMPLEX else CHANNELS
@@ -133,15 +135,17 @@ def walk(
     ADJOINT: tl.constexpr, LTI: tl.constexpr, FROM_STATE: tl.constexpr, WITH_DLINKS: tl.constexpr, COMPLEX: tl.constexpr,
     ACC: tl.constexpr, STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr,
 ):  # fmt: skip
-    """Steps begin … end - 1 from state `carry`. Returns the sum of dlinks if LTI, and a mark per column, (1, CHANNELS).
+    """Computes steps begin to end - 1 from state `carry`. Returns the sum of dlinks if LTI, and the marks, (1, CHANNELS).
 
-    A single strip walks again what a walk before it `marked`: columns with WRONG from the first step on, those with NOT_FINITE
-    from where `out` is not finite. Others stay as they are.
+    With a single strip, it recomputes the columns that an earlier pass `marked`. Columns marked WRONG are recomputed from the
+    first step on, and columns marked NOT_FINITE from the first non-finite value in `out` on. Other columns keep their values.
     """
     link_row, link_step, input_row, input_step, out_row, out_step, state_row, dlink_row = memory
     TILE: tl.constexpr = STRIPS * ROWS
     SHIFT: tl.constexpr = 1 if ADJOINT else 0
-    LOWEST: tl.constexpr = 0 if ADJOINT else -1 if FROM_STATE else 1  # the first link meets no state
+    LOWEST: tl.constexpr = (
+        0 if ADJOINT else -1 if FROM_STATE else 1
+    )  # without an initial state, the first link multiplies nothing
     strip = (tl.arange(0, STRIPS) * ROWS)[:, None]
     last_strip = strip == TILE - ROWS
     zeros = constant(0.0, STRIPS, CHANNELS, COMPLEX, ACC)
@@ -243,15 +247,18 @@ def scan_kernel(
     ADJOINT: tl.constexpr, LTI: tl.constexpr, AGAINST_TIME: tl.constexpr, COMPLEX: tl.constexpr, ACC: tl.constexpr,
     STRIPS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, LOOK_BACK: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
-    """States: h_q = a_q h_{q-1} + b_q from h0 = `first` (zero if None), into `out`; links are a, inputs b.
+    """Writes the states or, with ADJOINT, the adjoints to `out`.
 
-    ADJOINT: g_q = grad_q + conj(a_{q-1}) g_{q-1} from zero, q running against the states: links are a, inputs grad. With
-    dlinks, da_q = conj(h_{q+1}) g_q, where h0 stands after the last h. With dfirst, dh0 = conj(a) g of the last step.
-    If LTI, links are (batch / batch_per_links, d_state) and dlinks (tiles if LOOK_BACK, else 1; batch; d_state), to be summed.
+    States: h_q = a_q h_{q-1} + b_q from h0 = `first` (zero if None). links is a, inputs is b. ADJOINT:
+    g_q = grad_q + conj(a_{q-1}) g_{q-1} from zero, where q runs in the opposite direction to the states. links is a, inputs is
+    grad. If dlinks is given, it receives da_q = conj(h_{q+1}) g_q, where h0 follows the last h. If dfirst is given, it receives
+    dh0 = conj(a) g of the last step. If LTI (links do not vary with time), links is (batch / batch_per_links, d_state), and
+    dlinks has the shape (tiles if LOOK_BACK, otherwise 1; batch; d_state) and must be summed by the caller.
 
-    The last dimension of every tensor is contiguous; strides and d_state count values, complex ones too. `out`, `states`,
-    dfirst and dlinks are contiguous. REPAIR walks the chains that a look-back marked in `spoiled`, step by step. patience: how
-    often a tile asks for what it waits for.
+    The last dimension of every tensor is contiguous. Strides and d_state count values, where a complex number is one value.
+    `out`, `states`, dfirst and dlinks are contiguous. With REPAIR, the kernel recomputes, step by step, the chains that a
+    look-back marked in `spoiled`.
+    patience: how many times a program repeats a poll before it gives up.
     """
     WIDTH: tl.constexpr = 2 if COMPLEX else 1
     FROM_STATE: tl.constexpr = first is not None
@@ -319,7 +326,7 @@ def scan_kernel(
                     tl.store(sums + other * (chains // blocks) * row * WIDTH, nothing, mask=again)
     if dfirst is not None:
         if end == length:
-            tl.debug_barrier()  # another lane may have written it
+            tl.debug_barrier()  # another lane may have written the row that is read next
             last = tl.cast(length, tl.int64) - 1
             a_last = planes(tl.load(link_row + last * link_step, mask=in_state, other=0.0), COMPLEX, ACC)
             g_last = planes(tl.load(out_row + last * out_step, mask=in_state, other=0.0), COMPLEX, ACC)

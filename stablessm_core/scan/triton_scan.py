@@ -1,6 +1,6 @@
-"""The scan on a GPU: launches the Triton kernel. Mixed real dtypes go in as they are; d_state is copied together if it is not.
+"""The scan on a GPU: launches the Triton kernel. Real dtypes may be mixed. A tensor strided along d_state is copied first.
 
-TRITON_INTERPRET=1 in the environment before the first import runs the same kernel on CPU tensors, slowly, for tests.
+If TRITON_INTERPRET=1 is set before the first import, the same kernel runs on CPU tensors, slowly, for tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stablessm_core.scan.triton_kernel import GROUP, scan_kernel
 
 INTERPRETED = not isinstance(scan_kernel, triton.JITFunction)
 OLDEST_CAPABILITY = (7, 0)
-PATIENCE = 1 << 20  # questions; by estimate, not measured, a microsecond each, and what is asked for comes after a few
+PATIENCE = 1 << 20  # maximum number of repeated polls; a poll takes about a microsecond, and a few are enough (both estimated)
 KINDS = {
     torch.float16: "half",
     torch.bfloat16: "half",
@@ -31,33 +31,39 @@ KINDS = {
 }
 
 
-def missing(device: torch.device) -> str | None:
-    """What keeps the kernel from running on this device, or None."""
+def why_not(device: torch.device) -> str | None:
+    """Why the kernel cannot run on this device; None if it can."""
     if device.type == "cuda":
         if not torch.cuda.is_available():
             return "this PyTorch sees no CUDA device"
         capability = capability_of(device)
         if torch.version.hip is None and capability is not None and capability < OLDEST_CAPABILITY:
             return f"compute capability {OLDEST_CAPABILITY} or newer is needed, {device} has {capability}"
-        return _no_launcher()
+        return _why_no_launcher()
     if device.type == "cpu" and INTERPRETED:
         return None
     return f"the tensors are on {device}, the kernels need a CUDA device (or TRITON_INTERPRET=1, for tests on the CPU)"
 
 
 @cache
-def _no_launcher() -> str | None:
-    """Triton builds what launches its kernels on the machine at hand; many a machine with a GPU has nothing to build with."""
+def _why_no_launcher() -> str | None:
+    """Why Triton cannot launch kernels; None if it can.
+
+    Triton compiles its launcher on this machine, which may lack a compiler.
+    """
     try:
         _ = triton.runtime.driver.active
-    except Exception as error:  # noqa: BLE001 - no compiler, no headers, no driver library: any of them is a reason, none a failure
+    except Exception as error:  # noqa: BLE001 - a missing compiler, header or driver library is a reason to report, not a failure
         reason = " ".join(str(error).split())
-        return f"Triton cannot build its launcher here, which takes a C compiler and Python's headers ({reason})"
+        return f"Triton cannot build its launcher here, which needs a C compiler and Python's headers ({reason})"
     return None
 
 
 def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
-    """h of h_t = a_t h_{t-1} + b_t. a (d_state,), (groups, d_state) or as b (batch, length, d_state), h0 (batch, d_state)."""
+    """The states h of h_t = a_t h_{t-1} + b_t.
+
+    a (d_state,), (groups, d_state) or b's shape (batch, length, d_state), h0 (batch, d_state).
+    """
     h = torch.empty(b.shape, dtype=common_dtype(a, b, h0), device=b.device)
     _launch("states", a, b, h0, h, against_time=reverse)
     return h
@@ -66,7 +72,10 @@ def states(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
 def adjoints(
     a: Tensor, h: Tensor, grad: Tensor, h0: Tensor | None, reverse: bool, need_da: bool, need_dh0: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """g, da and dh0 as `autograd.LinearScan` defines them, in one launch; an LTI da is then summed over the batch, in order."""
+    """g, da and dh0 as `autograd.LinearScan` defines them, in one launch.
+
+    If a does not vary with time, da is then summed over the batch in order.
+    """
     g = torch.empty(h.shape, dtype=h.dtype, device=h.device)
     dh0 = torch.empty(h[:, 0].shape, dtype=h.dtype, device=h.device) if need_dh0 else None
     da = _launch("adjoints", a, grad, h0 if need_da else None, g, not reverse, h=h if need_da else None, dh0=dh0)
@@ -83,7 +92,7 @@ def _launch(
     h: Tensor | None = None,
     dh0: Tensor | None = None,
 ) -> Tensor | None:
-    """Runs the kernel over all (batch, block of d_state); with h, returns the gradient of the links."""
+    """Run the kernel for each batch row and block of d_state. If h is given, return the gradient of the links."""
     batch, length, d_state = out.shape
     lti = links.dim() < 3
     accumulator = accumulator_of(out.dtype)
@@ -135,7 +144,7 @@ def _launch(
 
 
 def _look_back_memory(chains: int, tiles: int, channels: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Maps and states as `triton_kernel.joined_before` lays them out; a signal per chain and group, a mark per column."""
+    """Memory for `triton_kernel.joined_before`: maps and states, signals (one per chain and group), marks (one per column)."""
     groups = tiles // GROUP.value + 2
     columns = channels * (2 if dtype.is_complex else 1)
     real = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
@@ -145,7 +154,7 @@ def _look_back_memory(chains: int, tiles: int, channels: int, dtype: torch.dtype
 
 
 def _dense(x: Tensor) -> Tensor:
-    """With contiguous d_state: a strided one would waste more memory traffic in the kernel than the copy costs."""
+    """x, contiguous along d_state, because strided reads in the kernel would cost more memory traffic than a copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

@@ -1,11 +1,11 @@
-"""What the scan kernel computes with, real or complex: a value is a tuple of planes, (x,) or (re, im).
+"""Arithmetic of the scan kernel for real and complex numbers. A value is a tuple of planes, (x,) or (re, im).
 
-A complex row lies in memory as pairs; `planes` takes it apart and `interleaved` puts it together within a lane's registers, so
-both kinds are read and written in 16-byte pieces and no lane talks to another.
+In memory a complex row consists of (re, im) pairs. `planes` splits the pairs and `interleaved` joins them, in the registers of a
+lane. So real and complex rows are read and written 16 bytes at a time, without communication between lanes.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ARG001 (a scan hands over what a combination does not need)
+# ruff: noqa: ARG001 (a scan passes arguments that a combination does not need)
 import triton
 import triton.language as tl
 
@@ -61,7 +61,7 @@ def where(mask, x, y):
 
 @triton.jit
 def zero(x):
-    """Is x exactly zero?"""
+    """True where x is exactly zero."""
     if len(x) == 2:
         return (x[0] == 0.0) & (x[1] == 0.0)
     else:
@@ -86,7 +86,7 @@ def constant(number: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, CO
 
 @triton.jit
 def picked(mask, x):
-    """The row that `mask` marks, as (1, columns). Nothing else of x enters, not even NaN."""
+    """The row that `mask` marks, as (1, columns). Other rows do not affect the result, even if they contain NaN."""
     if len(x) == 2:
         return tl.sum(tl.where(mask, x[0], 0.0), axis=0)[None, :], tl.sum(tl.where(mask, x[1], 0.0), axis=0)[None, :]
     else:
@@ -95,7 +95,7 @@ def picked(mask, x):
 
 @triton.jit
 def summed(x):
-    """Over the rows, in an order that only the shape decides."""
+    """The sum over the rows, in an order that depends only on the shape."""
     if len(x) == 2:
         return tl.sum(x[0], axis=0)[None, :], tl.sum(x[1], axis=0)[None, :]
     else:
@@ -104,7 +104,7 @@ def summed(x):
 
 @triton.jit
 def carried(a, x):
-    """a x, where an exact zero stays zero under a product of many a that overflowed (0 * inf would be NaN)."""
+    """a x, but zero where x is exactly zero: a product of many a may have overflowed, and 0 * inf would be NaN."""
     if len(a) == 2:
         nothing = zero(x)
         y = multiply(a, x)
@@ -115,10 +115,10 @@ def carried(a, x):
 
 @triton.jit
 def join_real(p1, x1, before_p1, before_x1, p2, x2, before_p2, before_x2):
-    """Neighbouring stretches of h -> p h + x, and the same of each stretch without its last piece: an exclusive scan.
+    """The composition of two neighbouring maps h -> p h + x, and the composition without the last map, for an exclusive scan.
 
-    A p that overflowed makes NaN of an x that is zero; the kernel then walks that chain again. Looking for zeros here instead
-    would be an eighth of all instructions.
+    An overflowed p turns a zero x into NaN; the kernel then computes that chain again. A check for zeros in this function would
+    avoid this, but it would make up an eighth of all instructions.
     """
     return (
         p1 * p2,
@@ -142,7 +142,7 @@ def join_complex(
 
 @triton.jit
 def prefixes(p, x, COMPLEX: tl.constexpr, ACC: tl.constexpr):
-    """Over the rows of (p, x), each the map h -> p h + x: (p, x) of all rows up to here, and of all before here."""
+    """Each row of (p, x) is a map h -> p h + x. Joins, for each row, all maps up to this row, and all maps before this row."""
     one = constant(1.0, p[0].shape[0], p[0].shape[1], COMPLEX, ACC)
     none = constant(0.0, p[0].shape[0], p[0].shape[1], COMPLEX, ACC)
     if COMPLEX:
@@ -157,7 +157,10 @@ def prefixes(p, x, COMPLEX: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def powers(a, STRIPS: tl.constexpr, ROWS: tl.constexpr, COMPLEX: tl.constexpr, ACC: tl.constexpr):
-    """a^ROWS; a^(ROWS w) for each strip w; a^(ROWS STRIPS). In float64 and rounded once: an error would come back every tile."""
+    """a^ROWS, a^(ROWS w) for each strip w, and a^(ROWS STRIPS).
+
+    The powers are computed in float64 and rounded only once, because rounding errors would add up from tile to tile.
+    """
     columns: tl.constexpr = a[0].shape[1]
     power = widened(a)
     for i in tl.static_range(16):

@@ -1,1 +1,1 @@
-"""What is learned, and from which data: one folder per task, `section.py` without torch and `data.py` with it."""
+"""The torch half of the tasks: data, batches, loss and accuracy. A task's options are in its file in `spec/tasks`."""

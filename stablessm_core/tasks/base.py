@@ -1,4 +1,4 @@
-"""What every task offers the trainer, and how its batches become pure functions of seed and step."""
+"""The interface between a task and the trainer, and helpers that make batches pure functions of seed and step."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stablessm_core.model import Kind
+from stablessm_core.spec.task import TaskKind
 
-IGNORED = -100  # a target that is not scored
-TRAIN, EVALUATION = 0, 1  # separate streams of random numbers
+IGNORED = -100  # target that marks a position as not scored
+TRAIN, EVALUATION = 0, 1  # indices of two separate random streams
 Device = torch.device | str
 
 
 class Task(ABC):
-    """Batches, loss and accuracy of one task. Implements `TaskShape`, from which the model is built.
+    """Batches, loss and accuracy of one task. Implements `TaskShape`, which determines the model's input and output.
 
-    Regression: x and y (batch, length, size) float32. Classification: x (batch, length, size) float32 or tokens (batch, length)
-    int64, y (batch,) int64. Next token: x and y (batch, length) int64, y = IGNORED where nothing is scored.
+    Regression: x and y are (batch, length, size) float32. Classification: x is (batch, length, size) float32, or tokens
+    (batch, length) int64; y is (batch,) int64. Next token: x and y are (batch, length) int64, with y = IGNORED at positions that
+    are not scored.
     """
 
-    kind: Kind
-    input_size: int | None = None  # features of a real-valued input
-    vocabulary: int | None = None  # number of tokens
+    kind: TaskKind
+    input_size: int | None = None  # number of features of a real-valued input
+    vocabulary: int | None = None  # number of different tokens
     output_size: int
     length: int
-    facts: dict[str, int | str]  # what was loaded, for the run's record
+    facts: dict[str, int | str]  # facts about the loaded data, which are stored with the run
 
     @property
     def evaluation_length(self) -> int:
-        """Steps of an evaluation sequence."""
+        """Number of time steps in an evaluation sequence."""
         return self.length
 
     @abstractmethod
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
-        """(x, y) of training step 1, 2, ...: the same bits for the same arguments on the same kind of device, in any order.
+        """(x, y) of a training step, counted from 1. On one kind of device, equal arguments give equal bits.
 
-        Waits for nothing on the device, but for the first call, which moves the data there.
+        Steps may be requested in any order. Only the first call waits for the device, because it moves the data to the device.
         """
 
     @abstractmethod
     def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
-        """The evaluation split in order, the last batch perhaps smaller: the same for every run."""
+        """The evaluation set in order, the same for every run. The last batch may be smaller."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean loss, 0-dimensional float32: squared error, or cross-entropy in nats over what is scored."""
+        """Mean loss, 0-dimensional float32: squared error, or cross-entropy in nats over the scored positions."""
         if self.kind == "regression":
             return functional.mse_loss(output.float(), y)
         return functional.cross_entropy(output.float().reshape(-1, self.output_size), y.reshape(-1), ignore_index=IGNORED)
 
     def accuracy(self, output: Tensor, y: Tensor) -> Tensor | None:
-        """Share of right answers among those scored, 0-dimensional; None for regression."""
+        """Share of correct answers among the scored positions, 0-dimensional. None for regression."""
         if self.kind == "regression":
             return None
         scored = y != IGNORED
         return ((output.argmax(-1) == y) & scored).sum() / scored.sum()
 
     def tokens_per_batch(self, batch_size: int) -> int:
-        """Sequence steps one batch trains."""
+        """Number of time steps in one batch."""
         return batch_size * self.length
 
 
 def generator(device: Device, *parts: int) -> torch.Generator:
-    """Random numbers that depend on every one of `parts` (seed, step, stream, ...)."""
+    """A random generator whose seed is mixed from `parts` (seed, step, stream, ...)."""
     return torch.Generator(device=device).manual_seed(mixed_seed(*parts))
 
 
 def mixed_seed(*parts: int) -> int:
-    """63 well-mixed bits of the integers (splitmix64): torch's CPU generator uses the low 32 only, and not well at that."""
+    """63 well-mixed bits computed from the integers (splitmix64). Mixing is needed because torch's CPU generator uses only the
+    low 32 bits of a seed."""
     mask, state = 2**64 - 1, 0
     for part in parts:
         state = (state ^ part) + 0x9E3779B97F4A7C15 & mask
@@ -81,20 +83,20 @@ def mixed_seed(*parts: int) -> int:
 
 
 def in_batches(batch_size: int, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """x and y in pieces of batch_size along the first dimension, the last one perhaps smaller."""
+    """x and y in batches along the first dimension. The last batch may be smaller."""
     for start in range(0, len(x), batch_size):
         yield x[start : start + batch_size], y[start : start + batch_size]
 
 
-def sent(tensor: Tensor, device: Device) -> Tensor:
-    """The tensor on the device. Pinned for CUDA, because a copy of ordinary memory would wait for the device within a step."""
+def to_device(tensor: Tensor, device: Device) -> Tensor:
+    """The tensor on the device. A copy to CUDA uses pinned memory, because a copy of unpinned memory waits for the device."""
     if torch.device(device).type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
 
 class OnDevice:
-    """Tensors kept on the device that was last asked for, so that a step copies nothing."""
+    """Tensors that stay on the device of the last call, so that a training step copies nothing."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._here = tensors

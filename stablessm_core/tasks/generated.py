@@ -1,4 +1,4 @@
-"""Tasks without files: sequences drawn anew for every training step, and a fixed set of them for evaluation."""
+"""Tasks without files: new random sequences for every training step, and a fixed set for evaluation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from stablessm_core.tasks.base import EVALUATION, TRAIN, Device, OnDevice, Task, generator, in_batches
 
-EVALUATION_TOKENS = 1 << 22  # very long sequences are evaluated on fewer of them
+EVALUATION_TOKENS = 1 << 22  # maximum number of tokens in the evaluation set; a set of very long sequences is smaller
 
 
 class GeneratedTask(Task):
-    """A subclass draws sequences; which numbers they are drawn with, and when, is decided here.
+    """A task whose subclass draws sequences from a random generator. This class chooses the generators.
 
-    Every training batch is new. Evaluation sequences come from a stream of their own, the same for every run; nothing keeps one
-    of them from being drawn in training as well, which is likely only where the sequences are tiny.
+    Every training batch is new. Evaluation sequences come from a separate random stream and are the same for every run.
+    Training may draw an evaluation sequence by chance, which is likely only for tiny sequences.
     """
 
     def __init__(self, *, length: int, evaluation_sequences: int = 1000) -> None:
@@ -28,14 +28,14 @@ class GeneratedTask(Task):
 
     @abstractmethod
     def draw(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(x, y) of `count` sequences on the device of `random`, which it waits for nothing on; no other random numbers."""
+        """(x, y) of `count` sequences on the device of `random`, the only source of randomness. Does not wait for the device."""
 
     def draw_evaluation(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(x, y) of `count` evaluation sequences, drawn as in training unless a task evaluates on others."""
+        """(x, y) of `count` evaluation sequences. By default, evaluation sequences are drawn like training sequences."""
         return self.draw(count, random)
 
     def scored(self, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002 - for subclasses
-        """y of evaluation; a task that trains more positions than it evaluates ignores the rest here."""
+        """The targets for evaluation. A task that scores fewer positions than in training sets the other targets to IGNORED."""
         return y
 
     def batch(self, step: int, batch_size: int, seed: int, device: Device) -> tuple[Tensor, Tensor]:
@@ -50,6 +50,8 @@ class GeneratedTask(Task):
 
 
 def distinct(count: int, below: int, size: int, random: torch.Generator) -> Tensor:
-    """(count, size) int64 on the device of `random`: in each row `size` different numbers of 0 .. below - 1, in random order."""
+    """(count, size) int64 on the device of `random`: each row has `size` different numbers from 0 to below - 1, in random
+    order.
+    """
     keys: Tensor = torch.rand(count, below, device=random.device, generator=random)
     return keys.topk(size, dim=1).indices

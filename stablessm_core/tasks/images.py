@@ -1,4 +1,4 @@
-"""Image classification, one pixel at a time, whatever data set the images are from."""
+"""Image classification, one pixel per time step, for any data set."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches, sent
+from stablessm_core.tasks.base import Device, OnDevice, Task, generator, in_batches, to_device
 
 
 class ImageTask(Task):
-    """Classes from uint8 images. Each epoch visits every training image once, in a new order.
+    """Classification of uint8 images. Each epoch visits every training image once, in a new order.
 
-    train, test: images (count, pixels) or (count, pixels, channels), and their labels. mean, deviation: what the pixels are
-    normalised by, one number or one for each channel.
+    train, test: images (count, pixels) or (count, pixels, channels), and their labels. mean, deviation: the mean and standard
+    deviation by which pixels are normalised; one number, or one per channel.
     """
 
     kind = "classification"
@@ -34,7 +34,7 @@ class ImageTask(Task):
         self.length = train[0].shape[1]
         self.input_size = train[0].shape[2] if train[0].ndim == 3 else 1
         self.output_size = classes
-        # one fixed order of the pixels, the same for every run and split
+        # one fixed permutation of the pixels for all runs and for both splits
         order = np.random.default_rng(0).permutation(self.length) if permuted else slice(None)
         mean_, scale = torch.tensor(mean).reshape(-1), 1 / torch.tensor(deviation, dtype=torch.float64).reshape(-1)
         self._normal = OnDevice(mean_, scale.to(torch.float32))
@@ -64,7 +64,7 @@ class ImageTask(Task):
         return pixels.to(torch.float32).sub_(mean).mul_(scale)
 
     def _chosen(self, position: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
-        """Images at `position` ... of the endless sequence of epochs."""
+        """Indices of the next `batch_size` images, starting at `position` in the endless sequence of epochs."""
         pieces = []
         while batch_size > 0:
             epoch, offset = divmod(position, self._count)
@@ -79,5 +79,5 @@ class ImageTask(Task):
             order = torch.randperm(self._count, generator=generator("cpu", seed, epoch))
             if len(self._orders) >= 2:
                 self._orders.pop(next(iter(self._orders)))
-            self._orders[key] = sent(order, device)
+            self._orders[key] = to_device(order, device)
         return self._orders[key]

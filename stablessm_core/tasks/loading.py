@@ -1,4 +1,4 @@
-"""From a task's section of the configuration to the task that a model is trained on."""
+"""Build the task that a section of the configuration describes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from stablessm_core.spec.task import TaskSection
+from stablessm_core.spec.tasks import TASKS
 from stablessm_core.tasks.base import Task
-from stablessm_core.tasks.registry import TASKS
-from stablessm_core.tasks.section import TaskSection
 
 log = logging.getLogger(__name__)
 
 
 def get_task(section: TaskSection, data_root: Path) -> Task:
-    """The task with its data loaded. Raises DataError (a ValueError) with path and reason if that is missing or damaged."""
+    """The task with its data loaded. Raises DataError (a ValueError), with path and reason, if the data is missing or damaged."""
     return _maker(type(section))(section, data_root)
 
 
 def trainable_tasks() -> list[str]:
-    """Names of the tasks whose training part can be imported here: what a worker reports."""
+    """Names of the tasks whose torch code this process can import. A worker reports these names to the service."""
     names = []
     for name, section in TASKS.items():
         try:

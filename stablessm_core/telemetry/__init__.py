@@ -1,1 +1,1 @@
-"""Measuring a training run from the inside: what is recorded, how it leaves the device, when it raises an alert."""
+"""The recorded numbers of a training run: series, blocks and messages, derived columns, detectors and alerts."""

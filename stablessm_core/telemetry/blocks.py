@@ -1,10 +1,11 @@
-"""Blocks: how recorded numbers travel and rest. Pure numpy, no torch, no SQL.
+"""Blocks, the units in which recorded values are sent and stored. This module uses neither torch nor SQL.
 
-A raw block (level 0) is float32 `(columns, count)` of one group for `count` recorded steps `first_step + i * stride`.
-A level-k block holds buckets of BUCKET**k recorded steps as float32 `(columns, 4, count)`: min, max, last, non-finite count,
-the min and max over finite values only (NaN when a bucket has none). Level blocks also carry the derived columns.
-Payload bytes: eigenvalue-major, byte-shuffled, zstd; one leading byte names the codec. A payload merged out of several blocks
-(see stablessm_core.telemetry.merged) says in front where each of them began.
+A raw block (level 0) holds float32 `(columns, count)`: the values of one group at `count` steps `first_step + i * stride`.
+A level block (level k >= 1) holds `count` buckets of BUCKET**k recorded steps each, as float32 `(columns, 4, count)`: min, max,
+last, non-finite count. Min and max include only the finite values (NaN if a bucket has no finite value). Level blocks also
+hold the derived columns.
+A payload is the array, one eigenvalue after the other, byte-shuffled and compressed with zstd. Its first byte names the codec.
+A payload that was merged from several blocks (see stablessm_core.telemetry.merged_payloads) starts with a table of the blocks.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from dataclasses import dataclass
 import numpy as np
 import zstandard
 
-BUCKET = 16  # recorded points per bucket, per level: 16, 256, 4096
+BUCKET = 16  # buckets are merged by this factor at each level: a bucket covers 16, 256 or 4096 recorded points
 LEVELS = 3
-BLOCK_POINTS = 128  # buckets per level block, fewer where that would pass BLOCK_BYTES; raw blocks are cut at flushes
-BLOCK_BYTES = 1 << 20
-AT_ONCE = 256  # recorded points that wait until they become buckets together: a call costs more than sixteen numbers
+BLOCK_POINTS = 128  # maximum number of buckets in a level block; each flush ends a raw block
+BLOCK_BYTES = 1 << 20  # maximum size of a level block's array, unless 8 buckets are larger
+AT_ONCE = 256  # number of recorded points that one call turns into buckets; a call for only 16 points would be mostly overhead
 RAW, ZSTD_SHUFFLE, MERGED, ZSTD_DELTA = 0, 2, 3, 4
-SMALL_EFFORT = 9  # zstd's level: slow to write, as fast to read
+SMALL_EFFORT = 9  # zstd compression level of `encode_small`; compression is slower than in `encode`, decompression is not
 MAX_DECODED_BYTES = 1 << 28
 STATS = ("min", "max", "last", "nonfinite")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Numbers of one group over equally spaced steps; `values` is (columns, points), or (columns, 4, points) above level 0."""
+    """Values of one group at equally spaced steps: (columns, points) at level 0, (columns, 4, points) at higher levels."""
 
     group: str
     level: int
     first_step: int
-    stride: int  # steps between two points (level 0) or two buckets
+    stride: int  # training steps between two points (level 0) or between two buckets (higher levels)
     values: np.ndarray
 
     @property
@@ -43,19 +44,21 @@ class Block:
 
     @property
     def last_step(self) -> int:
-        """Last recorded step covered."""
+        """The last recorded step that the block covers."""
         return self.first_step + self.point_count * self.stride - self.stride // int(BUCKET**self.level)
 
 
 def encode(values: np.ndarray) -> bytes:
-    """Payload of a float32 array, any shape; every bit pattern survives (NaN payloads, -0.0, infinities)."""
+    """The payload of a float32 array of any shape. Every bit pattern is kept (NaN payloads, -0.0, infinities)."""
     return _packed(np.ascontiguousarray(values, dtype="<f4").view("<u4"), ZSTD_SHUFFLE, 1)
 
 
 def encode_small(values: np.ndarray) -> bytes:
-    """The same in less room, for numbers that will rest: differences along the last axis, as integers, and zstd takes its time.
+    """A payload for long-term storage, smaller than that of `encode`, but slower to make.
 
-    Neighbouring floats of a weight are close as integers, too: 1.5 instead of 1.9 bytes each; ratios are noise either way.
+    It holds integer differences along the last axis. Consecutive values of a weight have similar bit patterns, so their
+    differences compress to 1.5 bytes per value, and the values themselves would need 1.9 bytes. Gradient ratios are noise, and
+    their payloads do not become smaller.
     """
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     steps = bits.copy()
@@ -65,31 +68,31 @@ def encode_small(values: np.ndarray) -> bytes:
 
 
 def _packed(bits: np.ndarray, codec: int, effort: int, otherwise: np.ndarray | None = None) -> bytes:
-    # byte-shuffled and compressed, or as they are where that is no longer
+    # byte-shuffled and compressed, or raw if compression saves nothing
     planes = _shuffled(bits)
-    packed = _own.compressor(effort).compress(planes.tobytes())
+    packed = _compressors.get(effort).compress(planes.tobytes())
     if len(packed) < planes.size:
         return bytes([codec]) + packed
     return bytes([RAW]) + (bits if otherwise is None else otherwise).tobytes()
 
 
-class _Own(threading.local):
-    """Of each thread its compressors, by effort: a new one costs as much as a small block."""
+class _Compressors(threading.local):
+    """The compressors of each thread, by compression level. Making a compressor takes as long as compressing a small block."""
 
     def __init__(self) -> None:
         self._made: dict[int, zstandard.ZstdCompressor] = {}
 
-    def compressor(self, effort: int) -> zstandard.ZstdCompressor:
+    def get(self, effort: int) -> zstandard.ZstdCompressor:
         if effort not in self._made:
             self._made[effort] = zstandard.ZstdCompressor(level=effort)
         return self._made[effort]
 
 
-_own = _Own()
+_compressors = _Compressors()
 
 
 def _shuffled(bits: np.ndarray) -> np.ndarray:
-    # uint32 of any shape -> (4, size) bytes, the lowest first; plane by plane is three times as fast as numpy's transposition
+    # uint32 of any shape -> (4, size) bytes, lowest byte first; copying each byte plane is three times as fast as a transpose
     numbers = np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 4)
     planes = np.empty((4, len(numbers)), np.uint8)
     for i in range(4):
@@ -106,21 +109,21 @@ def _unshuffled(planes: np.ndarray) -> np.ndarray:
 
 
 def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None)) -> np.ndarray:
-    """Inverse of encode; raises ValueError on anything that is not exactly `shape` float32 numbers.
+    """The array of a payload. Raises ValueError unless the payload holds exactly `shape` float32 numbers.
 
-    `columns`: which of the first axis to give back; the bytes of the others are not put together.
+    columns: the part of the first axis to return; the other columns are not unshuffled.
     """
     size = 4 * math.prod(shape)
     if not payload or min(shape, default=0) < 0 or size > MAX_DECODED_BYTES:
         raise ValueError(
-            f"block payload of {len(payload)} bytes for shape {shape}; allowed is 1 byte to {MAX_DECODED_BYTES} decoded"
+            f"block payload of {len(payload)} bytes for shape {shape}; allowed: 1 byte to {MAX_DECODED_BYTES} decoded"
         )
     codec, body = payload[0], payload[1:]
     if codec == MERGED:
         codec, body = _after_pieces(payload)
     if codec in (ZSTD_SHUFFLE, ZSTD_DELTA):
         try:
-            if zstandard.frame_content_size(body) != size:  # before anything of the announced size is allocated
+            if zstandard.frame_content_size(body) != size:  # check the size before memory of that size is allocated
                 raise ValueError(f"block payload holds {zstandard.frame_content_size(body)} bytes; shape {shape} needs {size}")
             data = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
         except zstandard.ZstdError as error:
@@ -128,7 +131,7 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
     elif codec == RAW:
         data = body
     else:
-        raise ValueError(f"block codec is {codec}; allowed are {RAW}, {ZSTD_SHUFFLE}, {MERGED} and {ZSTD_DELTA}")
+        raise ValueError(f"block codec is {codec}; allowed: {RAW}, {ZSTD_SHUFFLE}, {MERGED} and {ZSTD_DELTA}")
     if len(data) != size:
         raise ValueError(f"block payload holds {len(data)} bytes; shape {shape} needs {size}")
     if codec == RAW:
@@ -141,15 +144,15 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
 
 
 def _after_pieces(payload: bytes) -> tuple[int, bytes]:
-    # codec and body of the numbers in a merged payload: MERGED, length of the pieces (4 bytes), pieces, payload of the numbers
+    # a merged payload consists of MERGED, the length of the table of pieces (4 bytes), that table, and the payload of the numbers
     at = 5 + int.from_bytes(payload[1:5], "little")
     if len(payload) <= at or payload[at] == MERGED:
-        raise ValueError(f"block payload of {len(payload)} bytes ends inside its pieces, or holds a merged one again")
+        raise ValueError(f"block payload of {len(payload)} bytes ends inside its pieces, or holds another merged payload")
     return payload[at], payload[at + 1 :]
 
 
 def envelope(values: np.ndarray, size: int) -> np.ndarray:
-    """(columns, count) -> (columns, 4, buckets): min, max, last, non-finite count of each `size` points (last one shorter)."""
+    """Min, max, last and non-finite count of buckets of `size` points (the last may have fewer), (columns, 4, buckets)."""
     columns, count = values.shape
     starts = np.arange(0, count, size)
     finite = np.isfinite(values)
@@ -157,7 +160,9 @@ def envelope(values: np.ndarray, size: int) -> np.ndarray:
     out[:, 2] = values[:, np.minimum(starts + size, count) - 1]
     if finite.all():
         out[:, 3] = 0
-        if count % size == 0 and abs(values.strides[0]) < abs(values.strides[1]):  # step by step: all columns at once
+        if count % size == 0 and abs(values.strides[0]) < abs(
+            values.strides[1]
+        ):  # the numbers of each step are adjacent in memory, so reduce all columns together
             whole = values.reshape(columns, -1, size)
             out[:, 0], out[:, 1] = whole.min(axis=2), whole.max(axis=2)
         else:
@@ -172,7 +177,7 @@ def envelope(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def merge(stats: np.ndarray, size: int) -> np.ndarray:
-    """(columns, 4, count) of buckets -> the same of `size` times longer buckets (the last one may be shorter)."""
+    """Merge every `size` buckets into one (the last may merge fewer buckets). stats and the result are (columns, 4, count)."""
     count = stats.shape[-1]
     starts = np.arange(0, count, size)
     out = np.empty((*stats.shape[:2], len(starts)), np.float32)
@@ -184,21 +189,24 @@ def merge(stats: np.ndarray, size: int) -> np.ndarray:
 
 
 class LevelBuilder:
-    """Turns a group's raw points into level blocks as they come: `feed` returns the blocks that are complete.
+    """Turns a group's raw points, as they arrive, into level blocks. `feed` returns the completed blocks.
 
-    A level covers a prefix of the recorded steps; its tail, less than one block, is in the levels below it (raw at the least).
+    Each level covers the recorded steps up to the end of its last block. The later steps, fewer than a block of this level
+    covers, are only in lower levels or in raw blocks.
     """
 
     def __init__(self, group: str, stride: int) -> None:
         self.group, self.stride = group, stride
-        self._next: int | None = None  # the step that `feed` goes on with
+        self._next: int | None = None  # the first step that the next `feed` must begin with
         self._restart(None)
 
     def feed(self, first_step: int, values: np.ndarray) -> list[Block]:
-        """`values` (columns, count): the group's recorded and derived columns from `first_step` on, `stride` steps apart.
+        """Add points and return the blocks that they complete.
 
-        They are kept as they are, so nobody may write into them any more. Steps missing since the last call (dropped telemetry)
-        end every level there in short blocks and begin new ones.
+        values: the group's recorded and derived columns from `first_step` on, `stride` steps apart, (columns, count).
+
+        The builder keeps the array, so the caller must not modify it afterwards. If steps are missing since the last call
+        (dropped telemetry), every level ends there with a short block and starts again.
         """
         blocks: list[Block] = []
         if first_step != self._next:
@@ -215,8 +223,8 @@ class LevelBuilder:
         return blocks
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything not yet in a block, as arrays; `restore` continues from it exactly (checkpoints carry it)."""
-        self._settle()  # completes no block: `feed` waits no longer than that
+        """The points and buckets that are not in a block yet, as arrays for a checkpoint, from which `restore` continues."""
+        self._settle()  # completes no block, because `feed` would already have returned a complete block
         next_step = -1 if self._next is None else self._next
         arrays = {"position": np.array([next_step, *self._cut_to], np.int64)}
         for level in range(LEVELS + 1):
@@ -227,7 +235,7 @@ class LevelBuilder:
         return arrays
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Inverse of `state`."""
+        """Continue from `state()`."""
         position = [int(p) for p in arrays["position"]]
         self._next = None if position[0] < 0 else position[0]
         self._cut_to = position[1:]
@@ -238,19 +246,19 @@ class LevelBuilder:
 
     def _restart(self, first_step: int | None) -> None:
         self._next = first_step
-        self._unmerged: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # points that fill no bucket of level + 1 yet
-        self._uncut: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # buckets that fill no block of their level yet
-        self._cut_to = [first_step or 0] * (LEVELS + 1)  # first step of the uncut buckets
-        self._waiting = self._uncut_buckets = 0  # raw points that wait; buckets of level 1 beside them
+        self._unmerged: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # points not yet in a bucket of the next level
+        self._uncut: list[list[np.ndarray]] = [[] for _ in range(LEVELS + 1)]  # per level: buckets that are not in a block yet
+        self._cut_to = [first_step or 0] * (LEVELS + 1)  # per level: the first step that is not in a block yet
+        self._waiting = self._uncut_buckets = 0  # raw points not yet in a bucket; level-1 buckets not yet in a block
 
     def _settle(self) -> list[Block]:
-        """Merge what waits; the blocks that are complete."""
+        """Turn the waiting points into buckets, and return the blocks that these buckets complete."""
         blocks = self._take(0)
         self._waiting, self._uncut_buckets = _length(self._unmerged[0]), _length(self._uncut[1])
         return blocks
 
     def _take(self, level: int) -> list[Block]:
-        # of the points of this level, raw ones at level 0, else stats, whole buckets of level + 1 are merged; the rest waits
+        # merge the points of this level (raw at level 0, otherwise statistics) into full buckets of the next level; keep the rest
         whole = _length(self._unmerged[level]) // BUCKET * BUCKET
         if whole == 0:
             return []
@@ -265,7 +273,7 @@ class LevelBuilder:
         return blocks
 
     def _cut(self, level: int, at_least: int) -> list[Block]:
-        # blocks of `at_least` buckets each; with 1, everything there is in one block
+        # cut the buckets into blocks of `at_least` buckets each; 1 means one block with all buckets
         waiting = _length(self._uncut[level])
         if waiting < at_least:
             return []
@@ -283,7 +291,7 @@ class LevelBuilder:
 
 
 def _points(columns: int) -> int:
-    """Buckets of a level block."""
+    """The number of buckets in a level block of a group with this many columns."""
     return max(8, min(BLOCK_POINTS, BLOCK_BYTES // (16 * columns)))
 
 

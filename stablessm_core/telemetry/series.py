@@ -1,10 +1,12 @@
-"""The catalogue of series: every name, unit and meaning, once. No other file spells a series name.
+"""The catalogue of series, with the name, unit and meaning of each series.
 
-A *group* of series is recorded together: its columns share steps and travel in the same blocks. `scalars` holds the width-1
-series of every step, `batch` what is known of its batch, `progress` how far training is from where it was, `ssm/{layer}` the
-per-eigenvalue ones of a layer, `ssm/{layer}.{record}` those of a further record of it, `eval` and `ssm/{layer}/measured` what
-comes at its own pace. `ssm/{layer}/derived` records nothing: its series follow from
-those of `ssm/{layer}`, step by step, and only their coarse levels are stored.
+The code that records series takes their names from this file.
+
+A *group* of series is recorded together: its columns share steps and blocks. These groups have a row per recorded step:
+`scalars`: series with one number per step. `batch`: facts about the step's batch. `progress`: comparison with earlier steps.
+`ssm/{layer}`: the per-eigenvalue series of a layer. `ssm/{layer}.{record}`: the same series for another record of the layer.
+The groups `eval` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not recorded: its series
+are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stablessm_core.forms import GATES, Form
+from stablessm_core.telemetry.forms import GATES, Form
 
 TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
@@ -28,32 +30,33 @@ GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
-# apart from the scalars, whose columns are fixed in runs that began without them
+# These groups are separate, so that the columns of `scalars` are the same as in older runs, which lack these two groups.
 BATCH, PROGRESS = "batch", "progress"
-# the numbers of a run's result
+# the names of the values in a run's result
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
     "telemetry_errors",
 )  # fmt: skip
-LAYER_GROUPS = "ssm/"  # what the groups of layers begin with
-MEASURED_GROUPS = "/measured"  # what the groups end with that a layer computes at evaluations
-DERIVED_GROUPS = "/derived"  # what the groups end with whose series follow from those of the layer
+LAYER_GROUPS = "ssm/"  # prefix of the groups of layers
+MEASURED_GROUPS = "/measured"  # suffix of the groups with series that layers compute during evaluations
+DERIVED_GROUPS = "/derived"  # suffix of the groups whose series are computed from the layer's recorded series
 RELATIVE_STEP, OVERFLOW_BUDGET = "relative_step", "overflow_budget"
-# a run's numbers so far, over all layers and eigenvalues, and which of two is kept
+NORMS = "norms"  # name of columns that only the detectors read: the norms of all weights, then of all gradients
+# a run's extremes over all layers and eigenvalues, each with the function that picks the more extreme of two numbers
 SO_FAR = {"largest_ratio": max, "largest_relative_step": max, "nearest_distance": min, "overflow_budget": max}
 
-WIDE = 4096  # eigenvalues; layers above this are recorded as quantiles and extremes unless the run asks for all
+WIDE = 4096  # in layers with more eigenvalues, only quantiles and extremes are recorded, unless the run requests all
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 EXTREMES = 16
 
 
 @dataclass(frozen=True)
 class SeriesSpec:
-    """One recorded series: `width` numbers per step, the next `width` columns of its group's blocks in catalogue order.
+    """One series with `width` values per step. The columns of a group's blocks are the group's series in catalogue order.
 
-    A derived series is not in the raw blocks: it is computed from its layer's weight when read, and only its coarse levels are
-    stored, in the columns after the recorded ones. form: how eigenvalues follow from the layer's weights, as `Form.data`; every
-    series of a layer has it, no other.
+    A derived series is not in the raw blocks: it is computed from the layer's recorded series when it is read. Only its coarse
+    levels are stored, in the columns after the recorded series. form: how the eigenvalues follow from the layer's weights, as
+    `Form.data`. Only the series of layers have a form.
     """
 
     name: str
@@ -69,57 +72,60 @@ MEANINGS: dict[str, tuple[str, str]] = {
     TRAIN_LOSS: ("", "Training loss of the step."),
     TRAIN_RATE: ("1/s", "Sequence steps (tokens) trained per second, over the last flush."),
     STEP_TIME: ("s", "Wall time per training step, over the last flush."),
-    BATCH_NONFINITE: ("", "What of the step's batch was not finite: 0 nothing, 1 the input, 2 the target, 3 both."),
+    BATCH_NONFINITE: ("", "Which part of the step's batch was not finite: 0 none, 1 the input, 2 the target, 3 both."),
     WEIGHT_NORM: ("", "Global L2 norm of all trained weights, before the step's update."),
-    LOSS_OVER_BEST: ("", "Training loss over the smallest so far, this step included: 1 at a new best."),
+    LOSS_OVER_BEST: ("", "Training loss divided by the smallest training loss so far, this step included. 1: a new best."),
     LR: ("", "Learning rate of the step."),
     GRAD_NORM: ("", "Global L2 norm of the gradient, before clipping."),
     EVAL_LOSS: ("", "Mean loss on the evaluation split."),
-    EVAL_ACCURACY: ("", "Share of right answers on the evaluation split, 0 to 1."),
+    EVAL_ACCURACY: ("", "Share of correct answers on the evaluation split, 0 to 1."),
     GPU_MEMORY: ("GiB", "Largest GPU memory allocated so far."),
     HOST_MEMORY: ("GiB", "Resident memory of the training process."),
     "grad_over_weight": ("", "|dL/dw| / |w| of each eigenvalue's weight w."),
     "weight": ("", "Trainable weight w of each eigenvalue."),
     "dt": ("", "Step size of each eigenvalue (continuous time only)."),
-    "gradient": ("", "|dL/dw| of each eigenvalue's weight w itself, where weights may be exactly 0."),
-    "phase_weight": ("", "Second trainable weight of each complex eigenvalue: of its angle or its imaginary part."),
+    "gradient": ("", "|dL/dw| of each eigenvalue's weight w, recorded if weights may be exactly 0."),
+    "phase_weight": ("", "Second trainable weight of each complex eigenvalue, for its angle or its imaginary part."),
     "grad_over_phase": ("", "|dL/dv| / |v| of each complex eigenvalue's second weight v."),
     "gate_min": ("", "Smallest gate or step size of the step, over batch and time."),
     "gate_mean": ("", "Mean gate or step size of the step, over batch and time."),
     "gate_max": ("", "Largest gate or step size of the step, over batch and time."),
     "eigenvalue": (
         "",
-        "Eigenvalue lambda_bar of the discrete recurrence; of a complex one the absolute value; where it varies with the input "
-        "its geometric mean over batch and time.",
+        "Eigenvalue lambda_bar of the discrete recurrence; its absolute value if it is complex; its geometric mean over batch "
+        "and time if it varies with the input.",
     ),
     "phase": ("", "Angle of the complex eigenvalue lambda_bar, in radians, -pi to pi."),
     "rate": ("", "Decay rate of each complex eigenvalue in continuous time, -Re lambda."),
     "boundary_distance_closest": ("", "1 - |lambda_bar| where the gate was smallest in the step: the closest approach."),
-    "true_eigenvalue": ("", "|lambda_bar| of the whole transition, at evaluations; its own weights give only part of it."),
+    "true_eigenvalue": ("", "|lambda_bar| of the whole transition, at evaluations. It also depends on other weights."),
     "true_boundary_distance": ("", "1 - |lambda_bar| of the whole transition, at evaluations."),
     "certified_gain": ("", "Largest gain from input to output, in L2, that the layer's parameterisation guarantees."),
     "measured_gain": ("", "Largest gain over frequencies, on a grid, at evaluations."),
     "boundary_distance": (
         "",
-        "1 - |lambda_bar|: distance to the boundary; 0, where float32 gives exactly 1, is on it, negative is unstable.",
+        "1 - |lambda_bar|: distance to the boundary. 0: on the boundary, where float32 gives exactly 1. Negative: unstable.",
     ),
     RELATIVE_STEP: (
         "",
-        "|change of lambda_bar by the step's update| / (1 - |lambda_bar|): below 1 nothing crosses the boundary. Infinite from "
-        "the boundary, NaN from outside. Known once the next step is recorded, and only where every step is.",
+        "|change of lambda_bar by the step's update| / (1 - |lambda_bar|). Below 1, the eigenvalue cannot cross the boundary. "
+        "Infinite if it starts on the boundary, NaN if outside. Known one step later, if every step is recorded.",
     ),
     OVERFLOW_BUDGET: (
         "",
-        "length ln|lambda_bar|max / 88.72: at 1 the state overflows float32, at 1/2 the loss behind an unbounded activation; "
-        "negative inside the boundary.",
+        "length x ln|lambda_bar| / 88.72 of the largest |lambda_bar|. At 1, the state overflows float32; with an unbounded "
+        "activation, the loss overflows at 1/2. Negative inside the boundary.",
     ),
     "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
     "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),
-    "boundary_distance_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of 1 - |lambda_bar| over the layer; NaN is largest."),
-    "grad_over_weight_largest": ("", "The 16 largest |dL/dw| / |w| of the layer, largest first, NaN before all."),
-    "grad_over_weight_largest_index": ("", "Which eigenvalues the 16 largest |dL/dw| / |w| belong to."),
-    "boundary_distance_smallest": ("", "The 16 smallest 1 - |lambda_bar| of the layer, smallest first, NaN before all."),
-    "boundary_distance_smallest_index": ("", "Which eigenvalues the 16 smallest 1 - |lambda_bar| belong to."),
+    "boundary_distance_quantiles": (
+        "",
+        "Quantiles 0, 1/4, 1/2, 3/4, 1 of 1 - |lambda_bar| over the layer; NaN counts as largest.",
+    ),
+    "grad_over_weight_largest": ("", "The 16 largest |dL/dw| / |w| of the layer, NaN first, then the largest."),
+    "grad_over_weight_largest_index": ("", "The indices of the eigenvalues with the 16 largest |dL/dw| / |w|."),
+    "boundary_distance_smallest": ("", "The 16 smallest 1 - |lambda_bar| of the layer, NaN first, then the smallest."),
+    "boundary_distance_smallest_index": ("", "The indices of the eigenvalues with the 16 smallest 1 - |lambda_bar|."),
 }
 
 
@@ -132,25 +138,40 @@ def derived_group(layer: int | str) -> str:
 
 
 def measured_group(layer: int | str) -> str:
-    """What a layer computes at evaluations only."""
+    """The group of the series that a layer computes only during evaluations."""
     return layer_group(layer) + MEASURED_GROUPS
 
 
 def source_group(group: str) -> str:
-    """The group in whose raw blocks the series of `group` lie, or what they are derived from."""
+    """The group whose raw blocks hold the series of `group`, or the recorded series from which these series are derived."""
     return group.removesuffix(DERIVED_GROUPS)
 
 
 def layer_series(layer: int | str, kind: str) -> str:
-    """Name of a per-eigenvalue series, e.g. layer_series(0, "grad_over_weight") == "ssm/0/grad_over_weight"; of a further record
-    of the layer layer_series("0.dt_bias", "weight") == "ssm/0.dt_bias/weight"."""
+    """Name of a per-eigenvalue series, e.g. layer_series(0, "grad_over_weight") == "ssm/0/grad_over_weight". For a further
+    record of the layer: layer_series("0.dt_bias", "weight") == "ssm/0.dt_bias/weight"."""
     return f"ssm/{layer}/{kind}"
 
 
 def layer_of(group: str) -> int | None:
-    """The layer's number in the name of a layer's group, derived or not: "ssm/3", "ssm/3.dt_bias/derived"; None of any other."""
+    """The layer's number in a group name such as "ssm/3" or "ssm/3.dt_bias/derived"; None for any other group."""
     number = group.removeprefix(LAYER_GROUPS).partition("/")[0].partition(".")[0]
     return int(number) if group.startswith(LAYER_GROUPS) and number.isdigit() else None
+
+
+def state_column(layer: int | str) -> str:
+    """Name of columns that only the detectors read: the largest |h| of each eigenvalue, or of a whole wide layer."""
+    return f"state/{layer}"
+
+
+def state_at_column(layer: int | str) -> str:
+    """Name of the column with the index of the eigenvalue that has the |h| in `state_column`, for a wide layer."""
+    return f"state_at/{layer}"
+
+
+def weight_at_column(layer: int | str) -> str:
+    """Name of the columns with the weights of the eigenvalues in "boundary_distance_smallest", for a wide layer."""
+    return f"weight_at/{layer}"
 
 
 def scalar(name: str, group: str = SCALARS) -> SeriesSpec:
@@ -161,9 +182,10 @@ def scalar(name: str, group: str = SCALARS) -> SeriesSpec:
 def layer_catalogue(
     layer: int | str, width: int, form: Form, *, steps: int | None = None, gates: int = 0, gradient: bool = False
 ) -> list[SeriesSpec]:
-    """Series of one layer's record, recorded ones first, in the column order of its blocks.
+    """The series of one record of a layer, in the column order of the record's blocks: recorded, then derived series.
 
-    steps, gates: how many step sizes and gates `width` eigenvalues share; steps None: each has its own. gradient: |dL/dw| too.
+    steps, gates: the number of step sizes and gates that the eigenvalues share. steps is None if each eigenvalue has its own
+    step size. gradient: True to also record |dL/dw|.
     """
     trained = form.map != "fixed"
     kinds = ["grad_over_weight"] * trained + list(form.recorded)
@@ -183,8 +205,8 @@ def layer_catalogue(
 
 
 def wide_layer_catalogue(layer: int | str, form: Form, *, gates: int = 0) -> list[SeriesSpec]:
-    """Series of a layer with more than WIDE eigenvalues: quantiles over the layer and its most extreme eigenvalues; its gates,
-    where there are no more of them than that."""
+    """Series of a layer with more than WIDE eigenvalues: quantiles over the layer, its most extreme eigenvalues, and its gates if
+    it has at most WIDE gates."""
     widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
     for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
@@ -194,17 +216,18 @@ def wide_layer_catalogue(layer: int | str, form: Form, *, gates: int = 0) -> lis
 
 
 def measured_catalogue(group: str, widths: dict[str, int]) -> list[SeriesSpec]:
-    """Series of what a layer computes at evaluations only: by name, how many numbers."""
+    """Series that a layer computes only during evaluations. widths: the number of values, by series name."""
     return [SeriesSpec(name, group, n, *MEANINGS[name.rpartition("/")[2]]) for name, n in widths.items()]
 
 
 def following_catalogue(
     layer: int | str, width: int, form: Form, *, length: int | None, every_eigenvalue: bool
 ) -> list[SeriesSpec]:
-    """The derived series of one layer that need its sequence length, or the step after; in the order of their columns.
+    """The derived series of one layer that need its sequence length or the next step, in the order of their columns.
 
-    length: steps of the sequences that the layer runs over, None where that is not known: then there is no budget.
-    every_eigenvalue: whether the weights of every eigenvalue are recorded at every step, as the relative step needs.
+    length: the length of the sequences that the layer runs over. If the length is None (unknown), the overflow budget has no
+    series.
+    every_eigenvalue: True if the weights of every eigenvalue are recorded at every step. The relative step needs this.
     """
     if form.map == "none":
         return []

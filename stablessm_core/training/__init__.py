@@ -1,1 +1,1 @@
-"""One run from its configuration to its outcome: loop, step, optimizer, checkpoints, environment."""
+"""Trains one run, from its configuration to its outcome: loop, step, optimizer, checkpoints, environment."""

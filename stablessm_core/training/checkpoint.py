@@ -1,6 +1,7 @@
 """Checkpoints: one safetensors file with every tensor of a run, its JSON state in the header, and a digest over both.
 
-No pickle, no half-written file: a temporary file is written, synced to disk and renamed, then its folder is synced.
+Pickle is not used. No checkpoint is ever half-written: saving writes a temporary file, syncs it to disk, renames it and syncs
+the folder.
 """
 
 from __future__ import annotations
@@ -21,33 +22,34 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 FORMAT = 1
-KEEP = 2  # checkpoints left in a folder; the one before the newest is there in case the newest is damaged
+KEEP = 2  # number of checkpoints kept in a folder: the newest, and the previous one in case the newest is damaged
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing, damaged, or of another run; the message says which and why."""
+    """The checkpoint is missing, damaged, or belongs to another run. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Steps 1..`step` are done. `tensors` by path (`model/...`, `optimizer/...`, `rng/...`, `levels/...`), `state` plain JSON."""
+    """The state of a run after steps 1..`step`: the tensors by path (`model/...`, `optimizer/...`, `rng/...`, `levels/...`),
+    and the JSON state."""
 
     step: int
     tensors: dict[str, Tensor]
     state: dict[str, Any]
 
     def under(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose path begins with `prefix/`, by the rest of it."""
+        """The tensors whose path begins with `prefix/`. The keys are the rest of the path."""
         return {path.removeprefix(prefix + "/"): t for path, t in self.tensors.items() if path.startswith(prefix + "/")}
 
 
 def save_checkpoint(
     directory: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any], *, needed: Collection[int] = ()
 ) -> tuple[Path, str]:
-    """Write `step-{step}.safetensors` into `directory`, replacing one of the same step; path and SHA-256 of the file.
+    """Write `step-{step}.safetensors` into `directory`; returns the path and the SHA-256 of the file.
 
-    When it returns, the file survives a power cut. Older ones than the newest KEEP are removed, but for those of the steps
-    `needed`. OSError when the disk refuses.
+    A file of the same step is replaced. When the function returns, the file survives a power cut. Older files are deleted,
+    except the newest KEEP files and those of the steps `needed`. Raises OSError if the disk fails.
     """
     directory.mkdir(parents=True, exist_ok=True)
     on_host = {path: t.detach().cpu().contiguous() for path, t in tensors.items()}
@@ -84,9 +86,9 @@ def _write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> 
 
 
 def load_checkpoint(path: Path, *, sha256: str | None = None) -> Checkpoint:
-    """Read and verify a checkpoint, tensors on the CPU; CheckpointError unless it is exactly what was written.
+    """A verified checkpoint, with its tensors on the CPU. Raises CheckpointError if the file was changed after it was written.
 
-    The digest in the file always counts; `sha256`, where given, must also be that of the file.
+    The digest in the file must match. If `sha256` is given, the hash of the file must also match.
     """
     try:
         if sha256 is not None:
@@ -113,14 +115,17 @@ def load_checkpoint(path: Path, *, sha256: str | None = None) -> Checkpoint:
 
 
 def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, levels: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Everything a run needs to go on bit for bit: weights, optimizer moments, random states, unfinished coarser levels.
+    """All tensors that a run needs to continue bit for bit: weights, optimizer moments, random states, and the unfinished
+    points of the coarser levels.
 
-    Batches are pure functions of (seed, step), so only dropout draws from the random states.
+    Batches are pure functions of (seed, step), so only dropout uses the random states.
     """
     tensors = {f"model/{path}": t for path, t in model.state_dict().items()}
     for path, p in model.named_parameters():
         for key, value in optimizer.state.get(p, {}).items():
-            tensors[f"optimizer/{path}/{key}"] = value if value.dim() else value.clone()  # step counters may be one tensor's
+            tensors[f"optimizer/{path}/{key}"] = (
+                value if value.dim() else value.clone()
+            )  # step counters may be views of one tensor
     tensors["rng/cpu"] = torch.get_rng_state()
     device = next(model.parameters()).device
     if device.type == "cuda":
@@ -129,9 +134,9 @@ def training_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, levels:
 
 
 def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, np.ndarray]:
-    """Put a checkpoint back into the tensors of `model` and `optimizer` and the random states; returns the coarser levels.
+    """Copy a checkpoint into the tensors of `model` and `optimizer` and into the random states. Returns the coarser levels.
 
-    CheckpointError when the tensors are not those of this model.
+    Raises CheckpointError if the tensors do not fit the model.
     """
     try:
         model.load_state_dict(checkpoint.under("model"))
@@ -139,7 +144,7 @@ def restore_training(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.
         raise CheckpointError(f"checkpoint of step {checkpoint.step} does not fit the model: {error}") from None
     moments = checkpoint.under("optimizer")
     for path, p in model.named_parameters():
-        # into the tensors that are there: a captured training step knows them by address
+        # copy into the existing tensors, because a captured training step uses their addresses
         for key, tensor in optimizer.state.get(p, {}).items():
             saved = moments.get(f"{path}/{key}")
             tensor.zero_() if saved is None else tensor.copy_(saved)

@@ -1,4 +1,4 @@
-"""Where a run happens: its device, and the facts about machine, versions, model and data that are kept with its numbers."""
+"""The device of a run, and the facts about machine, versions, model and data that are stored with the run."""
 
 from __future__ import annotations
 
@@ -12,67 +12,65 @@ import torch
 from torch import nn
 
 import stablessm_core
-from stablessm_core.config import RunConfig
 from stablessm_core.fused.choice import Choice
 from stablessm_core.layers import StableSSM
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.base import Task
 from stablessm_core.training.execution import Execution
-from stablessm_core.training.numerics import Numerics
 from stablessm_core.training.optimizer import describe_groups
+from stablessm_core.training.run import Run
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, to the end of its life; False where that cannot be asked for (no glibc).
+    """Let this process keep freed memory until it ends. Returns False if the C library does not support this (only glibc does).
 
-    glibc hands large freed blocks back to the kernel, which clears their pages again when the next step asks for as much: on a
-    CPU that is up to a third of a training step (docs/performance.md). For processes whose job is training.
+    By default glibc returns large freed blocks to the kernel. When the next step allocates the same amount, the kernel clears
+    the pages again. On a CPU, clearing takes up to a third of a training step (docs/performance.md). Call this only in
+    processes whose job is training.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a run: "auto" is CUDA where there is one. ValueError when "cuda" is asked for and absent."""
+    """The device of a run: "auto" means CUDA if a CUDA device is available. Raises ValueError for "cuda" if no CUDA device is
+    available."""
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda'; this machine has no usable CUDA device, 'cpu' and 'auto' would work")
+        raise ValueError("device is 'cuda'; this machine has no usable CUDA device; use 'cpu' or 'auto'")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def describe(
-    config: RunConfig,
-    task: Task,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    device: torch.device,
-    execution: Execution,
-    numerics: Numerics,
-) -> dict[str, Any]:
-    """The environment of a run: what a reader needs to judge, or repeat, its numbers. Plain JSON."""
-    return {
-        "device": str(device),
-        "device_name": device_name(device),
+def environment_json(run: Run, execution: Execution) -> dict[str, Any]:
+    """The environment of a run, as plain JSON: the facts that a reader needs to judge or reproduce the run."""
+    config, task, model = run.config, run.task, run.model
+    environment = {
+        "device": str(run.device),
+        "device_name": device_name(run.device),
         "threads": torch.get_num_threads(),
         "versions": {
             "stablessm": stablessm_core.__version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
-        **numerics.described(),
-        "layers": _layers(config, task, model, device),
+        **run.numerics.described(),
+        "layers": _layers(config, task, model, run.device),
         "precision": config.train.precision,
         "execution": execution.described(),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "parameter_groups": describe_groups(optimizer),
+        "parameter_groups": describe_groups(run.optimizer),
         "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size} | task.facts,
     }
+    return environment | {"fork": run.fork} if run.fork else environment
 
 
 def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:
-    """Fused or not, and why; the StableSSM layers of a run are all of one size, others have no fused form."""
+    """Whether the run uses fused or unfused layers, and the reason. All StableSSM layers of a run have the same size. Layers of
+    other kinds have no fused form.
+    """
     layer = next((module for module in model.modules() if isinstance(module, StableSSM)), None)
     choice = (
         Choice(None, "only StableSSM has a fused form")
@@ -83,7 +81,7 @@ def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.devic
 
 
 def device_name(device: torch.device) -> str:
-    """What the maker calls the GPU, or this machine's processor."""
+    """The model name of the GPU, or of this machine's processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     processors = Path("/proc/cpuinfo")

@@ -1,7 +1,7 @@
 """How the training step is launched: as one CUDA graph of compiled code, as compiled code, or operation by operation.
 
-Every way runs the same step (`step.TrainingStep`). Getting ready for one needs trial steps; whatever they changed is put back,
-so a run does not depend on how it came to be ready, and a way that fails leaves nothing behind but its reason.
+Every way runs the same step (`step.TrainingStep`). Preparing a way needs trial steps, whose changes are undone. So the result
+of a run does not depend on the preparation. If a way fails, only the reason for its failure is kept.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stablessm_core.training.step import TrainingStep
 
 Mode = Literal["cuda_graph+compile", "cuda_graph", "compile", "eager"]
 
-COMPILING_PAYS = 5_000  # steps; a shorter run is over before compiling, half a minute and more, has paid for itself
-TRIALS = 3  # steps before capturing, in which libraries make their plans and allocate what they keep
+COMPILING_PAYS = 5_000  # minimum number of steps for which compiling (half a minute or more) saves more time than it takes
+TRIALS = 3  # number of trial steps before the capture, in which libraries plan and allocate their workspaces
 MODELS_PER_PROCESS = 256
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Execution:
-    """How the steps of a run are launched, and why not in a faster way (or why this one was chosen)."""
+    """How the steps of a run are launched, and why: the reasons against faster ways, or the reason for this way."""
 
     mode: Mode
     reason: str
@@ -41,21 +41,21 @@ class Execution:
 
 
 def prepare(step: TrainingStep, wanted: str, *, steps: int, loop: bool = False) -> Execution:
-    """Make `step.run` the fastest way to run it that is wanted and works here; numbers stay as they were.
+    """Set `step.run` to the fastest way that `wanted` allows and this device supports. The tensors of the step do not change.
 
-    wanted: "auto", "eager", "compile" or "graph", as in the configuration. steps: how many are ahead. loop: the scan backend is
-    a loop over time, whose thousands of operations no compiler should meet.
+    wanted: "auto", "eager", "compile" or "graph", as in the configuration. steps: the number of remaining steps. loop: True if
+    the scan backend is a loop over time, which has too many operations (thousands) for a compiler.
     """
     ways, reasons = _ways(wanted, step.x.device, steps, loop)
-    parts = step.forward, step.weights, step.record
-    step.one_pass = None
+    parts = step.forward, step.read_weights, step.write_row
+    step.row_writer = None
     for mode in ways:
         try:
-            with _put_back(step):
+            with _restore_afterwards(step):
                 READY[mode](step)
         except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; the reason goes into the run's record
-            traceback.clear_frames(error.__traceback__)  # what they hold, a graph and its memory, the next way needs
-            step.forward, step.weights, step.record = parts
+            traceback.clear_frames(error.__traceback__)  # the frames keep a graph alive, whose memory the next attempt needs
+            step.forward, step.read_weights, step.write_row = parts
             step.run, step.side = step.eager, None
             step.optimizer.zero_grad(set_to_none=True)
             if step.x.is_cuda:
@@ -68,7 +68,7 @@ def prepare(step: TrainingStep, wanted: str, *, steps: int, loop: bool = False) 
 
 
 def _ways(wanted: str, device: torch.device, steps: int, loop: bool) -> tuple[list[Mode], list[str]]:
-    """What to try in turn, and why it is not more."""
+    """The ways to run the step, in the order in which they are tried, and the reasons why faster ways are left out."""
     if steps == 0:
         return ["eager"], ["no step is left to run"]
     if wanted == "eager":
@@ -88,11 +88,16 @@ def _ways(wanted: str, device: torch.device, steps: int, loop: bool) -> tuple[li
 
 def _compile(step: TrainingStep) -> None:
     def compiled(function: Callable[..., object]) -> Callable[..., object]:
-        # the eager random numbers: dropout is then the same in every way, and after resuming in another one
+        # use the random numbers of eager mode, so that dropout is the same in every mode, even if a resumed run changes the
+        # mode
         return torch.compile(function, fullgraph=True, dynamic=False, options={"fallback_random": True})
 
-    step.forward, step.weights, step.record = compiled(step.forward), compiled(step.weights), compiled(step.record)
-    # by default the ninth run of one process would find the compiler refusing the same functions of yet another model
+    step.forward, step.read_weights, step.write_row = (
+        compiled(step.forward),
+        compiled(step.read_weights),
+        compiled(step.write_row),
+    )
+    # with the default limit of recompilations, the compiler would reject these functions for the ninth model in a process
     with torch._dynamo.config.patch(recompile_limit=MODELS_PER_PROCESS):
         step.eager()
 
@@ -105,32 +110,33 @@ def _capture(step: TrainingStep) -> None:
     with torch.cuda.stream(trial):
         for _ in range(TRIALS - 1):
             step.eager()
-        with _waiting_refused():
+        with _raise_on_wait():
             step.eager()
     main.wait_stream(trial)
     graph, failure = torch.cuda.CUDAGraph(), None
-    step.optimizer.zero_grad(set_to_none=True)  # gradients get their addresses inside the graph's memory
-    gc.collect()  # a dead graph that is freed during the capture would break it
+    step.optimizer.zero_grad(set_to_none=True)  # so that the capture allocates the gradients in the graph's memory
+    gc.collect()  # freeing a dead graph during the capture would break the capture
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             try:
                 step.eager()
-            except Exception as error:  # noqa: BLE001 - out of memory, say: raised again when the capture has ended in order
+            except Exception as error:  # noqa: BLE001 - for example out of memory; raised again after the capture has ended
                 failure = error
                 step.join()
     finally:
-        torch.cuda.set_stream(main)  # a capture that cannot be ended leaves its own stream behind as the current one
+        torch.cuda.set_stream(main)  # needed if ending the capture fails, because the capture's stream then remains current
     if failure is not None:
         raise failure
     step.run = graph.replay
 
 
 @contextmanager
-def _waiting_refused() -> Iterator[None]:
-    """What waits for the device raises here: it cannot be captured, and a capture that meets it breaks off and leaves ruins."""
+def _raise_on_wait() -> Iterator[None]:
+    """Raise an error for every operation that waits for the device, because a capture would then abort in an undefined
+    state."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that this mode does not see everything
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that this mode does not detect every operation
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -147,13 +153,13 @@ READY: dict[Mode, Callable[[TrainingStep], None]] = {
     "cuda_graph+compile": _compile_and_capture,
     "cuda_graph": _capture,
     "compile": _compile,
-    "eager": lambda step: step.record_in_one_pass(),
+    "eager": lambda step: step.use_compiled_row_writer(),
 }
 
 
 @contextmanager
-def _put_back(step: TrainingStep) -> Iterator[None]:
-    """Whatever is done inside, weights, moments, random numbers and the ring's cursor are afterwards what they were."""
+def _restore_afterwards(step: TrainingStep) -> Iterator[None]:
+    """Restore weights, moments, random states and the ring's cursor after the `with` block."""
     kept: list[Tensor] = [*step.model.parameters(), *step.model.buffers(), step.ring.cursor, step.optimizer.rates]
     kept += [tensor for state in step.optimizer.state.values() for tensor in state.values()]
     copies = [tensor.detach().clone() for tensor in kept]
@@ -170,13 +176,13 @@ def _put_back(step: TrainingStep) -> Iterator[None]:
 
 
 def _forget_capture(device: torch.device) -> None:
-    # a capture that broke off leaves the generator believing that it is still captured; a copy of its state does not
+    # after a failed capture the random generator is still marked as captured, but a copy of its state has no such mark
     generator = torch.cuda.default_generators[device.index or 0]
     generator.graphsafe_set_state(generator.clone_state())
     torch.cuda.empty_cache()
 
 
 def _brief(error: BaseException) -> str:
-    # compilers say where it happened first and what on the next line
+    # compilers print the location on the first line and the problem on the next line
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"

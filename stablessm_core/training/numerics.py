@@ -1,4 +1,5 @@
-"""Which code computes a run, chosen when it begins and kept when it is resumed: another one rounds otherwise."""
+"""The choice of the code that computes a run. A resumed run uses the code that was chosen at its start, because different code
+rounds differently."""
 
 from __future__ import annotations
 
@@ -7,24 +8,30 @@ from typing import Any
 
 import torch
 
-from stablessm_core import products
+from stablessm_core.numerics import products
 from stablessm_core.scan import resolve_backend, why_not_compiled, why_not_triton
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """scan_backend: never "auto"; reason: why it is not the one that would be expected, if so. products: as `products.chosen`."""
+    """The scan backend and the matrix products that compute a run.
+
+    scan_backend: the resolved backend, never "auto". reason: why scan_backend is not the fastest backend, or None. products:
+    see `products.choice_facts`. model_backend: the backend to build the model with, or None if the configuration's setting
+    already resolves to `scan_backend` on this device.
+    """
 
     scan_backend: str
     reason: str | None = None
     products: dict[str, Any] | None = None
+    model_backend: str | None = None
 
     def saved(self) -> dict[str, str]:
-        """What a checkpoint keeps of it."""
+        """The fields that are stored in a checkpoint."""
         return {"scan_backend": self.scan_backend} | ({"products": self.products["library"]} if self.products else {})
 
     def described(self) -> dict[str, Any]:
-        """What the environment of the run says."""
+        """The fields that are stored in the environment of the run."""
         return (
             {"scan_backend": self.scan_backend}
             | ({"scan_backend_reason": self.reason} if self.reason else {})
@@ -33,12 +40,15 @@ class Numerics:
 
 
 def choose_numerics(wanted: str, device: torch.device, saved: dict[str, str] | None = None) -> Numerics:
-    """The fastest that works here; of a resumed run what its checkpoint `saved`, if that works here.
+    """The fastest code that works on this device. A resumed run gets the code in its checkpoint if that code works on this
+    device.
 
-    wanted: `train.scan_backend`. Raises ValueError for one asked for by name that cannot run here.
+    wanted: `train.scan_backend`. saved: `Numerics.saved` from the checkpoint of a resumed run. Raises ValueError if `wanted`
+    names a backend that cannot run on this device.
     """
-    backend, reason = resolve_backend(wanted, device), None
-    if wanted == "auto" and saved is not None and saved["scan_backend"] != backend:
+    default = resolve_backend(wanted, device)
+    backend, reason = default, None
+    if wanted == "auto" and saved is not None and saved["scan_backend"] != default:
         try:
             backend = resolve_backend(saved["scan_backend"], device)
             reason = "the run began with it"
@@ -46,15 +56,17 @@ def choose_numerics(wanted: str, device: torch.device, saved: dict[str, str] | N
             reason = f"the run began with another, but {error}"
     elif wanted == "auto":
         reason = _why_not_the_fastest(device)
+    model_backend = None if backend == default else backend
     if backend != "cpu":
-        return Numerics(backend, reason)
+        return Numerics(backend, reason, model_backend=model_backend)
     if saved is not None and "products" in saved:
         products.use(saved["products"])
-    return Numerics(backend, reason, products.chosen())
+    return Numerics(backend, reason, products.choice_facts(), model_backend)
 
 
-def saved_before(device: torch.device) -> dict[str, str] | None:
-    """What runs were computed with whose checkpoints do not say: on a CPU there was one fast backend."""
+def saved_by_default(device: torch.device) -> dict[str, str] | None:
+    """The code of a run whose checkpoint does not contain the choice. When such runs began, there was only one fast backend for
+    CPUs."""
     return {"scan_backend": "torch"} if device.type == "cpu" else None
 
 

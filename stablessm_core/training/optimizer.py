@@ -1,33 +1,41 @@
-"""Which parameters learn how fast: their groups, the learning rate of each step, and the update as device work alone."""
+"""The optimizer of a run: parameter groups, the learning rate of each step, and the update, which runs entirely on the
+device."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from stablessm_core.config import Optimizer as OptimizerConfig
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.config import Optimizer as OptimizerConfig
+from stablessm_core.watch.watchable import WatchedRecord, watched_records
 
 
 class Scheduled(torch.optim.Optimizer):
-    """An optimizer whose every number lies in a tensor with a fixed address, so that a captured graph of `update` is an update.
+    """An optimizer that keeps every number in a tensor with a fixed address, so that a CUDA graph can capture `update`.
 
-    factor: (), what the learning rates are multiplied by; the only number a training step is given by the host. rates: (groups
-    + 1,), rates of the groups and, last, the common one; float64, because that is what a Python number is, but on CUDA float32,
-    which is what the fused kernels read there. Moments exist from the start; a restored checkpoint is copied into them.
+    factor: (), the multiplier of the learning rates. It is the only number that the host passes to a training step. rates:
+    (groups + 1,), the learning rates of the groups, followed by the common rate. Both are float64, like Python's numbers; on
+    CUDA they are float32, because the fused kernels read float32. The moments are allocated at the start, and a checkpoint is
+    copied into them.
     """
 
     factor: Tensor
     rates: Tensor
     _base: Tensor
 
-    def hold(self, common_lr: float, moments: Callable[[Tensor], dict[str, Tensor]]) -> None:
-        """Give every number its place. `moments`: what the update keeps of a parameter, as it is before the first step."""
+    # PyTorch wraps these methods to exclude them from torch.compile. The wrapper imports the compiler, and that import takes as
+    # long as importing torch.
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+    def allocate(self, common_lr: float, moments: Callable[[Tensor], dict[str, Tensor]]) -> None:
+        """Create the tensors. moments: returns the initial optimizer state of a parameter."""
         device = self.param_groups[0]["params"][0].device
         dtype = torch.float32 if device.type == "cuda" else torch.float64
         self.factor = torch.ones((), dtype=dtype, device=device)
@@ -39,11 +47,11 @@ class Scheduled(torch.optim.Optimizer):
                 self.state[p] = moments(p)
 
     def schedule(self) -> None:
-        """Every rate to `factor` times its unscheduled one."""
+        """Set every rate to `factor` times its unscheduled rate."""
         torch.mul(self._base, self.factor, out=self.rates)
 
     def update(self) -> None:
-        """One step of every parameter that has a gradient; device work alone."""
+        """Update every parameter that has a gradient, with operations on the device only."""
         raise NotImplementedError
 
 
@@ -51,19 +59,20 @@ class AdamW(torch.optim.AdamW, Scheduled):
     """AdamW, decoupled weight decay: p <- (1 - lr * decay) p - lr * mean / (sqrt(mean of squares) + eps)."""
 
     def __init__(self, groups: list[dict[str, Any]], common_lr: float) -> None:
-        # fused: one pass over memory, and unlike the default no host copy of the step counters
+        # the fused version reads memory only once and, unlike the default, keeps no copy of the step counters on the host
         super().__init__(groups, fused=True)
         parameters = [p for group in self.param_groups for p in group["params"]]
-        self._steps = torch.zeros(len(parameters), device=parameters[0].device)  # counted by one operation, not by one each
+        self._steps = torch.zeros(len(parameters), device=parameters[0].device)  # so that one operation increments all counters
         counters = iter(self._steps.unbind())
-        self.hold(
+        self.allocate(
             common_lr,
             lambda p: {"step": next(counters), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)},
         )
 
     @torch.no_grad()
     def update(self) -> None:
-        """What `step` does, bit for bit, by its kernel alone: what it does on the host around that is most of a small step."""
+        """The same update, bit for bit, as PyTorch's `step`. It calls only PyTorch's fused kernel, because the rest of `step`
+        takes longer on the host than the kernel call."""
         moved = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
         if sum(map(len, moved)) == self._steps.shape[0]:
             self._steps.add_(1)
@@ -93,13 +102,14 @@ class AdamW(torch.optim.AdamW, Scheduled):
 class SGD(Scheduled):
     """Gradient descent: p <- (1 - lr * decay) p - lr * v with v <- momentum * v + gradient; Nesterov: gradient + momentum * v.
 
-    The bits of torch.optim.SGD, fused, but for the weight decay: that is decoupled as AdamW's is, so that the field of the
-    configuration means one thing. PyTorch's would add decay * p to the gradient, and with momentum to the velocity.
+    The update has the same bits as that of the fused torch.optim.SGD, except for the weight decay. The weight decay is
+    decoupled as in AdamW, so that `weight_decay` has the same meaning for both optimizers. PyTorch's SGD adds decay * p to the
+    gradient instead. With momentum, this also changes the velocity.
     """
 
     def __init__(self, groups: list[dict[str, Any]], common_lr: float, *, momentum: float = 0.0, nesterov: bool = False) -> None:
         super().__init__(groups, {"momentum": momentum, "nesterov": nesterov})
-        self.hold(common_lr, lambda p: {"momentum_buffer": torch.zeros_like(p)} if momentum else {})
+        self.allocate(common_lr, lambda p: {"momentum_buffer": torch.zeros_like(p)} if momentum else {})
 
     @torch.no_grad()
     def update(self) -> None:
@@ -128,15 +138,16 @@ def parameter_groups(
     recurrent_lr: float | None = None,
     weight_decay: float = 0.01,
     recurrent_weight_decay: float = 0.0,
+    records: Sequence[WatchedRecord] | None = None,
 ) -> list[dict[str, Any]]:
-    """Three groups for any optimizer of PyTorch, empty ones left out: what should decay does, and nothing else.
+    """Up to three parameter groups with different weight decay, for any PyTorch optimizer.
 
-    recurrent: the weights of every record of every layer in `model` (of eigenvalues, their angles and step sizes), with their
-    own rate (`lr` without one) and decay. matrices: every other parameter of two dimensions or more, decayed. vectors: biases,
-    gains and other vectors, never decayed.
+    recurrent: the weights of every record of every layer in `model` (eigenvalues, their angles and step sizes), with their own
+    rate (`lr` by default) and decay. matrices: every other parameter of two dimensions or more, with decay. vectors: biases,
+    gains and other vectors, without decay. Empty groups are omitted. records: `watched_records(model)` by default.
     """
     recurrent_ids: set[int] = set()
-    for watched in watched_records(model):
+    for watched in watched_records(model) if records is None else records:
         recurrent_ids |= {id(p) for p in watched.record.parameters}
     parameters = [p for p in model.parameters() if p.requires_grad]
     recurrent = [p for p in parameters if id(p) in recurrent_ids]
@@ -150,14 +161,15 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Scheduled:
-    """The configuration's optimizer over `parameter_groups`; each group keeps its unscheduled rate in `base_lr`."""
+def build_optimizer(model: nn.Module, config: OptimizerConfig, records: Sequence[WatchedRecord] | None = None) -> Scheduled:
+    """The configuration's optimizer over `parameter_groups`. Each group keeps its unscheduled learning rate in `base_lr`."""
     groups = parameter_groups(
         model,
         lr=config.lr,
         recurrent_lr=config.recurrent_lr,
         weight_decay=config.weight_decay,
         recurrent_weight_decay=config.recurrent_weight_decay,
+        records=records,
     )
     groups = [group | {"base_lr": group["lr"]} for group in groups]
     if config.name == "sgd":
@@ -166,10 +178,10 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Scheduled:
 
 
 def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:
-    """What the learning rates are multiplied by at training step `step` of 1..`steps`.
+    """The schedule's multiplier of the learning rates at training step `step` of 1..`steps`.
 
-    Warm-up: step / warmup_steps. Then constant 1, or down from 1 by a half cosine or a line that would be 0 at the step after
-    the last one, so that no step is wasted.
+    During warm-up it is step / warmup_steps. After that it is constant 1, or falls from 1 along a half cosine or a line. Both
+    curves would reach 0 one step after the last step, so that no step has a rate of 0.
     """
     if step <= config.warmup_steps:
         return step / config.warmup_steps
@@ -184,13 +196,13 @@ def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:
 
 
 def clip_gradients(model: nn.Module, max_norm: float, norm: Tensor) -> None:
-    """Scale all gradients so that their global L2 norm, given as `norm` (), is at most `max_norm`."""
+    """Scale all gradients so that their global L2 norm is at most `max_norm`. norm: (), the norm before the scaling."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0).float())
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Name, rates and number of parameters of each group, as the run's environment shows them."""
+    """Name, learning rate, weight decay and number of parameters of each group, for the environment of the run."""
     return [
         {
             "name": group["name"],

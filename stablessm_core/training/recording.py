@@ -1,4 +1,4 @@
-"""What a training run records: its series, gauges and detectors, made from its configuration."""
+"""The recorder of a run, with the series, gauges and detectors of its configuration."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from time import perf_counter
 import psutil
 import torch
 
-from stablessm_core.config import RunConfig
-from stablessm_core.stability import model_limit
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.base import Task
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, Setup
-from stablessm_core.telemetry.monitor import LayerForm, Monitor
-from stablessm_core.telemetry.probe import Probe
-from stablessm_core.telemetry.recorder import Recorder, Sink
+from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.stability import model_limit
+from stablessm_core.watch.probe import Probe
+from stablessm_core.watch.recorder import Recorder
 
 GIB = 2.0**30
-MEMORY_SECONDS = 1.0  # so often the system is asked for the memory of the process: it costs more than all other gauges
+MEMORY_SECONDS = 1.0  # minimum time between two reads of the memory use, in seconds; a read takes longer than all other gauges
 
 
 def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, device: torch.device) -> Recorder:
+    """A started recorder for the rows of `probe`."""
     tokens = task.tokens_per_batch(config.train.batch_size)
     gauges: dict[str, Callable[[int, float], float]] = {
         names.TRAIN_RATE: lambda rows, seconds: rows * tokens / seconds,
@@ -37,7 +39,6 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
     for r in probe.records:
         every = config.telemetry.every == 1 and not r.wide
         catalogue += names.following_catalogue(r.id, r.width, r.form, length=task.length, every_eigenvalue=every)
-    layers = [LayerForm(r.layer, r.path, r.form, r.width, r.wide, r.record.name) for r in probe.records]
     detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump())
     return Recorder(
         catalogue,
@@ -45,10 +46,15 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         layout=probe.layout,
         device=device,
         every=config.telemetry.every,
-        monitor=Monitor(layers, detectors),
+        reader=ColumnReader(layer_forms(probe), detectors),
         gauges=gauges,
         halt=config.train.on_nonfinite != "continue",
     )
+
+
+def layer_forms(probe: Probe) -> list[LayerForm]:
+    """The watched records of the probe's model, as the column reader needs them."""
+    return [LayerForm(r.layer, r.path, r.form, r.width, r.wide, r.record.name, r.paths) for r in probe.records]
 
 
 def _host_memory() -> Callable[[int, float], float]:

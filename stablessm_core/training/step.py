@@ -1,8 +1,8 @@
 """The training step: one function of tensors at fixed addresses, the same whether it runs eagerly, compiled or from a graph.
 
-What changes from step to step lies in tensors that the host fills before (`feed`): the batch and the factor of the learning
-rates. Everything else (weights, moments, random state, the ring of recorded rows) the step changes in place. It reads no number
-back, so it may be captured; and what differs between ways to run it is only who launches its operations (`execution`).
+Before each step, the host fills only a few tensors (`feed`): the batch and the multiplier of the learning rates. The step
+changes everything else in place: weights, moments, random state, the ring of recorded rows. It copies no value back to the
+host, so a graph can capture it. The ways to run the step differ only in how its operations are launched (`execution`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stablessm_core.compiled import network
+from stablessm_core.network.step_buffers import StepBuffers
 from stablessm_core.tasks.base import Task
-from stablessm_core.telemetry import one_pass
-from stablessm_core.telemetry.probe import Probe, Weights
-from stablessm_core.telemetry.ring import Ring
+from stablessm_core.tasks.feed import Feed
 from stablessm_core.training.optimizer import Scheduled, clip_gradients
+from stablessm_core.watch.compiled_row_writer import CompiledRowWriter, make_row_writer
+from stablessm_core.watch.probe import Probe
+from stablessm_core.watch.ring import Ring
+from stablessm_core.watch.row_table import Weights
 
 
 class TrainingStep:
-    """Forward, backward, telemetry, clipping, update. `feed` the batch, call `run`, then tell the recorder.
+    """Forward, backward, telemetry, clipping and update. For each step, call `feed`, then `run`, then `Recorder.count_row`.
 
-    batch: (x, y) of any step, for shapes, dtypes and device. precision, grad_clip: as in the configuration.
-    forward, weights, record: the three parts that may be replaced by compiled versions of themselves; backward follows from the
-    first, and the update is one fused kernel per group already. run: the whole step; a graph's replay, once captured.
-    one_pass: makes the row in place of weights and record, once `record_in_one_pass` was called where that can be.
-    side: the stream on which telemetry runs beside training while a graph is captured; None: in line.
+    batch: (x, y) of any step, which gives the shapes, dtypes and device. precision, grad_clip: as in the configuration.
+    forward, read_weights, write_row: the three parts that compiled versions may replace. Compiling `forward` also compiles
+    backward; the update already is one fused kernel per group. run: runs the whole step; after a graph was captured, replays
+    the graph.
+    row_writer: if `use_compiled_row_writer` succeeded, writes the row instead of read_weights and write_row.
+    side: the stream for telemetry, parallel to training, while a graph is captured. Otherwise None.
     """
 
     def __init__(
@@ -49,42 +52,42 @@ class TrainingStep:
         self._parameters = list(model.parameters())
         self.x, self.y = (torch.empty_like(t).copy_(t) for t in batch)
         self.forward: Any = self._forward
-        self.weights: Any = probe.weights
-        self.record: Any = self._record
+        self.read_weights: Any = probe.weights
+        self.write_row: Any = self._write_row
         self.run: Any = self.eager
-        self.one_pass: one_pass.OnePass | None = None
-        self._memory = network.Memory()
+        self.row_writer: CompiledRowWriter | None = None
+        self._buffers = StepBuffers()
         self.side: Any = None
 
     def feed(self, x: Tensor, y: Tensor, factor: float) -> None:
-        """The batch of the next step and what its learning rates are multiplied by, copied to where the step reads them."""
+        """Copy the batch and the learning-rate multiplier of the next step into the tensors that the step reads."""
         self.x.copy_(x)
         self.y.copy_(y)
         self.optimizer.factor.fill_(factor)
 
-    def record_in_one_pass(self) -> None:
-        """Let one function make the row where it can, for steps that run operation by operation on a CPU."""
-        self.one_pass = one_pass.make(self.probe, self.ring, self.optimizer.rates[-1:], (self.x, self.y))
+    def use_compiled_row_writer(self) -> None:
+        """Let one C function write the rows if possible. This is for steps that run operation by operation on a CPU."""
+        self.row_writer = make_row_writer(self.probe, self.ring, self.optimizer.rates[-1:], (self.x, self.y))
 
     def eager(self) -> None:
         """One training step, operation by operation."""
         for p in self._parameters:
-            p.grad = None  # backward then writes gradients instead of adding to them
+            p.grad = None  # if there are no gradients, the backward pass writes new gradients instead of adding to the old ones
         self.optimizer.schedule()
-        if self.one_pass is None:
-            with self._aside():
-                weights = self.weights()
-        with self._memory.lent():
+        if self.row_writer is None:
+            with self._beside_training():
+                weights = self.read_weights()
+        with self._buffers.activate():
             loss = self.forward(self.x, self.y)
             loss.backward()
-        self.join()  # what follows changes the weights
-        if self.one_pass is not None:
-            norm = self.one_pass.write(loss)
+        self.join()  # wait for telemetry, because the following operations change the weights
+        if self.row_writer is not None:
+            norm = self.row_writer.write(loss)
         else:
-            with self._aside():
-                norm = self.record(weights, loss.detach(), self.probe.gradients(), self.probe.states(), self.probe.gates())
+            with self._beside_training():
+                norm = self.write_row(weights, loss.detach(), self.probe.gradients(), self.probe.states(), self.probe.gates())
         if self.grad_clip is not None:
-            self.join()  # clipping needs the norm and changes the gradients
+            self.join()  # wait, because clipping needs the norm from telemetry and changes the gradients
             clip_gradients(self.model, self.grad_clip, norm)
         self.optimizer.update()
         self.join()
@@ -94,25 +97,33 @@ class TrainingStep:
             return self.task.loss(self.model(x), y)
 
     @torch.no_grad()
-    def _record(
+    def _write_row(
         self, weights: Weights, loss: Tensor, gradients: Sequence[Tensor], states: Sequence[Tensor], gates: Sequence[Tensor]
     ) -> Tensor:
         row, norm = self.probe.row(weights, loss, self.optimizer.rates[-1:], gradients, states, gates, (self.x, self.y))
         self.ring.write(row)
         return norm
 
-    def _aside(self) -> AbstractContextManager[Any]:
-        # tensors that cross between the streams live until the streams have joined: nothing is reused under a reader
+    def _beside_training(self) -> AbstractContextManager[Any]:
+        # tensors used on both streams exist until the streams have joined, so their memory is not reused while it is read
         if self.side is None:
             return nullcontext()
         self.side.wait_stream(torch.cuda.current_stream())
         return torch.cuda.stream(self.side)
 
     def join(self) -> None:
-        """What comes next waits for what runs beside training."""
+        """Let the following operations wait for the telemetry that runs on the side stream."""
         if self.side is not None:
             torch.cuda.current_stream().wait_stream(self.side)
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """A context in which a model computes with the configuration's precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def train_step(training: TrainingStep, batches: Feed, step: int, lr_multiplier: float) -> None:
+    """Run step number `step` on its batch, with the learning rates multiplied by `lr_multiplier`, and write the row of the step
+    into the ring."""
+    training.feed(*batches(step), lr_multiplier)
+    training.run()

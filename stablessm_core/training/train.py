@@ -1,10 +1,10 @@
-"""The training loop: one run from its configuration to its outcome, straight down the page.
+"""The training loop: one run from its configuration to its outcome, from top to bottom.
 
-Steps are numbered 1..N. In step s the row recorded belongs to the forward and backward pass of s, before its update.
-A step with a non-finite batch, loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue"; `on_warning` may
-act at a critical alert before that. The host learns of either from the recorder, at most one flush later, or before the next
-evaluation or checkpoint; steps trained in between are not recorded and change nothing that lasts, so what is stored of a run
-never depends on when a flush happened to be.
+Steps are numbered 1..N. The row of step s describes the forward and backward pass of step s, before the update. A step with a
+non-finite batch, loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". `on_warning` may act earlier,
+at a critical alert. The recorder reports fatal steps and critical alerts to the host at most one flush later, and always before
+the next evaluation or checkpoint. Steps that were trained in the meantime are not recorded and have no lasting effect. So the
+stored run never depends on the time of a flush.
 """
 
 from __future__ import annotations
@@ -16,32 +16,38 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from stablessm_core.config import RunConfig
-from stablessm_core.nonfinite import as_text
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import STOPPED_EARLY
-from stablessm_core.telemetry.recorder import Sink
+from stablessm_core.telemetry.nonfinite import as_text
+from stablessm_core.telemetry.sink import Sink
 from stablessm_core.training.checkpoint import load_checkpoint
-from stablessm_core.training.environment import describe, pick_device
-from stablessm_core.training.evaluation import evaluate
+from stablessm_core.training.environment import environment_json, pick_device
 from stablessm_core.training.execution import prepare
-from stablessm_core.training.recovery import heed, lower_rates, roll_back
-from stablessm_core.training.run import Run, begin_fork, build, load, resume_from, save, train_step
-from stablessm_core.training.step import TrainingStep
+from stablessm_core.training.numerics import saved_by_default
+from stablessm_core.training.recovery import lower_rates, roll_back, stop_at_warning
+from stablessm_core.training.run import Run, build_run
+from stablessm_core.training.run_checkpoint import begin_fork, load_own_checkpoint, save
+from stablessm_core.training.run_checkpoint import resume as resume_run
+from stablessm_core.training.step import TrainingStep, autocast, train_step
 
 Status = Literal["finished", "diverged", "cancelled", "drained"]
+
+EVALUATION_NUMBERS = 1 << 22  # maximum number of elements per activation in an evaluation batch, unless a training batch has more
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `step`: steps done; of a diverged run its fatal step, where `divergence` says what became non-finite.
+    """How a run ended.
 
-    `reason`: of a run that a warning ended, which one.
+    step: the last completed step; for a diverged run, the fatal step. divergence: what became non-finite. reason: the warning
+    that ended the run, or None.
     """
 
     status: Status
@@ -62,42 +68,44 @@ def train(
     should_stop: Callable[[], str | None] = lambda: None,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
 ) -> Outcome:
-    """Train to the end, to divergence, or until `should_stop` says "cancel" or "drain" (asked at each step).
+    """Train until the last step, until divergence, or until `should_stop`, called at each step, returns "cancel" or "drain".
 
-    resume: a checkpoint of this configuration; the run goes on after it with the very bits it would have had. A checkpoint is
-    also left on cancel and drain. fork: without `resume`, a checkpoint of another run to begin from, whose settings may differ
-    (see `training.forking`); the run's own first checkpoint is made of it. on_ready: called once, before the first step, with
-    the environment of the run.
+    resume: a checkpoint of this configuration. The run continues from it with the same bits as an uninterrupted run. A
+    cancelled or drained run leaves a checkpoint. fork: a checkpoint of another run to start from, if `resume` is None. The
+    settings of the other run may differ (see `training.forking`). The run's first checkpoint is made from this checkpoint.
+    on_ready: called once, before the first step, with the environment of the run.
 
-    Raises ForkError for a fork that is not possible, CheckpointError for a checkpoint that is damaged or of another run,
-    ValueError for a device or data set that is not there, OSError when a checkpoint cannot be written. Trouble in `sink` is
-    counted in the result, never raised.
+    Raises ForkError for a fork that is not possible, CheckpointError for a checkpoint that is damaged or belongs to another
+    run, ValueError for a missing device or data set, OSError if a checkpoint cannot be written. Errors of `sink` are counted in
+    the result, never raised.
     """
     device = pick_device(config.train.device)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        checkpoint = load(resume, config) if resume is not None else None
-        run = build(config, device, sink, data_root, checkpoint_dir, checkpoint)
+        checkpoint = None if resume is None else load_own_checkpoint(resume, config)
+        numerics = None if checkpoint is None else checkpoint.state.get("numerics", saved_by_default(device))
+        run = build_run(config, device, sink, data_root, checkpoint_dir, numerics)
         try:
             if checkpoint is not None:
-                resume_from(run, checkpoint, resume)
+                resume_run(run, checkpoint, resume)
             elif fork is not None:
                 begin_fork(run, load_checkpoint(fork))
             batches = Feed(run.task, config.train.batch_size, config.train.seed, device)
-            step = _prepare_step(run, batches, on_ready)
-            goes_back = config.train.on_nonfinite == "rollback" or config.train.on_warning in ("rollback", "lower_lr")
-            if run.progress.last is None and (goes_back or fork is not None):
+            training = _prepare_step(run, batches, on_ready)
+            rolls_back = config.train.on_nonfinite == "rollback" or config.train.on_warning in ("rollback", "lower_lr")
+            if run.progress.last is None and (rolls_back or fork is not None):
                 save(run)
-            run.recorder.heed = heed(run)
-            _train_steps(run, step, batches, should_stop)
+            run.recorder.stop_at_warning = stop_at_warning(run)
+            _train_steps(run, training, batches, should_stop)
         finally:
             complete = run.recorder.close()
         return _outcome(run, complete=complete)
 
 
 def _prepare_step(run: Run, batches: Feed, on_ready: Callable[[dict[str, Any]], None] | None) -> TrainingStep:
-    """The training step, launched in the fastest way that works here. Tells `on_ready` the environment of the run."""
+    """The training step, launched in the fastest way that this device supports. Passes the environment of the run to
+    `on_ready`."""
     config = run.config
-    step = TrainingStep(
+    training = TrainingStep(
         run.model,
         run.task,
         run.optimizer,
@@ -107,62 +115,96 @@ def _prepare_step(run: Run, batches: Feed, on_ready: Callable[[dict[str, Any]], 
         precision=config.train.precision,
         grad_clip=config.optimizer.grad_clip,
     )
-    ahead, loop = config.train.steps - run.progress.step, config.train.scan_backend == "reference"
-    execution = prepare(step, config.train.execution, steps=ahead, loop=loop)
+    steps_ahead, loop = config.train.steps - run.progress.step, config.train.scan_backend == "reference"
+    execution = prepare(training, config.train.execution, steps=steps_ahead, loop=loop)
     if on_ready is not None:
-        facts = describe(config, run.task, run.model, run.optimizer, run.device, execution, run.numerics)
-        on_ready(facts | {"fork": run.fork} if run.fork else facts)
-    return step
+        on_ready(environment_json(run, execution))
+    return training
 
 
 def _train_steps(run: Run, training: TrainingStep, batches: Feed, should_stop: Callable[[], str | None]) -> None:
-    """The loop: train, then evaluate, save and roll back where it is time to. Ends with the last step, `fatal` or `stopped`."""
+    """Train until the last step, until `should_stop` returns a reason, or until a fatal step or a warning ends the run."""
     settings, progress, recorder = run.config.train, run.progress, run.recorder
-    steps = settings.steps
-    if progress.step == steps:  # resumed after its last step
-        run.results = evaluate(run.model, run.task, run.config, run.device)
+    if progress.step == settings.steps:  # the run was resumed after its last step
+        run.results = _evaluate(run)
 
-    while progress.step < steps and run.stopped is None:
+    while progress.step < settings.steps and run.stopped is None:
         progress.step += 1
         step = progress.step
-        train_step(run, training, batches, step)
-        recorder.recorded(step)
-
+        train_step(training, batches, step, run.lr_multiplier(step))  # forward, backward, row, clipping, update
+        recorder.count_row(step)
         run.stopped = should_stop()
-        evaluating = step == steps or _is_due(step, settings.eval_every)
-        saving = step == steps or _is_due(step, settings.checkpoint_every) or run.stopped is not None
-        if (evaluating or saving) and not recorder.drain():  # waits: a fatal step is known from here on
+
+        is_last = step == settings.steps
+        evaluation_due = is_last or _is_due(step, settings.eval_every)
+        checkpoint_due = is_last or _is_due(step, settings.checkpoint_every) or run.stopped is not None
+        # draining waits for the flush thread, so a fatal step is known afterwards
+        if (evaluation_due or checkpoint_due) and not recorder.drain():
             log.warning("the telemetry sink did not take the steps up to %d in time", step)
-        if recorder.warned is not None:
+
+        if (warning := recorder.warned) is not None:
             if settings.on_warning == "stop":
-                run.warned = warned = recorder.warned
-                stopped = STOPPED_EARLY.alert(step=warned.step, message=_why_stopped(warned), series=warned.series)
-                recorder.alert(warned.step, stopped)
+                _stop_at(run, warning)
                 break
             if settings.on_warning == "rollback":
-                roll_back(run, recorder.warned)
+                roll_back(run, warning)
             else:
-                lower_rates(run, recorder.warned, training, batches, should_stop)
+                lower_rates(run, warning, training, batches, should_stop)
             continue
-        if recorder.fatal is not None:
+        if (fatal := recorder.fatal) is not None:
             if settings.on_nonfinite == "rollback" and progress.rollbacks < settings.max_rollbacks:
-                roll_back(run, recorder.fatal)
+                roll_back(run, fatal)
                 continue
-            run.fatal = recorder.fatal
+            run.fatal = fatal
             break
-        if evaluating:
-            with recorder.pause():
-                run.results = evaluate(run.model, run.task, run.config, run.device)
-                measured = run.probe.measured()
-            recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
-            for group, numbers in measured.items():
-                recorder.log(step, group, numbers)
-        if saving:
+
+        if evaluation_due:
+            _evaluate_and_log(run, step)
+        if checkpoint_due:
             save(run)
 
 
 def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
+
+
+def _stop_at(run: Run, warning: Alert) -> None:
+    run.warned = warning
+    alert = STOPPED_EARLY.alert(step=warning.step, message=_why_stopped(warning), series=warning.series)
+    run.recorder.alert(warning.step, alert)
+
+
+def _evaluate_and_log(run: Run, step: int) -> None:
+    with run.recorder.pause():
+        run.results = _evaluate(run)
+        measured = run.probe.measured()
+    run.recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
+    for group, numbers in measured.items():
+        run.recorder.log(step, group, numbers)
+
+
+@torch.no_grad()
+def _evaluate(run: Run) -> dict[str, float | None]:
+    """Mean loss and accuracy (None if the task has none) over the task's evaluation batches, weighted by the batch sizes.
+
+    The task chooses the examples and their number. Random states are unchanged. Waits for the device once.
+    """
+    model, task, config, device = run.model, run.task, run.config, run.device
+    count = 0
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    accuracy: Tensor | None = torch.zeros((), dtype=torch.float64, device=device)
+    model.eval()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        batch_size = max(config.train.batch_size, EVALUATION_NUMBERS // (task.evaluation_length * config.model.widest()))
+        for x, y in task.evaluation_batches(batch_size, device):
+            with autocast(device, config.train.precision):
+                output = model(x)
+                loss += task.loss(output, y) * len(x)
+            right = task.accuracy(output, y)
+            accuracy = None if right is None or accuracy is None else accuracy + right * len(x)
+            count += len(x)
+    model.train()
+    return {names.EVAL_LOSS: float(loss) / count, names.EVAL_ACCURACY: None if accuracy is None else float(accuracy) / count}
 
 
 def _outcome(run: Run, *, complete: bool) -> Outcome:
@@ -191,5 +233,5 @@ def _why_stopped(warning: Alert) -> str:
 
 def _status(run: Run) -> Status:
     if run.progress.step == run.config.train.steps:
-        return "finished"  # also when it was asked to stop during its last step
+        return "finished"  # also if `should_stop` returned a reason during the last step
     return "cancelled" if run.stopped == "cancel" else "drained"

@@ -1,17 +1,17 @@
-"""What became of a run, and why: from recorded numbers to cause, words and what to try. Pure, torch-free."""
+"""The verdict on a run: derives the cause, a summary and changes to try from the recorded values. Does not import torch."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from stablessm_core.stability import overflow_length
+from stablessm_core.telemetry.stability import overflow_length
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.advice import advise, confirmation
 from stablessm_core.verdict.decide import decide
 from stablessm_core.verdict.evidence import evidence
-from stablessm_core.verdict.finite import finite
-from stablessm_core.verdict.record import Layer, Rows, Run, Scalars, Source
+from stablessm_core.verdict.finite import judge_finite
+from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 from stablessm_core.verdict.timeline import events
 from stablessm_core.verdict.words import summary
 
@@ -24,14 +24,14 @@ __all__ = ["CAUSES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "
 def judge(run: Run, source: Source) -> dict[str, Any]:
     """The verdict: {cause, thrown_by, summary, culprit, events, evidence, try, unstable, confirmed}.
 
-    cause: one of CAUSES, None where numbers are finite. thrown_by: of an eigenvalue that overflowed, one of THROWN_BY. culprit:
-    {layer, eigenvalue} where one is named. events, evidence: each with its `text`. try: [{change, because}]. unstable: see
-    there. confirmed: empty; who knows the run's forks fills it with `confirmation`s.
+    cause: one of CAUSES; None if every number is finite. thrown_by: one of THROWN_BY if an eigenvalue overflowed. culprit:
+    {layer, eigenvalue} or None. events, evidence: lists of items with a `text`. try: [{change, because}]. unstable: see
+    `unstable`. confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
     """
     if run.fatal is None:
-        alive = finite(run, source)
-        step = alive.pop("step")
-        found = {"cause": None, "thrown_by": None, "culprit": None, "try": [], **alive}
+        so_far = judge_finite(run, source)
+        step = so_far.pop("step")
+        found = {"cause": None, "thrown_by": None, "culprit": None, "try": [], **so_far}
         return found | {"unstable": None if step is None else unstable(run, source, step), "confirmed": []}
     finding = decide(run, source)
     culprit = None
@@ -51,8 +51,12 @@ def judge(run: Run, source: Source) -> dict[str, Any]:
 
 
 def unstable(run: Run, source: Source, step: int) -> dict[str, Any] | None:
-    """Of the row of this step, where eigenvalues are outside: how many of how many, how far, and at which length it overflows."""
-    worst = facts.worst(run, source, step)
+    """The eigenvalues outside the stability boundary at this step: their number, the worst distance, and the sequence length at
+    which their powers overflow.
+
+    None if every eigenvalue is inside the boundary, or if no distance is recorded at this step.
+    """
+    worst = facts.worst_eigenvalue(run, source, step)
     if worst is None or not worst.outside:
         return None
     longest = overflow_length(worst.distance, run.limit)

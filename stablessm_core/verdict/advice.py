@@ -1,4 +1,5 @@
-"""What to try: changes of the configuration that follow from the cause, each with its reason; and what a fork's end says."""
+"""Changes to the configuration that the verdict advises, each with a reason, and the evidence that a fork gives about a
+cause."""
 
 from __future__ import annotations
 
@@ -6,33 +7,35 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stablessm_core.config import ConfigError, parse_config, with_settings
 from stablessm_core.maps import MAPS
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
+from stablessm_core.spec.paths import with_settings
 from stablessm_core.verdict.decide import Finding
-from stablessm_core.verdict.record import Run
+from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.words import number
 
 STABLE_MAPS = ("best", "exp", "softplus")
 FROZEN = {"optimizer.recurrent_lr": 0}
-SOON = 5  # steps: a fork that dies this close to the original died of the same
+SOON = 5  # maximum number of steps by which a fork may diverge later than the original and still have the same cause
+LOWER_STILL = "or lower still: the recorded numbers do not say how much is enough"
 
 Change = dict[str, Any]
 
 
 def advise(run: Run, found: Finding) -> list[dict[str, Any]]:
-    """[{change: {dotted path: value}, because}], the likeliest first; only changes that the configuration allows."""
+    """[{change: {dotted path: value}, because}], the most promising change first. Every change gives a valid configuration."""
     lr = float(run.config["optimizer"]["lr"])
     tries: list[tuple[Change, str]] = []
     if found.cause == "eigenvalue_overflow":
-        tries = _of_overflow(run, found, lr)
+        tries = _against_overflow(run, found, lr)
     elif found.cause == "explosion":
-        tries = _of_explosion(run, found, lr)
+        tries = _against_explosion(run, found, lr)
     elif found.cause == "lr_too_large":
-        tries = [_lower(lr / 100, f"learning rate {number(lr)} was fatal at step {found.step}"), _lower(lr / 1000, "the same")]
-        tries[1] = (
-            {"optimizer.lr": tries[1][0]["optimizer.lr"]},
-            "or lower still: the recorded numbers do not say how much is enough",
-        )
+        tries = [
+            _lower_lr(lr / 100, f"learning rate {number(lr)} was fatal at step {found.step}"),
+            _lower_lr(lr / 1000, LOWER_STILL),
+        ]
     elif found.cause == "step_size":
         own = float(run.config["optimizer"].get("recurrent_lr") or lr)
         reason = (
@@ -40,7 +43,7 @@ def advise(run: Run, found: Finding) -> list[dict[str, Any]]:
         )
         if run.optimizer != "adamw":
             reason = f"dt learns with the recurrent learning rate, here {number(own)}"
-        tries = [({"optimizer.recurrent_lr": _round(min(own / 100, 0.01))}, reason)]
+        tries = [({"optimizer.recurrent_lr": _round_down(min(own / 100, 0.01))}, reason)]
         tries.append(
             (
                 {"model.reparameterization.time": "discrete", "model.eigenvalue_range": None},
@@ -60,9 +63,9 @@ def advise(run: Run, found: Finding) -> list[dict[str, Any]]:
     return [{"change": change, "because": because} for change, because in tries if _allowed(run, change)]
 
 
-def _of_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
+def _against_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
     if found.thrown_by == "explosion":
-        return _of_explosion(run, found, lr)
+        return _against_explosion(run, found, lr)
     tries: list[tuple[Change, str]] = []
     assert found.layer is not None
     form = found.layer.form
@@ -75,10 +78,10 @@ def _of_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]
         own = one.lr or lr
         if run.optimizer == "adamw":
             why = f"where it crossed, one step could reach {number(one.predicted)} times the distance; with this rate less than 1"
-            tries.append(({"optimizer.recurrent_lr": _round(own / one.predicted)}, why))
+            tries.append(({"optimizer.recurrent_lr": _round_down(own / one.predicted)}, why))
         elif found.thrown_by != "gradient_spike":
             why = f"the step that crossed was to be {number(one.predicted)} times the distance to the boundary"
-            tries.append(({"optimizer.recurrent_lr": _round(own / one.predicted)}, why))
+            tries.append(({"optimizer.recurrent_lr": _round_down(own / one.predicted)}, why))
     if found.thrown_by in ("gradient_spike", "both") and found.spike is not None and found.spike.growth >= 10:
         size = number(found.spike.size)
         tries.append(
@@ -87,14 +90,14 @@ def _of_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]
     if found.thrown_by == "gradient_spike":
         tries.append(({"optimizer.name": "adamw"}, "AdamW's steps do not follow the size of the gradient"))
     if found.thrown_by == "both":
-        tries += _of_explosion(run, found, lr)
+        tries += _against_explosion(run, found, lr)
     tries.append((dict(FROZEN), "a test rather than a cure: if it lives with frozen eigenvalues, the recurrence was the cause"))
     return tries
 
 
-def _of_explosion(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
+def _against_explosion(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
     times = "" if found.growth is None else f": its loss reached {number(found.growth.times)} times its best"
-    tries = [_lower(lr / 10, f"the whole training exploded{times}")]
+    tries = [_lower_lr(lr / 10, f"the whole training exploded{times}")]
     if not run.config["optimizer"].get("grad_clip"):
         tries.append(({"optimizer.grad_clip": 1.0}, "clipping bounds what a growing gradient can do in one step"))
     if run.optimizer != "adamw":
@@ -103,12 +106,12 @@ def _of_explosion(run: Run, found: Finding, lr: float) -> list[tuple[Change, str
     return tries
 
 
-def _lower(lr: float, because: str) -> tuple[Change, str]:
-    return {"optimizer.lr": _round(lr)}, because
+def _lower_lr(lr: float, because: str) -> tuple[Change, str]:
+    return {"optimizer.lr": _round_down(lr)}, because
 
 
-def _round(x: float) -> float:
-    """Down to one digit: 0.0077 to 0.007."""
+def _round_down(x: float) -> float:
+    """x rounded down to one significant digit, for example 0.0077 to 0.007."""
     if x <= 0:
         return 0.0
     unit = 10.0 ** math.floor(math.log10(x))
@@ -126,13 +129,13 @@ def _allowed(run: Run, change: Change) -> bool:
 def confirmation(
     verdict: Mapping[str, Any], change: Change, *, run_id: int, status: str, step: int, from_step: int, died_at: int
 ) -> dict[str, Any]:
-    """What a fork of a diverged run says about its verdict: {run_id, change, outcome, text}.
+    """The evidence that a fork of a diverged run gives about the verdict: {run_id, change, outcome, text}.
 
-    verdict: the original's. change: what the fork changed. status, step: of the fork, its fatal step if it diverged. from_step:
-    the step of its checkpoint. died_at: the original's fatal step. outcome: lives, dies, or open while the fork has not come so
-    far.
+    verdict: the verdict on the original. change: the fork's changed settings. status, step: the fork's status, and its last
+    step or fatal step. from_step: the step of the checkpoint from which the fork started. died_at: the original's fatal step.
+    outcome: "lives", "dies", or "open" while the fork has not reached died_at.
     """
-    what, frozen = _described(change), _is_frozen(change)
+    what, frozen = _describe(change), _is_frozen(change)
     bystander = verdict.get("cause") != "eigenvalue_overflow" or verdict.get("thrown_by") == "explosion"
     if status == "diverged":
         outcome, said = "dies", f"it diverges too, at step {step:,} (the original at {died_at:,})"
@@ -155,7 +158,7 @@ def _is_frozen(change: Change) -> bool:
     return list(change) == list(FROZEN) and not change["optimizer.recurrent_lr"]
 
 
-def _described(change: Change) -> str:
+def _describe(change: Change) -> str:
     if _is_frozen(change):
         return "with frozen eigenvalues"
     if not change:

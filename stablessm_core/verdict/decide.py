@@ -1,8 +1,9 @@
-"""The decision list: which cause the recorded numbers of a diverged run show. The first rule that matches decides.
+"""The decision list: finds the cause of a divergence in the recorded numbers. The first rule that matches decides.
 
-The rules and their cuts are measured on 2,703 short runs (docs/verdict.md says how often each was right there). Under AdamW the
-size of a step does not follow the gradient, so an eigenvalue that overflows was thrown by the optimizer's steps; under SGD the
-loss of the last finite row says whether the recurrence threw itself, or was taken along when the whole training exploded.
+The rules and their thresholds come from 2,703 short runs (docs/verdict.md states how often each rule was right). Under AdamW
+the size of a step does not depend on the size of the gradient. So if an eigenvalue overflows, the optimizer's steps are the
+reason. Under SGD the loss of the last finite row shows whether the recurrence diverged on its own or because the whole training
+exploded.
 """
 
 from __future__ import annotations
@@ -13,36 +14,36 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.verdict import facts
-from stablessm_core.verdict.record import Layer, Run, Scalars, Source
+from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 
-OVERFLOWS = 0.95  # of the budget at which float32 overflows: measured, every death had 0.97 or more in its fatal row
-NEAR = 0.8  # the same where the layer's state is what overflowed; below it another thing must have
-TOOK_ALONG = 10.0  # loss over best in the last finite row: below CALM the recurrence, from here on the whole training
-EARLY = 3  # steps: at the third at the latest the first updates were fatal
-JUMP = 1e3  # times the largest loss so far, in one step and with small updates: nothing the model did makes that
-LARGE_UPDATE = 0.5  # of the weights' norm
-GREW = 100.0  # a step size dt that has run away
+OVERFLOWS = 0.95  # share of the budget limit at which a state counts as overflowed; every measured fatal row had at least 0.97
+NEAR = 0.8  # like OVERFLOWS, for a layer with a non-finite state; below this share, the non-finite state has another cause
+EXPLODED = 10.0  # last finite loss / best loss: at this ratio the whole training exploded; below CALM, only the recurrence did
+EARLY = 3  # maximum number of trained steps of a run that diverged because of its first updates
+JUMP = 1e3  # loss divided by the largest loss so far: a small update cannot cause such a jump in one step
+LARGE_UPDATE = 0.5  # minimum size of a large update, as a share of the norm of all weights
+GREW = 100.0  # step size dt divided by its initial value: at this ratio, dt has grown out of control
 
 
 @dataclass(kw_only=True)
 class Finding:
-    """What was found of a diverged run. `layer`, `eigenvalue`: the culprit, where there is one."""
+    """The facts that the recorded values of a diverged run show. layer, eigenvalue: the eigenvalue that caused the divergence
+    and its layer, or None."""
 
     step: int
     tensor: str
     value: str | None
     cause: str = "unknown"
     thrown_by: str | None = None
-    rule: str = ""
     layer: Layer | None = None
     eigenvalue: int | None = None
     scalars: Scalars
-    flags: int | None = None  # what of the batch was not finite, as the series says; None: not recorded
-    state: bool = False
-    moved: facts.Moved | None = None  # how the worst eigenvalue came where it is
-    worst: facts.Worst | None = None  # of the fatal row, or the last one that shows distances
-    crossing: facts.Crossing | None = None  # of the culprit, else the first of all layers
-    firsts: list[facts.Crossing] = field(default_factory=list)  # the first of each layer that has one, by step
+    flags: int | None = None  # which part of the batch was not finite, as in `Scalars.batch`; None if this was not recorded
+    state: bool = False  # True if a layer's state was not finite
+    moved: facts.DecayChange | None = None  # how the decay of the worst eigenvalue changed
+    worst: facts.Worst | None = None  # worst eigenvalue at the fatal step, or at the recorded step before the fatal step
+    crossing: facts.Crossing | None = None  # the culprit's first crossing of the boundary; None without a culprit
+    firsts: list[facts.Crossing] = field(default_factory=list)  # the first crossing of each layer, by step
     growth: facts.Growth | None = None
     spike: facts.Spike | None = None
     update: float | None = None
@@ -51,27 +52,26 @@ class Finding:
 
 
 def decide(run: Run, source: Source) -> Finding:
-    """Raises ValueError for a run whose numbers are finite."""
+    """The finding on a diverged run. Raises ValueError if the run's numbers are finite."""
     fatal = run.fatal
     if fatal is None:
-        raise ValueError("nothing is to be decided: the run's numbers are finite")
+        raise ValueError("there is nothing to decide: the run's numbers are finite")
     step = int(fatal["step"])
     scalars = source.scalars(step - facts.LOSS_TAIL * run.every, step)
     found = Finding(step=step, tensor=str(fatal.get("tensor") or ""), value=fatal.get("value"), scalars=scalars)
-    _look(run, source, found, fatal)
+    _collect_facts(run, source, found, fatal)
     for rule in (_bad_batch, _overflow, _half_precision, _step_size, _huge_batch, _explosion):
         if rule(run, source, found):
-            found.rule = rule.__name__.strip("_")
-            return found
+            break
     return found
 
 
-def _look(run: Run, source: Source, found: Finding, fatal: dict[str, Any]) -> None:
+def _collect_facts(run: Run, source: Source, found: Finding, fatal: dict[str, Any]) -> None:
     found.flags = _flags(found)
     kinds = [alert for alert in run.alerts if alert["step"] == found.step and alert["kind"] == "nonfinite_state"]
     found.state = found.tensor.endswith(".state") or bool(kinds)
     named = fatal.get("layer") if found.tensor.endswith(".state") else next((alert["layer"] for alert in kinds), None)
-    found.worst = _fatal_row(run, source, found.step)
+    found.worst = _worst_at_the_end(run, source, found.step)
     if named is None and found.worst is not None:
         named = found.worst.layer
     found.layer = next((layer for layer in run.layers if layer.index == named), None)
@@ -81,13 +81,12 @@ def _look(run: Run, source: Source, found: Finding, fatal: dict[str, Any]) -> No
         found.eigenvalue = int(kinds[0]["eigenvalue"])
     elif found.worst is not None and found.worst.layer == named:
         found.eigenvalue = found.worst.eigenvalue
-    firsts = [one for layer in run.layers if (one := facts.crossing(run, source, layer)) is not None]
+    firsts = [one for layer in run.layers if (one := facts.first_crossing(run, source, layer)) is not None]
     found.firsts = sorted(firsts, key=lambda one: one.step)
-    found.crossing = found.firsts[0] if found.firsts else None
-    found.moved = None if found.worst is None else facts.moved(run, source, found.worst)
-    found.growth = facts.growth(source, found.scalars, found.step)
+    found.moved = None if found.worst is None else facts.decay_change(run, source, found.worst)
+    found.growth = facts.loss_growth(source, found.scalars, found.step)
     found.update = facts.update_size(run, found.scalars, found.step)
-    found.half = facts.in_half_precision(found.scalars, found.step)
+    found.half = facts.losses_are_float16(found.scalars, found.step)
 
 
 def _flags(found: Finding) -> int | None:
@@ -99,9 +98,9 @@ def _flags(found: Finding) -> int | None:
     return None if np.isnan(flag) else int(flag)
 
 
-def _fatal_row(run: Run, source: Source, step: int) -> facts.Worst | None:
-    here = facts.worst(run, source, step)
-    return here if here is not None else facts.worst(run, source, step - run.every)
+def _worst_at_the_end(run: Run, source: Source, step: int) -> facts.Worst | None:
+    here = facts.worst_eigenvalue(run, source, step)
+    return here if here is not None else facts.worst_eigenvalue(run, source, step - run.every)
 
 
 def _bad_batch(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
@@ -112,25 +111,25 @@ def _bad_batch(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG00
 
 
 def _overflow(run: Run, source: Source, found: Finding) -> bool:
-    """An eigenvalue outside whose powers, over one sequence, are beyond float32."""
-    culprits = [layer for layer in run.layers if _is_spent(run, source, layer, found)]
+    """An eigenvalue is outside the boundary, and its powers over one sequence exceed the range of float32."""
+    culprits = [layer for layer in run.layers if _overflows(run, source, layer, found)]
     if not culprits:
         return False
     found.layer = found.layer if found.layer in culprits else culprits[0]
     assert found.layer is not None
-    own = facts.worst(run, source, found.step, found.layer.index)
-    if own is not None and (not found.state or found.eigenvalue is None or not _outside(source, found)):
+    own = facts.worst_eigenvalue(run, source, found.step, found.layer.index)
+    if own is not None and (not found.state or found.eigenvalue is None or not _culprit_is_outside(source, found)):
         found.eigenvalue = own.eigenvalue
     found.worst = own or found.worst
-    found.crossing = facts.crossing(run, source, found.layer, found.eigenvalue) or found.crossing
+    found.crossing = facts.first_crossing(run, source, found.layer, found.eigenvalue)
     found.cause = "eigenvalue_overflow"
     if found.eigenvalue is not None and not found.layer.wide:
-        found.spike = facts.spike(source, found.layer, found.eigenvalue, found.step)
+        found.spike = facts.gradient_spike(source, found.layer, found.eigenvalue, found.step)
     times = 1.0 if found.growth is None else found.growth.times
     spiked = found.spike is not None and found.spike.growth >= facts.SPIKE
     if run.optimizer == "adamw":
         found.thrown_by = "optimizer_step"
-    elif times >= TOOK_ALONG:
+    elif times >= EXPLODED:
         found.thrown_by = "explosion"
     elif times >= facts.CALM:
         found.thrown_by = "both"
@@ -139,8 +138,8 @@ def _overflow(run: Run, source: Source, found: Finding) -> bool:
     return True
 
 
-def _is_spent(run: Run, source: Source, layer: Layer, found: Finding) -> bool:
-    here = facts.worst(run, source, found.step, layer.index)
+def _overflows(run: Run, source: Source, layer: Layer, found: Finding) -> bool:
+    here = facts.worst_eigenvalue(run, source, found.step, layer.index)
     if here is None or here.distance >= 0:
         return False
     if here.budget is None:
@@ -148,7 +147,7 @@ def _is_spent(run: Run, source: Source, layer: Layer, found: Finding) -> bool:
     return here.budget >= (NEAR if found.state and found.layer is layer else OVERFLOWS) * run.limit
 
 
-def _outside(source: Source, found: Finding) -> bool:
+def _culprit_is_outside(source: Source, found: Finding) -> bool:
     assert found.layer is not None
     assert found.eigenvalue is not None
     rows = source.layer(found.layer.index, found.step, found.step)
@@ -156,7 +155,7 @@ def _outside(source: Source, found: Finding) -> bool:
 
 
 def _half_precision(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
-    """Losses that are float16 numbers, and ended where float32 still has room."""
+    """The run computed in float16, according to its configuration or because all recorded losses are float16 numbers."""
     configured = str(run.config.get("train", {}).get("precision", "float32")) in ("float16", "half")
     if not (configured or found.half):
         return False
@@ -165,11 +164,11 @@ def _half_precision(run: Run, source: Source, found: Finding) -> bool:  # noqa: 
 
 
 def _huge_batch(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
-    """The loss left everything known in a single step, though the update before it was small: only the batch was another one."""
-    if run.every > 1 or _strained(run, found):
+    """The loss jumped in a single step although the previous update was small, so only the batch can have caused the jump."""
+    if run.every > 1 or _eigenvalue_contributed(run, found):
         return False
     if found.step == run.first_step == 1:
-        found.cause = "bad_input"  # no update has been made: initial weights and the batch, nothing else
+        found.cause = "bad_input"  # before any update, only the initial weights or the batch can be the cause
         return True
     grown = found.growth
     if grown is None or (found.step - grown.step > 1 and grown.rose_at is None):
@@ -185,8 +184,8 @@ def _huge_batch(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG0
     return False
 
 
-def _strained(run: Run, found: Finding) -> bool:
-    """Whether an eigenvalue outside could have had a part in it."""
+def _eigenvalue_contributed(run: Run, found: Finding) -> bool:
+    """True if an eigenvalue outside the boundary may have contributed to the divergence."""
     budget = None if found.worst is None else found.worst.budget
     return budget is not None and budget >= 0.3 * run.limit
 
@@ -196,12 +195,12 @@ def _small(update: float | None) -> bool:
 
 
 def _step_size(run: Run, source: Source, found: Finding) -> bool:
-    """Continuous time: a state that overflows with every eigenvalue inside, where dt has run away."""
+    """In continuous time, a state overflowed although every eigenvalue is inside the boundary: dt has grown too large."""
     if found.layer is None or not found.layer.continuous or not found.state:
         return False
     if found.worst is not None and found.worst.outside:
         return False
-    found.dt = facts.step_sizes(run, source, found.layer, found.step)
+    found.dt = facts.largest_step_sizes(run, source, found.layer, found.step)
     if found.dt is None or not (found.dt[1] >= GREW * found.dt[0] or not np.isfinite(found.dt[1])):
         return False
     found.cause, found.eigenvalue = "step_size", found.dt[2]
@@ -209,13 +208,13 @@ def _step_size(run: Run, source: Source, found: Finding) -> bool:
 
 
 def _explosion(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
-    """No state overflowed outside: either the first updates were fatal, or the loss had left what training had reached."""
+    """No eigenvalue made a state overflow. The first updates were fatal, or the loss rose far above its best."""
     if found.state and found.firsts and found.worst is not None and found.worst.outside:
         return False
     risen = found.growth is not None and found.growth.times >= facts.ROSE
     trained = found.step - run.first_step + 1
     large = found.update >= LARGE_UPDATE if found.update is not None else _lr(run, found) >= 1
-    if 1 < trained <= EARLY and (risen or large) and not _strained(run, found):
+    if 1 < trained <= EARLY and (risen or large) and not _eigenvalue_contributed(run, found):
         found.cause, found.layer, found.eigenvalue = "lr_too_large", None, None
         return True
     if risen:

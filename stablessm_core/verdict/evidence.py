@@ -1,54 +1,53 @@
-"""The numbers a verdict rests on, each with the sentence that quotes it: [{text, ...numbers}]."""
+"""The evidence for a verdict: a list of sentences, each with the numbers that the sentence quotes, [{text, ...numbers}]."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from stablessm_core.stability import overflow_eigenvalue
+from stablessm_core.telemetry.stability import overflow_eigenvalue
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.decide import Finding
-from stablessm_core.verdict.record import Run
-from stablessm_core.verdict.words import number, place
+from stablessm_core.verdict.inputs import Run
+from stablessm_core.verdict.words import eigenvalue_label, number
 
 Evidence = dict[str, Any]
 BFLOAT16 = "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
 
 
 def evidence(run: Run, found: Finding) -> list[Evidence]:
+    """The evidence for the finding on a diverged run."""
     overflow = found.cause == "eigenvalue_overflow"
-    of: list[Evidence] = []
+    items: list[Evidence] = []
     if overflow:
-        of += budget(run, found.worst)
+        items += budget(run, found.worst)
         for one in dict.fromkeys(one for one in (found.crossing, *found.firsts) if one is not None):
-            of += _of_crossing(run, one)
+            items += _crossing(run, one)
         if found.spike is not None and run.optimizer != "adamw":
-            of.append(_of_spike(found.spike))
-    of += _of_loss(found.growth)
+            items.append(_spike(found.spike))
+    items += _loss(found.growth)
     if found.update is not None and found.cause in ("explosion", "lr_too_large", "bad_input", "unknown"):
-        of.append(_of_update(run, found.update))
+        items.append(_update(run, found.update))
     if found.dt is not None:
         began, now, which = found.dt
         text = f"Largest step size dt: {number(began)} at the start, {number(now)} at step {found.step:,}."
-        of.append({"text": text, "dt_at_start": began, "dt": now, "eigenvalue": which})
+        items.append({"text": text, "dt_at_start": began, "dt": now, "eigenvalue": which})
     if found.flags is not None:
         said = "held a number that is not finite" if found.flags else "was finite throughout"
-        of.append({"text": f"The batch of step {found.step:,} {said}.", "batch_nonfinite": found.flags})
+        items.append({"text": f"The batch of step {found.step:,} {said}.", "batch_nonfinite": found.flags})
     if not overflow and not found.flags:
-        of += _of_recurrence(run, found)
+        items += _recurrence(run, found)
     if found.cause == "precision":
         count = len(set(found.scalars.loss.tolist()))
         text = f"All of the {count} different losses recorded are float16 numbers; of float32 numbers one in 8,192 is."
-        of.append({"text": text, "losses": count})
+        items.append({"text": text, "losses": count})
     elif run.config.get("train", {}).get("precision") == "bfloat16":
-        of.append(
-            {"text": "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."}
-        )
-    return of + _limits(run, found)
+        items.append({"text": BFLOAT16})
+    return items + _limits(run, found)
 
 
 def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
-    """The overflow budget of one row; nothing where no eigenvalue is outside."""
+    """The evidence about the overflow budget of the worst eigenvalue. Empty if every eigenvalue is inside the boundary."""
     if worst is None or worst.budget is None or run.length is None or worst.distance >= 0:
         return []
     size = 1 - worst.distance
@@ -60,10 +59,10 @@ def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
     return [{"text": text, **numbers, "outside": worst.outside, "of": worst.known}]
 
 
-def _of_crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
+def _crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
     if one.before is None or one.distance_before is None:
         return []
-    where = place(run, one.layer, one.eigenvalue, first=True)
+    where = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
     text = f"{where} at step {one.before:,}: distance to the boundary {number(one.distance_before)}"
     if one.slope is not None and one.weight_step is not None and one.predicted is not None and math.isfinite(one.slope):
         how = (
@@ -82,7 +81,7 @@ def _of_crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
     return [{"text": text + ".", **numbers, "predicted_relative_step": one.predicted, "relative_step": one.relative_step}]
 
 
-def _of_spike(spike: facts.Spike) -> Evidence:
+def _spike(spike: facts.Spike) -> Evidence:
     if spike.growth < facts.SPIKE:
         text = (
             f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} steps |g| was at most {number(spike.size)}, "
@@ -100,33 +99,33 @@ def _of_spike(spike: facts.Spike) -> Evidence:
     return {"text": text, "step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
 
 
-def _of_loss(growth: facts.Growth | None) -> list[Evidence]:
+def _loss(growth: facts.Growth | None) -> list[Evidence]:
     if growth is None:
         return []
     best = f"{number(growth.times)} times its best ({number(growth.best)}, step {growth.best_step:,})"
     passed = f"; it passed {facts.ROSE:.0f} times its best at step {growth.rose_at:,}" if growth.rose_at else ""
     text = f"Loss {number(growth.loss)} at step {growth.step:,}, {'its best' if growth.times == 1 else best}{passed}."
-    of = [{"text": text, "loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}]
+    items = [{"text": text, "loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}]
     if math.isfinite(growth.grad_growth) and math.isfinite(growth.grad_norm):
         text = (
             f"Norm of the whole gradient {number(growth.grad_norm)} at step {growth.step:,}, {number(growth.grad_growth)} times "
             f"what it was at step {growth.since:,}."
         )
-        of.append({"text": text, "grad_norm": growth.grad_norm, "growth": growth.grad_growth})
-    return of
+        items.append({"text": text, "grad_norm": growth.grad_norm, "growth": growth.grad_growth})
+    return items
 
 
-def _of_update(run: Run, update: float) -> Evidence:
+def _update(run: Run, update: float) -> Evidence:
     what = "the gradient's norm" if run.optimizer != "adamw" else "the root of the number of weights"
     text = f"The update before could move the weights by {number(update)} of their norm (learning rate times {what})."
     return {"text": text, "update": update}
 
 
-def _of_recurrence(run: Run, found: Finding) -> list[Evidence]:
+def _recurrence(run: Run, found: Finding) -> list[Evidence]:
     worst = found.worst
     if worst is None:
         return []
-    where = place(run, worst.layer, worst.eigenvalue)
+    where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
     if not found.firsts:
         text = f"No eigenvalue was ever outside; nearest at step {worst.step:,}: {where}, at distance {number(worst.distance)}."
     elif worst.distance >= 0:
@@ -135,11 +134,12 @@ def _of_recurrence(run: Run, found: Finding) -> list[Evidence]:
         spent = "" if worst.budget is None else f", overflow budget {number(worst.budget)} of {number(run.limit)}"
         text = f"Furthest outside at step {worst.step:,}: {where}, absolute value {number(1 - worst.distance, 4)}{spent}."
     numbers = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance, "overflow_budget": worst.budget}
-    return [{"text": text, **numbers}, *_of_parts(found.moved, where)]
+    return [{"text": text, **numbers}, *_parts_of_decay(found.moved, where)]
 
 
-def _of_parts(moved: facts.Moved | None, where: str) -> list[Evidence]:
-    """Which of the two moved an eigenvalue: its weight, or the gate or step size that multiplies its rate."""
+def _parts_of_decay(moved: facts.DecayChange | None, where: str) -> list[Evidence]:
+    """The evidence about what changed the decay of an eigenvalue more: its weight, or the gate or step size that multiplies its
+    rate."""
     if moved is None:
         return []
     parts = ((moved.weight, "weight"), (moved.step, moved.what))
@@ -153,7 +153,7 @@ def _of_parts(moved: facts.Moved | None, where: str) -> list[Evidence]:
 
 
 def _limits(run: Run, found: Finding) -> list[Evidence]:
-    """What cannot be known from what was recorded."""
+    """Sentences about gaps in the recorded data."""
     said = []
     if run.every > 1:
         said.append(f"Only every {run.every}th step was recorded: relative steps and the exact step of a crossing are not known.")

@@ -1,4 +1,5 @@
-"""What recorded numbers say, one question per function: who crossed and how, how the loss grew, whether a gradient spiked."""
+"""Facts that follow from the recorded values of a run, one fact per function: boundary crossings, growth of the loss, gradient
+spikes and more."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stablessm_core.forms import NO_MAP
-from stablessm_core.stability import (
+from stablessm_core.telemetry.forms import NO_MAP
+from stablessm_core.telemetry.stability import (
     gradient_size,
     lambda_bar,
     overflow_budget,
@@ -16,25 +17,26 @@ from stablessm_core.stability import (
     relative_slope,
     relative_step,
 )
-from stablessm_core.verdict.record import Layer, Run, Scalars, Source
+from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 
-TAIL = 64  # rows of a layer that are looked at before the end
-LOSS_TAIL = 1024  # and of the scalars
-SPIKE_ROWS = 20  # a spike of a gradient is looked for in so many rows, against the median of as many before it
-SPIKE = 10.0
-ROSE = 10.0  # times its best: the loss has left what training had reached
-CALM = 3.0
-SMALL_UPDATE = 0.1  # of the weights' norm: the model stays what it was
-HALF_ROWS = 8  # losses that must all be float16 numbers before one says that they are
+LOSS_TAIL = 1024  # number of scalar rows before the run's end that are read
+SPIKE_ROWS = 20  # number of last rows searched for a gradient spike; also the number of rows before a spike that give its median
+SPIKE = 10.0  # minimum ratio of the largest gradient to that median at which the gradient counts as a spike
+ROSE = 10.0  # loss divided by the best loss: at this ratio, the training has lost its progress
+CALM = 3.0  # loss divided by the best loss: below this, the loss shows no sign of trouble
+SMALL_UPDATE = 0.1  # maximum size of an update that hardly changes the model, as a share of the norm of all weights
+HALF_ROWS = 8  # minimum number of different losses that can prove that all losses are float16 numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """The first time an eigenvalue was outside. step: the first recorded step at which it was; value: lambda_bar there.
+    """The first time that an eigenvalue was outside the boundary.
 
-    outside of width eigenvalues of its layer were outside then. From the recorded row before, where there is one that shows it:
-    before, the step; distance_before; slope, R_f; weight_step, the |dw| that the optimizer's next step could make, None where
-    not known; factor: what it is made of, for people. relative_step: of the step that crossed; None where rows are missing.
+    step: the first recorded step at which the eigenvalue was outside. value: lambda_bar at that step. outside: the number of
+    the layer's eigenvalues outside the boundary at that step. width: the number of all eigenvalues of the layer. The previous
+    recorded row, if any, gives before (the row's step), value_before, distance_before, lr, gradient (|g|), slope (R_f) and
+    weight_step (the |dw| that the optimizer's next step could make). relative_step: the relative step of the crossing. A field
+    is None if the recorded rows do not contain its value.
     """
 
     layer: int
@@ -55,26 +57,28 @@ class Crossing:
 
     @property
     def predicted(self) -> float | None:
-        """The relative step that the optimizer's next weight step could make, to first order: R_f |dw|."""
+        """The first-order estimate R_f |dw| of the relative step that a weight step of weight_step causes."""
         return None if self.slope is None or self.weight_step is None else self.slope * self.weight_step
 
 
 @dataclass(frozen=True)
 class Spike:
-    """The largest |g| of an eigenvalue over the last rows: its step, size and growth over the median of those before it."""
+    """The largest |g| of an eigenvalue in the last SPIKE_ROWS rows. growth: this |g| divided by the median of the SPIKE_ROWS
+    rows before the spike."""
 
     step: int
     size: float
     growth: float
     ratio: float
     value: float | None  # lambda_bar at that step
-    zero_after: int  # rows after it whose gradient is exactly 0
-    rows_after: int
+    zero_after: int  # number of later rows in which the gradient is exactly 0
+    rows_after: int  # number of later rows
 
 
 @dataclass(frozen=True)
 class Worst:
-    """The eigenvalue furthest outside, or nearest to the boundary, of one recorded row of all layers."""
+    """The eigenvalue that is furthest outside the boundary, or nearest to the boundary if all are inside, at one recorded
+    step."""
 
     step: int
     layer: int
@@ -82,33 +86,33 @@ class Worst:
     distance: float
     value: float | None
     budget: float | None
-    outside: int  # eigenvalues of all layers
-    known: int  # eigenvalues whose place is recorded
+    outside: int  # number of eigenvalues outside the boundary in all layers together
+    known: int  # number of eigenvalues with a recorded distance
     layers_outside: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How the loss stood in the last row before the end: its best, and since when it was ROSE times that."""
+    """The loss of the last finite row compared with the best loss, and when the loss passed ROSE times the best loss."""
 
     step: int
     loss: float
     best: float
     best_step: int
     rose_at: int | None
-    jump: float  # of the row at which it rose, over the row before
-    record: float  # the same over the largest loss before it
+    jump: float  # the loss at rose_at divided by the loss of the previous row
+    record: float  # the loss at rose_at divided by the largest earlier loss
     grad_norm: float
-    grad_growth: float  # over the row `since`, that before it rose or some rows back
-    since: int
+    grad_growth: float  # grad_norm divided by the gradient norm at step `since`
+    since: int  # step of the row before rose_at, or of the row SPIKE_ROWS rows before the last finite row
 
     @property
     def times(self) -> float:
         return self.loss / self.best if self.best > 0 else math.inf
 
 
-def crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = None) -> Crossing | None:
-    """The first crossing of the layer, or of this eigenvalue; None if it was never recorded outside."""
+def first_crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = None) -> Crossing | None:
+    """The first crossing of the layer, or of this eigenvalue. None if no eigenvalue was ever recorded outside the boundary."""
     if not layer.can_cross:
         return None
     step = source.first_outside(layer.index, eigenvalue)
@@ -156,7 +160,8 @@ def crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = No
 
 
 def _recurrent_lr(run: Run, scalars: Scalars) -> float | None:
-    # recorded is the common rate, after schedule and rollbacks; the recurrent one keeps its proportion to it
+    """The learning rate of the eigenvalue weights. Only the common learning rate is recorded, but the ratio of the two rates is
+    constant."""
     if not len(scalars):
         return None
     common, own = float(run.config["optimizer"]["lr"]), run.config["optimizer"].get("recurrent_lr")
@@ -173,22 +178,22 @@ def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scal
     return float(predicted_weight_step(run.optimizer, lr, clipped, run.momentum, moved, nesterov=nesterov))
 
 
-def worst(run: Run, source: Source, step: int, only: int | None = None) -> Worst | None:
-    """The worst eigenvalue of all layers (or of one) at this recorded step; None where no distance is known there."""
+def worst_eigenvalue(run: Run, source: Source, step: int, only: int | None = None) -> Worst | None:
+    """The worst eigenvalue of all layers, or of layer `only`, at this step. None if no distance is recorded at this step."""
     found, outside, known, layers = None, 0, 0, []
     for layer in run.layers:
         if only is not None and layer.index != only:
             continue
         rows = source.layer(layer.index, step, step)
-        place = rows.worst(0) if len(rows) else None
-        if place is None:
+        nearest = rows.worst(0) if len(rows) else None
+        if nearest is None:
             continue
         out = int((rows.distance[0] < 0).sum())
         outside, known = outside + out, known + rows.distance.shape[1]
         layers += [layer.index] if out else []
-        if found is None or place[1] < found[2]:
-            value = None if rows.eigenvalue is None else float(rows.eigenvalue[0, place[0]])
-            found = (layer.index, place[0], place[1], value)
+        if found is None or nearest[1] < found[2]:
+            value = None if rows.eigenvalue is None else float(rows.eigenvalue[0, nearest[0]])
+            found = (layer.index, nearest[0], nearest[1], value)
     if found is None:
         return None
     index, eigenvalue, distance, value = found
@@ -196,8 +201,8 @@ def worst(run: Run, source: Source, step: int, only: int | None = None) -> Worst
     return Worst(step, index, eigenvalue, distance, value, budget, outside, known, tuple(layers))
 
 
-def spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> Spike | None:
-    """The spike of this eigenvalue's |g| before step `end`; None where the gradient is not recorded or too few rows are."""
+def gradient_spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> Spike | None:
+    """The largest |g| of this eigenvalue shortly before step `end`. None if no gradients or too few rows are recorded."""
     rows = source.layer(layer.index, end - 3 * SPIKE_ROWS, end - 1)
     if rows.weight is None or rows.ratio is None or len(rows) < 3:
         return None
@@ -216,8 +221,9 @@ def spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> Spike | No
     return Spike(int(rows.step[at]), float(g[at]), growth, float(rows.ratio[at, eigenvalue]), value, zero, len(g) - at - 1)
 
 
-def growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
-    """How the loss had grown in the last finite row before step `end`. scalars: the rows up to it, LOSS_TAIL of them or all."""
+def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
+    """The growth of the loss up to the last finite row before step `end`. scalars: at least the last LOSS_TAIL rows, or all
+    rows of a shorter run."""
     keep = np.flatnonzero((scalars.step < end) & np.isfinite(scalars.loss))
     if not len(keep):
         return None
@@ -244,8 +250,9 @@ def growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
 
 
 def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
-    """How large the update before step `end` was beside all weights, at most: lr |grad| / |params| under SGD, with momentum over
-    (1 - mu); lr sqrt(number of parameters) / |params| under AdamW. None where that is not known.
+    """The largest possible size of the update before step `end`, relative to the norm of all weights. None if it is not known.
+
+    SGD: lr |grad| / |params|, divided by (1 - mu) with momentum mu. AdamW: lr sqrt(number of parameters) / |params|.
     """
     rows = np.flatnonzero(scalars.step < end)
     if not len(rows) or scalars.weight_norm is None:
@@ -265,8 +272,8 @@ def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
     return gap * lr * norm * reach / size
 
 
-def in_half_precision(scalars: Scalars, end: int) -> bool:
-    """Whether every recorded finite loss is a float16 number, which by chance one float32 in 8,192 is."""
+def losses_are_float16(scalars: Scalars, end: int) -> bool:
+    """Whether every recorded finite loss is a float16 number. By chance, one float32 number in 8,192 is a float16 number."""
     losses = scalars.loss[(scalars.step < end) & np.isfinite(scalars.loss)]
     distinct = np.unique(losses)
     with np.errstate(over="ignore"):
@@ -274,9 +281,12 @@ def in_half_precision(scalars: Scalars, end: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """By what an eigenvalue's decay -ln|lambda_bar| has changed from its first recorded row to another: the product of the part
-    of its weight, the rate r(w), and that of its step size or gate; what: which of the two it is, for people."""
+class DecayChange:
+    """The factor by which an eigenvalue's decay -ln|lambda_bar| has changed since its first recorded row.
+
+    decay = weight * step. weight: the factor by which the rate r(w) changed. step: the factor by which the step size or gate
+    changed. what: the name of that factor in texts, "gate" or "step size".
+    """
 
     since: int
     decay: float
@@ -285,8 +295,9 @@ class Moved:
     what: str
 
 
-def moved(run: Run, source: Source, worst: Worst) -> Moved | None:
-    """How the worst eigenvalue came where it is, where a layer multiplies a rate by a step size or gate; else None."""
+def decay_change(run: Run, source: Source, worst: Worst) -> DecayChange | None:
+    """How the decay of the worst eigenvalue changed. None if the eigenvalue's layer does not multiply a rate by a step size or
+    gate."""
     layer = next(layer for layer in run.layers if layer.index == worst.layer)
     form = layer.form
     if form is None or layer.wide or form.map in NO_MAP or form.time != "continuous" or form.rule != "zoh":
@@ -301,11 +312,12 @@ def moved(run: Run, source: Source, worst: Worst) -> Moved | None:
         parts = float(decay[1] / decay[0]), float(decay[1] / step[1] / (decay[0] / step[0])), float(step[1] / step[0])
     if not all(math.isfinite(part) for part in parts):
         return None
-    return Moved(int(first.step[0]), *parts, "gate" if form.gate else "step size")
+    return DecayChange(int(first.step[0]), *parts, "gate" if form.gate else "step size")
 
 
-def step_sizes(run: Run, source: Source, layer: Layer, end: int) -> tuple[float, float, int] | None:
-    """Largest dt of the layer at its first recorded row, at the row of step `end`, and which eigenvalue has it."""
+def largest_step_sizes(run: Run, source: Source, layer: Layer, end: int) -> tuple[float, float, int] | None:
+    """(largest dt of the layer in the first recorded row, largest dt of the layer at step `end`, eigenvalue with the latter
+    dt)."""
     first, last = source.layer(layer.index, 0, run.first_step + run.every), source.layer(layer.index, end, end)
     if not len(last) or last.dt is None or np.isnan(last.dt[0]).all():
         return None

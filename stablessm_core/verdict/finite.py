@@ -1,20 +1,22 @@
-"""The verdict on a run whose numbers are finite: so far, or to its end; which eigenvalues are outside, and why it still fits."""
+"""The verdict on a run whose values are all finite: which eigenvalues are outside the stability boundary, and why no state has
+overflowed."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from stablessm_core.stability import overflow_length
+from stablessm_core.telemetry.stability import overflow_length
+from stablessm_core.telemetry.statuses import FINAL
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.evidence import budget
-from stablessm_core.verdict.record import FINAL, Run, Source
+from stablessm_core.verdict.inputs import Run, Source
 from stablessm_core.verdict.timeline import crossed, event, rolled_back
-from stablessm_core.verdict.words import number, place, power
+from stablessm_core.verdict.words import eigenvalue_label, number, power
 
 
-def finite(run: Run, source: Source) -> dict[str, Any]:
-    """{summary, events, evidence, step}: step is the last recorded one, None before the first."""
+def judge_finite(run: Run, source: Source) -> dict[str, Any]:
+    """{summary, events, evidence, step}. step: the last recorded step, or None if no step is recorded."""
     scalars = source.scalars(max(1, run.step - run.every), run.step)
     last = int(scalars.step[-1]) if len(scalars) else None
     if last is None:
@@ -24,13 +26,13 @@ def finite(run: Run, source: Source) -> dict[str, Any]:
             "evidence": [],
             "step": None,
         }
-    worst = facts.worst(run, source, last)
+    worst = facts.worst_eigenvalue(run, source, last)
     firsts = sorted(
-        (one for layer in run.layers if (one := facts.crossing(run, source, layer)) is not None), key=lambda one: one.step
+        (one for layer in run.layers if (one := facts.first_crossing(run, source, layer)) is not None), key=lambda one: one.step
     )
     events, evidence = [crossed(run, one) for one in firsts] + rolled_back(run), budget(run, worst)
     summary = f"{_begin(run, last)} {_recurrence(run, source, worst, firsts, last)}"
-    growth = facts.growth(source, source.scalars(last - facts.LOSS_TAIL * run.every, last), last + 1)
+    growth = facts.loss_growth(source, source.scalars(last - facts.LOSS_TAIL * run.every, last), last + 1)
     if growth is not None and growth.rose_at is not None and run.status not in FINAL:
         summary += (
             f" The loss is {number(growth.times)} times its best, more than {facts.ROSE:.0f} times since step {growth.rose_at:,}."
@@ -59,7 +61,7 @@ def _begin(run: Run, last: int | None) -> str:
 def _recurrence(run: Run, source: Source, worst: facts.Worst | None, firsts: list[facts.Crossing], last: int) -> str:
     if worst is None:
         return "where its eigenvalues are is not recorded."
-    where = place(run, worst.layer, worst.eigenvalue)
+    where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
     if not worst.outside:
         text = (
             f"all {run.eigenvalues:,} eigenvalues are inside the stability boundary, the nearest ({where}) at distance "
@@ -81,7 +83,7 @@ def _recurrence(run: Run, source: Source, worst: facts.Worst | None, firsts: lis
 
 
 def _fits(run: Run, worst: facts.Worst) -> str:
-    """Why an eigenvalue outside is still finite, and at which length it would not be."""
+    """Why an eigenvalue outside the boundary does not make a state overflow, and the sequence length at which it would."""
     if run.length is None or worst.budget is None:
         return ""
     longest = overflow_length(worst.distance, run.limit)

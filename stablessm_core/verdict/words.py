@@ -1,4 +1,4 @@
-"""The headline of a diverged run, and how numbers are written in a verdict. Every sentence follows from recorded numbers."""
+"""The summary of a diverged run, and the format of numbers in a verdict. Every sentence follows from recorded values."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.decide import Finding
-from stablessm_core.verdict.record import Run
+from stablessm_core.verdict.inputs import Run
 
 WHICH = {1: "the input", 2: "the target", 3: "input and target"}
 
 
 def number(x: float, digits: int = 3) -> str:
-    """Powers of ten outside 0.001 to 100,000, commas inside."""
+    """The number x as text for users: in decimal notation from 0.001 to 100,000, otherwise with a power of ten."""
     if not math.isfinite(x):
         return "not a number" if math.isnan(x) else "infinite"
     if x == 0 or 1e-3 <= abs(x) < 1e5:
@@ -23,12 +23,12 @@ def number(x: float, digits: int = 3) -> str:
 
 
 def power(size: float, length: int) -> str:
-    """|2.42|^100 = 10^38, from an absolute value."""
+    """The power of an absolute value as text, such as "|2.42|^100 = 10^38"."""
     return f"|{number(size)}|^{length} = 10^{length * math.log10(size):.0f}"
 
 
-def place(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
-    """ "eigenvalue 9", and of which layer where there are several."""
+def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
+    """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers."""
     if eigenvalue is None:
         text = f"layer {layer}"
     else:
@@ -36,13 +36,13 @@ def place(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = 
     return text[0].upper() + text[1:] if first else text
 
 
-def tensor(found: Finding, *, first: bool = True) -> str:
-    """What stopped being finite, as one calls it."""
+def tensor_label(found: Finding, *, first: bool = True) -> str:
+    """The name of the tensor that became NaN or infinite. first: the name begins a sentence."""
     return ("The loss" if first else "the loss") if found.tensor in ("", "loss") else found.tensor
 
 
 def summary(run: Run, found: Finding) -> str:
-    """One to three sentences: what happened, and who did it."""
+    """One to three sentences: what happened, and what caused it."""
     match found.cause:
         case "eigenvalue_overflow":
             return f"{_overflow(run, found)} {_thrown(found)}"
@@ -57,19 +57,19 @@ def summary(run: Run, found: Finding) -> str:
         case "lr_too_large":
             return _lr_too_large(run, found)
     outside = " Eigenvalues had been outside the boundary, but not far enough to overflow a state." if found.firsts else ""
-    return f"{tensor(found)} stopped being finite at step {found.step:,}; the recorded data cannot tell why.{outside}"
+    return f"{tensor_label(found)} stopped being finite at step {found.step:,}; the recorded data cannot tell why.{outside}"
 
 
 def _overflow(run: Run, found: Finding) -> str:
     assert found.layer is not None
-    where, since = place(run, found.layer.index, found.eigenvalue, first=True), found.crossing
+    where, since = eigenvalue_label(run, found.layer.index, found.eigenvalue, first=True), found.crossing
     if since is None or found.eigenvalue != since.eigenvalue:
         outside = "was outside the stability boundary"
     elif since.step < found.step:
         outside = f"had been outside the stability boundary since step {since.step:,}"
     else:
         outside = "was thrown over the stability boundary by the step before"
-    end = "its state overflowed" if found.state else f"{tensor(found, first=False)} stopped being finite"
+    end = "its state overflowed" if found.state else f"{tensor_label(found, first=False)} stopped being finite"
     size, grown = None if found.worst is None else 1 - found.worst.distance, ""
     if size and run.length and size > 1:
         squared = "" if run.limit == 1 or found.state else ", squared by the normalisation that follows,"
@@ -120,7 +120,7 @@ def _explosion(found: Finding) -> str:
 def _step_size(run: Run, found: Finding) -> str:
     assert found.dt is not None
     began, now, which = found.dt
-    where = "" if found.layer is None else f" ({place(run, found.layer.index, which)})"
+    where = "" if found.layer is None else f" ({eigenvalue_label(run, found.layer.index, which)})"
     return (
         f"The step size dt ran away, from at most {number(began)} to {number(now)}{where}, and the state overflowed at step "
         f"{found.step:,} with every eigenvalue inside the boundary."
@@ -146,7 +146,7 @@ def _bad_input(run: Run, found: Finding) -> str:
 def _precision(found: Finding) -> str:
     last = "" if found.growth is None else f" after {number(found.growth.loss, 5)} at step {found.growth.step:,}"
     return (
-        f"Half precision: every recorded loss is a float16 number, and these end at 65,504. {tensor(found)} became "
+        f"Half precision: every recorded loss is a float16 number, and these end at 65,504. {tensor_label(found)} became "
         f"{found.value or 'not finite'} at step {found.step:,}{last}, where float32 still has room."
     )
 

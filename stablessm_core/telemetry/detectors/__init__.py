@@ -1,4 +1,4 @@
-"""Alerts: each kind in a file of its own with what detects it, and the registry of them all. Pure numpy, no torch."""
+"""Alerts: every kind with its detector, and the registry of all kinds. Does not import torch."""
 
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Setup, Severity
 from stablessm_core.telemetry.detectors.episodes import REARM_STEPS, Detectors

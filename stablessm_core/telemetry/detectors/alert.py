@@ -1,4 +1,4 @@
-"""What an alert is, and what one kind of alert has in common: its name, severity, meaning, setting and detector."""
+"""An alert, and a kind of alert: its name, severity, meaning, setting and detector."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel
 
-from stablessm_core.telemetry.detectors.rows import Rows
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
 
 Severity = Literal["warning", "critical"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """Something a person should see, and where it happened. `value` may be NaN or infinite; `series` names the chart it is on."""
+    """An event that users should see, and where it happened. `value` may be NaN or infinite. `series` names the chart to show."""
 
     kind: str
     severity: Severity
@@ -31,22 +31,23 @@ class Alert:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that is true in some of the rows; `alert` makes the alert of a row in which it begins.
+    """A condition that holds in some of the rows. `alert` makes the alert for a row in which the condition starts to hold.
 
-    `layer` is the record's id, "0" or "0.dt_bias"; None when the condition is about the whole model.
+    layer: the record's id, "0" or "0.dt_bias"; None if the condition is about the whole model.
     """
 
     layer: str | None
-    holds: Any  # bool array (rows,); numpy types the result of any(axis=1) as either array or scalar
+    holds: Any  # bool array (rows,); typed as Any because numpy's type for any(axis=1) is array or scalar
     alert: Callable[[int], Alert]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What of the run's configuration says how its weights move and what its states bear.
+    """The part of a run's configuration that determines how its weights move and when its states overflow.
 
-    length: of the sequences. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
-    learning rate of the eigenvalue weights over the common one. grad_clip: largest global norm of the gradient, or None.
+    length: the sequence length. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
+    learning rate of the eigenvalue weights divided by the general learning rate. grad_clip: the norm to which the gradient is
+    clipped, or None.
     """
 
     length: int
@@ -60,10 +61,11 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What a detector knows beside the rows. `threshold` is the alert's setting, 0 for an alert that has none.
+    """The data that a detector receives in addition to the rows.
 
-    `setup` is None where nobody said it: what needs it stays silent. `memory` is the detector's own from flush to flush, by
-    layer; checkpoints keep it.
+    parameters: the names of the model's parameters. setup: None if unknown; detectors that need the setup then raise no alert.
+    threshold: the alert's setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush,
+    by layer; checkpoints store these arrays.
     """
 
     parameters: list[str]
@@ -76,26 +78,39 @@ Detect = Callable[[Rows, Watch], Iterable[Condition]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlertKind:
-    """One kind of alert. `meaning` is one sentence that the documentation and the API show.
+class Threshold:
+    """A number in the configuration's `alerts` section, its default and its allowed range. Null switches the alert off."""
 
-    `settings` is the alert's part of the configuration's `alerts` section: a model with one field, whose null switches the
-    alert off. `detect` finds the alert in recorded rows; None when another part of the program raises it.
+    name: str
+    default: float
+    description: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertKind:
+    """One kind of alert. `meaning` is a short text that the documentation and the API show.
+
+    threshold: the alert's field in the configuration's `alerts` section. detect: finds the alert in recorded rows; None if
+    another part of the program raises the alert.
     """
 
     name: str
     severity: Severity
     meaning: str
     detect: Detect | None = None
-    settings: type[BaseModel] | None = None
-    nonfinite: bool = False  # numbers are lost: the run ends here unless `train.on_nonfinite` says otherwise
-    comes_before: bool = False  # numbers are soon lost: where it is critical, `train.on_warning` says what to do
-    of_attempt: bool = False  # about an attempt and not about a step: the next attempt may raise it again at the same step
+    threshold: Threshold | None = None
+    nonfinite: bool = False  # True if the alert reports a NaN or infinity, which by default ends the run (`train.on_nonfinite`)
+    comes_before: bool = False  # True if the alert predicts non-finite numbers; if critical, it triggers `train.on_warning`
+    of_attempt: bool = False  # True if the alert is about an attempt, not a step; the next attempt may raise it again
 
     @property
     def setting(self) -> str | None:
         """Name of the field in the configuration's `alerts` section."""
-        return None if self.settings is None else next(iter(self.settings.model_fields))
+        return None if self.threshold is None else self.threshold.name
 
     def alert(
         self,
@@ -119,3 +134,37 @@ class AlertKind:
             tensor=tensor,
             value=value,
         )
+
+
+def eigenvalue_alert(
+    kind: AlertKind,
+    rows: Rows,
+    row: int,
+    layer: LayerRows,
+    values: Values,
+    column: int,
+    *,
+    chart: str,
+    count: int,
+    what: str,
+    tensor: str = "",
+    more: str = "",
+) -> Alert:
+    """An alert that names one eigenvalue of a layer: the eigenvalue in `column` of `values`.
+
+    chart: the kind of the layer's series that shows the problem. count: how many eigenvalues meet the condition. what, more: the
+    text of the message before and after the number.
+    """
+    value, eigenvalue = float(values.values[row, column]), values.eigenvalue(row, column)
+    others = (
+        f", and {'at least ' if values.at is not None else ''}{count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
+    )
+    return kind.alert(
+        step=rows.first_step + row,
+        message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what} {value:.6g}{others}{more}",
+        series=names.layer_series(layer.id, chart),
+        layer=layer.layer,
+        eigenvalue=eigenvalue,
+        tensor=tensor or layer.path,
+        value=value,
+    )

@@ -1,4 +1,4 @@
-"""A stable eigenvalue has come closer to the stability boundary than the configuration allows."""
+"""Detects a stable eigenvalue that is closer to the stability boundary than the configuration allows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from pydantic import Field
 
-from stablessm_core.section import Section
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
-from stablessm_core.telemetry.detectors.place import at_eigenvalue
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Threshold, Watch, eigenvalue_alert
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 
@@ -21,21 +18,20 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
     distance = layer.distance.values
-    near = (distance > 0) & (distance < threshold)  # at 0 and below it is an unstable eigenvalue
+    near = (distance > 0) & (distance < threshold)  # at a distance of 0 or less, the eigenvalue is not stable
     if layer.form is not None and layer.form.rule == "bilinear" and layer.recorded is not None and near.any():
-        # this rule sends every fast oscillation to -1, where S4's start already: near is what decays slowly as well
+        # The bilinear rule maps every fast oscillation close to -1, even in S4's initial state. So count only eigenvalues that
+        # are also near the boundary with zero-order hold.
         near &= replace(layer.form, rule="zoh").derive("boundary_distance", layer.recorded) < threshold
 
     def alert(row: int) -> Alert:
         nearest, count = int(np.argmin(np.where(near[row], distance[row], np.inf))), int(near[row].sum())
         what = f"distance to the boundary below {threshold:g}:"
-        return at_eigenvalue(KIND, rows, row, layer, layer.distance, nearest, chart="boundary_distance", count=count, what=what)
+        return eigenvalue_alert(
+            KIND, rows, row, layer, layer.distance, nearest, chart="boundary_distance", count=count, what=what
+        )
 
     return Condition(layer.id, near.any(axis=1), alert)
-
-
-class Settings(Section):
-    min_boundary_distance: float | None = Field(1e-4, gt=0, lt=1, description="Alert when 1 - |lambda_bar| falls below this.")
 
 
 KIND = AlertKind(
@@ -43,5 +39,7 @@ KIND = AlertKind(
     severity="warning",
     meaning="1 - |eigenvalue| has fallen below `alerts.min_boundary_distance`.",
     detect=detect,
-    settings=Settings,
+    threshold=Threshold(
+        name="min_boundary_distance", default=1e-4, gt=0, lt=1, description="Alert when 1 - |lambda_bar| falls below this."
+    ),
 )

@@ -1,4 +1,4 @@
-"""Eigenvalues that have stopped learning: their gradient has been exactly 0 for DEAD_STEPS steps."""
+"""Detects eigenvalues that have stopped learning: their gradient has been exactly 0 for DEAD_STEPS steps."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
-from stablessm_core.telemetry.detectors.place import at_eigenvalue
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch, eigenvalue_alert
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
 
 DEAD_STEPS = 100
@@ -16,7 +15,7 @@ DEAD_STEPS = 100
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     for layer in rows.layers:
         if layer.ratio.at is not None or not layer.ratio.values.shape[1]:
-            continue  # only the extremes were recorded: the zeros are not among them; or nothing is trained
+            continue  # only extremes are recorded, which cannot show zeros, or the layer has no trained eigenvalues
         if layer.ratio.least > 0:
             watch.memory[layer.id] = np.zeros(layer.ratio.values.shape[1], np.int64)
             continue
@@ -28,7 +27,7 @@ def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
     def alert(row: int) -> Alert:
         columns = np.flatnonzero(dead[row])
         what = f"gradient exactly 0 for {DEAD_STEPS} steps; weight"
-        return at_eigenvalue(
+        return eigenvalue_alert(
             KIND, rows, row, layer, layer.weight, int(columns[0]), chart="grad_over_weight", count=len(columns), what=what
         )
 
@@ -36,7 +35,7 @@ def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
 
 
 def _steps_without_gradient(layer: LayerRows, memory: dict[str, np.ndarray]) -> np.ndarray:
-    """(rows, eigenvalues): for how many steps the gradient has been 0, up to each row. `memory` holds the last row of all."""
+    """The number of steps since the gradient was last nonzero, (rows, eigenvalues). `memory` keeps the last row."""
     zero = layer.ratio.values == 0
     count, width = zero.shape
     before = memory.get(layer.id, np.zeros(width, np.int64))

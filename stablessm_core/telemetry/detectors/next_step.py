@@ -1,4 +1,4 @@
-"""How far the next update may move an eigenvalue's weight: for alerts that come before."""
+"""Estimates how far the next update may move an eigenvalue's weight, for alerts that warn of non-finite numbers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from functools import cache
 
 import numpy as np
 
-from stablessm_core.forms import NO_MAP, Form
 from stablessm_core.maps import formulas
-from stablessm_core.stability import gradient_size, predicted_weight_step
 from stablessm_core.telemetry.detectors.alert import Setup, Watch
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+from stablessm_core.telemetry.forms import NO_MAP, Form
+from stablessm_core.telemetry.stability import gradient_size, predicted_weight_step
 
 
 @cache
 def can_cross(form: Form) -> bool:
-    """Whether an eigenvalue of this form can be beyond the stability boundary at all, and should not be."""
+    """True if eigenvalues of this form can cross the stability boundary, and crossing the boundary is an error."""
     if form.map in NO_MAP or not form.bounded:
         return form.map == "gate" and form.bounded
     reach = formulas(form.map, form.time, np, a=form.a, b=form.b).reachable
@@ -23,7 +23,7 @@ def can_cross(form: Form) -> bool:
 
 
 def before_first(layer: LayerRows, watch: Watch) -> np.ndarray:
-    """The weights one step before the first row, (d_state,). The detector's memory keeps those of the last row."""
+    """The weights one step before the first row, (d_state,). Also stores the last row's weights in the detector's memory."""
     w = layer.weight.values
     first: np.ndarray = watch.memory.get(layer.id, w[0])
     watch.memory[layer.id] = w[-1].copy()
@@ -31,9 +31,9 @@ def before_first(layer: LayerRows, watch: Watch) -> np.ndarray:
 
 
 def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, first: np.ndarray) -> np.ndarray | None:
-    """|dw| that the update of each row may make, (rows, d_state); None where that cannot be known.
+    """The predicted |dw| of each row's update, (rows, d_state); None if |dw| cannot be predicted.
 
-    first: `before_first`; the step from there counts with momentum.
+    first: the result of `before_first`. With momentum, the prediction for the first row needs these weights.
     """
     if rows.lr is None or layer.recorded is None:
         return None
@@ -41,7 +41,7 @@ def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, first: np.ndarray) 
     if setup.optimizer == "adamw":
         return np.asarray(predicted_weight_step("adamw", rate, w))  # type: ignore[arg-type]
     gradient = gradient_size(layer.ratio.values, w) * _clipped(rows, setup)[:, None]
-    before = np.concatenate([first[None], w[:-1]])  # of each row the weights one step before
+    before = np.concatenate([first[None], w[:-1]])  # the weights one step before each row
     previous = np.abs(w.astype(np.float64) - before) if setup.momentum else 0.0
     return np.asarray(
         predicted_weight_step(setup.optimizer, rate, gradient, setup.momentum, previous, nesterov=setup.nesterov)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, first: np.ndarray) 
 
 
 def _clipped(rows: Rows, setup: Setup) -> np.ndarray:
-    # what is left of the gradient after clipping, (rows,)
+    # the factor by which clipping multiplies the gradient, (rows,)
     if setup.grad_clip is None or rows.grad_norm is None:
         return np.ones(len(rows.loss))
     with np.errstate(all="ignore"):

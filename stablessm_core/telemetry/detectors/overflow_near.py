@@ -1,25 +1,22 @@
-"""The states of an unstable eigenvalue will soon overflow: its overflow budget is nearly spent, or the next step may spend it."""
+"""Detects an unstable eigenvalue whose states will soon overflow: its overflow budget is, or may soon be, near the limit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
-from pydantic import Field
 
-from stablessm_core.section import Section
-from stablessm_core.stability import overflow_budget, overflow_eigenvalue, predicted_distance
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Watch
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Threshold, Watch, eigenvalue_alert
 from stablessm_core.telemetry.detectors.next_step import before_first, can_cross, weight_steps
-from stablessm_core.telemetry.detectors.place import at_eigenvalue
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
+from stablessm_core.telemetry.stability import overflow_budget, overflow_eigenvalue, predicted_distance
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if watch.setup is None or not len(rows.loss):
         return
     for layer in rows.layers:
-        if layer.form is None or can_cross(layer.form):  # of the other maps no budget is ever above 0
+        if layer.form is None or can_cross(layer.form):  # if eigenvalues cannot cross the boundary, the budget is at most 0
             yield _condition(rows, layer, watch, watch.setup)
 
 
@@ -28,10 +25,10 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
     steps = weight_steps(rows, layer, setup, before_first(layer, watch))
     if steps is not None and layer.form is not None and layer.recorded is not None:
         ahead = predicted_distance(layer.form, layer.recorded, steps)
-    # distances rather than budgets, which would cost a logarithm each
+    # compare distances instead of budgets, because computing a budget needs one logarithm per number
     least = [1 - overflow_eigenvalue(setup.length, budget) for budget in (watch.threshold * setup.limit, setup.limit)]
     near = (distance <= least[0]) | (ahead <= least[1])
-    # once its numbers are lost it is no warning any more
+    # no warning in a row in which the loss or a state is already NaN or infinite
     near &= (np.isfinite(rows.loss) & np.isfinite(layer.state.values).all(axis=1))[:, None]
 
     def alert(row: int) -> Alert:
@@ -40,7 +37,7 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
         more = f"; the limit is {setup.limit:g} at length {setup.length}; |lambda_bar| is {1 - float(distance[row, worst]):.4g}"
         if ahead is not distance:
             more += f"; the next step may make the budget {then[worst]:.4g}"
-        return at_eigenvalue(
+        return eigenvalue_alert(
             KIND,
             rows,
             row,
@@ -56,21 +53,18 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
     return Condition(layer.id, near.any(axis=1), alert)
 
 
-class Settings(Section):
-    max_overflow_budget: float | None = Field(
-        0.9,
-        gt=0,
-        le=1,
-        description="Alert when an overflow budget reaches this share of its limit, or the next step may exceed the limit.",
-    )
-
-
 KIND = AlertKind(
     name="overflow_near",
     severity="critical",
-    meaning="An unstable eigenvalue's overflow budget, length x ln|eigenvalue| / 88.72, is above `alerts.max_overflow_budget` of "
-    "its limit, or the next step may exceed it: then the states overflow.",
+    meaning="The overflow budget of an unstable eigenvalue, length x ln|eigenvalue| / 88.72, exceeds the share "
+    "`alerts.max_overflow_budget` of its limit, or the next step may exceed the limit. Beyond the limit, states overflow.",
     detect=detect,
-    settings=Settings,
+    threshold=Threshold(
+        name="max_overflow_budget",
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Alert when an overflow budget reaches this share of its limit, or the next step may exceed the limit.",
+    ),
     comes_before=True,
 )

@@ -1,29 +1,39 @@
-"""Alerts that no detector finds in recorded rows and no setting changes: the trainer, worker or server raises them."""
+"""Alerts that no detector finds in recorded rows: the trainer, the worker or the server raises them."""
 
 from __future__ import annotations
 
-from stablessm_core.telemetry.detectors.alert import AlertKind
+from stablessm_core.telemetry.detectors.alert import AlertKind, Threshold
 
+NO_PROGRESS = AlertKind(
+    name="no_progress",
+    severity="warning",
+    meaning="No training step has ended for `alerts.no_progress_seconds`.",
+    threshold=Threshold(
+        name="no_progress_seconds", default=300.0, ge=1, le=864_000, description="Alert when no step ends for this long."
+    ),
+    of_attempt=True,
+)
 ROLLED_BACK = AlertKind(
     name="rolled_back",
     severity="warning",
-    meaning="Numbers were lost, or a warning said that they soon would be (`train.on_warning`), and training went back to a "
-    "checkpoint; the message says which and why.",
+    meaning="A number became NaN or infinite, or a warning predicted this (`train.on_warning`), and training returned to a "
+    "checkpoint. The message names the checkpoint and the reason.",
 )
 LR_LOWERED = AlertKind(
     name="lr_lowered",
     severity="warning",
-    meaning="A warning said that numbers would soon be lost, and the learning rate is lower from there on (`train.on_warning`).",
+    meaning="A warning predicted that a number would soon become NaN or infinite, and the learning rate was lowered "
+    "(`train.on_warning`).",
 )
 STOPPED_EARLY = AlertKind(
     name="stopped_early",
     severity="warning",
-    meaning="A warning said that numbers would soon be lost, and the run ended there (`train.on_warning`).",
+    meaning="A warning predicted that a number would soon become NaN or infinite, and the run ended (`train.on_warning`).",
 )
 WORKER_LOST = AlertKind(
     name="worker_lost",
     severity="warning",
-    meaning="The worker of the run has not been heard of for the length of its lease; another one may take the run.",
+    meaning="The run's worker has sent no heartbeat for the length of its lease; another worker may take the run.",
     of_attempt=True,
 )
 TRAINER_CRASHED = AlertKind(
@@ -35,6 +45,8 @@ TRAINER_CRASHED = AlertKind(
 SPOOL_FULL = AlertKind(
     name="spool_full",
     severity="critical",
-    meaning="The database is away and the worker's spool is full; training waits until its numbers can be stored.",
+    meaning="The database is unavailable and the worker's spool is full; training waits until its numbers can be stored.",
     of_attempt=True,
 )
+
+KINDS = (NO_PROGRESS, ROLLED_BACK, LR_LOWERED, STOPPED_EARLY, WORKER_LOST, TRAINER_CRASHED, SPOOL_FULL)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from stablessm_core.forms import Form
+from stablessm_core.telemetry.forms import Form
 
 
 @dataclass(frozen=True)
 class Values:
-    """Numbers of a layer's eigenvalues, (rows, columns).
+    """Values recorded for a layer's eigenvalues, (rows, columns).
 
-    `at` has the same shape and says which eigenvalue each number belongs to; without it the column is the eigenvalue.
+    at: the index of each value's eigenvalue, in the same shape; None if column i belongs to eigenvalue i.
     """
 
     values: np.ndarray
@@ -24,12 +24,12 @@ class Values:
 
     @cached_property
     def least(self) -> Any:
-        """The smallest number, NaN where one is NaN, infinite where there is none: most detectors need no second look."""
+        """The smallest value; NaN if any value is NaN, infinity if there are no values. Most detectors need only this value."""
         return self.values.min(initial=np.inf)
 
     @cached_property
     def largest(self) -> Any:
-        """The largest number, NaN where one is NaN, minus infinite where there is none."""
+        """The largest value; NaN if any value is NaN, minus infinity if there are no values."""
         return self.values.max(initial=-np.inf)
 
     def eigenvalue(self, row: int, column: int) -> int:
@@ -41,11 +41,12 @@ class Values:
 
 @dataclass(frozen=True)
 class LayerRows:
-    """One record of a layer in consecutive training steps. `path` is its weight's name in the model.
+    """One record of a layer in consecutive training steps.
 
-    `weight` and `distance` have the same columns; `ratio`, `distance` or `state` have none where the record has no such thing.
-    `form` and `recorded`: how distances follow from what was recorded, the form's inputs, (rows, eigenvalues); None where only
-    extremes were. `record`: its name, "" for the layer's own eigenvalues.
+    path: the weight's name in the model. ratio, distance and state have no columns if the record does not include them;
+    otherwise distance has the same columns as weight. form, recorded: the form and its recorded inputs, (rows, eigenvalues);
+    None if only extremes were recorded. record: the record's name, "" for the layer's own eigenvalues. paths: the names in the
+    model of the other parameters that are recorded for each eigenvalue, by the kind in `recorded`.
     """
 
     layer: int
@@ -57,25 +58,26 @@ class LayerRows:
     form: Form | None = None
     recorded: Mapping[str, np.ndarray] | None = None
     record: str = ""
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def id(self) -> str:
-        """What its series are called by, and what a detector remembers it by."""
+        """The part of a series name that identifies the record, such as "0" or "0.dt_bias". Detectors use this id as a key."""
         return f"{self.layer}.{self.record}" if self.record else str(self.layer)
 
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))
         recorded = None if self.recorded is None else {kind: values[:count] for kind, values in self.recorded.items()}
-        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded, self.record)
+        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded, self.record, self.paths)
 
 
 @dataclass(frozen=True)
 class Rows:
     """Consecutive training steps from `first_step` on.
 
-    `norms` is (rows, 2 x parameters): the norms of all weights, then those of all gradients. `batch`, (rows,), says what of the
-    batch was not finite, as the series does; `lr` and `grad_norm`, (rows,), are the learning rate and the gradient's global norm
-    before clipping. None: not recorded.
+    norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
+    finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm: the learning rate and the gradient's
+    global norm before clipping, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -88,7 +90,7 @@ class Rows:
 
     @property
     def finite_batch(self) -> np.ndarray:
-        """(rows,): what is not finite in such a row is not the data's doing."""
+        """True for each row whose batch was finite, (rows,). A non-finite number in such a row does not come from the data."""
         return np.ones(len(self.loss), bool) if self.batch is None else self.batch == 0
 
     @property

@@ -1,4 +1,5 @@
-"""An eigenvalue is beyond the stability boundary, where the state grows with the sequence. On the boundary is not beyond it."""
+"""Detects an eigenvalue beyond the stability boundary, whose state grows along the sequence. An eigenvalue exactly on the
+boundary raises no alert."""
 
 from __future__ import annotations
 
@@ -6,11 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from stablessm_core.stability import overflow_budget, steps_left
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch, eigenvalue_alert
 from stablessm_core.telemetry.detectors.next_step import before_first, can_cross, weight_steps
-from stablessm_core.telemetry.detectors.place import at_eigenvalue
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+from stablessm_core.telemetry.stability import overflow_budget, steps_left
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
@@ -24,14 +24,14 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, watch: Watch, first: np.ndarray) -> Condition:
     distance = layer.distance.values
-    unstable = distance < 0  # a map that sits on the boundary, relu say, stays there
+    unstable = distance < 0  # an eigenvalue on the boundary (possible with relu) is not unstable
 
     def alert(row: int) -> Alert:
         worst, count = int(np.nanargmin(distance[row])), int(unstable[row].sum())
         steps = None if watch.setup is None else weight_steps(rows, layer, watch.setup, first)
         more = _what_it_means(layer, row, worst, watch, None if steps is None else float(steps[row, worst]))
         what = "beyond the stability boundary, 1 - |lambda_bar| is"
-        return at_eigenvalue(
+        return eigenvalue_alert(
             KIND, rows, row, layer, layer.distance, worst, chart="boundary_distance", count=count, what=what, more=more
         )
 
@@ -39,7 +39,7 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, first: np.ndarray) ->
 
 
 def _what_it_means(layer: LayerRows, row: int, column: int, watch: Watch, step: float | None) -> str:
-    """How much of the overflow budget is spent and how many steps are left at the least."""
+    """Text with the overflow budget, its limit, and a lower bound on the number of steps until the states overflow."""
     if watch.setup is None:
         return ""
     length, limit = watch.setup.length, watch.setup.limit
@@ -49,12 +49,13 @@ def _what_it_means(layer: LayerRows, row: int, column: int, watch: Watch, step: 
         return text
     recorded = {kind: values[row, column] for kind, values in layer.recorded.items()}
     left = float(steps_left(layer.form, recorded, step, length, limit))
-    return text + (f"; at steps of {step:.3g}, {int(left):,} or more until it overflows" if left < 1e9 else "")
+    return text + (f"; at weight steps of {step:.3g}, it overflows after {int(left):,} or more steps" if left < 1e9 else "")
 
 
 KIND = AlertKind(
     name="unstable_eigenvalue",
     severity="warning",
-    meaning="An eigenvalue of the recurrence has an absolute value above 1. States overflow where its overflow budget is spent.",
+    meaning="An eigenvalue of the recurrence has an absolute value above 1. The states overflow when its overflow budget "
+    "reaches the limit.",
     detect=detect,
 )

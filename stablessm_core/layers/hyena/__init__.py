@@ -1,1 +1,0 @@
-"""Hyena: a multiplicative mixer of order 2 around any linear time-invariant state-space layer."""

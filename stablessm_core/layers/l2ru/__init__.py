@@ -1,1 +1,0 @@
-"""L2RU: a recurrence with dense matrices whose gain from input to output is certified."""

@@ -1,1 +1,0 @@
-"""LRU: a complex diagonal recurrence in discrete time, started on a ring."""

@@ -1,1 +1,0 @@
-"""RetNet's layer: multi-scale retention, whose decays are fixed."""

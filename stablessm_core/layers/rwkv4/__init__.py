@@ -1,1 +1,0 @@
-"""RWKV-4's time mixing: an average of values with exponential weights that fade by one eigenvalue per channel."""

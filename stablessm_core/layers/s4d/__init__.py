@@ -1,1 +1,0 @@
-"""S4D: independent diagonal state-space models, one per channel, computed as a convolution."""

@@ -1,0 +1,56 @@
+"""Configuration of `cifar10`, and the check of its files. Importing this module reads no files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from stablessm_core.spec.data.cifar10_records import ENDINGS, FOLDERS, FULL, SAMPLE, load_cifar10
+from stablessm_core.spec.data.files import once_per_version
+from stablessm_core.spec.task import TaskSection
+
+
+def _every_file() -> frozenset[str]:
+    full = [f"{folder}/{name}" for folder in FOLDERS for names in FULL.values() for name in names]
+    sample = [name for names in SAMPLE.values() for name in names]
+    return frozenset(name + ending for name in full + sample for ending in ENDINGS)
+
+
+class Cifar10(TaskSection):
+    """Classify CIFAR-10 images read pixel by pixel: 1,024 steps of grey or colour (binary files in the data directory).
+
+    The task uses the full set if it is available, otherwise a sample of 4,000 training and 1,000 test images. Results on the
+    sample are not comparable to published results. The run records which set it used. Sources: Krizhevsky, "Learning Multiple
+    Layers of Features from Tiny Images", 2009; images as sequences: Tay et al. (Long Range Arena), arXiv 2011.04006.
+    """
+
+    trained_by: ClassVar[str] = "stablessm_core.tasks.cifar10:cifar10"
+    order: ClassVar[float] = 4
+    own_files: ClassVar[frozenset[str]] = _every_file()
+
+    name: Literal["cifar10"]
+    colour: bool = Field(
+        False, description="true: each step has red, green and blue. false: one grey value, as in Long Range Arena."
+    )
+    permuted: bool = Field(False, description="Shuffle the pixels with one fixed random permutation.")
+
+    def sequence_length(self) -> int:
+        return 1024
+
+    def data_needed(self) -> str:
+        return self.name
+
+    def check_data(self, data_root: Path) -> None:
+        paths = [data_root / name for name in sorted(self.own_files)]
+        once_per_version(
+            ("cifar10", str(data_root)),
+            [path for path in paths if path.exists()],
+            lambda: sum(len(load_cifar10(data_root, split)[1]) for split in FULL),
+        )
+
+    @classmethod
+    def available_data(cls, data_root: Path, taken: Collection[str]) -> dict[str, str]:  # noqa: ARG003 - no text files
+        return {"cifar10": cls(name="cifar10").data_problem(data_root) or "ok"}

@@ -1,1 +1,0 @@
-"""Associative recall: key-value pairs, then the value of one key."""

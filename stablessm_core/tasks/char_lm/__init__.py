@@ -1,1 +1,0 @@
-"""Next character of a text file."""

@@ -1,1 +1,0 @@
-"""MNIST digits, read pixel by pixel, from the original IDX files."""

@@ -1,1 +1,0 @@
-"""Linear functional with polynomially decaying memory: the task on which the paper measures stability."""

@@ -1,0 +1,161 @@
+"""Detects NaN and infinite numbers in a training step. One table lists the checks, causes before consequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch, eigenvalue_alert
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
+
+# a check: its name, its meaning, a function that returns a bool per row (True: a number is not finite), and a function that
+# makes a row's alert
+Check = tuple[str, str, Callable[[Rows], np.ndarray], Callable[[AlertKind, Rows, Watch, int], Alert]]
+
+# numbers that are recorded for each eigenvalue: the parameter's path, the values, the kind of their series, and their name in a
+# message
+Recorded = tuple[str, Values, str, str]
+OTHER_WEIGHTS = {"dt": "step size", "phase_weight": "second weight"}
+
+BATCH_PARTS = {1: ("batch.x", "the input, batch.x,"), 2: ("batch.y", "the target, batch.y,"), 3: ("batch.x", "input and target")}
+
+
+def _bad_batch(rows: Rows) -> np.ndarray:
+    return np.zeros(len(rows.loss), bool) if rows.batch is None else np.asarray(rows.batch > 0)
+
+
+def _bad_state(rows: Rows) -> np.ndarray:
+    bad = np.zeros(len(rows.loss), bool)
+    for layer in rows.layers:
+        bad |= ~np.isfinite(layer.state.values).all(axis=1)
+    bad &= rows.finite_batch
+    return bad
+
+
+def _weight_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:
+    return _tensor_alert(kind, rows, watch, row, rows.weight_norms, _weights, "")
+
+
+def _gradient_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:
+    return _tensor_alert(kind, rows, watch, row, rows.gradient_norms, _gradients, ".grad")
+
+
+def _weights(layer: LayerRows) -> Iterator[Recorded]:
+    yield layer.path, layer.weight, "weight", "weight"
+    for chart, values in (layer.recorded or {}).items():
+        if chart in layer.paths:
+            yield layer.paths[chart], Values(values), chart, OTHER_WEIGHTS[chart]
+
+
+def _gradients(layer: LayerRows) -> Iterator[Recorded]:
+    yield layer.path, layer.ratio, "grad_over_weight", "gradient over weight"
+
+
+def _batch_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001
+    assert rows.batch is not None
+    step, flag = rows.first_step + row, int(rows.batch[row])
+    tensor, what = BATCH_PARTS[flag]
+    message = f"{what} of step {step} held NaN or an infinity before anything was computed"
+    return kind.alert(step=step, message=message, series=names.BATCH_NONFINITE, tensor=tensor, value=float(flag))
+
+
+def _state_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001
+    for layer in rows.layers:
+        tensor = layer.path.rpartition(".")[0] + ".state"
+        if found := _eigenvalue_alert(kind, rows, row, layer, layer.state, "eigenvalue", "state", tensor):
+            return found
+    raise AssertionError(f"no state is non-finite in row {row}")
+
+
+def _loss_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001
+    step, value = rows.first_step + row, float(rows.loss[row])
+    return kind.alert(step=step, message=f"loss is {value}", series=names.TRAIN_LOSS, tensor="loss", value=value)
+
+
+def _tensor_alert(
+    kind: AlertKind,
+    rows: Rows,
+    watch: Watch,
+    row: int,
+    norms: np.ndarray,
+    recorded: Callable[[LayerRows], Iterator[Recorded]],
+    suffix: str,
+) -> Alert:
+    """The alert of a row. It names an eigenvalue if one of its numbers is non-finite, otherwise a non-finite tensor."""
+    bad = np.flatnonzero(~np.isfinite(norms[row]))
+    tensors = [watch.parameters[i] for i in bad]
+    more = f"; {len(tensors) - 1} other tensors too" if len(tensors) > 1 else ""
+    for layer in rows.layers:
+        for path, values, chart, what in recorded(layer):
+            if path in tensors and (found := _eigenvalue_alert(kind, rows, row, layer, values, chart, what, path + suffix, more)):
+                return found
+    tensor, norm = tensors[0] + suffix, float(norms[row, bad[0]])
+    message = f"norm of {tensor} is {norm}{more}"
+    return kind.alert(step=rows.first_step + row, message=message, series=names.GRAD_NORM, tensor=tensor, value=norm)
+
+
+def _eigenvalue_alert(
+    kind: AlertKind, rows: Rows, row: int, layer: LayerRows, values: Values, chart: str, what: str, tensor: str, more: str = ""
+) -> Alert | None:
+    """The alert for a non-finite number of the layer in this row; None if all these numbers are finite.
+
+    If several numbers are non-finite, the alert names the eigenvalue that is nearest to the boundary or furthest beyond it.
+    """
+    bad = np.flatnonzero(~np.isfinite(values.values[row]))
+    if not len(bad):
+        return None
+    column, distances = int(bad[0]), layer.distance
+    if distances.at is None and len(bad) > 1 and distances.values.shape[1] > bad.max():
+        distance = distances.values[row, bad]
+        column = int(bad[np.argmin(np.where(np.isnan(distance), np.inf, distance))])
+    return eigenvalue_alert(
+        kind, rows, row, layer, values, column, chart=chart, count=len(bad), what=what, tensor=tensor, more=more
+    )
+
+
+def _bad(norms: np.ndarray) -> np.ndarray:
+    return np.asarray(~np.isfinite(norms).all(axis=1))
+
+
+# A row with a non-finite batch raises only the batch alert, and the weight alert if the weights were already non-finite.
+CHECKS: tuple[Check, ...] = (
+    ("nonfinite_weight", "A trainable tensor holds NaN or an infinity.", lambda rows: _bad(rows.weight_norms), _weight_alert),
+    (
+        "nonfinite_batch",
+        "The input or the target of a training step holds NaN or an infinity. Non-finite numbers that the step computes from "
+        "them raise no alert.",
+        _bad_batch,
+        _batch_alert,
+    ),
+    (
+        "nonfinite_state",
+        "The recurrent state of an eigenvalue is NaN or infinite at the end of a sequence.",
+        _bad_state,
+        _state_alert,
+    ),
+    (
+        "nonfinite_loss",
+        "The training loss is NaN or infinite.",
+        lambda rows: ~np.isfinite(rows.loss) & rows.finite_batch,
+        _loss_alert,
+    ),
+    (
+        "nonfinite_gradient",
+        "A gradient holds NaN or an infinity.",
+        lambda rows: _bad(rows.gradient_norms) & rows.finite_batch,
+        _gradient_alert,
+    ),
+)
+
+
+def _kind(name: str, meaning: str, bad: Callable[[Rows], np.ndarray], alert: Callable[..., Alert]) -> AlertKind:
+    def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
+        yield Condition(None, bad(rows), lambda row: alert(kind, rows, watch, row))
+
+    kind = AlertKind(name=name, severity="critical", meaning=meaning, detect=detect, nonfinite=True)
+    return kind
+
+
+KINDS = tuple(_kind(*check) for check in CHECKS)

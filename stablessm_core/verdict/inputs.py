@@ -1,0 +1,187 @@
+"""The inputs of a verdict: a run as its database row describes it, and a source of its recorded numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from stablessm_core.maps import MAPS
+from stablessm_core.telemetry.detectors.registry import KINDS
+from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.stability import model_limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Recorded rows of one layer: step (n,) int64, everything else (n, columns) float64.
+
+    distance: 1 - |lambda_bar|. eigenvalue, weight: None if they are not recorded (wide layers). ratio: |grad| / |w|. dt: only
+    in continuous time. at: the index of the eigenvalue of each entry of `distance`, if the eigenvalues change from row to row.
+    If `at` is None, column i belongs to eigenvalue i.
+    """
+
+    step: np.ndarray
+    distance: np.ndarray
+    eigenvalue: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    ratio: np.ndarray | None = None
+    dt: np.ndarray | None = None
+    at: np.ndarray | None = None
+    recorded: Mapping[str, np.ndarray] | None = None  # the columns from which the distances are computed
+
+    @classmethod
+    def derived(cls, form: Form, step: np.ndarray, recorded: Mapping[str, np.ndarray]) -> Rows:
+        """Rows from a layer's recorded columns by kind: "weight", "grad_over_weight", and "dt" if the layer has step sizes."""
+        values = {kind: np.asarray(numbers, np.float64) for kind, numbers in recorded.items()}
+        if form.map == "none":
+            return cls(
+                step=step, distance=np.empty((len(step), 0)), weight=values["weight"], ratio=values.get("grad_over_weight")
+            )
+        of = {kind: form.derive(kind, values) for kind in ("eigenvalue", "boundary_distance")}
+        return cls(
+            step=step,
+            distance=of["boundary_distance"],
+            eigenvalue=of["eigenvalue"],
+            weight=values["weight"],
+            ratio=values.get("grad_over_weight"),
+            dt=values.get("dt"),
+            recorded={kind: values[kind] for kind in form.recorded},
+        )
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def worst(self, row: int) -> tuple[int, float] | None:
+        """(eigenvalue, distance) of the eigenvalue that is nearest to the boundary, or furthest outside it, in this row. None
+        if no distance is known."""
+        distance = self.distance[row]
+        if np.isnan(distance).all():
+            return None
+        column = int(np.nanargmin(distance))
+        return self.eigenvalue_at(row, column), float(distance[column])
+
+    def eigenvalue_at(self, row: int, column: int) -> int:
+        return column if self.at is None else int(self.at[row, column])
+
+    def distance_of(self, eigenvalue: int) -> np.ndarray:
+        """The distance of one eigenvalue, (n,); NaN in rows that do not contain the eigenvalue."""
+        if self.at is None:
+            return self.distance[:, eigenvalue]
+        found = np.where(self.at == eigenvalue, self.distance, np.nan)
+        return np.where(np.isnan(found).all(axis=1), np.nan, np.nanmin(np.where(np.isnan(found), np.inf, found), axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalars:
+    """Recorded rows of the run's scalars, each (n,). weight_norm, batch: None if the run did not record them."""
+
+    step: np.ndarray
+    loss: np.ndarray
+    grad_norm: np.ndarray
+    lr: np.ndarray
+    weight_norm: np.ndarray | None = None
+    batch: np.ndarray | None = None  # codes: 0 finite batch, 1 non-finite input, 2 non-finite target, 3 both, NaN no row
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer whose values are recorded. form: None if this version does not know the form. wide: True if only the extremes are
+    recorded."""
+
+    index: int
+    width: int
+    form: Form | None
+    wide: bool = False
+
+    @property
+    def can_cross(self) -> bool:
+        """True if the layer's map lets eigenvalues leave the stable region."""
+        if self.form is not None and (self.form.map in ("fixed", "none") or not self.form.bounded):
+            return False
+        return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
+
+    @property
+    def continuous(self) -> bool:
+        return self.form is not None and self.form.time == "continuous"
+
+
+class Source(Protocol):
+    """The recorded values of one run. Ranges of steps include both ends, and rows are sorted by step."""
+
+    def scalars(self, low: int, high: int) -> Scalars: ...
+
+    def best_loss(self, before: int) -> tuple[int, float] | None:
+        """The step and the value of the smallest finite loss that was recorded before this step. In a long run, the step is
+        approximate."""
+
+    def largest_loss(self, before: int) -> float | None:
+        """The largest finite loss recorded before this step."""
+
+    def layer(self, index: int, low: int, high: int) -> Rows: ...
+
+    def first_outside(self, index: int, eigenvalue: int | None = None) -> int | None:
+        """The first recorded step at which this eigenvalue of the layer was outside the boundary. If `eigenvalue` is None, the
+        first step at which any eigenvalue of the layer was outside."""
+
+    def steps_outside(self, index: int, to_step: int) -> tuple[int, int]:
+        """A lower and an upper bound for the number of recorded steps up to `to_step` at which an eigenvalue of the layer was
+        outside the boundary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as its database row describes it. alerts: dictionaries with kind, step, layer, eigenvalue, tensor, value,
+    message."""
+
+    status: str
+    step: int
+    config: Mapping[str, Any]
+    reason: str = ""
+    environment: Mapping[str, Any] | None = None
+    divergence: Mapping[str, Any] | None = None
+    alerts: Sequence[Mapping[str, Any]] = ()
+    layers: Sequence[Layer] = field(default_factory=tuple)
+    first_step: int = 1  # the first trained step; for a fork, the step after the checkpoint from which it started
+
+    @property
+    def optimizer(self) -> str:
+        return str(self.config["optimizer"].get("name", "adamw"))
+
+    @property
+    def momentum(self) -> float:
+        return float(self.config["optimizer"].get("momentum") or 0.0)
+
+    @property
+    def every(self) -> int:
+        return int(self.config.get("telemetry", {}).get("every", 1))
+
+    @property
+    def length(self) -> int | None:
+        """The sequence length of the training data; before training, the sequence length in the configuration."""
+        data = (self.environment or {}).get("data") or {}
+        length = data.get("length") or self.config["task"].get("length")
+        return None if length is None else int(length)
+
+    @property
+    def limit(self) -> float:
+        """The overflow budget at which float32 overflows."""
+        return model_limit(self.config["model"])
+
+    @property
+    def eigenvalues(self) -> int:
+        return sum(layer.width for layer in self.layers)
+
+    @property
+    def fatal(self) -> dict[str, Any] | None:
+        """Where a value first became NaN or infinite: step, layer, eigenvalue, tensor, value. None if all values are finite."""
+        if self.divergence:
+            return dict(self.divergence)
+        if self.config.get("train", {}).get("on_nonfinite") != "continue":
+            return None
+        return next((dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite), None)
