@@ -1,4 +1,5 @@
-"""How Alembic reaches the database: the caller's connection and transaction, or, from Alembic's own command, the settings'."""
+"""Connects Alembic to the database. If a caller passes a connection, the migrations run in the caller's transaction. If the
+`alembic` command runs this file, the migrations run on the database that the settings name."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ def migrate(connection: Connection) -> None:
     context.configure(
         connection=connection,
         target_metadata=Base.metadata,
-        render_as_batch=connection.dialect.name == "sqlite",  # SQLite changes a table by rebuilding it
-        transactional_ddl=True,  # ours are: see server.database.connection, which begins every transaction itself
+        render_as_batch=connection.dialect.name == "sqlite",  # Alembic must rebuild a SQLite table to change it
+        # schema changes are transactional on SQLite as well, because server.database.connection begins every transaction itself
+        transactional_ddl=True,
     )
     with context.begin_transaction():
         context.run_migrations()

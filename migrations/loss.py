@@ -1,4 +1,5 @@
-"""Going back must not lose values unnoticed: each downgrade first says what would be gone, and stops unless that was allowed."""
+"""Prevents a downgrade from silently losing values. A downgrade that would lose values reports them and stops, unless the
+caller of the downgrade allows the loss."""
 
 from __future__ import annotations
 
@@ -7,18 +8,19 @@ from alembic import context, op
 
 
 class DataLoss(ValueError):
-    """The downgrade would lose values that the older schema has no place for."""
+    """The downgrade would lose values that the older schema cannot store."""
 
 
 def losing(**conditions: str) -> None:
-    """Raises DataLoss when rows hold something the older schema lacks, unless the caller of the migration accepts it.
+    """Raises DataLoss if there are values that the older schema cannot store, unless the migration's caller accepts the loss.
 
-    conditions: SQL by table that is true for such a row ("true" where the whole table goes).
+    conditions: for each table, an SQL condition that is true for the rows that contain such values ("true" if the whole table
+    is dropped).
     """
     if context.config.attributes.get("lose"):
         return
     counted = {
-        table: op.get_bind().scalar(sa.text(f"SELECT count(*) FROM {table} WHERE {condition}"))  # noqa: S608 - our own words
+        table: op.get_bind().scalar(sa.text(f"SELECT count(*) FROM {table} WHERE {condition}"))  # noqa: S608 - no user input
         for table, condition in conditions.items()
     }
     if lost := [f"{count:,} of {table} ({conditions[table]})" for table, count in counted.items() if count]:

@@ -1,1 +1,1 @@
-"""Keeps and serves: database, REST, live stream, pages, command line."""
+"""The server: database, REST API, live stream, pages and command line."""

@@ -1,4 +1,4 @@
-"""`python -m server`: the same as `stablessm`."""
+"""`python -m server` does the same as the command `stablessm`."""
 
 from server.cli.main import main
 

@@ -1,8 +1,8 @@
-"""Where checkpoints are kept beside the disk of the worker that wrote them, so that a run goes on on another machine.
+"""A shared store for copies of checkpoints, so that a run can resume on another machine.
 
-A folder that the machines share (`file:///mnt/checkpoints`) or a bucket (`s3://bucket/prefix`; credentials and address from the
-variables that every S3 program reads), through fsspec. A checkpoint has the name there that it has below a data directory. What
-comes back is compared with the SHA-256 of the run's record, so a cut or foreign file is no danger.
+The store is a shared folder (`file:///mnt/checkpoints`) or a bucket (`s3://bucket/prefix`, with credentials and address from the
+usual S3 variables), accessed through fsspec. A checkpoint has the same path in the store as in a data directory. The
+SHA-256 of a fetched file is compared with the SHA-256 in the database, so an incomplete or wrong file is refused.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-# so that a bucket that does not answer is noticed within seconds
+# short time limits (in seconds) and few attempts, so that an unreachable bucket is reported soon
 TIMEOUTS = {"connect_timeout": 5, "read_timeout": 30, "retries": {"max_attempts": 2}}
 
 
 class StoreError(Exception):
-    """The store refuses or does not answer; the text is one line."""
+    """The store refused a request or did not answer. The message is one line."""
 
 
 class NotStored(StoreError):
-    """There is no such checkpoint in the store."""
+    """The store does not have the checkpoint."""
 
 
 class CheckpointStore:
-    """The store behind a URL of the settings. Raises ValueError where the package for such URLs is not installed."""
+    """The checkpoint store at this URL. Raises ValueError if the package for this kind of URL is not installed."""
 
     def __init__(self, url: str) -> None:
-        import fsspec  # with a store only: nobody else pays for it
+        import fsspec  # imported late to save start-up time: only installations with a store need fsspec
 
         self._is_local = url.startswith("file:")
         try:
@@ -40,9 +40,9 @@ class CheckpointStore:
         self._root = str(root).rstrip("/")
 
     def put(self, file: Path, path: str) -> None:
-        """Keep `file` under the name `path`, in place of what was there; whole or not at all."""
+        """Store `file` as `path` atomically. An existing file is replaced."""
         target = self._at(path)
-        if not self._is_local:  # a bucket shows whole objects only
+        if not self._is_local:  # a bucket writes objects atomically
             self._do("write", path, self._files.put_file, str(file), target)
             return
         draft = f"{target}.{os.getpid()}.part"
@@ -51,7 +51,8 @@ class CheckpointStore:
         self._do("write", path, os.replace, draft, target)
 
     def fetch(self, path: str, target: Path, sha256: str) -> None:
-        """Bring the checkpoint `path` to the file `target`, which appears once it is whole. Raises NotStored, StoreError."""
+        """Copy the checkpoint `path` to the file `target`, which appears only when the copy is complete. Raises NotStored,
+        StoreError."""
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.{os.getpid()}.fetched")
         try:
@@ -60,18 +61,18 @@ class CheckpointStore:
                 found = hashlib.file_digest(content, "sha256").hexdigest()
                 os.fsync(content.fileno())
             if found != sha256:
-                raise StoreError(f"{path} in the checkpoint store has SHA-256 {found}, recorded is {sha256}")
+                raise StoreError(f"{path} in the checkpoint store has SHA-256 {found}, expected {sha256}")
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
 
     def open(self, path: str) -> IO[bytes]:
-        """The bytes of a checkpoint, to be closed by the caller. Raises NotStored, StoreError."""
+        """Open a checkpoint for reading. The caller must close it. Raises NotStored, StoreError."""
         opened: IO[bytes] = self._do("read", path, self._files.open, self._at(path), "rb")
         return opened
 
     def stored(self, run_id: int) -> list[str]:
-        """Names of everything kept of a run."""
+        """The paths of all stored files of a run."""
         self._files.invalidate_cache()
         try:
             found = self._do("list", f"run {run_id}", self._files.find, self._at(f"runs/{run_id}"))
@@ -79,8 +80,19 @@ class CheckpointStore:
             return []
         return [str(name).removeprefix(self._root).lstrip("/") for name in found]
 
+    def sizes(self) -> dict[str, int]:
+        """The size of every stored file in bytes, keyed by the file's path. Raises StoreError."""
+        if self._is_local and not os.path.isdir(self._root):
+            raise StoreError(f"the folder {self._root} of the checkpoint store does not exist; is the shared disk mounted?")
+        self._files.invalidate_cache()
+        try:
+            found = self._do("list", "runs", self._files.find, f"{self._root}/runs", detail=True)
+        except NotStored:
+            return {}
+        return {str(name).removeprefix(self._root).lstrip("/"): int(info["size"]) for name, info in found.items()}
+
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove checkpoints; those that are gone already do not matter."""
+        """Remove checkpoints. Paths that are not in the store are ignored."""
         for path in paths:
             try:
                 self._do("remove", path, self._files.rm_file, self._at(path))
@@ -88,13 +100,13 @@ class CheckpointStore:
                 continue
 
     def remove_run(self, run_id: int) -> None:
-        """Remove everything kept of a run."""
+        """Remove all stored files of a run."""
         self.remove(self.stored(run_id))
 
     def _at(self, path: str) -> str:
         relative = PurePosixPath(path)
         if relative.is_absolute() or ".." in relative.parts or relative.parts[:1] != ("runs",):
-            raise StoreError(f"{path!r} is no name of a checkpoint")
+            raise StoreError(f"{path!r} is not the path of a checkpoint")
         return f"{self._root}/{relative}"
 
     def _do(self, verb: str, what: str, work: Any, *arguments: Any, **options: Any) -> Any:
@@ -102,6 +114,6 @@ class CheckpointStore:
             return work(*arguments, **options)
         except FileNotFoundError:
             raise NotStored(f"{what} is not in the checkpoint store") from None
-        except Exception as error:  # each file system has error classes of its own
+        except Exception as error:  # each file system of fsspec has its own error classes
             text = " ".join(str(error).split())[:300]
             raise StoreError(f"cannot {verb} {what} in the checkpoint store: {type(error).__name__}: {text}") from error

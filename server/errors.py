@@ -1,4 +1,4 @@
-"""How the service says no: a tree of exceptions, and the one error body `{"error": {code, message, field?, allowed?}}`."""
+"""The errors of the service: exceptions with an HTTP status and the body `{"error": {code, message, field?, allowed?}}`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = {
 
 
 class ServiceError(Exception):
-    """A refusal with a status; `field` names what is wrong, `allowed` says what would be right."""
+    """The request is refused with `status`. field: the invalid field. allowed: the values that this field accepts."""
 
     status = 500
 
@@ -59,7 +59,7 @@ class Unavailable(ServiceError):
     status = 503
 
 
-def error_body(status: int, message: str, field: str | None = None, allowed: str | None = None) -> dict[str, Any]:
-    """The one error body."""
+def error_json(status: int, message: str, field: str | None = None, allowed: str | None = None) -> dict[str, Any]:
+    """The JSON body of an error."""
     error = {"code": CODES.get(status, "error"), "message": message, "field": field, "allowed": allowed}
     return {"error": {key: value for key, value in error.items() if value is not None}}

@@ -1,7 +1,7 @@
-"""One line per event, with the run and the attempt where there is one: JSON for machines, key=value on a terminal.
+"""Logging: one line per event, with run and attempt if known, as JSON for machines or as key=value for a terminal.
 
-STABLESSM_LOG says which: json, text, or auto (text on a terminal, else JSON). No secret gets into a line: what looks like one is
-replaced wherever it stands, in tracebacks and addresses too.
+STABLESSM_LOG selects the format: json, text, or auto (text on a terminal, else JSON). No line contains a secret: anything that
+looks like a secret is replaced, even in tracebacks and URLs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 FORMATS = ("auto", "json", "text")
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 _SECRETS = (
-    (re.compile(r"(\bssm_)[A-Za-z0-9_-]{8,}"), r"\1..."),  # created tokens
+    (re.compile(r"(\bssm_)[A-Za-z0-9_-]{8,}"), r"\1..."),  # the tokens that the server creates
     (re.compile(r"([?&]token=)[^&\s\"'\\]+"), r"\1..."),
-    (re.compile(r"(\b[a-z][a-z0-9+.]*://[^\s:/@\"']*:)[^\s@/\"']+@"), r"\1...@"),  # the password of an address
+    (re.compile(r"(\b[a-z][a-z0-9+.]*://[^\s:/@\"']*:)[^\s@/\"']+@"), r"\1...@"),  # the password in a URL
     (re.compile(r"(?i)(\b(?:bearer|authorization:|stablessm_session=)\s*)(?!bearer\b)[\w.~+/=:-]{8,}"), r"\1..."),
 )
 
 
 class LineFormatter(logging.Formatter):
-    """A line is: time, level, logger, the fields of `always`, those of the event (run, attempt, ...), msg, and a traceback."""
+    """Formats a line: time, level, logger, the fields of `always`, the event's fields (run, attempt, ...), msg, traceback."""
 
     def __init__(self, always: dict[str, object] | None = None, form: str | None = None) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class LineFormatter(logging.Formatter):
 
 
 class OncePerCause:
-    """Whether a failure that is tried again and again is worth a line: once per cause, until it has worked again."""
+    """Decides whether a repeated failure is logged. Each cause is logged once until the work succeeds again."""
 
     def __init__(self) -> None:
-        self.failures = 0  # since it worked last
+        self.failures = 0  # number of failures since the last success
         self._said: set[str] = set()
 
     def is_news(self, cause: object) -> bool:
@@ -58,14 +58,14 @@ class OncePerCause:
         return new
 
     def worked(self) -> int:
-        """How often it had failed before."""
+        """Record a success and return the number of failures since the previous success."""
         failures, self.failures = self.failures, 0
         self._said.clear()
         return failures
 
 
 def start_logging(**always: object) -> None:
-    """Log to standard error; `always` is added to every line of this process."""
+    """Log to standard error. `always` is added to every line of this process."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(always))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -73,7 +73,7 @@ def start_logging(**always: object) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """The text with tokens, passwords in addresses and session cookies replaced."""
+    """The text with tokens, passwords in URLs and session cookies replaced."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
@@ -82,7 +82,7 @@ def without_secrets(text: str) -> str:
 def _form() -> str:
     form = os.environ.get("STABLESSM_LOG") or "auto"
     if form not in FORMATS:
-        raise ValueError(f"STABLESSM_LOG is {form[:40]!r}; allowed are {', '.join(FORMATS)}")
+        raise ValueError(f"STABLESSM_LOG is {form[:40]!r}; allowed: {', '.join(FORMATS)}")
     return ("text" if sys.stderr.isatty() else "json") if form == "auto" else form
 
 

@@ -1,4 +1,4 @@
-"""A process that ends when the process that started it is gone, however that one ended."""
+"""Makes a process end when its parent process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGTERM) -> None:
-    """This process gets the signal `number` when `parent`, which started it, is gone; it ends at once if that is so already."""
+    """Send this process the signal `number` when its parent `parent` ends; exit at once if the parent has already ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it was gone before the kernel was asked
-        sys.exit(f"process {parent}, which started this one, is gone")
+    if os.getppid() != parent:  # the parent ended before prctl was called
+        sys.exit(f"the parent process {parent} has ended")

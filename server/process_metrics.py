@@ -1,4 +1,4 @@
-"""Metrics of a process and its machine that server and worker show alike: CPU, memory, files, free disk; no database is asked."""
+"""Metrics of a process and its machine, for server and worker: CPU, memory, open files, free disk. No database is needed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from prometheus_client.registry import Collector
 
 log = logging.getLogger("stablessm.metrics")
 
-disable_created_metrics()  # type: ignore[no-untyped-call] # a second series per counter: when it was made
+disable_created_metrics()  # type: ignore[no-untyped-call] # otherwise each counter has a second series with its creation time
 
 
 def registry(data_dir: Path) -> CollectorRegistry:
-    """A registry of this process's own, instead of the library's global one: `process_*` and the disk of the data directory."""
+    """A new registry with `process_*` metrics and the disk space of the data directory. It replaces the library's registry."""
     made = CollectorRegistry()
     ProcessCollector(registry=made)
     made.register(DiskCollector(data_dir))
@@ -25,7 +25,7 @@ def registry(data_dir: Path) -> CollectorRegistry:
 
 
 class DiskCollector(Collector):
-    """The file system of the data directory. While it cannot be asked its numbers are absent."""
+    """Size and free space of the data directory's file system; no metrics while they cannot be read."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -34,7 +34,7 @@ class DiskCollector(Collector):
         try:
             disk = shutil.disk_usage(self.data_dir if self.data_dir.exists() else self.data_dir.parent)
         except OSError as error:
-            log.debug("the disk of the data directory cannot be asked: %s", error)
+            log.debug("cannot read the free space of the data directory: %s", error)
             return
         yield gauge("disk_free_bytes", "Free on the data directory's file system.", disk.free)
         yield gauge("disk_size_bytes", "Size of the data directory's file system.", disk.total)
@@ -52,7 +52,7 @@ def gauge_by(label: str, name: str, meaning: str, values: Iterable[tuple[str, fl
 
 
 def counter(name: str, meaning: str, value: float) -> Metric:
-    return CounterMetricFamily(f"stablessm_{name}", meaning, value)  # the library puts _total behind the name
+    return CounterMetricFamily(f"stablessm_{name}", meaning, value)  # the library appends _total to the name
 
 
 def histogram(name: str, meaning: str, bounds: Iterable[float], up_to: Iterable[int], total: float) -> Metric:
@@ -60,5 +60,6 @@ def histogram(name: str, meaning: str, bounds: Iterable[float], up_to: Iterable[
 
 
 def buckets(bounds: Iterable[float], up_to: Iterable[int]) -> list[tuple[str, float]]:
-    """(upper bound, observations up to it); `up_to` has one more, all of them."""
+    """(upper bound, number of observations up to this bound). `up_to` has one more entry than `bounds`: the number of all
+    observations."""
     return list(zip([*(f"{bound:g}" for bound in bounds), "+Inf"], map(float, up_to), strict=True))

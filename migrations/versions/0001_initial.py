@@ -1,4 +1,4 @@
-"""The first schema: runs and sweeps, series in blocks, alerts, transitions, checkpoints, workers."""
+"""Creates the first schema: runs, sweeps, series stored in blocks, alerts, status changes, checkpoints and workers."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "seq", name="pk_transitions"),
     )
     if op.get_bind().dialect.name == "postgresql":
-        # the payloads are compressed already: stored out of line as they are
+        # payloads are already compressed, so PostgreSQL stores them out of line without compression
         op.execute("ALTER TABLE blocks ALTER COLUMN payload SET STORAGE EXTERNAL")
 
 

@@ -1,4 +1,4 @@
-"""Named queues with limits, GPU kinds, who submitted a run."""
+"""Adds named queues with limits, the GPU that a run needs, and the token that submitted the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def upgrade() -> None:
         sa.Column("paused", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_queues"),
     )
-    # a plain ADD COLUMN: a rebuilt table would lose SQLite's AUTOINCREMENT and the index over an expression
+    # a plain ADD COLUMN, because rebuilding the table would lose SQLite's AUTOINCREMENT and the index on an expression
     op.add_column("runs", sa.Column("queue", sa.String(length=60), server_default="default", nullable=False))
     op.add_column("runs", sa.Column("needs_gpu", sa.String(length=60), server_default="", nullable=False))
     op.add_column("runs", sa.Column("submitted_by", ID, nullable=True))

@@ -1,4 +1,4 @@
-"""Tokens with scopes, the audit log of writes, webhooks."""
+"""Adds tokens with scopes, the audit log of writes, and webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the blocks of an ended run were merged."""
+"""Adds the time at which the blocks of an ended run were merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An index over the queued runs, alike runs together: which run is next does not depend on how many wait."""
+"""Adds an index that groups similar queued runs. With this index, the time to find the next run does not depend on the number
+of queued runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that were signed out, so that no copy of their cookie opens anything."""
+"""Adds a table of signed-out browser sessions, so that the server can refuse copies of their cookies."""
 
 from __future__ import annotations
 

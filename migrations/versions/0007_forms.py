@@ -1,4 +1,4 @@
-"""The form by which a layer's eigenvalues follow from its weights, with its series; and what forms the layers of a run have."""
+"""Adds the form of each layer series (how weights map to eigenvalues), and the distinct forms of a run's layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ JSON = sa.JSON().with_variant(JSONB(), "postgresql")
 
 
 def upgrade() -> None:
-    # NULL in rows from before and in those of older programs: there the run's configuration says it (server/series/forms.py)
+    # NULL in rows that older versions wrote; the form of these rows is derived from the run's configuration
+    # (server/series/forms.py)
     op.add_column("series", sa.Column("form", JSON, nullable=True))
     op.add_column("runs", sa.Column("forms", JSON, nullable=True))
 

@@ -1,4 +1,5 @@
-"""The task that a queued run needs, so that no worker without it claims the run. Older runs name none: any worker has theirs."""
+"""Adds the task that a queued run needs, so that only workers that support the task claim the run. Existing runs name no task,
+because every worker supports the tasks of existing runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Named users, what they may use, and where a run ran. Rows of older programs name no user: their token says whose they are."""
+"""Adds users with quotas, and the machine that trained a run. A run that was submitted to an older version has no user; the
+run's token identifies the submitter."""
 
 from __future__ import annotations
 
@@ -40,14 +41,15 @@ def upgrade() -> None:
     for name in RAN:
         op.add_column("runs", sa.Column(name, sa.String(length=200), nullable=True))
     op.create_index("ix_runs_user_id_status", "runs", ["user_id", "status"])
-    # older programs ask for the columns before the last two, which stay where they were
+    # in the index, the new column comes after all existing columns except `id`, because queries of older versions rely on the
+    # positions of these columns
     _index("coalesce(user_id, -1)")
 
 
 def downgrade() -> None:
     losing(
         users="true", tokens="user_id IS NOT NULL OR names_users", audit="user_name <> ''",
-        runs="user_id IS NOT NULL OR gpu_name IS NOT NULL",  # each attempt's transition names worker and host
+        runs="user_id IS NOT NULL OR gpu_name IS NOT NULL",  # worker and host are no loss: transitions name them
     )  # fmt: skip
     _index()
     op.drop_index("ix_runs_user_id_status", "runs")

@@ -1,4 +1,4 @@
-"""Runs in the trash, deleted runs whose folders are still to go, and what a run occupies."""
+"""Adds the trash, a table of deleted runs whose folders must still be removed, and the number of bytes that a run occupies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def upgrade() -> None:
     op.add_column("runs", sa.Column("deleted_at", sa.Float(precision=53), nullable=True))
     op.add_column("runs", sa.Column("deleted_by", sa.String(length=200), nullable=True))
     op.add_column("runs", sa.Column("bytes_stored", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
-    # sizes are read, not the payloads; what older programs write from now on counts once it is merged
+    # This statement reads the size of each payload, not the payload. If an older version of the program writes a block after
+    # this migration, the block is counted when it is merged.
     op.execute("UPDATE runs SET bytes_stored = (SELECT coalesce(sum(length(payload)), 0) FROM blocks WHERE run_id = runs.id)")
     op.add_column("checkpoints", sa.Column("bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False))
     in_trash = sa.text("deleted_at IS NOT NULL")
@@ -42,7 +43,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    losing(runs="deleted_at IS NOT NULL", deleted_runs="true")  # bytes are counted again, the installation gets another name
+    # the remaining values are no loss: bytes can be counted again, and the installation can get a new name
+    losing(runs="deleted_at IS NOT NULL", deleted_runs="true")
     op.drop_table("installation")
     op.drop_table("deleted_runs")
     op.drop_index("ix_runs_deleted_at", "runs")

@@ -1,4 +1,4 @@
-"""What a run's attempts print, their tracebacks, and which worker was at work at each change of its status."""
+"""Adds the output of a run's attempts, the tracebacks of failed attempts, and the worker at each status change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_tracebacks_run_id_runs", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "attempt", name="pk_tracebacks"),
     )
-    # NULL in rows from before, and where no worker had the run
+    # NULL in older rows, and in rows of status changes at which no worker held the run
     op.add_column("transitions", sa.Column("worker", sa.String(length=200), nullable=True))
 
 

@@ -1,4 +1,4 @@
-"""Names of sweeps, and who submitted them."""
+"""Adds the name of a sweep and the token that submitted the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints lie in the checkpoint store."""
+"""Adds the time at which a checkpoint was copied to the checkpoint store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checksum of every stored payload; blocks that older programs write or rewrite have none."""
+"""Adds a checksum of every stored payload. Blocks that an older version writes or rewrites have no valid checksum."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    # nothing to lose: what a checksum says, its payload says
+    # no loss, because checksums can be computed again from the payloads
     op.drop_column("blocks", "checksum")

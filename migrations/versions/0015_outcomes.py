@@ -1,4 +1,4 @@
-"""What the numbers say of a run as columns of its row; where a fork came from; hidden runs and saved views of the list."""
+"""Adds a run's extreme values and verdict, the origin of a fork, hidden runs, and saved views of the list of runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    losing(runs="forked_from IS NOT NULL OR hidden", views="true")  # the numbers are derived again
+    losing(runs="forked_from IS NOT NULL OR hidden", views="true")  # the other new columns can be derived again
     op.drop_index("ix_views_user_id_name", "views")
     op.drop_table("views")
     op.drop_index("ix_runs_forked_from", "runs")

@@ -1,1 +1,1 @@
-"""Access: tokens, browser sessions, scopes, rate limits and the audit log."""
+"""Access control: tokens, browser sessions, scopes, rate limits and the audit log."""

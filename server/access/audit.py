@@ -1,9 +1,10 @@
-"""Who changed what: one row per write that came in over HTTP, refused ones included, and per sign-in.
+"""The audit log: one row per sign-in and per HTTP request that writes, including refused requests.
 
-The gate notes a write when its answer begins; a thread stores what was noted, in batches, and no request waits for it. While
-the database is away notes wait in memory, at most WAITING of them; what does not fit is counted and goes to the log. A stranger's
-refused writes are recorded PER_MINUTE at most per address, so that they cannot push the rest out. Paths only, never query strings
-or bodies.
+The middleware server.http.gate records a write request in memory when the response begins. A thread stores these rows in
+batches, so no request waits for the database. While the database is unavailable, at most WAITING rows wait in memory;
+additional rows are counted, and written only to the process's log. Requests without a valid token are limited to PER_MINUTE
+rows per address, so that these requests cannot displace the rows of other requests. A row contains the request's path, but
+never its query string or body.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from server.database.models import AuditRow
 log = logging.getLogger("stablessm.audit")
 
 WAITING = 10_000
-PER_MINUTE = 6  # of strangers, per address; ten times as many at once
+PER_MINUTE = 6  # maximum number of rows per minute for an address without a valid token; a burst may have ten times as many
 BATCH = 500
 SECONDS = 0.5
 MAX_ROWS = 1_000_000
@@ -39,7 +40,8 @@ FIELDS = ("id", "at", "token_id", "token_name", "user_name", "address", "method"
 
 
 class Audit:
-    """The log of one server process: rows that are `waiting` to be stored, were `lost`, or `skipped` as one too many."""
+    """The audit log of one server process. It counts the rows that wait to be stored (`waiting`), that were lost (`lost`),
+    and that the rate limit skipped (`skipped`)."""
 
     def __init__(self, database: Database, days: int, token: str | None = None) -> None:
         self.database, self.days = database, days
@@ -65,10 +67,10 @@ class Audit:
         if self._thread is not None:
             self._thread.join(5)
         if self._rows:
-            log.error("%d rows of the audit log could not be written before the end", len(self._rows))
+            log.error("%d rows of the audit log were not stored before the server ended", len(self._rows))
 
     def note(self, scope: Scope, address: str, who: Principal | None, status: int, headers: MutableHeaders) -> None:
-        """Remember a write and the answer it gets; costs a few microseconds."""
+        """Record a write request and the status of its response. This takes a few microseconds."""
         if who is None and self._strangers.take(address):
             self.skipped += 1
             return
@@ -85,12 +87,12 @@ class Audit:
         }
         if len(self._rows) >= WAITING:
             self.lost += 1
-            log.error("the audit log cannot be written: %s", row)
+            log.error("cannot store this row of the audit log: %s", row)
             return
         self._rows.append(row)
 
     def flush(self) -> None:
-        """Store everything noted so far. Raises SQLAlchemyError; what was not stored waits on."""
+        """Store all waiting rows. Raises SQLAlchemyError; rows that were not stored remain in memory."""
         with self._writing:
             while self._rows:
                 batch = [self._rows.popleft() for _ in range(min(BATCH, len(self._rows)))]
@@ -113,22 +115,24 @@ class Audit:
                 self.failures = 0
             except SQLAlchemyError as error:
                 self.failures += 1
-                if self.failures in (1, 100):  # at once, and when it does not pass
-                    log.error("the audit log cannot be written, %d rows wait: %s", self.waiting, str(error).partition("\n")[0])
+                if self.failures in (1, 100):  # log the first failure and the hundredth consecutive one
+                    log.error("cannot store the audit log, %d rows wait: %s", self.waiting, str(error).partition("\n")[0])
             if stopping:
                 return
 
 
 def prune(session: Session, days: int) -> None:
-    """Forget rows older than `days`, and all but the newest MAX_ROWS."""
+    """Delete rows that are older than `days` or not among the newest MAX_ROWS."""
     session.execute(delete(AuditRow).where(AuditRow.at < time.time() - days * 86_400.0))
     newest = session.scalar(select(AuditRow.id).order_by(AuditRow.id.desc()).limit(1))
     if newest is not None:
         session.execute(delete(AuditRow).where(AuditRow.id <= newest - MAX_ROWS))
 
 
-def audit_page(session: Session, *, cursor: int | None = None, limit: int = 100, run_id: int | None = None) -> dict[str, Any]:
-    """Rows before number `cursor`, newest first, and the cursor of the page after."""
+def audit_list_json(
+    session: Session, *, cursor: int | None = None, limit: int = 100, run_id: int | None = None
+) -> dict[str, Any]:
+    """JSON of the rows with ids below `cursor`, newest first, and the cursor of the next page."""
     chosen = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
     if cursor is not None:
         chosen = chosen.where(AuditRow.id < cursor)
@@ -140,7 +144,7 @@ def audit_page(session: Session, *, cursor: int | None = None, limit: int = 100,
 
 
 def _printable(text: str, length: int) -> str:
-    """The text without what a database or a terminal chokes on."""
+    """The text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:length])[:length]
 
 

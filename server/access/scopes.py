@@ -1,4 +1,5 @@
-"""Who may reach what: where a server may listen, its token, the scope that each request needs. Imports nothing slow."""
+"""Access rules: the addresses on which a server may listen, the server's token, and the scope that a request needs. This module
+avoids slow imports."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pathlib import Path
 
 MIN_TOKEN_LENGTH = 16
 
-# What is not named here needs the scope admin: a new route is closed until it is named.
-PUBLIC = ("/healthz", "/login")  # need no token at all
+# A route that these lists do not contain needs the scope admin, so a new route stays restricted until it is listed.
+PUBLIC = ("/healthz", "/login")  # paths that need no token
 READ_PAGES = frozenset(
     ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static",
      "sweeps", "systems", "theory", "trash", "workers")
@@ -27,17 +28,17 @@ SUBMIT = re.compile(
 
 
 def needed_scope(method: str, path: str) -> str:
-    """The scope that a request needs, from its method and its decoded path.
+    """The scope that a request with this method and this decoded path needs.
 
-    Reading takes `read`, of logs and checkpoint files too; submitting, changing and stopping runs `submit`; tokens, webhooks, the
-    audit log, deleting, and every route that is not named here, `admin`.
+    `read` is for reading, including logs and checkpoint files. `submit` is for submitting, changing and stopping runs. `admin` is
+    for tokens, webhooks, the audit log, deleting, and every unlisted route.
     """
     _, first, second = f"{path}//".split("/", 2)
     if method in READ_METHODS:
         known = second.split("/", 1)[0] in READ_API if first == "api" else first in READ_PAGES
         return "read" if known else "admin"
     if (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
-        return "read"  # what concerns nobody else
+        return "read"  # these requests affect only the user who sends them
     return "submit" if SUBMIT.fullmatch(f"{method} {path}") else "admin"
 
 
@@ -46,7 +47,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, token: str | None, extra_hosts: tuple[str, ...], *, no_auth: bool) -> None:
-    """Raises ValueError when a server must not be reachable like this."""
+    """Raises ValueError if it would be unsafe for a server to listen on this address."""
     if token is not None and len(token) < MIN_TOKEN_LENGTH:
         raise ValueError(f"STABLESSM_TOKEN has {len(token)} characters; a token has at least {MIN_TOKEN_LENGTH}")
     if is_loopback(host):
@@ -54,23 +55,23 @@ def check_bind(host: str, token: str | None, extra_hosts: tuple[str, ...], *, no
     if no_auth:
         raise ValueError(f"--no-auth works on a loopback address only; the host is {host!r}")
     if not token:
-        raise ValueError(f"host {host!r} can be reached by others: set STABLESSM_TOKEN to a secret of your own first")
+        raise ValueError(f"other machines can reach the host {host!r}: first set STABLESSM_TOKEN to a secret of your own")
     if not extra_hosts:
         raise ValueError(
-            f"host {host!r} can be reached by others: set STABLESSM_HOSTS to the names it is reached by, "
-            "for example monitor.example.org:8000"
+            f"other machines can reach the host {host!r}: set STABLESSM_HOSTS to its names, for example monitor.example.org:8000"
         )
 
 
 def load_or_create_token(path: Path) -> str:
-    """The token in `path`, created with 256 random bits and mode 0600 when there is none. Raises ValueError for a short one."""
+    """The token in the file `path`. A missing file is created with 256 random bits and mode 0600. Raises ValueError if
+    the token is too short."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
         try:
-            os.link(draft, path)  # appears whole or not at all, and never replaces another process's token
+            os.link(draft, path)  # a link is created atomically and never replaces another process's token
         except FileExistsError:
             pass
         draft.unlink()

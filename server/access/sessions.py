@@ -1,8 +1,8 @@
-"""Browser sessions: signed cookies instead of the token itself, signing out, and live streams that end with their session.
+"""Browser sessions: the browser gets a signed cookie instead of the token itself. A live stream ends when its session ends.
 
-Each server process knows all sessions that were signed out and whose cookie would still be good, so no copy of the cookie opens
-anything. A sign-out counts here at once and in other processes when they look again. Streams of a token or session that has ended
-are closed at the next look, so within two CACHE_SECONDS.
+Each server process remembers all signed-out sessions whose cookies have not expired, so copies of these cookies are refused. A
+sign-out takes effect at once in the process that handles it, and in other processes at their next check. Streams that use an
+ended token or session are closed at the next check, that is, within twice CACHE_SECONDS.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ log = logging.getLogger("stablessm.server")
 
 SESSION_SECONDS = 30 * 86_400
 MICROSECONDS = 1_000_000
-ID_OVERLAP = 1000  # an id that was given out earlier may be committed later
+ID_OVERLAP = 1000  # number of recent ids that each check reads again, because rows may be committed in a different order
 
 
 class Sessions:
-    """The sessions of one server process. `token` is that of the settings: when it changes, every session ends."""
+    """The sessions of one server process. token: the token from the settings; if this token changes, every session ends."""
 
     def __init__(self, token_cache: TokenCache, token: str | None) -> None:
         self.token_cache = token_cache
-        # nothing in the database helps to forge a session
+        # the key is not in the database, so the contents of the database do not suffice to forge a session
         self._key = hashlib.sha256(f"stablessm session key {token}".encode()).digest()
-        self._ended: dict[str, float] = {}  # sessions that were signed out, and when their cookies end by themselves
+        self._ended: dict[str, float] = {}  # digest of a signed-out cookie -> expiry time of this cookie
         self._ended_seen = 0
         self._ended_unsaved: dict[str, float] = {}
-        self._streams: dict[int, dict[asyncio.Event, str]] = {}  # by token, each with its session
+        self._streams: dict[int, dict[asyncio.Event, str]] = {}  # token id -> {event of a stream: digest of its cookie}
         self._task: asyncio.Task[None] | None = None
         token_cache.load_also(self._load_ended)
 
@@ -50,18 +50,23 @@ class Sessions:
         self._task = asyncio.create_task(self._look_after())
 
     async def close(self) -> None:
-        """Before the token cache is closed, whose thread it uses."""
+        """Stop, and store pending sign-outs. Call this before closing the token cache, because this method uses the cache's
+        thread."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         await self.token_cache.in_thread(self._try_write_ended)
 
     def new_cookie(self, principal: Principal) -> str:
-        """A cookie value for a browser that has shown this token, another one each time; it does not reveal the token."""
+        """A new cookie value for a browser that signed in with this token. The value does not reveal the token."""
         return self._sign(principal, int((time.time() + SESSION_SECONDS) * MICROSECONDS))
 
     async def by_cookie(self, value: str) -> Principal | None:
-        """Whose session cookie this is: made here, not signed out, of a token that still lives. Raises Unavailable."""
+        """The principal with this session cookie; None if the cookie is forged, expired or signed out, or if its token is no
+        longer valid.
+
+        Raises Unavailable.
+        """
         number, _, rest = value.partition(".")
         until, _, _ = rest.partition(".")
         if not (_is_number(number) and _is_number(until)) or _seconds(until) < time.time():
@@ -69,7 +74,8 @@ class Sessions:
         try:
             await self.token_cache.refresh()
         except Unavailable:
-            # what was signed out before is known all the same, and nothing more can be stored as long as the database is away
+            # the owner's cookie still works: this process knows all earlier sign-outs, and other processes cannot store new
+            # sign-outs without the database
             if int(number) or not self.token_cache.ever_loaded:
                 raise
         principal = self.token_cache.by_id(int(number))
@@ -78,9 +84,10 @@ class Sessions:
         return self.token_cache.used(principal) if digest(value) not in self._ended else None
 
     async def end(self, value: str) -> None:
-        """Sign out, for every copy of this cookie: here at once, elsewhere when others look again. Raises Unavailable.
+        """Sign out every copy of this cookie: in this process at once, in other processes at their next check. Raises
+        Unavailable.
 
-        While the database is away it waits in memory, and is stored as soon as the database is back.
+        While the database is unavailable, the sign-out waits in memory.
         """
         if await self.by_cookie(value) is None:
             return
@@ -93,7 +100,7 @@ class Sessions:
 
     @contextmanager
     def stream(self, principal: Principal, cookie: str | None) -> Iterator[asyncio.Event]:
-        """While a stream of this token, and this session if any, is open; the event is set when one of them has ended."""
+        """Register an open stream. Yields an event that is set when the token or the browser session ends."""
         ended, number = asyncio.Event(), principal.token_id or 0
         self._streams.setdefault(number, {})[ended] = digest(cookie) if cookie else ""
         try:
@@ -126,7 +133,7 @@ class Sessions:
                 try:
                     await self.token_cache.refresh()
                 except Unavailable:
-                    continue  # nothing new reaches the streams either; they are judged when the database is back
+                    continue  # streams get no new data now; check them when the database answers again
                 self._end_streams()
 
     def _end_streams(self) -> None:
@@ -147,7 +154,7 @@ class Sessions:
                 rows = [{"sha256": sha256, "until": until} for sha256, until in waiting.items()]
                 session.execute(insert_into(session, EndedSession).on_conflict_do_nothing(index_elements=["sha256"]), rows)
         except SQLAlchemyError as error:
-            log.warning("%d sign-outs cannot be stored yet: %s", len(waiting), str(error).partition("\n")[0])
+            log.warning("cannot store %d sign-outs yet: %s", len(waiting), str(error).partition("\n")[0])
             return
         for sha256 in waiting:
             del self._ended_unsaved[sha256]
@@ -158,5 +165,6 @@ def _is_number(text: str) -> bool:
 
 
 def _seconds(until: str) -> float:
-    """When a cookie ends. It says so in microseconds, so that no two are alike; those of older releases say it in seconds."""
+    """A cookie's expiry in epoch seconds. New cookies give the expiry in microseconds, so that no two cookies are equal; old
+    cookies give it in seconds."""
     return int(until) if len(until) < 12 else int(until) / MICROSECONDS

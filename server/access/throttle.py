@@ -1,4 +1,4 @@
-"""Limits of rate: wrong tokens per address, new runs per token. All of it is bounded in memory."""
+"""Rate limits for wrong tokens per address and for new runs per token. Each limit uses a bounded amount of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-REMEMBERED = 10_000  # addresses, or tokens at addresses
+REMEMBERED = 10_000  # maximum number of entries that each dictionary keeps in memory
 MINUTES_OF_BURST = 10
 
 K = TypeVar("K")
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class FailedTokens:
-    """Counts wrong tokens per address. A token that was right from there before may be tried all the same."""
+    """Limits wrong tokens per address. A token that has worked from an address before is never limited at this address."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute, self._clock = per_minute, clock
@@ -25,10 +25,10 @@ class FailedTokens:
         self._good: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def wait(self, address: str, sha256: str) -> float:
-        """Seconds until this address may try this token; 0 if it may now."""
-        place = _network(address)
-        times = self._failed.get(place)
-        if times is None or (place, sha256) in self._good:
+        """Seconds until this address may try this token; 0 if the address may try it now."""
+        network = _network(address)
+        times = self._failed.get(network)
+        if times is None or (network, sha256) in self._good:
             return 0.0
         return max(0.0, times[0] + 60.0 - self._clock()) if len(times) == self.per_minute else 0.0
 
@@ -40,14 +40,14 @@ class FailedTokens:
 
 
 class RateLimit:
-    """So many per minute and key, and ten minutes' worth of them at once; 0 per minute means no limit."""
+    """Allows `per_minute` actions per minute and key, and bursts of up to ten times as many. 0 means no limit."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_minute, self._clock = per_minute, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> left, when
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> (actions left, time of the last update)
 
     def take(self, key: str) -> float:
-        """Takes one and gives 0, or the seconds until there is one."""
+        """Use one action and return 0, or return the seconds until an action is available."""
         if not self.per_minute:
             return 0.0
         now, most = self._clock(), float(self.per_minute * MINUTES_OF_BURST)
@@ -68,7 +68,7 @@ def _touch(known: OrderedDict[K, V], key: K, fresh: V) -> V:
 
 @lru_cache(maxsize=4096)
 def _network(address: str) -> str:
-    # one customer has a whole /64 of IPv6
+    # count IPv6 addresses by /64 network, because one customer usually has a whole /64
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

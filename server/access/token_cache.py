@@ -1,8 +1,8 @@
-"""A copy of the live tokens, at most CACHE_SECONDS old, so that a request is checked without asking the database.
+"""A cache of the valid tokens, at most CACHE_SECONDS old. It lets the server check a request without querying the database.
 
-A token that is created or revoked through this process counts here at once; other server processes learn of it when their copy is
-that old. While the database is away the copy serves for STALE_SECONDS more; after that only the token of the settings is known,
-and requests with another one get 503 and Retry-After.
+Creating or revoking a token takes effect at once in the server process that handles the request, and in other server processes
+when they reload their cache. While the database is unavailable, the cache stays valid for STALE_SECONDS. After this time, only
+the token from the settings is accepted; a request with any other token gets status 503 and a Retry-After header.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from server.access.names import ALLOWED, BadName
 from server.access.tokens import PREFIX, Principal, digest, live_principals
-from server.access.users import OWNER, named_by_proxies, user_of_identity
+from server.access.users import OWNER, NameTaken, TooManyUsers, named_by_proxies, user_of_identity
 from server.database.connection import Database
 from server.database.models import Token
-from server.errors import Unavailable
+from server.errors import Forbidden, Unavailable
 
 log = logging.getLogger("stablessm.server")
 
 CACHE_SECONDS = 2.0
 STALE_SECONDS = 60.0
-WAIT_SECONDS = 2.0  # for a database that hangs, per request
+WAIT_SECONDS = 2.0  # maximum time that a request waits for the database, in seconds
 USES_SECONDS = 30.0
 
 
 class TokenCache:
-    """The settings' token and the live tokens of the database; `token` None means that no token is asked for.
+    """The token from the settings and the valid tokens in the database. token: None if the service requires no token.
+    proxy_users: how many users may have an identity before proxies cannot add further users.
 
-    Everything that it reads or writes goes through one thread, so a database that hangs costs one thread.
+    One thread does all reading and writing, so a database that hangs blocks only this thread.
     """
 
-    def __init__(self, database: Database, token: str | None) -> None:
-        self.database = database
+    def __init__(self, database: Database, token: str | None, *, proxy_users: int = 1000) -> None:
+        self.database, self._proxy_users = database, proxy_users
         self.owner = Principal(
             None, "settings" if token else "no token asked", "admin", digest(token) if token else "", user_id=OWNER
         )
         self.asks = token is not None
-        self.loads = 0  # how often the database was asked
+        self.loads = 0  # number of times that the tokens were read from the database
         self._live: dict[str, Principal] = {}
         self._by_id: dict[int, Principal] = {}
-        self._identities: dict[str, tuple[int, str, bool]] = {}  # users that a proxy may name
+        # identity that a proxy may name -> (user id, name, may_change_all)
+        self._identities: dict[str, tuple[int, str, bool]] = {}
         self._looked = self._loaded = float("-inf")
         self._away = False
         self._loading: asyncio.Future[None] | None = None
@@ -68,7 +71,7 @@ class TokenCache:
         self._thread.shutdown(wait=False)
 
     def load_also(self, loader: Callable[[Session], None]) -> None:
-        """Call `loader` in the thread whenever the tokens are read, with the same database session."""
+        """Also call `loader` whenever the tokens are read, in the same thread and database session."""
         self._also_load.append(loader)
 
     def in_thread(self, call: Callable[[], None]) -> asyncio.Future[None]:
@@ -79,13 +82,14 @@ class TokenCache:
         return self._loaded != float("-inf")
 
     def forget(self) -> None:
-        """The next question goes to the database: tokens have changed."""
+        """Make the next request reload the tokens from the database, because they have changed."""
         self._looked = float("-inf")
 
-    async def by_secret(self, secret: str, *, though_stale: bool = False) -> Principal | None:
-        """Whose secret this is. Raises Unavailable when the database has been away for too long to say.
+    async def by_secret(self, secret: str, *, allow_stale: bool = False) -> Principal | None:
+        """The principal with this secret; None if the secret is unknown. Raises Unavailable if the cache is too old.
 
-        `though_stale`: then what was known last counts, since nothing can have been revoked in a database that is away.
+        allow_stale: use the last known tokens regardless of their age; nobody can revoke a token while the database is
+        unavailable.
         """
         given = digest(secret)
         if self.asks and hmac.compare_digest(given, self.owner.sha256):
@@ -95,34 +99,39 @@ class TokenCache:
         try:
             await self.refresh()
         except Unavailable:
-            if not (though_stale and self.ever_loaded):
+            if not (allow_stale and self.ever_loaded):
                 raise
         found = self._live.get(given)
         return self.used(found if found is not None and hmac.compare_digest(found.sha256, given) else None)
 
     def by_id(self, token_id: int) -> Principal | None:
-        """The live token of this number as far as the copy knows; 0 is the token of the settings."""
+        """The principal of the valid token with this id, from the cache; id 0 means the token from the settings."""
         return self._by_id.get(token_id) if token_id else self.owner
 
     async def for_user(self, principal: Principal, identity: str) -> Principal:
-        """A proxy's principal, as the user whom the proxy calls so; made when first seen. Raises Unavailable."""
+        """The principal of a proxy that acts for the user with this identity. The first request creates the user. Raises
+        Unavailable, and Forbidden if the user cannot be created."""
         await self.refresh()
         if identity not in self._identities:
-            await asyncio.wait([self.in_thread(lambda: self._make_user(identity))], timeout=WAIT_SECONDS)
+            making = self.in_thread(lambda: self._make_user(identity))
+            await asyncio.wait([making], timeout=WAIT_SECONDS)
+            if making.done():
+                making.result()
         if (known := self._identities.get(identity)) is None:
-            raise Unavailable("the database does not answer, so users cannot be named", headers={"Retry-After": "2"})
+            raise Unavailable("the database does not answer, so the user is unknown", headers={"Retry-After": "2"})
         user_id, name, may_change_all = known
         return replace(principal, user_id=user_id, user=name, may_change_all=may_change_all, named=True)
 
     def with_user_of_token(self, session: Session, principal: Principal) -> Principal:
-        """The principal, with the user whose its token is by now."""
+        """The principal, with the current owner of the principal's token as the user."""
         if principal.token_id is None or principal.named:
             return principal
         token = session.get(Token, principal.token_id)
         return replace(principal, user_id=token.user_id) if token is not None else principal
 
     def used(self, principal: Principal | None) -> Principal | None:
-        """The principal, noted as used now; None for one that has expired."""
+        """Record the current time as the last use of the principal's token, and return the principal; None if the token has
+        expired."""
         if principal is None or not principal.is_live():
             return None
         if principal.token_id is not None:
@@ -130,7 +139,7 @@ class TokenCache:
         return principal
 
     def write_uses(self) -> None:
-        """Store when tokens were last used."""
+        """Store the time of each token's last use."""
         uses, self._uses = self._uses, {}
         if uses:
             with self.database.write() as session:
@@ -138,14 +147,15 @@ class TokenCache:
                     session.execute(update(Token).where(Token.id == number).values(last_used_at=at))
 
     async def refresh(self) -> None:
-        """Look again when it is time. Raises Unavailable when nothing that is known is fresh enough."""
+        """Reload the tokens if the cache is older than CACHE_SECONDS. Raises Unavailable if the cache is older than
+        STALE_SECONDS."""
         deadline = (now := time.monotonic()) + WAIT_SECONDS
         while now < deadline:
             asking = self._loading is not None and not self._loading.done()
             if now - self._looked < CACHE_SECONDS and not (asking and now - self._loaded > STALE_SECONDS):
                 break
             if not asking:
-                self._looked = now  # before the question: what changes meanwhile makes us ask again
+                self._looked = now  # set before the query, so that `forget` triggers a reload if a token changes meanwhile
                 self._loading = self.in_thread(self._load)
             assert self._loading is not None
             await asyncio.wait([self._loading], timeout=deadline - now)
@@ -162,7 +172,7 @@ class TokenCache:
                     loader(session)
         except SQLAlchemyError as error:
             if not self._away:
-                log.warning("tokens cannot be read: %s", str(error).partition("\n")[0])
+                log.warning("cannot read the tokens: %s", str(error).partition("\n")[0])
             self._away = True
             return
         self._away = False
@@ -172,12 +182,20 @@ class TokenCache:
         self._loaded = time.monotonic()
 
     def _make_user(self, identity: str) -> None:
+        """Raises Forbidden."""
         try:
             with self.database.write() as session:
-                user = user_of_identity(session, identity)
+                user = user_of_identity(session, identity, self._proxy_users)
                 self._identities[identity] = (user.id, user.name, user.may_change_all)
+        except (BadName, NameTaken) as error:
+            raise Forbidden(
+                f"the proxy names a user that cannot be created: {error}", field="identity", allowed=ALLOWED
+            ) from None
+        except TooManyUsers as error:
+            allowed = f"the identities of existing users; at most {self._proxy_users:,} users (STABLESSM_PROXY_USERS)"
+            raise Forbidden(str(error), field="identity", allowed=allowed) from None
         except (SQLAlchemyError, ValueError) as error:
-            log.warning("a user whom a proxy names cannot be made: %s", str(error).partition("\n")[0])
+            log.warning("cannot create the user that a proxy names: %s", str(error).partition("\n")[0])
 
     async def _keep_writing_uses(self) -> None:
         while True:
@@ -189,4 +207,4 @@ class TokenCache:
         try:
             self.write_uses()
         except SQLAlchemyError as error:
-            log.warning("when tokens were last used cannot be written: %s", str(error).partition("\n")[0])
+            log.warning("cannot store when tokens were last used: %s", str(error).partition("\n")[0])

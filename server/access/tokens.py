@@ -1,7 +1,8 @@
-"""Tokens: keys to the service with a scope each, created, listed, revoked, expiring.
+"""Tokens: secrets that give access to the service. Each token has a scope, may expire, and can be listed and revoked.
 
-A secret is `ssm_` and 256 random bits; the database keeps its SHA-256 only, so what is stored opens nothing. The token of the
-settings (STABLESSM_TOKEN, or the file in the data directory) is not among them: it is the owner's, it is always admin.
+A secret is `ssm_` and 256 random bits. The database stores only the secret's SHA-256, which gives no access. The token from the
+settings (STABLESSM_TOKEN, or the file in the data directory) is not in the database: this token belongs to the owner and always
+has the scope admin.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from sqlalchemy.orm import Session
 from server.access.users import create_user, user_called
 from server.database.models import Token, User
 
-SCOPES = ("read", "submit", "admin")  # each holds the one before
+SCOPES = ("read", "submit", "admin")  # each scope includes the scopes before it
 PREFIX = "ssm_"
 SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
 MAX_LIVE = 1000
-# the first fields of a Principal, in their order
+# columns for the first fields of a Principal, in the order of the fields
 PRINCIPAL = (
     Token.id, Token.name, Token.scope, Token.sha256, Token.expires_at, Token.user_id, func.coalesce(User.name, ""),
     func.coalesce(User.may_change_all, false()), Token.names_users,
@@ -32,9 +33,10 @@ PRINCIPAL = (
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks: a token by its number, None for the token of the settings; and whose it is, None where nobody was named.
+    """Who makes a request: a token and its user.
 
-    `named`: by a proxy's header, for this request alone.
+    token_id: None for the token from the settings. user_id: None if the token has no user. named: True if a proxy's header
+    names the user, for this request only.
     """
 
     token_id: int | None
@@ -60,34 +62,36 @@ class TooManyTokens(ValueError):
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret: 256 random bits need no slow hash."""
+    """The SHA-256 of a secret. The database stores this hash instead of the secret. A fast hash is safe, because a secret has
+    256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_token(
     session: Session, name: str, scope: str, expires_at: float | None, *, user: str | None = None, names_users: bool = False
 ) -> tuple[Token, str]:
-    """A new token and its secret, which is known here and now only. Raises TooManyTokens, TooManyUsers.
+    """A new token and its secret, which cannot be read again. Raises TooManyTokens, TooManyUsers, and for the name of a new user
+    BadName and NameTaken.
 
-    It belongs to the user of that name, made if there is none; with no name to a new user named like the token. With
-    `names_users` it is a proxy's, and each request that shows it says for whom.
+    user: name of the token's user, who is created if missing; None creates a user with the token's name. names_users: True for
+    a proxy's token; the proxy then names the user in each request.
     """
     count = session.scalar(select(func.count()).select_from(_live().subquery()))
     if (count or 0) >= MAX_LIVE:
-        raise TooManyTokens(f"there are {count} tokens in use")
+        raise TooManyTokens(f"there are already {count} live tokens")
     secret = PREFIX + secrets.token_urlsafe(32)
     token = Token(name=name, scope=scope, sha256=digest(secret), created_at=time.time(), expires_at=expires_at)
     token.names_users = names_users
     if not names_users:
         known = user_called(session, user) if user else None
-        token.user_id = (known or create_user(session, user or name, numbered=True)).id
+        token.user_id = (known or create_user(session, user or name, numbered=user is None)).id
     session.add(token)
     session.flush()
     return token, secret
 
 
 def revoke_token(session: Session, token_id: int) -> Token | None:
-    """The token, revoked now or before; None if there is none with this number."""
+    """Revoke the token with this id and return it; None if there is no such token."""
     token = session.get(Token, token_id, with_for_update=True)
     if token is not None and token.revoked_at is None:
         token.revoked_at = time.time()
@@ -95,12 +99,12 @@ def revoke_token(session: Session, token_id: int) -> Token | None:
 
 
 def list_tokens(session: Session, limit: int) -> list[Token]:
-    """The newest tokens first, revoked and expired ones too."""
+    """The tokens, newest first, including revoked and expired tokens."""
     return list(session.scalars(select(Token).order_by(Token.id.desc()).limit(limit)))
 
 
 def live_principals(session: Session) -> dict[str, Principal]:
-    """The principals of all tokens in use, by the token's SHA-256."""
+    """The principals of all valid tokens, keyed by the token's SHA-256."""
     chosen = _live().outerjoin(User, User.id == Token.user_id).with_only_columns(*PRINCIPAL)
     return {principal.sha256: principal for principal in (Principal(*row) for row in session.execute(chosen))}
 

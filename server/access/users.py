@@ -1,7 +1,7 @@
-"""Users: whose a token is, under which name they are shown, what they may use. There are no passwords here.
+"""Users: the owners of tokens, with a name, rights and quotas. Users have no passwords.
 
-Names are unique whatever their letters' case, since they say who did what. User 0 is the settings' token's, called "owner" until
-it is named otherwise; it has a row as soon as anybody has one.
+Names identify who did what, so no two names are equal or look alike, regardless of case (names.py). User 0 owns the token from
+the settings and is called "owner" until somebody changes this name. The row of user 0 is created when it is first needed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from server.access.names import check_name, looks
 from server.database.fence import insert_into
 from server.database.models import Run, Token, User
+from stablessm_core.telemetry.statuses import OPEN
 
 OWNER = 0
 OWNER_NAME = "owner"
@@ -23,77 +25,91 @@ MAX_USERS = 10_000
 
 
 class NameTaken(ValueError):
-    """Another user has this name, or this identity."""
+    """Another user already has this name or this identity."""
 
 
 class TooManyUsers(ValueError):
-    """There are MAX_USERS users."""
+    """There are already MAX_USERS users, or a proxy has named as many new users as the settings allow."""
 
 
 def ensure_owner(session: Session) -> None:
-    """The row of user 0, made when it is first needed."""
+    """Create the row of user 0 if there is none."""
     owner = {"id": OWNER, "name": OWNER_NAME, "created_at": time.time()}
     session.execute(insert_into(session, User).values(owner).on_conflict_do_nothing())
 
 
 def create_user(session: Session, name: str, identity: str | None = None, *, numbered: bool = False) -> User:
-    """A new user; `numbered`: where the name is taken, with the next number behind it. Raises NameTaken, TooManyUsers."""
+    """A new user. numbered: append the next free number if the name is taken, or is ASCII and looks like a taken name. Raises
+    BadName, NameTaken, TooManyUsers."""
     ensure_owner(session)
-    taken = _names(session)
-    if len(taken) >= MAX_USERS:
-        raise TooManyUsers(f"there are {len(taken):,} users")
+    name = check_name(name)
+    names = _names(session)
+    if len(names) >= MAX_USERS:
+        raise TooManyUsers(f"there are already {len(names):,} users")
+    taken = {look: known for known in names for look in looks(known)}
     wanted, number = name, 1
-    while numbered and _folded(wanted) in taken:
+    while numbered and (like := _like(wanted, taken)) is not None and (name.isascii() or _folded(like) == _folded(wanted)):
         number += 1
         wanted = f"{name[:90]} {number}"
-    if _folded(wanted) in taken:
-        raise NameTaken(f"there is a user {wanted!r}")
+    _check_free(wanted, taken)
     values = {"name": wanted, "identity": identity, "created_at": time.time()}
     made = session.scalar(insert_into(session, User).values(values).on_conflict_do_nothing().returning(User.id))
-    if made is None:  # somebody else was faster
-        raise NameTaken(f"there is a user {wanted!r}, or one of the identity {identity!r}")
+    if made is None:  # another transaction has created the user
+        raise NameTaken(f"there is already a user {wanted!r} or a user with the identity {identity!r}")
     return session.get_one(User, made)
 
 
 def user_called(session: Session, name: str) -> User | None:
-    """The user of this name, whatever the case of its letters."""
+    """The user with this name, regardless of case; None if there is none."""
     ensure_owner(session)
-    number = _names(session).get(_folded(name))
-    return session.get(User, number) if number is not None else None
+    wanted = _folded(name)
+    for known, number in _names(session).items():
+        if _folded(known) == wanted:
+            return session.get(User, number)
+    return None
 
 
 def change_user(session: Session, user_id: int, changes: Mapping[str, Any]) -> User | None:
-    """Set what is given of name, identity, may_change_all and quotas; None if there is no such user. Raises NameTaken."""
+    """Change the name, the identity, may_change_all or the quotas of a user, and return the user; None if there is no such
+    user. Raises BadName, NameTaken."""
     ensure_owner(session)
     user = session.get(User, user_id, with_for_update=True)
     if user is None:
         return None
-    if "name" in changes and _names(session).get(_folded(changes["name"]), user_id) != user_id:
-        raise NameTaken(f"there is a user {changes['name']!r}")
+    if "name" in changes:
+        changes = {**changes, "name": check_name(changes["name"])}
+        others = [name for name, number in _names(session).items() if number != user_id]
+        _check_free(changes["name"], {look: name for name in others for look in looks(name)})
     if identity := changes.get("identity"):
         other = session.scalar(select(User.id).where(User.identity == identity, User.id != user_id))
         if other is not None:
-            raise NameTaken(f"the identity {identity!r} is another user's")
+            raise NameTaken(f"the identity {identity!r} belongs to another user")
     for field, value in changes.items():
         setattr(user, field, value)
     session.flush()
     return user
 
 
-def user_of_identity(session: Session, identity: str) -> User:
-    """Whom a trusted proxy calls so; made when first seen, never one that exists already under that name. Raises TooManyUsers."""
+def user_of_identity(session: Session, identity: str, limit: int) -> User:
+    """The user with this proxy identity. The first request creates the user, under a name that no other user has, unless
+    `limit` users already have an identity. Raises BadName, TooManyUsers."""
     user = session.scalar(select(User).where(User.identity == identity))
-    return user or create_user(session, identity[:100], identity, numbered=True)
+    if user is not None:
+        return user
+    count = session.scalar(select(func.count()).where(User.identity.is_not(None))) or 0
+    if count >= limit:
+        raise TooManyUsers(f"there are already {count:,} users with an identity, so a proxy cannot add {identity[:100]!r}")
+    return create_user(session, identity[:100], identity, numbered=True)
 
 
 def named_by_proxies(session: Session) -> dict[str, tuple[int, str, bool]]:
-    """Number, name and may_change_all of every user with an identity, by that."""
+    """(id, name, may_change_all) of every user with a proxy identity, keyed by that identity."""
     chosen = select(User.identity, User.id, User.name, User.may_change_all).where(User.identity.is_not(None))
     return {identity: (number, name, may) for identity, number, name, may in session.execute(chosen) if identity is not None}
 
 
 def name_token(session: Session, token_id: int, name: str) -> User:
-    """A user of this name for a token that is nobody's yet. Raises NameTaken."""
+    """Create a user with this name as the owner of a token that has no user yet. Raises BadName, NameTaken."""
     user = create_user(session, name)
     session.get_one(Token, token_id).user_id = user.id
     return user
@@ -110,18 +126,30 @@ def user_names(session: Session) -> dict[int, str]:
 
 
 def used(session: Session, *user_ids: int) -> dict[int, dict[str, int]]:
-    """By user how many runs are queued and running, and what all of theirs occupy; of all users if none is named."""
-    counted: list[Any] = [func.count().filter(Run.status == status) for status in ("queued", "running")]
+    """The resources that each user uses: queued runs, running runs, and the bytes of all runs. user_ids: by default the ids of
+    all users."""
+    counted: list[Any] = [func.count().filter(Run.status == status) for status in OPEN]
     chosen: Select[Any] = select(Run.user_id, *counted, func.coalesce(func.sum(Run.bytes_stored), 0)).group_by(Run.user_id)
     chosen = chosen.where(Run.user_id.in_(user_ids) if user_ids else Run.user_id.is_not(None))
-    nothing = {user_id: dict.fromkeys(("queued", "running", "bytes"), 0) for user_id in user_ids}
+    nothing = {user_id: dict.fromkeys((*OPEN, "bytes"), 0) for user_id in user_ids}
     rows = session.execute(chosen)
     found = {user: {"queued": queued, "running": running, "bytes": int(kept)} for user, queued, running, kept in rows}
     return nothing | found
 
 
 def _names(session: Session) -> dict[str, int]:
-    return {_folded(name): number for number, name in session.execute(select(User.id, User.name))}
+    return {name: number for number, name in session.execute(select(User.id, User.name))}
+
+
+def _check_free(name: str, taken: Mapping[str, str]) -> None:
+    if (like := _like(name, taken)) is not None:
+        look = "" if _folded(like) == _folded(name) else f", which looks like {name!r}"
+        raise NameTaken(f"there is already a user {like!r}{look}")
+
+
+def _like(name: str, taken: Mapping[str, str]) -> str | None:
+    """The name of a user that equals this name or looks like it. taken: the names of other users by every text of `looks`."""
+    return next((taken[look] for look in looks(name) if look in taken), None)
 
 
 def _folded(name: str) -> str:

@@ -1,1 +1,1 @@
-"""The whole installation in one file, and back."""
+"""Backups: the whole installation in one file, and restoring it."""

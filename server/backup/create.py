@@ -1,8 +1,9 @@
-"""`stablessm backup`: the whole installation in one file, as it was at one moment, while it runs.
+"""`stablessm backup`: writes a consistent copy of the whole installation into one file while the service runs.
 
-Rows come from one snapshot, REPEATABLE READ on PostgreSQL and a read transaction on SQLite's WAL: it blocks no writer, and it
-sees no half-written run. Our own dump rather than `pg_dump` or SQLite's backup API, because one format restores into either
-engine, needs no client program of the right version, and holds checkpoints and logs with the rows that name them.
+Rows come from one snapshot (REPEATABLE READ on PostgreSQL, a read transaction on SQLite's WAL), which blocks no writer and sees
+no half-written run. The backup uses its own format rather than `pg_dump` or SQLite's backup API. A backup can therefore be
+restored into either engine, needs no client program that matches the server's version, and contains checkpoints and logs
+together with the rows that refer to them.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ from server.backup.rows import Row
 from server.database.connection import Database
 from server.database.models import Base, BlockRow, CheckpointRow, Run
 from server.database.payloads import DamagedPayload, verify
-from server.database.revision import check, needed, numbers
+from server.database.revision import check, newest_revision, parse_revision
 from stablessm_core import __version__
 
 FETCH_ROWS = 500
 SAY_SECONDS = 1.0
-RIGHTS = " (it has to be able to read every table: use the owner's STABLESSM_DATABASE_URL)"
+RIGHTS = " (a backup must be able to read every table: use the owner's STABLESSM_DATABASE_URL)"
 
 Say = Callable[[str], None]
 
 
 def backup(database: Database, data_dir: Path, target: Path, say: Say) -> tuple[Path, Manifest]:
-    """Write a backup to `target`, or into it if it is a folder; gives the file and its manifest.
+    """Write a backup to the file `target`, or to a new file in the folder `target`. Returns the file and its manifest.
 
-    The file appears under its name once it is complete and on disk, or not at all. Raises BackupError, SchemaMismatch.
+    The file gets its final name only when it is complete and on disk. Raises BackupError, SchemaMismatch.
     """
     if target.is_dir():
         target = target / time.strftime("stablessm-%Y%m%d-%H%M%S.backup", time.gmtime())
     if target.exists():
-        raise BackupError(f"{target} exists already; a backup replaces nothing")
+        raise BackupError(f"{target} already exists; a backup never replaces a file")
     draft = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,9 +91,10 @@ def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Man
             for timeout in ("statement_timeout", "idle_in_transaction_session_timeout"):
                 connection.execute(text(f"SET LOCAL {timeout} = 0"))
         schema = check(connection)
-        if numbers(schema)[0] != needed():
+        if parse_revision(schema)[0] != newest_revision():
             raise BackupError(
-                f"the database's schema is {schema}, newer than this program ({needed():04d}): back up with the newer one"
+                f"the database's schema {schema} is newer than this program ({newest_revision():04d}): "
+                "back up with the newer version"
             )
         manifest = Manifest(schema, database.dialect, __version__, time.time())
         writer = ArchiveWriter(file, manifest)
@@ -107,7 +109,7 @@ def _write(database: Database, data_dir: Path, file: IO[bytes], say: Say) -> Man
                     say(f"{table.name}: {count:,} rows so far")
             say(f"{table.name}: {manifest.tables[-1].rows:,} rows")
             if damaged:
-                say(f"warning: {len(damaged):,} payloads are damaged and backed up as they are: {'; '.join(damaged[:3])}")
+                say(f"warning: {len(damaged):,} payloads are damaged; the backup has them unchanged: {'; '.join(damaged[:3])}")
         writer.close()
     return manifest
 
@@ -131,28 +133,28 @@ def _rows(connection: Connection, table: Table, damaged: list[str]) -> Iterator[
 
 
 def _sequence(connection: Connection, table: Table) -> int | None:
-    """The last id that was given out, deleted rows included; None where ids are not given out."""
+    """The last id that the database assigned, including the ids of deleted rows; None for a table without assigned ids."""
     if "id" not in table.c or kind_of(table.c.id) != "int":
         return None
     highest = connection.scalar(select(func.max(table.c.id))) or 0
     if connection.dialect.name == "postgresql":
         name = connection.scalar(select(func.pg_get_serial_sequence(table.name, "id")))
         name = name.decode() if isinstance(name, bytes) else name
-        last, used = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).one()  # noqa: S608 - our own name
+        last, used = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).one()  # noqa: S608 - no user input
         return max(int(highest), int(last) if used else 0)
     known = connection.scalar(text("SELECT seq FROM sqlite_sequence WHERE name = :name"), {"name": table.name})
     return max(int(highest), int(known or 0))
 
 
 def _files(connection: Connection, data_dir: Path, writer: ArchiveWriter, say: Say) -> None:
-    """Checkpoints and logs of the snapshot's runs, as far as they are on this machine."""
+    """Add the checkpoint files and logs of the snapshot's runs, if they are on this machine."""
     chosen = select(CheckpointRow.path, CheckpointRow.sha256, CheckpointRow.stored_at).order_by(CheckpointRow.path)
     recorded = connection.execute(chosen).all()
     absent = writer.manifest.absent
     with _held(data_dir, [path for path, *_ in recorded]) as held:
         for path, sha256, stored_at in recorded:
             here = (place := held.get(path)) is not None and _copy(writer, path, place) == sha256
-            if not here and stored_at is None:  # else a run finds it in the checkpoint store
+            if not here and stored_at is None:  # files with `stored_at` are in the store
                 absent.append(path)
         for run_id in connection.scalars(select(Run.id).order_by(Run.id)).all():
             log = f"runs/{run_id}/log.txt"
@@ -160,13 +162,14 @@ def _files(connection: Connection, data_dir: Path, writer: ArchiveWriter, say: S
                 _copy(writer, log, data_dir / log)
     say(f"files: {sum(part.name.startswith('files/') for part in writer.manifest.parts):,}")
     if absent:
-        what = f"{len(absent):,} checkpoints are missing, unreadable or damaged here, such as {absent[0]}"
-        say(f"warning: {what}; their runs would start further back")
+        what = f"{len(absent):,} checkpoints are missing, unreadable or damaged on this machine, such as {absent[0]}"
+        say(f"warning: {what}; their runs would resume from an earlier step")
 
 
 @contextmanager
 def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
-    """Hard links to these files, by path: a training process removes its old checkpoints whenever it likes."""
+    """Hard links to these files, keyed by path. The links keep the contents, because a training process may remove its old
+    checkpoints at any time."""
     folder = data_dir / f".backup-{os.getpid()}"
     held: dict[str, Path] = {}
     try:
@@ -181,7 +184,7 @@ def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
             except FileNotFoundError:
                 continue
             except OSError:
-                held[path] = source  # a file system without hard links, or one that may only be read
+                held[path] = source  # the file system has no hard links, or is read-only
         yield held
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -190,7 +193,7 @@ def _held(data_dir: Path, paths: list[str]) -> Iterator[dict[str, Path]]:
 def _copy(writer: ArchiveWriter, path: str, place: Path) -> str | None:
     try:
         with place.open("rb") as content:
-            return writer.file(path, content, os.fstat(content.fileno()).st_size)  # a log grows meanwhile
+            return writer.file(path, content, os.fstat(content.fileno()).st_size)  # a log may grow during the copy
     except (FileNotFoundError, PermissionError):
         return None
 

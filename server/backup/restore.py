@@ -1,4 +1,4 @@
-"""`stablessm restore`: a backup into an empty installation, on either engine; everything arrives or nothing does."""
+"""`stablessm restore`: restores a backup into an empty installation, on either database engine, completely or not at all."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ from server.backup.archive import (
     table_of,
     verify,
 )
-from server.backup.rows import CHUNK_BYTES, Row
+from server.backup.rows import Row
+from server.backup.sealed_tar import CHUNK_BYTES
 from server.database.connection import Database
-from server.database.revision import needed, numbers
+from server.database.revision import newest_revision, parse_revision
 from server.settings import make_private
 
 KINDS: dict[str, TypeEngine[Any]] = {
@@ -62,14 +63,14 @@ Say = Callable[[str], None]
 
 
 def restore(database: Database, data_dir: Path, source: Path, say: Say) -> Manifest:
-    """Bring back a backup, then migrate it to this program's schema. Raises BackupError; the target is then as it was.
+    """Restore a backup, then migrate it to this program's schema. Raises BackupError; the target is then unchanged.
 
-    Rows arrive in one transaction; files in a folder beside, which gets its name at the commit.
+    Rows are inserted in one transaction. Files are written to a temporary folder, which is renamed just before the commit.
     """
     manifest = verify(source)
-    if numbers(manifest.schema)[0] > needed():
+    if parse_revision(manifest.schema)[0] > newest_revision():
         raise BackupError(
-            f"{source} has schema {manifest.schema}, newer than this program ({needed():04d}): install the newer version"
+            f"{source} has schema {manifest.schema}, newer than this program ({newest_revision():04d}): install the newer version"
         )
     say(f"{source} is undamaged: {len(manifest.parts):,} parts, {sum(part.bytes for part in manifest.parts):,} bytes")
     runs = data_dir / "runs"
@@ -87,7 +88,7 @@ def restore(database: Database, data_dir: Path, source: Path, say: Say) -> Manif
                     runs.rmdir()
                 os.rename(draft, runs)
         except BaseException:
-            if not draft.exists():  # it got its name, but the commit failed
+            if not draft.exists():  # the folder was renamed, but the commit failed
                 shutil.rmtree(runs, ignore_errors=True)
             raise
         finally:
@@ -98,11 +99,11 @@ def restore(database: Database, data_dir: Path, source: Path, say: Say) -> Manif
 
 @contextmanager
 def _new_schema(database: Database, schema: str) -> Iterator[None]:
-    """The tables of that schema, empty; afterwards, if it failed, the database is as empty as before."""
+    """Create the empty tables of this schema. If the `with` block fails, the tables are removed again."""
     new_file = database.path is not None and not database.path.exists()
     had = set() if new_file else _tables(database)
     if had:
-        database.migrate("base")  # they are empty, as `_tables` has made sure
+        database.migrate("base")  # `_tables` has checked that the existing tables are empty
     try:
         database.migrate(schema)
         yield
@@ -118,12 +119,12 @@ def _new_schema(database: Database, schema: str) -> Iterator[None]:
 
 
 def _tables(database: Database) -> set[str]:
-    """Tables that are there; raises BackupError when one of them holds something."""
+    """The names of the existing tables. Raises BackupError if one of them has rows."""
     with database.engine.connect() as connection:
         names = set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
         for name in sorted(names):
             quoted = connection.dialect.identifier_preparer.quote(name)
-            if connection.scalar(text(f"SELECT EXISTS (SELECT 1 FROM {quoted})")):  # noqa: S608 - a name from the catalogue
+            if connection.scalar(text(f"SELECT EXISTS (SELECT 1 FROM {quoted})")):  # noqa: S608 - no user input
                 raise BackupError(f"the database is not empty: table {name} has rows; restore into a new database")
     return names
 
@@ -136,7 +137,7 @@ def _fill(connection: Connection, manifest: Manifest, source: Path, runs: Path, 
     known = set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
     for info in manifest.tables:
         if info.name not in known or not {kind for _, kind in info.columns} <= KINDS.keys():
-            raise BackupError(f"{source} is damaged: schema {manifest.schema} has no such table {info.name[:100]!r}")
+            raise BackupError(f"{source} is damaged: schema {manifest.schema} has no table {info.name[:100]!r}")
     for name, content in members(source):
         if name.startswith("tables/"):
             info = table_of(source, name, manifest)
@@ -153,7 +154,7 @@ def _fill(connection: Connection, manifest: Manifest, source: Path, runs: Path, 
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """As many rows at once as PART_BYTES of binary values, or BATCH_ROWS."""
+    """Batches of rows: up to PART_BYTES of text and binary values, or BATCH_ROWS rows."""
     batch: list[Row] = []
     size = 0
     for row in rows:
@@ -186,7 +187,7 @@ def _insert(connection: Connection, info: TableInfo) -> Any:
 
 
 def _continue_after(connection: Connection, table: str, last: int) -> None:
-    """The next id of this table is larger than any that was given out before."""
+    """Make the table's next id larger than `last`, so that no id is assigned twice."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.setval(func.pg_get_serial_sequence(table, "id"), last)))
         return

@@ -1,8 +1,9 @@
-"""The rows of a part: length of the head (4 bytes, little-endian), head (JSON list, one value per column, a binary value as its
-length), then the binary values.
+"""Encodes and decodes the rows of a part of a backup. A row consists of the length of its head (4 bytes, little-endian), the
+head, and the binary values. The head is a JSON list with one value per column; for a binary value, the list contains the length
+of the value.
 
-What reads them trusts nothing: a part may have been made to fill memory, or to be anything else than rows. One row is held at a
-time, and what is announced is compared with what is allowed before it is read.
+The reader does not trust its input: a part may be an attempt to fill the memory, or may not contain rows at all. So the reader
+keeps one row in memory at a time and compares each announced length with the limit before it reads that many bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import IO, Any
 
 import zstandard
 
-MAX_PART_BYTES = 256 << 20  # one row may be large; what is larger than this was not written here
+from server.backup.sealed_tar import CHUNK_BYTES
+
+MAX_PART_BYTES = 256 << 20  # maximum uncompressed size of a part; only a part with a very large row comes close
 MAX_HEAD_BYTES = 32 << 20
-CHUNK_BYTES = 1 << 20
 _LENGTH = struct.Struct("<I")
-_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined] # one value, wherever it stands
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined] # decodes one value at any position
 
 Row = tuple[Any, ...]
 
 
 class NotRows(ValueError):
-    """A part that holds something else than rows."""
+    """A part does not contain valid rows."""
 
 
 def encode_row(row: Row, binary: list[bool]) -> bytes:
@@ -36,12 +38,12 @@ def encode_row(row: Row, binary: list[bool]) -> bytes:
 
 
 def decode_rows(data: bytes, binary: list[bool]) -> Iterator[Row]:
-    """Inverse of encode_row for several rows. Raises NotRows."""
+    """Decode rows that `encode_row` has encoded. Raises NotRows."""
     return _rows(io.BytesIO(data).read, binary)
 
 
 def read_part(content: IO[bytes], binary: list[bool]) -> Iterator[Row]:
-    """The rows of a compressed part, one after the other. Raises NotRows."""
+    """The rows of a compressed part, decoded one by one. Raises NotRows."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_PART_BYTES)
     left = MAX_PART_BYTES
     with decompressor.stream_reader(content, read_size=CHUNK_BYTES, read_across_frames=False, closefd=False) as plain:
@@ -71,13 +73,13 @@ def _exactly(plain: Any, size: int) -> bytes:
 def _rows(read: Callable[[int], bytes], binary: list[bool]) -> Iterator[Row]:
     while length := read(_LENGTH.size):
         if len(length) < _LENGTH.size or (size := _LENGTH.unpack(length)[0]) > MAX_HEAD_BYTES:
-            raise NotRows("a row in it has no head that could be read")
+            raise NotRows("a row in it has an unreadable header")
         values = _values(_whole(read, size), len(binary))
         for index, is_bytes in enumerate(binary):
             if is_bytes and values[index] is not None:
                 announced = values[index]
                 if type(announced) is not int or announced < 0:
-                    raise NotRows("a binary value in it has no length")
+                    raise NotRows("a binary value in it has an invalid length")
                 values[index] = _whole(read, announced)
         yield tuple(values)
 
@@ -89,7 +91,7 @@ def _whole(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def _values(head: bytes, count: int) -> list[Any]:
-    """As many plain values as there are columns: nested lists would take a hundred times the memory of their text."""
+    """The values in a head, one per column. Refuses nested lists, which take a hundred times as much memory as their text."""
     values: list[Any] = []
     try:
         text, at = head.decode("utf-8", "surrogatepass"), 0

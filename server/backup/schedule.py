@@ -1,6 +1,7 @@
-"""`stablessm backup FOLDER --every 24 --keep 14`: backups at fixed intervals, each verified, the oldest removed.
+"""`stablessm backup FOLDER --every 24 --keep 14`: backs up at fixed intervals, verifies each backup and removes the oldest
+backups.
 
-When the next is due follows from the newest file in the folder, so that a restart neither skips one nor makes one too many.
+The newest file in the folder determines when the next backup is due, so a restart neither skips a backup nor repeats one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from server.backup.create import Say, backup
 from server.database.connection import Database
 
 RETRY_SECONDS = 300.0
-PATTERN = "stablessm-*.backup"  # the names that `backup` gives; no other file of the folder is touched
+PATTERN = "stablessm-*.backup"  # the names that `backup` chooses; other files in the folder are never touched
 
 
 def back_up_regularly(
     database: Database, data_dir: Path, folder: Path, *, every_seconds: float, keep: int, say: Say, stop: threading.Event
 ) -> None:
-    """Until `stop` is set. One that fails is said, tried again within five minutes, and removes nothing."""
+    """Back up until `stop` is set. A failed backup is reported and retried within five minutes; no older backup is removed
+    after a failure."""
     folder.mkdir(parents=True, exist_ok=True)
     pause = _until_due(folder, every_seconds)
     while not stop.wait(pause):
@@ -30,18 +32,18 @@ def back_up_regularly(
             file, manifest = backup(database, data_dir, folder, say)
             verify(file)
         except (BackupError, SQLAlchemyError, OSError, ValueError) as error:
-            say(f"no backup: {' '.join(str(error).split())[:500]}")
+            say(f"the backup failed: {' '.join(str(error).split())[:500]}")
             pause = min(RETRY_SECONDS, every_seconds)
             continue
         say(f"{file}  {file.stat().st_size:,} bytes, verified, SHA-256 of its manifest {manifest.digest}")
         for old in _backups(folder)[:-keep]:
             old.unlink(missing_ok=True)
-            say(f"{old} removed, {keep} newer ones are kept")
+            say(f"removed {old}; {keep} newer backups are kept")
         pause = _until_due(folder, every_seconds)
 
 
 def _backups(folder: Path) -> list[Path]:
-    return sorted(folder.glob(PATTERN))  # their names are times
+    return sorted(folder.glob(PATTERN))  # sorted by time, because the names contain the time
 
 
 def _until_due(folder: Path, every_seconds: float) -> float:

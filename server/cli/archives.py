@@ -1,4 +1,4 @@
-"""Commands that bring runs out as files, and archives of runs into a server."""
+"""Commands that export runs to files and import archives of runs."""
 
 from __future__ import annotations
 
@@ -9,51 +9,54 @@ from pathlib import Path
 import click
 
 from server.cli.connection import connect
-from server.cli.options import DATA_DIR
+from server.cli.options import DATA_DIR, Choice
+from server.cli.terminal import file_size
 
 
 @click.command()
 @click.argument("what", nargs=-1, metavar="[RUN]... | RUN [SERIES]...")
-@click.option("--archive", type=click.Path(path_type=Path), help="One file with whole runs, which another server imports.")
-@click.option("--sweep", type=click.IntRange(1), help="Archive every run of this sweep.")
-@click.option("--q", help="Archive the runs that match this filter.")
-@click.option("--format", "form", type=click.Choice(["csv", "arrow", "json"]), default="csv", show_default=True)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder for the series; - writes one of them to stdout.")
+@click.option("--archive", type=click.Path(path_type=Path), help="Write whole runs to one file, which another server can import.")
+@click.option("--sweep", type=click.IntRange(1), help="With --archive: the runs of this sweep.")
+@click.option("--q", help="With --archive: the runs that match this filter.")
+@click.option("--format", "form", type=Choice(["csv", "arrow", "json"]), default="csv", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Folder for the series. - writes one series to standard output."
+)
 @DATA_DIR
 def export(
     what: tuple[str, ...], archive: Path | None, sweep: int | None, q: str | None, form: str, output: Path | None,
     data_dir: Path | None,
 ) -> None:  # fmt: skip
-    """Write a run's series to files, every recorded step; or, with --archive, whole runs to one file."""
+    """Export every recorded step of a run's series to files, or, with --archive, whole runs to one file."""
     if archive is None:
         if sweep is not None or q is not None:
-            raise click.UsageError("--sweep and --q go with --archive FILE")
+            raise click.UsageError("--sweep and --q need --archive FILE")
         if not what:
-            raise click.UsageError("name a run, or give --archive FILE")
-        _series(_run_id(what[0]), what[1:], form, output, data_dir)
+            raise click.UsageError("give the number of a run, or --archive FILE")
+        _export_series(_run_id(what[0]), what[1:], form, output, data_dir)
         return
     with connect(data_dir) as client:
         client.export_archive(archive, [_run_id(one) for one in what] or None, sweep=sweep, q=q)
-    click.echo(f"{archive}  {archive.stat().st_size:,} bytes")
+    click.echo(file_size(archive))
 
 
 @click.command(name="import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @DATA_DIR
 def import_(file: Path, data_dir: Path | None) -> None:
-    """Take the runs of an archive into the server, under new numbers; needs a token of the scope admin."""
+    """Import the runs of an archive. The imported runs get new numbers. Needs a token with the scope admin."""
     with connect(data_dir) as client:
         answer = client.import_archive(file)
         for run in answer["runs"]:
             click.echo(f"run {run['was']} of {answer['source']} is run {run['id']}: {client.url}{run['url']}")
 
 
-def _series(run_id: int, names: tuple[str, ...], form: str, output: Path | None, data_dir: Path | None) -> None:
+def _export_series(run_id: int, names: tuple[str, ...], form: str, output: Path | None, data_dir: Path | None) -> None:
     with connect(data_dir) as client:
         chosen = names or tuple(s["name"] for s in client.catalogue(run_id) if s["points"])
         if output == Path("-"):
             if len(chosen) != 1:
-                raise click.ClickException(f"standard output takes one series; {len(chosen)} are chosen")
+                raise click.ClickException(f"standard output takes one series; {len(chosen)} are selected")
             sys.stdout.buffer.write(client.download(run_id, chosen[0], form))
             return
         folder = output or Path(f"run-{run_id}")
@@ -62,10 +65,10 @@ def _series(run_id: int, names: tuple[str, ...], form: str, output: Path | None,
         for name in chosen:
             path = folder / f"{name.replace('/', '-')}.{form}"
             path.write_bytes(client.download(run_id, name, form))
-            click.echo(f"{path}  {path.stat().st_size:,} bytes")
+            click.echo(file_size(path))
 
 
 def _run_id(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text)):
-        raise click.UsageError(f"{text[:40]!r} is no number of a run")
+        raise click.UsageError(f"{text[:40]!r} is not the number of a run")
     return int(text)

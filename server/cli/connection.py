@@ -1,38 +1,33 @@
-"""What a command works on: a server over REST, or the settings and the database of this machine."""
+"""The client that commands use to reach a server over REST."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from server.database.connection import Database
-    from server.settings import Settings
-    from stablessm_core.client import Client
+import click
 
-
-def connect(data_dir: Path | None) -> Client:
-    """A client of the server that STABLESSM_URL names, else of the one of this data directory."""
-    from stablessm_core.client import Client, find_server
-
-    return Client(*find_server(data_dir))
-
-
-def settings(*, no_auth: bool = False, **options: Any) -> Settings:
-    """The settings by the options of a command, the environment and the defaults, in this order."""
-    from server.settings import Settings
-
-    return Settings.from_environment(auth=not no_auth, **options)
+from stablessm_core.client import ApiError, Client, find_server
+from stablessm_core.client.connection import ConnectionLost
 
 
 @contextmanager
-def open_database(settings: Settings) -> Iterator[Database]:
-    from server.database.connection import Database
+def connect(data_dir: Path | None) -> Iterator[Client]:
+    """A client for the server that STABLESSM_URL names; by default, for the server that runs on this data directory.
 
-    database = Database(settings.database_url)
-    try:
-        yield database
-    finally:
-        database.close()
+    An error of the client becomes a ClickException that explains what to do.
+    """
+    url, token = find_server(data_dir)
+    with Client(url, token) as client:
+        try:
+            yield client
+        except ApiError as error:
+            if error.status != 401:
+                raise click.ClickException(str(error)) from None
+            what = "does not accept this token" if token else "needs a token"
+            advice = "set STABLESSM_TOKEN, or --data-dir to the folder of `stablessm up`"
+            raise click.ClickException(f"the server at {client.url} {what}; {advice}") from None
+        except ConnectionLost as error:
+            text = f"no server answers at {client.url} ({error}); start one with `stablessm up`, or set STABLESSM_URL"
+            raise click.ClickException(text) from None

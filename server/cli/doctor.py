@@ -1,46 +1,66 @@
-"""`stablessm doctor`: what is needed to train and serve here, what is missing, how to get it."""
+"""`stablessm doctor`: checks what training and serving need on this machine and reports how to fix what is missing."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
+import httpx
+import redis
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from server.cli.examine_files import BAD, NOTE, OK, Finding, checkpoints, rights
+from server.cli.examine_checkpoints import checkpoints
+from server.cli.examine_files import BAD, NOTE, OK, Finding, rights
+from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE
 from server.database.connection import Database
 from server.database.payloads import examine as examine_payloads
 from server.database.revision import SchemaMismatch, check
 from server.settings import Settings
 from stablessm_core.client import find_server
+from stablessm_core.spec.data_sets import available_data
 
 MARKS = {OK: click.style("ok     ", fg="green"), NOTE: click.style("note   ", fg="yellow"), BAD: click.style("missing", fg="red")}
-# in a process of its own: the server's machine may have no torch, and a broken driver may crash its importer
+# this code runs in another process: the server's machine may not have torch, and with a broken GPU driver `import torch` may
+# crash the process
 TORCH_PROBE = """
 import json, torch
-from stablessm_core.compiled import library
+from stablessm_core.kernels import library
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 print(json.dumps({"torch": torch.__version__, "gpus": gpus, "built_for": torch.version.cuda,
                   "no_kernels": library.why_not_compiled(), "kernels": library.target()}))
 """
+DOCUMENT = re.compile(
+    r"(?:.*/)?(?:(?:readme|licen[cs]e|notice|copying|changelog)(?:\..*)?|.*\.md|\w*sums(?:\.txt)?)", re.IGNORECASE
+)
 PAYLOAD_SECONDS = 20.0
 SERVER_SECONDS = 5.0
-RESTORE = "look at the disk; `stablessm restore` a backup into an empty database"
+RESTORE = "check the disk, then restore a backup into an empty database with `stablessm restore`"
+
+
+@click.command()
+@DATA_DIR
+@DATABASE
+@BROKER
+@DATA_ROOT
+@click.option("--deep", is_flag=True, help="Read every stored number and checkpoint, however long that takes.")
+def doctor(deep: bool, **options: Any) -> None:
+    """Check what training and serving need on this machine, and report how to fix each problem."""
+    sys.exit(examine(Settings.from_environment(**options), click.echo, deep=deep))
 
 
 def examine(settings: Settings, say: Callable[[str], None], *, deep: bool = False) -> int:
-    """Print every finding; 0 if training and serving are possible and nothing is open or damaged, else 1.
-
-    `deep` reads all that is stored, however long it takes.
-    """
+    """Print every finding. Returns 0 if training and serving are possible and no file is damaged or readable by other users,
+    else 1."""
     worst = 0
     payloads, files = partial(_payloads, deep=deep), partial(checkpoints, deep=deep)
     for look in (_python, _torch, rights, _database, payloads, files, _broker, _server, _data, _charts):
@@ -60,33 +80,40 @@ def _torch(_: Settings) -> list[Finding]:
     try:
         probe = subprocess.run([sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
-        return [(BAD, "torch", "its import takes more than two minutes", "look at the GPU driver: `nvidia-smi`")]
+        return [(BAD, "torch", "importing it takes more than two minutes", "check the GPU driver with `nvidia-smi`")]
     if probe.returncode:
         last = (probe.stderr.strip().splitlines() or [f"the probe ended with status {probe.returncode}"])[-1]
-        return [(BAD, "torch", last[:200], "`make setup` installs it; a machine that only serves can do without")]
+        return [
+            (
+                BAD,
+                "torch",
+                last[:200],
+                "install it with pip install 'stablessm[train]'; a machine that only serves does not need it",
+            )
+        ]
     found = json.loads(probe.stdout)
     if found["gpus"]:
         gpu: Finding = (OK, "gpu", ", ".join(found["gpus"]), "")
     else:
         why = (
-            f"torch is built for CUDA {found['built_for']}, no device answers"
+            f"torch is built for CUDA {found['built_for']}, but finds no device"
             if found["built_for"]
             else "torch is built for CPUs"
         )
         gpu = (NOTE, "gpu", f"none ({why}); runs train on the CPU", "")
-    mend = "docs/operations.md, Compiled kernels; on a CPU models train several times slower without"
+    fix = "see Compiled kernels in docs/operations.md; without them models train several times slower on a CPU"
     kernels: Finding = (
-        (NOTE, "kernels", found["no_kernels"].splitlines()[0][:300], mend)
+        (NOTE, "kernels", found["no_kernels"].splitlines()[0][:300], fix)
         if found["no_kernels"]
-        else (OK, "kernels", f"compiled, the library {found['kernels']}", "")
+        else (OK, "kernels", f"compiled for {found['kernels']}", "")
     )
-    return [(OK, "torch", found["torch"], ""), gpu, kernels, _package("triton", "scans run on the torch backend without it")]
+    return [(OK, "torch", found["torch"], ""), gpu, kernels, _package("triton", "without it, scans use the torch backend")]
 
 
 def _database(settings: Settings) -> list[Finding]:
     database = Database(settings.database_url)
     if database.path is not None and not database.path.exists():
-        return [(NOTE, "database", f"{database.path} does not exist yet", "`stablessm up` or `stablessm migrate` makes it")]
+        return [(NOTE, "database", f"{database.path} does not exist yet", "`stablessm up` or `stablessm migrate` creates it")]
     try:
         with database.read() as session:
             revision = check(session.connection())
@@ -96,12 +123,14 @@ def _database(settings: Settings) -> list[Finding]:
                 if damage != "ok":
                     return [(BAD, "database", f"{database.path} is damaged: {damage[:200]}", RESTORE)]
     except SchemaMismatch as error:
-        return [(BAD, "database", str(error), "`stablessm backup`, then `stablessm migrate`")]
+        return [(BAD, "database", str(error), "run `stablessm backup`, then `stablessm migrate`")]
     except SQLAlchemyError as error:
         reason = str(error).splitlines()[0][:200]
         if "malformed" in reason or "not a database" in reason:
             return [(BAD, "database", f"{database.path} is damaged: {reason}", RESTORE)]
-        return [(BAD, "database", f"{database.dialect}: {reason}", "start it, correct the URL, or run `stablessm migrate`")]
+        return [
+            (BAD, "database", f"{database.dialect}: {reason}", "start the database, correct its URL, or run `stablessm migrate`")
+        ]
     finally:
         database.close()
     return [(OK, "database", f"{database.dialect}, schema {revision}", "")]
@@ -115,75 +144,69 @@ def _payloads(settings: Settings, *, deep: bool) -> list[Finding]:
         with database.read() as session:
             found = examine_payloads(session, float("inf") if deep else PAYLOAD_SECONDS)
     except SQLAlchemyError:
-        return []  # no database, or an older schema: said above
+        return []  # no database, or an older schema: `_database` reports this
     finally:
         database.close()
-    looked_at = found.matching + found.unchecked + len(found.damaged)
-    part = "" if found.complete else f" among the newest, looked at for {PAYLOAD_SECONDS:.0f} s"
+    checked = found.matching + found.unchecked + len(found.damaged)
+    part = "" if found.complete else f"; only the newest were checked, for {PAYLOAD_SECONDS:.0f} s"
     if found.damaged:
         more = f", and {len(found.damaged) - 1:,} more" * (len(found.damaged) > 1)
-        return [
-            (BAD, "numbers", found.damaged[0] + more, "look at the disk; `stablessm restore` a backup into an empty database")
-        ]
-    return [(OK, "numbers", f"{looked_at:,} stored payloads whole{part} ({found.unchecked:,} from before checksums)", "")]
+        return [(BAD, "numbers", found.damaged[0] + more, RESTORE)]
+    return [(OK, "numbers", f"{checked:,} stored payloads are intact, {found.unchecked:,} of them without a checksum{part}", "")]
 
 
 def _broker(settings: Settings) -> list[Finding]:
     if not settings.broker_url:
         return [(OK, "broker", "none: workers poll the database", "")]
-    import redis
-
     client = redis.Redis.from_url(settings.broker_url, socket_connect_timeout=3, socket_timeout=3)
     try:
         return [(OK, "broker", f"Redis {client.info('server')['redis_version']}", "")]
     except redis.RedisError as error:
-        return [(BAD, "broker", str(error)[:200], "start Redis, or leave --broker-url out: workers then poll the database")]
+        return [(BAD, "broker", str(error)[:200], "start Redis, or omit --broker-url: workers then poll the database")]
     finally:
         client.close()
 
 
 def _server(settings: Settings) -> list[Finding]:
-    """The server that STABLESSM_URL names, or that an `up` on this data directory says it runs; none has to be there."""
+    """Check the server that STABLESSM_URL names, or else the server that `stablessm up` started on this data directory. It is
+    not an error if neither exists."""
     named = os.environ.get("STABLESSM_URL")
     running = (settings.data_dir / "up.json").is_file() and (settings.data_dir / "up.json").read_text().strip()
     if not (named or running):
-        return [(NOTE, "server", "none is named: STABLESSM_URL is not set and no `stablessm up` runs here", "")]
-    import httpx
-
+        return [(NOTE, "server", "none: STABLESSM_URL is not set, and no `stablessm up` is running here", "")]
     url, token = find_server(settings.data_dir)
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         answer = httpx.get(f"{url.rstrip('/')}/readyz", headers=headers, timeout=SERVER_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        mend = "correct STABLESSM_URL, or start the server" if named else "start `stablessm up` again: it ended without a word"
-        return [(BAD, "server", f"{url} does not answer: {error}", mend)]
+        fix = "correct STABLESSM_URL, or start the server" if named else "start `stablessm up` again: it was killed"
+        return [(BAD, "server", f"{url} does not answer: {error}", fix)]
     if answer.status_code == 401:
-        return [(BAD, "server", f"{url} does not know the token", "set STABLESSM_TOKEN to the token of that server")]
+        return [(BAD, "server", f"{url} does not accept the token", "set STABLESSM_TOKEN to a token of that server")]
     if answer.status_code != 200:
-        return [(BAD, "server", f"{url} is not ready: {answer.text[:200]}", "look into its log")]
+        return [(BAD, "server", f"{url} is not ready: {answer.text[:200]}", "read its log")]
     return [(OK, "server", f"{url} is ready", "")]
 
 
 def _data(settings: Settings) -> list[Finding]:
-    from stablessm_core.tasks.requirements import available_data
-
     found = available_data(settings.data_root)
+    found = {name: state for name, state in found.items() if not DOCUMENT.fullmatch(name)}  # they lie beside the data
     names = [name for name, state in found.items() if state == "ok"]
     first: Finding = (OK, "data sets", f"{', '.join(names[:12]) or 'none'} in {settings.data_root}", "")
-    fix = "put the files there, or set STABLESSM_DATA; digits and the tasks that draw their own sequences need none"
+    fix = "put the files there, or set STABLESSM_DATA; digits and the tasks that generate their sequences need no files"
     wrong = [(name, state) for name, state in found.items() if state != "ok"]
-    again = "cut short or damaged: copy or download it again"
+    damaged = "incomplete or damaged: copy or download it again"
     return [
         first,
         *(
-            (NOTE, f"data set {name}", state[:300], fix) if _is_absent(state) else (BAD, f"data set {name}", state[:300], again)
+            (NOTE, f"data set {name}", state[:300], fix) if _is_absent(state) else (BAD, f"data set {name}", state[:300], damaged)
             for name, state in wrong
         ),
     ]
 
 
 def _is_absent(state: str) -> bool:
-    """Nobody has to have a data set; one that is there and cannot be used is a fault."""
+    """True if the data set is missing, which is allowed. An existing but unusable data set is an error."""
     return "no such file" in state or "not installed" in state
 
 

@@ -1,66 +1,101 @@
-"""The program `stablessm`: its commands, and their refusals as one line."""
+"""The program `stablessm` and the list of its commands. The module of a command is imported only when the command is called."""
 
 from __future__ import annotations
 
+import os
+import sys
+from importlib import import_module
 from typing import Any
 
 import click
 
-from server.cli import archives, figures, history, runs, service, sweeps, trash
-from server.cli.queues import queue
-from server.cli.reproduce import reproduce
-from server.cli.tokens import token
-from server.cli.users import user
 from stablessm_core import __version__
 
-SERVICE = (service.up, service.serve, service.worker, service.migrate, service.backup, service.restore)
-CHECKS = (service.retention, service.doctor)
-RUNS = (runs.submit, runs.runs, runs.show, runs.watch, runs.cancel, runs.resume, runs.fork, runs.compare)
-ARCHIVES = (archives.export, archives.import_)
-TRASH = (trash.delete, trash.undelete, trash.trash)
-SWEEPS = (sweeps.sweep, sweeps.sweeps, sweeps.table)
-HISTORY = (figures.figure, history.logs, history.checkpoints)
+COMMANDS = {  # name: (module and attribute in server.cli, summary in `stablessm --help`)
+    "up": ("up:up", "Start database, web server and worker on this machine."),
+    "serve": ("serve:serve", "Start the web server only."),
+    "worker": ("main:worker", "Start a worker, which trains queued runs."),
+    "migrate": ("database:migrate", "Update the database schema."),
+    "backup": ("database:backup", "Back up database, checkpoints and logs into one file."),
+    "restore": ("database:restore", "Restore a backup into an empty installation."),
+    "retention": ("database:retention", "List the runs that retention would move to the trash now."),
+    "doctor": ("doctor:doctor", "Check this installation and report how to fix each problem."),
+    "submit": ("runs:submit", "Submit a run."),
+    "runs": ("runs:runs", "List runs."),
+    "show": ("runs:show", "Show one run."),
+    "watch": ("runs:watch", "Follow a run live."),
+    "cancel": ("runs:cancel", "Cancel a queued or running run."),
+    "resume": ("runs:resume", "Resume an ended run from its last checkpoint."),
+    "fork": ("runs:fork", "Start a changed copy of a run from one of its checkpoints."),
+    "compare": ("runs:compare", "Compare runs."),
+    "rename": ("annotate:rename", "Rename a run."),
+    "tag": ("annotate:tag", "Add tags to a run or remove them."),
+    "note": ("annotate:note", "Set or print the notes of a run."),
+    "logs": ("history:logs", "Print the log of a run."),
+    "checkpoints": ("history:checkpoints", "List or download the checkpoints of a run."),
+    "figure": ("figures:figure", "Save a chart as SVG, PNG or HTML."),
+    "export": ("archives:export", "Export series or whole runs to files."),
+    "import": ("archives:import_", "Import the runs of an archive."),
+    "delete": ("trash:delete", "Move ended runs to the trash."),
+    "undelete": ("trash:undelete", "Restore runs from the trash."),
+    "trash": ("trash:trash", "List the runs in the trash."),
+    "sweep": ("sweeps:sweep", "Submit a sweep."),
+    "sweeps": ("sweeps:sweeps", "List sweeps."),
+    "sweep-table": ("sweeps:sweep_table", "Write a table of the runs of a sweep."),
+    "reproduce": ("reproduce:reproduce", "Repeat an experiment of the documentation."),
+    "token": ("tokens:token", "Create, list and revoke tokens."),
+    "queue": ("queues:queue", "List, pause and limit queues."),
+    "completion": ("completion:completion", "Install tab completion for your shell."),
+    "user": ("users:user", "List users, set quotas and permissions."),
+}
 
 
-class Commands(click.Group):
-    """Turns refusals into one line on stderr and exit status 1."""
+class LazyCommand(click.Command):
+    """A placeholder for a command in lists and completions. It imports the command when the command is called."""
+
+    def __init__(self, name: str, location: str, summary: str) -> None:
+        super().__init__(name, short_help=summary)
+        self._location = location
+
+    def load(self) -> click.Command:
+        """Import and return the command."""
+        module, _, attribute = self._location.partition(":")
+        command: click.Command = getattr(import_module(f"server.cli.{module}"), attribute)
+        return command
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+
+class Program(click.Group):
+    """A command group that reports expected errors as one line on stderr, with exit status 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except BrokenPipeError:
             raise
-        except Exception as error:
-            if (text := _one_line(error)) is None:
-                raise
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+        except OSError as error:
+            text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
             raise click.ClickException(text) from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Program,
+    commands=[LazyCommand(name, *entry) for name, entry in COMMANDS.items()],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="stablessm")
 def main() -> None:
-    """Train state-space models and watch every eigenvalue, live: who crosses the boundary, and who dies of it."""
+    """Train state-space models and see, live, which eigenvalue threatens the training and why."""
 
 
-for command in (*SERVICE, *CHECKS, *RUNS, *TRASH, *ARCHIVES, *SWEEPS, *HISTORY, reproduce, token, queue, user):
-    main.add_command(command)
-
-
-def _one_line(error: Exception) -> str | None:
-    import httpx
-
-    from server.cli.up import UpError
-    from stablessm_core.client import ApiError
-
-    if isinstance(error, ApiError):
-        hint = "; STABLESSM_TOKEN or --data-dir says where the token is" if error.status == 401 else ""
-        return f"{error}{hint}"
-    if isinstance(error, httpx.TransportError):
-        return f"no server answers ({error}); start one with `stablessm up`, or set STABLESSM_URL"
-    if isinstance(error, UpError | ValueError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    from sqlalchemy.exc import DBAPIError  # only now: it takes long, and other commands get on without
-
-    return f"the database: {str(error.orig).partition(chr(10))[0][:300]}" if isinstance(error, DBAPIError) else None
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def worker(arguments: tuple[str, ...]) -> None:
+    """Start a worker that trains queued runs (see `stablessm worker --help`)."""
+    os.execv(sys.executable, [sys.executable, "-m", "worker", *arguments])  # noqa: S606

@@ -1,4 +1,4 @@
-"""Commands about sweeps, over REST: submit one, list them, and one table of what came out."""
+"""Commands for sweeps: submit a sweep, list sweeps, and write a table of the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -6,40 +6,45 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import RenderableType
 
 from server.cli.connection import connect
-from server.cli.options import DATA_DIR
+from server.cli.options import DATA_DIR, Choice, join_values
 from server.cli.runs import read_change, read_json
-
-if TYPE_CHECKING:
-    from stablessm_core.client import Client
+from server.cli.terminal import number, printable, ratios, short_path, show, table, time_text
+from stablessm_core.client import Client
+from stablessm_core.spec.paths import with_settings
+from stablessm_core.telemetry.statuses import OPEN
 
 POLL_SECONDS = 1.0
-OPEN = ("queued", "running")
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".md": "markdown", ".tex": "latex", ".json": "json"}
 SWEEP_ID = click.argument("sweep_id", type=click.IntRange(1), metavar="SWEEP")
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--set", "changes", multiple=True, metavar="PATH=VALUE", help="In its base, for example train.steps=500.")
-@click.option("--name", help="Of the sweep.")
-@click.option("--queue", help="Only workers that serve it take the runs. Default: default.")
-@click.option("--priority", type=click.IntRange(-100, 100), help="Higher starts first. Default: 0.")
-@click.option("--gpu", help="Part of a GPU's name, such as H200: only workers with such a GPU take the runs.")
-@click.option("--watch", "until_end", is_flag=True, help="Follow its runs to their ends; exit status 2 unless all finish.")
+@click.option(
+    "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change the base, for example train.steps=500; can be repeated."
+)
+@click.option("--name", help="Name of the sweep.")
+@click.option("--queue", help="Queue of the runs. Default: default.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Runs of higher priority start first. Default: 0.")
+@click.option("--gpu", help="Train only on GPUs whose name contains this, such as H200.")
+@click.option(
+    "--watch", "until_end", is_flag=True, help="Follow the runs until all have ended; the exit status is 2 unless all finish."
+)
 @DATA_DIR
 def sweep(file: Any, changes: tuple[str, ...], until_end: bool, data_dir: Path | None, **given: Any) -> None:
-    """Submit a sweep: FILE holds {"base": configuration, "grid": {"optimizer.lr": [...]}} as JSON (- reads standard input)."""
-    from stablessm_core.config import with_settings
-
+    """Submit a sweep. FILE contains {"base": configuration, "grid": {"optimizer.lr": [...]}} as JSON; - reads standard input."""
     body = read_json(file, "a sweep") | {name: value for name, value in given.items() if value is not None}
     for part in ("base", "grid"):
         if not isinstance(body.get(part), dict):
-            raise click.ClickException(f"a sweep needs {part!r}, a JSON object; given are {', '.join(body)[:200] or 'no fields'}")
+            raise click.ClickException(
+                f"a sweep needs {part!r}, a JSON object; the given fields are {', '.join(body)[:200] or 'none'}"
+            )
     body["base"] = with_settings(body["base"], dict(map(read_change, changes)))
     with connect(data_dir) as client:
         made = client.submit_sweep(**body)
@@ -53,41 +58,51 @@ def sweep(file: Any, changes: tuple[str, ...], until_end: bool, data_dir: Path |
 @click.command()
 @click.argument("name", default="")
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(1))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @DATA_DIR
 def sweeps(name: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
-    """List sweeps, newest first, of which NAME is a part of the name."""
-    from server.cli.terminal import show, sweep_list
-
+    """List the sweeps whose name contains NAME, newest first."""
     with connect(data_dir) as client:
         found = list(client.sweeps(name or None, limit=limit))
     if as_json:
         click.echo("\n".join(json.dumps(one) for one in found))
     else:
-        show(sweep_list(found))
+        show(_sweep_table(found))
 
 
 @click.command("sweep-table")
 @SWEEP_ID
-@click.option("--format", "form", type=click.Choice(list(FORMATS.values())), help="Default: by the ending of -o, else markdown.")
+@click.option(
+    "--format", "form", type=Choice(list(FORMATS.values())), help="Default: from the suffix of the -o file, else markdown."
+)
 @click.option(
     "--group-by",
-    default="",
-    help="Columns, separated by commas: a row per group, with finite / total, stable / total and medians.",
+    multiple=True,
+    callback=join_values,
+    metavar="COLUMN",
+    help="Group by this column; can be repeated. Each row is a group, with finite / total, stable / total and medians.",
 )
-@click.option("--columns", default="", help="Only these columns, separated by commas, in this order.")
-@click.option("--grid", is_flag=True, help="What became of each cell instead, maps down and learning rates across.")
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="File. Default: standard output.")
+@click.option(
+    "--columns", multiple=True, callback=join_values, help="Write only these columns, separated by commas, in this order."
+)
+@click.option(
+    "--grid", is_flag=True, help="Write the outcome of each cell instead: one row per map, one column per learning rate."
+)
+@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="File to write. Default: standard output.")
 @DATA_DIR
-def table(
-    sweep_id: int, form: str | None, group_by: str, columns: str, grid: bool, output: Path | None, data_dir: Path | None
+def sweep_table(
+    sweep_id: int,
+    form: str | None,
+    group_by: str | None,
+    columns: str | None,
+    grid: bool,
+    output: Path | None,
+    data_dir: Path | None,
 ) -> None:
-    """Write every run of a sweep with its final numbers, also those that diverged or failed, as one table."""
-    from server.cli.terminal import printable
-
+    """Write one table of a sweep's runs with their final values, including runs that diverged or failed."""
     form = form or (FORMATS.get(output.suffix) if output else None) or "markdown"
     if form == "parquet" and output is None:
-        raise click.ClickException("Parquet is no text; -o says which file to write")
+        raise click.ClickException("Parquet is a binary format; give the file with -o")
     if grid and (group_by or columns):
         raise click.ClickException("--grid has its own groups and columns; leave out --group-by and --columns")
     with connect(data_dir) as client:
@@ -105,9 +120,8 @@ def table(
 
 
 def _follow(client: Client, sweep_id: int) -> int:
-    """Say how each run ends; 0 if all finished, else 2. Ctrl-C stops looking, not training."""
-    from server.cli.terminal import printable
-
+    """Print how each run ends. Returns the exit status: 0 if all runs finished, else 2, and 130 after Ctrl-C, which ends only
+    the display."""
     ended: set[int] = set()
     try:
         while True:
@@ -115,26 +129,41 @@ def _follow(client: Client, sweep_id: int) -> int:
             for run in found["runs"]:
                 if run["status"] not in OPEN and run["id"] not in ended:
                     ended.add(run["id"])
-                    click.echo(printable(f"run {run['id']} {run['name']}: {run['status']}{_how(run)}"))
+                    click.echo(printable(f"run {run['id']} {run['name']}: {run['status']}{_outcome(run)}"))
             if len(ended) >= len(found["runs"]):
                 break
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
-        click.echo(f"Sweep {sweep_id} goes on; `stablessm sweep-table {sweep_id}` shows what it has come to.")
+        click.echo(f"Sweep {sweep_id} continues; `stablessm sweep-table {sweep_id}` shows its results.")
         return 130
-    stable = f"{found['stable']} of {found['total']} with every eigenvalue inside the boundary"
+    stable = f"{found['stable']} of {found['total']} kept every eigenvalue inside the boundary"
     click.echo(f"{found['finite']} of {found['total']} runs finished with a finite loss; {stable}")
     return 0 if found["statuses"].get("finished", 0) == found["total"] else 2
 
 
-def _how(run: dict[str, Any]) -> str:
-    from server.cli.terminal import number
-
+def _outcome(run: dict[str, Any]) -> str:
     if run["status"] == "finished":
         loss = (run["result"] or {}).get("train_loss")
         return f", loss {number(loss)}" if loss is not None else ""
     return f" at step {run['step']}" + (f": {run['status_reason']}" if run["status_reason"] else "")
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _sweep_table(sweeps: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [
+            str(sweep["id"]),
+            *ratios(sweep),
+            ", ".join(f"{count} {status}" for status, count in sweep["statuses"].items()),
+            ", ".join(f"{short_path(path)} x {len(values)}" for path, values in sweep["grid"].items()),
+            sweep["user"] or "",
+            time_text(sweep["created_at"]),
+            sweep["name"] or "",
+        ]
+        for sweep in sweeps
+    ]
+    titles = ["sweep", "finite", "stable", "runs", "grid", "by", "created", "name"]
+    return table(rows, titles, numbers=("sweep", "finite", "stable")) if rows else "No sweeps."
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

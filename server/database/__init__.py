@@ -1,1 +1,1 @@
-"""The database, SQLite or PostgreSQL behind one face, and its schema."""
+"""The database (SQLite or PostgreSQL behind one interface) and its schema."""

@@ -1,4 +1,4 @@
-"""The database, SQLite or PostgreSQL: `read()` sees one consistent snapshot, `write()` is one transaction."""
+"""The database, SQLite or PostgreSQL. `read()` sees one consistent snapshot; `write()` is one transaction."""
 
 from __future__ import annotations
 
@@ -21,71 +21,73 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from server.database.revision import check
 from server.settings import make_private, normalize_url
-from stablessm_core.nonfinite import json_safe
+from stablessm_core.telemetry.nonfinite import json_safe
 
 BUSY_SECONDS = 10.0
-MIGRATION_SECONDS = 300.0  # a migration waits for another one, however large the database
-# A process that is stopped inside a transaction must not hold a run's row against the reaper for ever.
+MIGRATION_SECONDS = 300.0  # maximum wait for another migration, in seconds; a large database takes long to migrate
+# A process that is suspended inside a transaction must not lock a run's row forever: server.lifecycle.lost_runs needs the row.
 POSTGRES_OPTIONS = "-c statement_timeout=30s -c lock_timeout=10s -c idle_in_transaction_session_timeout=15s"
 MIGRATION_LOCK = 0x57AB1E55
 
 
 class Database:
-    """One database. Sessions begin lazily: work done before the first statement holds no lock."""
+    """One database. A session's transaction begins with its first statement, so code before this statement holds no lock."""
 
     def __init__(self, url: str) -> None:
         self.url = normalize_url(url)
         self.dialect = "sqlite" if self.url.startswith("sqlite") else "postgresql"
         if self.dialect == "sqlite":
             self.engine = writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE")
-            self._reader = glancer = _sqlite_engine(self.url, "BEGIN", read_only=True)
+            self._reader = autocommit = _sqlite_engine(self.url, "BEGIN", read_only=True)
         else:
             self.engine = _postgres_engine(self.url)
             writer = self.engine.execution_options(binary_results=True)
             self._reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            glancer = writer.execution_options(isolation_level="AUTOCOMMIT")
+            autocommit = writer.execution_options(isolation_level="AUTOCOMMIT")
         self._write_session = sessionmaker(writer, expire_on_commit=False)
         self._read_session = sessionmaker(self._reader, expire_on_commit=False)
-        self._glance_session = sessionmaker(glancer, expire_on_commit=False)
+        self._autocommit_session = sessionmaker(autocommit, expire_on_commit=False)
 
     @property
     def path(self) -> Path | None:
-        """File of a SQLite database."""
+        """The file of a SQLite database; None for PostgreSQL."""
         name = make_url(self.url).database
         return Path(name) if self.dialect == "sqlite" and name else None
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Session that sees one snapshot; a write in it is refused by the database."""
+        """A session that sees one snapshot. The database refuses writes."""
         with self._read_session() as session:
             yield session
 
     @contextmanager
-    def glance(self) -> Iterator[Session]:
-        """Session for one query, or for several that need not agree: each sees a snapshot of its own, without a transaction.
+    def read_autocommit(self) -> Iterator[Session]:
+        """A read-only session without a transaction. Each query sees the newest data, so two queries may disagree.
 
-        On PostgreSQL that saves the two messages around it. Nothing may be written.
+        On PostgreSQL this saves the two messages that begin and end a transaction.
         """
-        with self._glance_session() as session:
+        with self._autocommit_session() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Session of one transaction, committed at the end, rolled back on an exception. Keep it short: SQLite has one writer."""
+        """A session with one transaction: committed at the end, rolled back after an exception. Keep the transaction short,
+        because SQLite allows one writer at a time."""
         with self._write_session.begin() as session:
             yield session
 
     def migrate(self, revision: str = "head", *, lose: bool = False) -> None:
-        """Bring the schema to `revision`, in one transaction; safe to call from several processes at once.
+        """Migrate the schema to `revision` in one transaction. Several processes may call this method at the same time.
 
-        An older revision that has no place for values that are there is refused (migrations.loss.DataLoss) unless `lose`.
+        Raises migrations.loss.DataLoss if `revision` is older than the current schema and cannot store existing values, unless
+        `lose` is True.
         """
-        from alembic import command  # here: only a migration needs it, and every process imports this module
+        from alembic import command  # imported late to save start-up time: only a migration needs Alembic
         from alembic.config import Config
 
         if (path := self.path) is not None:
             make_private(path.parent)
-        # Alembic rebuilds SQLite tables to change them; with enforcement on, dropping the old table would delete its children.
+        # Alembic rebuilds SQLite tables to change them. With foreign keys enforced, dropping a table deletes child rows.
         engine = _sqlite_engine(self.url, "BEGIN IMMEDIATE", migrating=True) if path else self.engine
         config = Config()
         config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
@@ -102,14 +104,14 @@ class Database:
                 move = command.downgrade if _is_older(config, revision, current or None) else command.upgrade
                 move(config, revision)
             else:
-                check(connection)  # newer than this code: nothing to do, or too new
+                check(connection)  # the database is newer than this code; raises if they are incompatible
             if path and (orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()):
-                raise RuntimeError(f"migration to {revision} would leave {len(orphans)} rows without their parent")
+                raise RuntimeError(f"the migration to {revision} would leave {len(orphans)} rows without their parent row")
         if path:
             engine.dispose()
 
     def check_schema(self) -> str:
-        """The schema's revision; raises SchemaMismatch when this code cannot work with it."""
+        """The schema's revision. Raises SchemaMismatch if this code cannot work with the schema."""
         with self.read() as session:
             return check(session.connection())
 
@@ -131,15 +133,15 @@ def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, migrating: 
 
     @event.listens_for(engine, "do_connect")
     def keep_private(*_: Any) -> None:
-        # SQLite would make the file as the umask says; -wal and -shm get the rights of the file itself
-        with contextlib.suppress(OSError):  # it is there, or its folder is not
+        # SQLite would create the file with the umask's permissions; -wal and -shm get the permissions of the file
+        with contextlib.suppress(OSError):  # the file already exists, or its folder does not exist
             os.close(os.open(str(make_url(url).database), os.O_CREAT | os.O_EXCL, 0o600))
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # pysqlite begins late and deferred, and so loses updates: we say BEGIN ourselves.
+        # pysqlite begins transactions late and deferred, which can lose updates, so this module executes BEGIN itself.
         connection.isolation_level = None
-        connection.create_function("lower", 1, _lower, deterministic=True)  # SQLite's own knows ASCII only
+        connection.create_function("lower", 1, _lower, deterministic=True)  # SQLite's lower() supports only ASCII letters
         mode = _journal_in_wal(connection, patience)
         if mode != "wal":
             raise RuntimeError(f"SQLite journal mode is {mode!r}; WAL is needed (is {url} on a network file system?)")
@@ -156,7 +158,8 @@ def _sqlite_engine(url: str, begin: str, *, read_only: bool = False, migrating: 
 
 
 def _journal_in_wal(connection: Any, patience: float) -> str:
-    """The journal mode after asking for WAL. Of two processes that ask at once SQLite refuses one without waiting: ask again."""
+    """Set the journal mode to WAL and return the resulting mode. If two processes set the mode at the same time, SQLite refuses
+    one of them immediately, so this function retries."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -186,14 +189,15 @@ def _postgres_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "checkout")
     def replace_if_ended(connection: Any, *_: Any) -> None:
-        # The server sends to an idle connection only to end it. To look for that costs no message, unlike `pool_pre_ping`; a
-        # connection that was lost without a message is found by its next statement either way.
+        # The server sends bytes to an idle connection only to close it. Checking for such bytes sends no message, unlike
+        # `pool_pre_ping`. A connection that is lost without such bytes is detected only when its next statement fails.
         if connection.closed or _has_input(connection.fileno()):
-            raise DisconnectionError("the server has ended this connection")  # the pool opens another one
+            raise DisconnectionError("the server has closed this connection")  # the pool opens another connection
 
     @event.listens_for(engine, "before_cursor_execute")
     def ask_for_binary(connection: Any, cursor: Any, *_: Any) -> None:
-        # As text, every byte of a payload travels as two and is decoded once more. Reflection cannot read binary catalogues.
+        # Text results need two bytes per payload byte and an extra decoding step. Binary results break SQLAlchemy's reflection,
+        # so only callers that request binary results get them.
         if connection.get_execution_options().get("binary_results"):
             cursor.format = Format.BINARY
 

@@ -1,4 +1,5 @@
-"""The fence of a run: each write names its attempt and is refused unless that attempt owns the run; and the run's history."""
+"""Fencing, and the status history of a run. Each write to a run names an attempt and is refused unless that attempt owns the
+run."""
 
 from __future__ import annotations
 
@@ -14,19 +15,20 @@ from server.database.models import Base, Run, Transition
 
 
 class LeaseLost(RuntimeError):
-    """This attempt no longer owns the run: it ended, was cancelled, or another worker has it. Stop writing."""
+    """This attempt no longer owns the run: the run is not running, or a later attempt owns it. The caller must stop writing."""
 
 
-def hold(session: Session, run_id: int, attempt: int) -> Run:
-    """The run's row, locked to the end of the transaction, if `attempt` still owns it; else raises LeaseLost."""
+def lock_run(session: Session, run_id: int, attempt: int) -> Run:
+    """The run's row, locked until the end of the transaction. Raises LeaseLost if `attempt` no longer owns the run."""
     run = session.scalars(select(Run).where(fence(run_id, attempt)).with_for_update().execution_options(populate_existing=True))
     if (row := run.one_or_none()) is None:
         raise LeaseLost(f"run {run_id} is not running under attempt {attempt}")
     return row
 
 
-def hold_attempt(session: Session, run_id: int, attempt: int) -> Run:
-    """The run's row, locked, while no later attempt has begun, also after its end: for what an attempt printed last.
+def lock_attempt(session: Session, run_id: int, attempt: int) -> Run:
+    """The run's row, locked, if no later attempt has started. The run may have ended already: an attempt's last output may arrive
+    after the run's end.
 
     Raises LeaseLost.
     """
@@ -37,7 +39,8 @@ def hold_attempt(session: Session, run_id: int, attempt: int) -> Run:
 
 
 def add_transition(session: Session, run: Run, reason: str, *, truncated_from: int | None = None) -> int:
-    """Write the run's present status into its history as the next event; `run` is locked by the caller."""
+    """Add the run's current status to its history as the next event; returns the event's number. The caller has locked the run's
+    row."""
     run.seq += 1
     session.add(
         Transition(
@@ -57,10 +60,11 @@ def add_transition(session: Session, run: Run, reason: str, *, truncated_from: i
 
 
 def fence(run_id: int, attempt: int) -> Any:
-    """Whether `attempt` still owns the run, as a condition of a statement."""
+    """The SQL condition that `attempt` still owns the run."""
     return and_(Run.id == run_id, Run.attempt == attempt, Run.status == "running")
 
 
 def insert_into(session: Session, table: type[Base]) -> Any:
-    """INSERT of this engine, with its ON CONFLICT; keys of its rows are column names."""
+    """An INSERT statement in this database's dialect, with support for ON CONFLICT. Use column names, not attribute names, as
+    the keys of its rows."""
     return (postgres_insert if session.get_bind().dialect.name == "postgresql" else sqlite_insert)(cast(Table, table.__table__))

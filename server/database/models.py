@@ -1,7 +1,7 @@
-"""The database schema: what is kept, in which table, under which key. The row is the truth; messages only say "look".
+"""The database schema. The rows are authoritative: a message between processes only means "read the rows again".
 
-Timestamps are UTC epoch seconds (float), so both engines store and compare them alike; leases are never judged by them but by
-`beat` counters that a reaper watches on its own monotonic clock.
+Timestamps are UTC epoch seconds (float), which both engines store and compare in the same way. Leases do not depend on
+timestamps: server.lifecycle.lost_runs watches the `beat` counters on its own monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, Larg
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-STATUSES = ("queued", "running", "finished", "failed", "diverged", "cancelled")
-FINAL = ("finished", "failed", "diverged", "cancelled")
-
 Json = JSON().with_variant(JSONB(), "postgresql")
-OptionalJson = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")  # None is NULL, not JSON's null
-# SQLite hands out row ids for INTEGER primary keys only
+OptionalJson = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")  # None becomes NULL, not JSON's null
+# SQLite assigns row ids only to INTEGER primary keys
 Id = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -40,8 +37,8 @@ class Sweep(Base):
     base: Mapped[dict[str, Any]] = mapped_column(Json)
     grid: Mapped[dict[str, Any]] = mapped_column(Json)
     created_at: Mapped[float] = mapped_column(Float(53))
-    name: Mapped[str | None] = mapped_column(String(200))  # None: that of the base configuration
-    submitted_by: Mapped[int | None] = mapped_column(Id)  # token; None for the token of the settings
+    name: Mapped[str | None] = mapped_column(String(200))  # None: the name in the base configuration is used
+    submitted_by: Mapped[int | None] = mapped_column(Id)  # id of the token; None: the token from the settings
 
 
 class Run(Base):
@@ -60,56 +57,57 @@ class Run(Base):
     status_reason: Mapped[str] = mapped_column(Text, server_default="")
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     needs_cuda: Mapped[bool] = mapped_column(server_default=text("false"))
-    needs_data: Mapped[str] = mapped_column(String(300), server_default="")  # data set or file a worker must have; "" for none
-    needs_task: Mapped[str] = mapped_column(String(60), server_default="")  # task a worker must have; "" for any
+    needs_data: Mapped[str] = mapped_column(String(300), server_default="")  # data set or file that a worker must have, or ""
+    needs_task: Mapped[str] = mapped_column(String(60), server_default="")  # task that a worker must have; "" for any
     queue: Mapped[str] = mapped_column(String(60), server_default="default")
-    needs_gpu: Mapped[str] = mapped_column(String(60), server_default="")  # part of a GPU's name, "H200"; "" for any
-    submitted_by: Mapped[int | None] = mapped_column(Id)  # token; None for the token of the settings
-    user_id: Mapped[int | None] = mapped_column(Id)  # None where an older program submitted it: the token says whose it is
+    needs_gpu: Mapped[str] = mapped_column(String(60), server_default="")  # part of a GPU's name, such as "H200"; "" for any
+    submitted_by: Mapped[int | None] = mapped_column(Id)  # id of the token; None: the token from the settings
+    user_id: Mapped[int | None] = mapped_column(Id)  # None: an older version stored the run; use `submitted_by`
     created_at: Mapped[float] = mapped_column(Float(53))
     started_at: Mapped[float | None] = mapped_column(Float(53))
     finished_at: Mapped[float | None] = mapped_column(Float(53))
-    # lease: `attempt` is the fencing token, `beat` moves with every heartbeat of the owner
+    # lease: `attempt` is the fencing token; `beat` increases with every heartbeat of the owner
     attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     beat: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     owner: Mapped[str | None] = mapped_column(String(200))
-    # where it runs, or ran last: stays when the lease ends
+    # where the run trains or last trained; these columns keep their values when the lease ends
     worker: Mapped[str | None] = mapped_column(String(200))
     host: Mapped[str | None] = mapped_column(String(200))
     gpu_name: Mapped[str | None] = mapped_column(String(200))
-    workers_lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # since the last new checkpoint, or resume
+    workers_lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # losses since the last checkpoint or resume
     cancel_requested: Mapped[bool] = mapped_column(server_default=text("false"))
-    # progress; `seq` numbers every event of the run without gaps (it is the id of its live stream)
+    # progress; `seq` is the number of the run's newest event. Event numbers have no gaps and serve as ids in the live stream.
     seq: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
-    step: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # steps done
+    step: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # completed steps
     steps_per_second: Mapped[float | None] = mapped_column(Float(53))
-    environment: Mapped[dict[str, Any] | None] = mapped_column(Json)  # device, versions, backend, parameter groups, data facts
-    result: Mapped[dict[str, Any] | None] = mapped_column(Json)  # final numbers; non-finite as "NaN", "Infinity", "-Infinity"
+    environment: Mapped[dict[str, Any] | None] = mapped_column(Json)  # device, versions, backend, parameter groups, data
+    result: Mapped[dict[str, Any] | None] = mapped_column(Json)  # final values; "NaN", "Infinity", "-Infinity" if not finite
     divergence: Mapped[dict[str, Any] | None] = mapped_column(Json)  # step, layer, eigenvalue, tensor, value
-    compacted_at: Mapped[float | None] = mapped_column(Float(53))  # its blocks were merged; None again after a resume
-    # the distinct forms of its layers, from its series, for lists and filters; None: see server/series/forms.py
+    compacted_at: Mapped[float | None] = mapped_column(Float(53))  # when the blocks were merged; None again after a resume
+    # the distinct forms of the run's layers, copied from its series for lists and filters; None: see server/series/forms.py
     forms: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
     bytes_stored: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # see server/series/occupied.py
-    # what its numbers say: the largest and smallest so far over all layers, eigenvalues and steps, those taken back later too
-    largest_ratio: Mapped[float | None] = mapped_column(Float(53))  # finite |grad|/|w|
-    largest_relative_step: Mapped[float | None] = mapped_column(Float(53))  # finite
-    nearest_distance: Mapped[float | None] = mapped_column(Float(53))  # 1 - |lambda_bar|, negative outside
+    # extreme values so far over all layers, eigenvalues and steps, including steps that were truncated later
+    largest_ratio: Mapped[float | None] = mapped_column(Float(53))  # largest finite |grad| / |w|
+    largest_relative_step: Mapped[float | None] = mapped_column(Float(53))  # largest finite step / distance to the boundary
+    nearest_distance: Mapped[float | None] = mapped_column(Float(53))  # smallest 1 - |lambda_bar|; negative: unstable
     overflow_budget: Mapped[float | None] = mapped_column(Float(53))
-    # of its last step {eigenvalues, of, worst_distance, overflow_budget, overflows_at_length}; None: all inside, or not known
+    # eigenvalues outside the stability boundary at the last step, as {eigenvalues, of, worst_distance, overflow_budget,
+    # overflows_at_length}; None: no eigenvalue is outside the boundary, or the eigenvalues are not known
     unstable: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
-    cause: Mapped[str | None] = mapped_column(String(40))  # of the verdict; None: nothing went wrong, or not judged
-    judged_at: Mapped[float | None] = mapped_column(Float(53))  # since when `unstable` and `cause` are those of the ended run
-    forked_from: Mapped[int | None] = mapped_column(Id, index=True)  # the run whose checkpoint it began from
+    cause: Mapped[str | None] = mapped_column(String(40))  # the verdict's cause; None: nothing went wrong, or no verdict yet
+    judged_at: Mapped[float | None] = mapped_column(Float(53))  # when `unstable` and `cause` were set for the ended run
+    forked_from: Mapped[int | None] = mapped_column(Id, index=True)  # the run from whose checkpoint this fork started
     forked_at_step: Mapped[int | None] = mapped_column(BigInteger)  # the step of that checkpoint
-    fork_changes: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)  # what was changed, by dotted path
-    hidden: Mapped[bool] = mapped_column(server_default=text("false"))  # from lists, unless they ask for hidden runs
-    deleted_at: Mapped[float | None] = mapped_column(Float(53))  # since when it is in the trash; None: it is not
-    deleted_by: Mapped[str | None] = mapped_column(String(200))  # who put it there, by name
+    fork_changes: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)  # the changed settings, by dotted path
+    hidden: Mapped[bool] = mapped_column(server_default=text("false"))  # True: lists omit the run by default
+    deleted_at: Mapped[float | None] = mapped_column(Float(53))  # when the run was moved to the trash; None: not in the trash
+    deleted_by: Mapped[str | None] = mapped_column(String(200))  # name of the user who moved the run to the trash
     __table_args__ = (
-        Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # the queue in its order, and counts by status
-        # running runs by submitter: limits and fairness
+        Index("ix_runs_queue", "status", text("priority DESC"), "id"),  # to read the queue in order and to count runs by status
+        # to count running runs by submitter, for limits and fairness
         Index("ix_runs_status_queue_submitted_by", "status", "queue", "submitted_by"),
-        Index(  # queued runs, those alike together: the first of each kind is found without reading the others
+        Index(  # groups similar queued runs, so that the first run of each group is found without reading the rest
             "ix_runs_next",
             *(text("coalesce(submitted_by, 0)"), "priority", "queue"),
             *("needs_cuda", "needs_data", "needs_gpu", "needs_task", text("coalesce(user_id, -1)"), "id"),
@@ -122,13 +120,13 @@ class Run(Base):
             sqlite_where=text("deleted_at IS NOT NULL"),
             postgresql_where=text("deleted_at IS NOT NULL"),
         ),
-        Index("ix_runs_user_id_status", "user_id", "status"),  # what a user has queued, and has at all: quotas, "my runs"
-        # the id of a deleted run is never given again: a worker that still holds it must not write into another run
+        Index("ix_runs_user_id_status", "user_id", "status"),  # to list a user's runs, and to count queued runs for quotas
+        # the id of a deleted run is never reused: a worker that still has the id must not write into another run
         {"sqlite_autoincrement": True},
     )
 
 
-NOT_IN_TRASH = Run.deleted_at.is_(None)  # of every list, and of whatever finds a run by its number
+NOT_IN_TRASH = Run.deleted_at.is_(None)  # every list, and every search for a run by its id, has this condition
 
 
 class View(Base):
@@ -144,16 +142,18 @@ class View(Base):
 
 
 class DeletedRun(Base):
-    """A run that is gone for good. Every machine that finds its folder removes it, however late it comes; so this row stays."""
+    """A run that was deleted for good. This row remains, so that every machine removes the run's folder, even long after the
+    deletion."""
 
     __tablename__ = "deleted_runs"
     run_id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=False)
     at: Mapped[float] = mapped_column(Float(53))
-    files: Mapped[list[list[str]]] = mapped_column(Json)  # path and SHA-256 of checkpoints, by which a folder is known as ours
+    files: Mapped[list[list[str]]] = mapped_column(Json)  # path and SHA-256 of its checkpoints, to recognise the run's folder
 
 
 class Installation(Base):
-    """The name of this installation, made once: a folder that carries another one belongs to another database. One row."""
+    """The name of this installation, created once, in a single row. A run folder marked with another name belongs to another
+    database."""
 
     __tablename__ = "installation"
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
@@ -161,23 +161,24 @@ class Installation(Base):
 
 
 class SeriesRow(Base):
-    """Catalogue of a run: where a series lives in its group's blocks."""
+    """A series in a run's catalogue, with its position in the blocks of its group."""
 
     __tablename__ = "series"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     name: Mapped[str] = mapped_column(String(120), primary_key=True)
     group_name: Mapped[str] = mapped_column(String(60))
-    # first column in the group's blocks (derived: level blocks only)
+    # first column of the series in the group's blocks (a derived series is only in blocks of levels above 0)
     column_offset: Mapped[int] = mapped_column(Integer)
     width: Mapped[int] = mapped_column(Integer)
     unit: Mapped[str] = mapped_column(String(20))
     derived: Mapped[bool] = mapped_column()
-    # how the layer's eigenvalues follow from its weights (stablessm_core.forms); None: see server/series/forms.py
+    # how the layer's eigenvalues follow from its weights (stablessm_core.telemetry.forms); None: see server/series/forms.py
     form: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
 
 
 class BlockRow(Base):
-    """Compressed numbers of one group (see stablessm_core.telemetry.blocks). All blocks of one flush share `seq`."""
+    """The compressed values of one group of series (see stablessm_core.telemetry.blocks). All blocks of one flush share
+    `seq`."""
 
     __tablename__ = "blocks"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -191,12 +192,12 @@ class BlockRow(Base):
     attempt: Mapped[int] = mapped_column(Integer)
     seq: Mapped[int] = mapped_column(BigInteger)
     payload: Mapped[bytes] = mapped_column(LargeBinary)
-    checksum: Mapped[int | None] = mapped_column(BigInteger)  # see server.database.payloads; none: an older program wrote it
+    checksum: Mapped[int | None] = mapped_column(BigInteger)  # see server.database.payloads; None: an older version wrote it
     __table_args__ = (Index("ix_blocks_run_id_seq", "run_id", "seq"),)
 
 
 class AlertRow(Base):
-    """Something a person should see, where and when it happened. `value` is text so that NaN and infinities survive."""
+    """An event that a person should see, and where and when it happened. `value` is text, so that it can be NaN or infinite."""
 
     __tablename__ = "alerts"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -220,7 +221,7 @@ class AlertRow(Base):
 
 
 class Transition(Base):
-    """A status change of a run, with its reason: history for people, event for the live stream."""
+    """A status change of a run, with its reason. It is shown in the run's history and sent as an event of the live stream."""
 
     __tablename__ = "transitions"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -229,24 +230,26 @@ class Transition(Base):
     reason: Mapped[str] = mapped_column(Text)
     attempt: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(BigInteger)
-    truncated_from: Mapped[int | None] = mapped_column(BigInteger)  # steps from here on were truncated (resume, rollback)
+    truncated_from: Mapped[int | None] = mapped_column(BigInteger)  # first deleted step after a resume or rollback
     at: Mapped[float] = mapped_column(Float(53))
-    worker: Mapped[str | None] = mapped_column(String(200))  # who had the run then; None: nobody, or a row of an older program
+    worker: Mapped[str | None] = mapped_column(
+        String(200)
+    )  # the worker that held the run at that time; None: no worker, or a row of an older version
 
 
 class LogRow(Base):
-    """A piece of what a run's training processes printed, in order. Bounded per run: pieces in the middle are deleted."""
+    """A piece of the output of a run's training processes. The size per run is limited: pieces in the middle are deleted."""
 
     __tablename__ = "run_logs"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)  # characters of the run's log before this piece
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)  # number of characters in the run's log before this piece
     attempt: Mapped[int] = mapped_column(Integer)
     text: Mapped[str] = mapped_column(Text)
     at: Mapped[float] = mapped_column(Float(53))
 
 
 class TracebackRow(Base):
-    """Where in the program an attempt failed."""
+    """The Python traceback of a failed attempt."""
 
     __tablename__ = "tracebacks"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -256,21 +259,21 @@ class TracebackRow(Base):
 
 
 class CheckpointRow(Base):
-    """A checkpoint file a run can resume from; loaded only if its sha-256 matches."""
+    """A checkpoint file that a run can resume from; the file is loaded only if its SHA-256 matches."""
 
     __tablename__ = "checkpoints"
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     attempt: Mapped[int] = mapped_column(Integer)
-    path: Mapped[str] = mapped_column(String(400))  # relative to the data directory, and in the checkpoint store
+    path: Mapped[str] = mapped_column(String(400))  # relative to the data directory, and to the checkpoint store
     sha256: Mapped[str] = mapped_column(String(64))
-    bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # of the file; 0: an older program wrote it
+    bytes: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # file size; 0: recorded by an older version
     created_at: Mapped[float] = mapped_column(Float(53))
-    stored_at: Mapped[float | None] = mapped_column(Float(53))  # since when it is in the checkpoint store; None: it is not
+    stored_at: Mapped[float | None] = mapped_column(Float(53))  # when the file was copied to the checkpoint store; None: never
 
 
 class Worker(Base):
-    """A worker process, what it can do, and its last sign of life."""
+    """A worker process, its capabilities, and its last heartbeat."""
 
     __tablename__ = "workers"
     id: Mapped[str] = mapped_column(String(200), primary_key=True)  # host:pid:start
@@ -283,7 +286,7 @@ class Worker(Base):
 
 
 class Queue(Base):
-    """A queue's limits. A queue without a row has none and is not paused."""
+    """A queue's limits. A queue without a row has no limits and is not paused."""
 
     __tablename__ = "queues"
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
@@ -292,14 +295,14 @@ class Queue(Base):
 
 
 class User(Base):
-    """Whoever holds tokens, or is named by a proxy: the name that is shown, and what may be used. 0 is the settings' token's."""
+    """A user, with quotas. Users own tokens or are named by a proxy. User 0 owns the token from the settings."""
 
     __tablename__ = "users"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(100), unique=True)
-    identity: Mapped[str | None] = mapped_column(String(200), unique=True)  # what a trusted proxy's header calls them
-    may_change_all: Mapped[bool] = mapped_column(server_default=text("false"))  # runs of others too
-    # quotas; None: none
+    identity: Mapped[str | None] = mapped_column(String(200), unique=True)  # the user's name in a header of a trusted proxy
+    may_change_all: Mapped[bool] = mapped_column(server_default=text("false"))  # this user may also change runs of other users
+    # quotas; None: no limit
     max_running: Mapped[int | None] = mapped_column(Integer)
     max_queued: Mapped[int | None] = mapped_column(Integer)
     max_bytes: Mapped[int | None] = mapped_column(BigInteger)
@@ -308,58 +311,61 @@ class User(Base):
 
 
 class Token(Base):
-    """A key to the service. Only its SHA-256 is kept: 256 random bits need no slow hash."""
+    """A token that gives access to the service. Only its SHA-256 is stored; a fast hash is safe for 256 random bits."""
 
     __tablename__ = "tokens"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(100))
-    scope: Mapped[str] = mapped_column(String(10))  # read, submit, admin: each holds the one before
+    scope: Mapped[str] = mapped_column(String(10))  # read, submit or admin; each scope includes the scopes before it
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     created_at: Mapped[float] = mapped_column(Float(53))
     expires_at: Mapped[float | None] = mapped_column(Float(53))
     revoked_at: Mapped[float | None] = mapped_column(Float(53))
     last_used_at: Mapped[float | None] = mapped_column(Float(53))
-    user_id: Mapped[int | None] = mapped_column(Id)  # None: nobody was named yet
-    names_users: Mapped[bool] = mapped_column(server_default=text("false"))  # a proxy's: each request says by header for whom
-    # a deleted token's id must not come to stand for another in `runs.submitted_by` and the audit log
+    user_id: Mapped[int | None] = mapped_column(Id)  # None: the token has no user
+    names_users: Mapped[bool] = mapped_column(
+        server_default=text("false")
+    )  # True for a proxy's token: a header of each request names the user
+    # the id of a deleted token is never reused: `runs.submitted_by` and the audit log refer to it
     __table_args__ = ({"sqlite_autoincrement": True},)
 
 
 class EndedSession(Base):
-    """A browser's session that was signed out, by the SHA-256 of its cookie; kept until the cookie would have ended by itself."""
+    """A browser session that was signed out: the SHA-256 of its cookie, kept until the cookie expires."""
 
     __tablename__ = "ended_sessions"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64), unique=True)
     until: Mapped[float] = mapped_column(Float(53))
-    # server processes ask for what came after the last id they saw: an id must not come again
+    # ids are never reused, because server processes read only the rows after the last id that they have read
     __table_args__ = ({"sqlite_autoincrement": True},)
 
 
 class AuditRow(Base):
-    """Who changed what: one row per write that came in over HTTP, refused ones included."""
+    """Who changed what: one row per HTTP request that writes, including refused requests."""
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     at: Mapped[float] = mapped_column(Float(53), index=True)
     token_id: Mapped[int | None] = mapped_column(Id)
-    token_name: Mapped[str] = mapped_column(String(100))  # as it was then; "" when no token was recognised
+    token_name: Mapped[str] = mapped_column(String(100))  # the token's name at the time of the request; "": no valid token
     address: Mapped[str] = mapped_column(String(60))
     method: Mapped[str] = mapped_column(String(10))
     path: Mapped[str] = mapped_column(String(300))
     status: Mapped[int] = mapped_column(Integer)
     run_id: Mapped[int | None] = mapped_column(Id)
-    user_name: Mapped[str] = mapped_column(String(100), server_default="")  # as it was then
+    user_name: Mapped[str] = mapped_column(String(100), server_default="")  # the name at the time of the request
 
 
 class Webhook(Base):
-    """An address that gets alerts and ends of runs. `cursor`: the last event that was delivered."""
+    """An address that receives a notice of each alert and of the end of each run. `cursor`: the last event that was
+    delivered."""
 
     __tablename__ = "webhooks"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     url: Mapped[str] = mapped_column(String(500))
     events: Mapped[list[str]] = mapped_column(Json)
     cursor: Mapped[dict[str, Any]] = mapped_column(Json)
-    failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # in a row
+    failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # consecutive failed deliveries
     last_error: Mapped[str] = mapped_column(String(300), server_default="")
     created_at: Mapped[float] = mapped_column(Float(53))

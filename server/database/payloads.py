@@ -1,4 +1,5 @@
-"""The stored payload of a block and its checksum: made with it, compared whenever it is read."""
+"""The stored payload of a block and its checksum, which is computed when the payload is written and compared whenever it is
+read."""
 
 from __future__ import annotations
 
@@ -15,38 +16,40 @@ from sqlalchemy.orm import Session
 from server.database.models import BlockRow
 from server.errors import ServiceError
 from stablessm_core.telemetry.blocks import STATS, decode
-from stablessm_core.telemetry.merged import pieces_of
+from stablessm_core.telemetry.merged_payloads import pieces_of
 
 _BLOCKS = BlockRow.__table__.c
-# of a block's row: what the functions below need beside whatever else is read
+# the columns of a block that `row` must have in the functions below
 NEEDED = (
     _BLOCKS.run_id, _BLOCKS.group_name, _BLOCKS.level, _BLOCKS.first_step, _BLOCKS.last_step, _BLOCKS.point_count,
     _BLOCKS.column_count, _BLOCKS.attempt, _BLOCKS.payload, _BLOCKS.checksum,
 )  # fmt: skip
-ROWS = 200  # read at once
+ROWS = 200  # number of rows per fetch
 
 
 class DamagedPayload(ServiceError):
-    """Stored numbers are not what was written. The text names run, series and steps."""
+    """Stored values differ from the values that were written. The message names the run, the series and the steps."""
 
     def __init__(self, row: Any, why: str, series: str | None = None) -> None:
         where = f"{series or row.group_name}, steps {row.first_step} to {row.last_step}"
         zoom = f" (zoom level {row.level})" if row.level else ""
         super().__init__(
-            f"run {row.run_id}: the stored numbers of {where}{zoom} are damaged ({why}); a backup may have them whole"
+            f"run {row.run_id}: the stored numbers of {where}{zoom} are damaged ({why}); a backup may have them intact"
         )
 
 
 def checksum(payload: bytes, attempt: int, point_count: int) -> int:
-    """CRC-32 of the payload, above it one of what the row says of it: 63 bits.
+    """A 63-bit checksum: the CRC-32 of the payload in the low 32 bits, and a CRC of attempt and point count in the high bits.
 
-    A program that knows no checksums changes a row's points with its payload, and leaves a checksum that is not this row's.
+    An older version without checksums may change a row's payload and point count. The old checksum then does not match the
+    point count, so the checksum is ignored.
     """
     return zlib.crc32(payload) | _mark(attempt, point_count) << 32
 
 
 def stored_numbers(row: Any, columns: slice = slice(None), series: str | None = None) -> np.ndarray:
-    """float32 (columns, points), above level 0 (columns, 4, points). `row` has NEEDED. Raises DamagedPayload."""
+    """The block's values as float32, with shape (columns, points) at level 0 and (columns, 4, points) at the levels above.
+    `row` has the columns NEEDED. Raises DamagedPayload."""
     verify(row, series)
     middle = (len(STATS),) if row.level else ()
     try:
@@ -56,7 +59,7 @@ def stored_numbers(row: Any, columns: slice = slice(None), series: str | None = 
 
 
 def stored_pieces(row: Any) -> np.ndarray:
-    """`pieces_of` the block; `row` has NEEDED and seq. Raises DamagedPayload."""
+    """The result of `pieces_of` for the block. `row` has the columns NEEDED and seq. Raises DamagedPayload."""
     verify(row)
     try:
         return pieces_of(row.payload, row.seq, row.point_count)
@@ -65,7 +68,7 @@ def stored_pieces(row: Any) -> np.ndarray:
 
 
 def verify(row: Any, series: str | None = None) -> bool:
-    """Compare the payload with its checksum; False where there is none. Raises DamagedPayload."""
+    """Compare the payload with its checksum. Returns False if the payload has no valid checksum. Raises DamagedPayload."""
     if row.checksum is None or row.checksum >> 32 != _mark(row.attempt, row.point_count):
         return False
     if row.checksum & 0xFFFFFFFF != zlib.crc32(row.payload):
@@ -75,7 +78,11 @@ def verify(row: Any, series: str | None = None) -> bool:
 
 @dataclass
 class Examined:
-    """What `examine` found: payloads that match, payloads without a checksum, what is wrong with the others; and was it all?"""
+    """The result of `examine`: the number of payloads that match their checksum, the number of payloads without a checksum, and
+    descriptions of damaged payloads.
+
+    complete: whether every payload was examined.
+    """
 
     matching: int = 0
     unchecked: int = 0
@@ -84,7 +91,7 @@ class Examined:
 
 
 def examine(session: Session, seconds: float) -> Examined:
-    """Look at every stored payload, the newest runs first, for at most so many seconds."""
+    """Examine the stored payloads, newest runs first, for at most `seconds`."""
     found, until = Examined(), time.monotonic() + seconds
     for row in _all(session):
         try:

@@ -1,4 +1,4 @@
-"""No database call may hang for ever: a silent peer (a hung proxy, a vanished network) defeats every timeout of libpq."""
+"""Ends database calls that hang, because no timeout of libpq detects a silent peer (a hung proxy, a lost network)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LIMIT_SECONDS = 10.0
 
 
 def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Shut the socket of every connection that is in use for longer than `limit_seconds`, so that a blocked call fails at once.
+    """Shut down the socket of every connection that is in use for longer than `limit_seconds`, so that a blocked call fails.
 
-    Our transactions take milliseconds. SQLite has no socket and needs no guard.
+    The service's transactions take milliseconds. SQLite has no sockets and needs no guard.
     """
     if database.dialect != "postgresql":
         return
@@ -29,7 +29,7 @@ def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
         in_use[id(connection)] = (time.monotonic(), connection)
 
     def given_back(connection: Any, *_: Any) -> None:
-        in_use.pop(id(connection), None)  # also when it is closed: another connection may get its id
+        in_use.pop(id(connection), None)  # remove closed connections as well: a new connection may get the same id
 
     def watch() -> None:
         while True:
@@ -38,7 +38,8 @@ def guard(database: Database, limit_seconds: float = LIMIT_SECONDS) -> None:
                 if time.monotonic() - since > limit_seconds and in_use.pop(key, None) is not None:
                     _shut(connection)
 
-    event.listen(database.engine, "connect", taken, insert=True)  # a new connection is asked for its settings first
+    # this listener runs before all other listeners (insert=True), because another listener queries the new connection
+    event.listen(database.engine, "connect", taken, insert=True)
     event.listen(database.engine, "checkout", taken)
     for end in ("checkin", "invalidate", "soft_invalidate", "close"):
         event.listen(database.engine, end, given_back)
@@ -50,4 +51,4 @@ def _shut(connection: Any) -> None:
         with socket.socket(fileno=os.dup(connection.fileno())) as copy:
             copy.shutdown(socket.SHUT_RDWR)
     except (OSError, psycopg.Error):
-        return  # it was closed meanwhile
+        return  # the connection is already closed

@@ -1,4 +1,4 @@
-"""The web application: parts made from the settings, routes, and the gate in front of all of them."""
+"""The web application: its parts, its routes, and the gate in front of all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.http import assets, pages, run_list
+from server.http import assets, pages, run_list, sign_in
 from server.http.api import (
     alerts,
     audit,
@@ -46,42 +46,44 @@ from server.http.api import (
     verdict,
     webhooks,
 )
-from server.http.api.deps import known_parameters
-from server.http.gate import Access, Gate, allowed_hosts
+from server.http.api.deps import refuse_unknown_parameters
+from server.http.credentials import Access, allowed_hosts
+from server.http.gate import Gate
 from server.http.metrics import Metrics
+from server.http.page_templates import Pages
 from server.http.refusals import install_handlers
 from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
+from server.keep.housekeeping import Housekeeping
+from server.lifecycle.lost_runs import LostRunReaper
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
-from server.runs.housekeeping import Housekeeping
-from server.runs.lost_runs import LostRunReaper
-from server.runs.sparks import Sparks
+from server.search.sparks import SparkCache
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
 from stablessm_core import __version__
 
-SILENCE_SECONDS = 60.0  # a request whose database fell silent gives up; the longest statement may take 30 s
-DESCRIPTION = """Train state-space models and watch every eigenvalue, live: who crosses the boundary, and who dies of it.
+SILENCE_SECONDS = 60.0  # maximum wait for an answer of the database, in seconds; the longest statement may take 30 s
+DESCRIPTION = """Train state-space models and watch every eigenvalue live: which ones cross the boundary, and which runs diverge.
 
-Every request needs `Authorization: Bearer <token>`; the token is in the address that `stablessm up` prints. Every refusal has
-the body `{"error": {"code", "message", "field"?, "allowed"?}}`. Numbers that JSON lacks are the strings `"NaN"`, `"Infinity"`
-and `"-Infinity"`. Times are UTC epoch seconds.
+Every request needs `Authorization: Bearer <token>`. The token is in the address that `stablessm up` prints. Every error response
+has the body `{"error": {"code", "message", "field"?, "allowed"?}}`. Non-finite numbers are the strings `"NaN"`, `"Infinity"` and
+`"-Infinity"`. Times are UTC epoch seconds.
 """
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": meaning}
     for status, meaning in {
         400: "The request cannot be read.",
         401: "No valid token.",
-        403: "A write from another origin, or a token whose scope does not reach.",
-        404: "There is no such thing.",
+        403: "A write from another origin, or a token without the needed scope.",
+        404: "Not found.",
         408: "The body did not arrive in time.",
-        409: "Not possible in its present state.",
+        409: "Not possible in the present state.",
         413: "The body is too large.",
         415: "The body is not application/json.",
         421: "This Host is not served here.",
-        429: "Too often; `Retry-After` says when again.",
-        422: "Refused: `field` says what is wrong, `allowed` what would be right.",
+        429: "Too many requests; retry after `Retry-After` seconds.",
+        422: "Invalid: `field` names what is wrong, `allowed` what is allowed.",
         503: "The database does not answer.",
     }.items()
 }
@@ -90,22 +92,22 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 _OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, systems, theory, stream)
 _PARTS = (*_OF_RUNS, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
-PAGES = [run_list.router, pages.router]
+PAGES = [run_list.router, pages.router, sign_in.router]
 
 
 @cache
 def _included() -> APIRouter:
-    """All routes that know nothing of an application's settings; put together once, for that takes a while."""
+    """All routes that do not depend on settings. They are built only once, because building them takes a while."""
     whole = APIRouter(responses=REFUSALS, generate_unique_id_function=_operation_name)
     for router in API:
-        whole.include_router(router, dependencies=[Depends(known_parameters)])
+        whole.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
     for router in PAGES:
         whole.include_router(router)
     return whole
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application for these settings. Raises ValueError when the settings would let strangers in."""
+    """The application for these settings. Raises ValueError for settings that would give strangers access."""
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
     if settings.user_header and not settings.trusted_proxies:
         raise ValueError("STABLESSM_USER_HEADER is set: STABLESSM_TRUSTED_PROXIES must name the proxies that may send it")
@@ -115,7 +117,7 @@ def create_app(settings: Settings) -> FastAPI:
     housekeeping = Housekeeping(database, settings)
     listener = ChangeListener(broadcaster, database, settings.broker_url)
     token = _token(settings)
-    token_cache = TokenCache(database, token)
+    token_cache = TokenCache(database, token, proxy_users=settings.proxy_users)
     sessions, log = Sessions(token_cache, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
     webhook_delivery = WebhookDelivery(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
@@ -152,13 +154,13 @@ def create_app(settings: Settings) -> FastAPI:
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
-    state.pages, state.sparks = pages.Pages(files), Sparks()
+    state.pages, state.sparks = Pages(files), SparkCache()
     own = assets.router(files)
     app.include_router(own)
     state.routes = [route for router in (*API, own, *PAGES) for route in router.routes]
     install_handlers(app)
     app.add_middleware(Gate, access=state.access, audit=log)
-    app.add_middleware(RequestTimer, metrics=state.metrics.requests)  # added last, so around everything
+    app.add_middleware(RequestTimer, metrics=state.metrics.requests)  # the last middleware added is the outermost
     _describe_security(app)
     return app
 
@@ -192,7 +194,7 @@ def _describe_security(app: FastAPI) -> None:
         for operation in (op for methods in schema["paths"].values() for op in methods.values()):
             for status, answer in operation["responses"].items():
                 if status >= "400" and "application/json" not in answer["content"]:
-                    # the framework describes refusals in the media type of the answer
+                    # the framework also assigns the media type of the normal response to error responses
                     answer["content"] = {"application/json": next(iter(answer["content"].values()))}
         return schema
 

@@ -1,4 +1,4 @@
-"""Limits on the body of a request: its size, its type, and how long it may take to arrive."""
+"""Limits on the body of a request: its size, its type, and the time it may take to arrive."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from starlette.types import Message, Receive, Scope
 from server.http.refusals import MAX_BODY_BYTES, render_error
 
 BODY_SECONDS = 15.0
-ARCHIVES, ARCHIVE_TYPE = "/api/imports", "application/x-tar"  # the one path that takes something large
+ARCHIVES, ARCHIVE_TYPE = "/api/imports", "application/x-tar"  # the only path that accepts large bodies
 MAX_ARCHIVE_BYTES = 8 << 30
 ARCHIVE_SECONDS = 3600.0
 
 
 def body_refusal(request: Request) -> Response | None:
-    """The refusal of a body whose headers say that it is too large or of a wrong type; None if there is nothing to refuse."""
+    """The error response for a body that is too large or has the wrong type, according to its headers; None if the body is
+    acceptable."""
     length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
     if not length.isascii() or not length.isdigit():
         return render_error(request, 400, "Content-Length is not a number", field="Content-Length")
@@ -35,8 +36,8 @@ def body_refusal(request: Request) -> Response | None:
     return None
 
 
-def bounded(scope: Scope, receive: Receive) -> Receive:
-    """`receive` that refuses a body which is too long or not complete in time; waiting for a disconnect is not bounded."""
+def limit_body(scope: Scope, receive: Receive) -> Receive:
+    """A `receive` function that refuses a body that is too large or too slow. Waiting for a disconnect has no limit."""
     archive = scope["path"] == ARCHIVES
     most, seconds = (MAX_ARCHIVE_BYTES, ARCHIVE_SECONDS) if archive else (MAX_BODY_BYTES, BODY_SECONDS)
     size, complete, deadline = 0, False, time.monotonic() + seconds
@@ -48,7 +49,7 @@ def bounded(scope: Scope, receive: Receive) -> Receive:
         if complete or not has_body:
             return await receive()
         try:
-            # a piece of it must come soon in any case
+            # each piece must arrive within BODY_SECONDS
             message = await asyncio.wait_for(receive(), max(0.0, min(BODY_SECONDS, deadline - time.monotonic())))
         except TimeoutError:
             raise HTTPException(408, f"the request body did not arrive within {seconds:g} s") from None

@@ -1,4 +1,4 @@
-"""A chart as an answer: its Plotly figure as JSON, or as an HTML file that needs nothing else; at a size in pixels."""
+"""Responses with a chart: a Plotly figure as JSON or as a self-contained HTML file, optionally with a size in pixels."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from pydantic import BaseModel, Field
 
 from server.errors import NotFound
 from server.series.encoding import dumps
-from stablessm_core.nonfinite import json_safe
-from web.figures import CHARTS
+from stablessm_core.spec.suggestions import did_you_mean
+from stablessm_core.telemetry.nonfinite import json_safe
+from web.charts import CHARTS
 from web.standalone import html_file, sized
 
 WIDTH, HEIGHT = 900, 420
 Pixels = Annotated[int | None, Query(ge=100, le=4000)]
-Format = Annotated[Literal["json", "html"], Query(description="html: a file that needs nothing else.")]
-Scale = Annotated[Literal["log", "linear"] | None, Query(description="Of the vertical axis; the chart's own without.")]
+Format = Annotated[Literal["json", "html"], Query(description="`html`: a self-contained file.")]
+Scale = Annotated[Literal["log", "linear"] | None, Query(description="Scale of the vertical axis, by default the chart's own.")]
 
 
 class Paper(BaseModel):
-    """How large a figure is wanted, and as what."""
+    """Size and format of a figure."""
 
     width: Annotated[int, Field(ge=100, le=4000)] | None = None
     height: Annotated[int, Field(ge=100, le=4000)] | None = None
-    format: Literal["json", "html"] = Field("json", description="html: a file that needs nothing else.")
+    format: Literal["json", "html"] = Field("json", description="`html`: a self-contained file.")
 
 
-def known_chart(chart: str, allowed: Iterable[str], of: str) -> str:
-    """Raises NotFound for a chart that is none of these."""
+def check_chart(chart: str, allowed: Iterable[str], of: str) -> str:
+    """Return `chart` unchanged. Raises NotFound if `allowed` does not contain the chart."""
     allowed = list(allowed)
     if chart not in allowed:
-        raise NotFound(f"there is no chart {chart[:80]!r} of {of}", field="chart", allowed=", ".join(allowed))
+        raise NotFound(
+            f"{of} has no chart {chart[:80]!r}{did_you_mean(chart, allowed)}", field="chart", allowed=", ".join(allowed)
+        )
     return chart
 
 
 def figure_answer(
     drawn: dict[str, Any], chart: str, *, of: str, name: str, format: str, width: int | None, height: int | None
 ) -> Response:
-    """`of` says in the title of the file what is drawn, `name` is what the file is called."""
+    """The response with this figure. of: subject of the chart, for the file's title. name: beginning of the file's name."""
     if width or height or format == "html":
         drawn = sized(drawn, width or WIDTH, height or HEIGHT)
     text = dumps(json_safe(drawn))

@@ -1,22 +1,18 @@
-"""The gate that every request passes first; closed by default.
+"""The gate that every request passes first. The gate refuses requests by default.
 
-Order of the checks: Host (421), origin of a write (403), token (401, after ten wrong ones 429), scope (403), size and type of
-the body (413, 415), how often (429). Only `/healthz` and the login form answer without a token. The gate also puts the security
-headers on every answer, its own included, tells the audit log of every write, ends the streams of a token that has ended, and
-turns whatever escapes the handlers into the error body.
+The checks run in this order: Host (421), origin of a write (403), token (401; 429 after ten wrong tokens), scope (403), size
+and type of the body (413, 415), rate (429). Only `/healthz` and the login form need no token. The gate also adds the security
+headers to every response, reports every write to the audit log, ends the live streams of a revoked or expired token, and turns
+uncaught exceptions into error responses.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -26,95 +22,24 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.access.audit import Audit
-from server.access.proxies import Proxies, came_over_tls
+from server.access.proxies import came_over_tls
 from server.access.scopes import PUBLIC, READ_METHODS, is_loopback, needed_scope
-from server.access.sessions import SESSION_SECONDS, Sessions
-from server.access.throttle import FailedTokens, RateLimit
-from server.access.token_cache import TokenCache
-from server.access.tokens import Principal, digest
-from server.errors import ServiceError, TooMany
-from server.http.bodies import body_refusal, bounded
+from server.access.tokens import Principal
+from server.errors import ServiceError
+from server.http.bodies import body_refusal, limit_body
+from server.http.content_policy import HEADERS
+from server.http.credentials import Access, bearer_token, client_address, session_cookie, set_session, single_header, too_many
 from server.http.refusals import render_error
 
 log = logging.getLogger("stablessm.server")
 
-COOKIE = "stablessm_session"
 STREAM = re.compile(r"/api/runs/[^/]+/stream")
 MAX_IDENTITY = 200
 NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone)")
-# Plotly adds one empty style element and fills it through the CSSOM (the first hash is that of the empty string); its map
-# library adds one with fixed rules (the second)
-CSP = (
-    "default-src 'none'; script-src 'self'; style-src-elem 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' "
-    "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='; "
-    "style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": CSP,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-
-
-@dataclass
-class Access:
-    """What the gate's checks need: `hosts` are the exact Host headers that are served."""
-
-    token_cache: TokenCache
-    sessions: Sessions
-    hosts: frozenset[str]
-    new_runs: RateLimit
-    streams_per_token: int
-    failures: FailedTokens
-    proxies: Proxies
-    user_header: str | None
-
-    async def recognise(self, secret: str, address: str, *, though_stale: bool = False) -> Principal | None:
-        """Whose secret this is. Raises TooMany after too many wrong ones from this address, Unavailable."""
-        sha256 = digest(secret)
-        if wait := self.failures.wait(address, sha256):
-            raise _later("too many wrong tokens came from this address", wait, f"{self.failures.per_minute} a minute")
-        principal = await self.token_cache.by_secret(secret, though_stale=though_stale)
-        if principal is None:
-            self.failures.failed(address)
-        else:
-            self.failures.succeeded(address, sha256)
-        return principal
-
-
-def allowed_hosts(host: str, port: int, extra: tuple[str, ...] = ()) -> frozenset[str]:
-    """Host headers a server bound to (host, port) answers to."""
-    names = ["127.0.0.1", "localhost", "[::1]"] if is_loopback(host) else []
-    local = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
-    named = {name.strip().lower() for name in extra if name.strip()}
-    return frozenset(local | named | {f"{name}:{port}" for name in named if ":" not in name})
-
-
-def set_session(response: Response, sessions: Sessions, principal: Principal, *, secure: bool = False) -> None:
-    """The cookie by which a browser is recognised from now on; `secure` when it came over TLS."""
-    value = sessions.new_cookie(principal)
-    response.set_cookie(COOKIE, value, max_age=SESSION_SECONDS, httponly=True, samesite="strict", path="/", secure=secure)
-
-
-def policy_with_inline(html: str) -> str:
-    """The content policy of a page that carries its own style element (the login page, before static files are allowed)."""
-    hashes = []
-    for part in html.split("<style>")[1:]:
-        digest_of_style = hashlib.sha256(part.split("</style>")[0].encode()).digest()
-        hashes.append(f"'sha256-{base64.b64encode(digest_of_style).decode()}'")
-    return CSP.replace("style-src-elem 'self'", " ".join(["style-src-elem 'self'", *hashes]))
-
-
-def client_address(scope: Scope) -> str:
-    return (scope.get("client") or ("",))[0]
 
 
 class Gate:
-    """The outermost ASGI layer."""
+    """The ASGI middleware around the application."""
 
     def __init__(self, app: ASGIApp, access: Access, audit: Audit) -> None:
         self.app, self.access, self.audit = app, access, audit
@@ -144,14 +69,14 @@ class Gate:
                 finished = not message.get("more_body", False)
             await send(message)
 
-        self._hear_proxy(scope, state)
+        self._apply_proxy(scope, state)
         refusal = await self._refusal(scope, state)
         if refusal is not None:
             await refusal(scope, receive, guarded_send)
             return
         try:
             with self._stream(scope, state) as ended:
-                await self.app(scope, _until(ended, bounded(scope, receive)), guarded_send)
+                await self.app(scope, _until(ended, limit_body(scope, receive)), guarded_send)
             if ended is not None and ended.is_set() and started and not finished:
                 await send({"type": "http.response.body", "body": b""})
         except ServiceError as error:
@@ -161,11 +86,11 @@ class Gate:
             if started:
                 raise
             log.exception("unexpected error in %s %s", scope["method"], scope["path"])
-            answer = render_error(Request(scope), 500, "something went wrong here; the server's log says what")
+            answer = render_error(Request(scope), 500, "an unexpected error occurred; see the server's log")
             await answer(scope, receive, guarded_send)
 
-    def _hear_proxy(self, scope: Scope, state: dict[str, Any]) -> None:
-        """From here on a request that a trusted proxy passed on has its client's address, and its scheme."""
+    def _apply_proxy(self, scope: Scope, state: dict[str, Any]) -> None:
+        """Give a request from a trusted proxy the address and the scheme of the proxy's client."""
         proxies, peer = self.access.proxies, client_address(scope)
         if proxies.trusts(peer):
             headers = Headers(scope=scope)
@@ -175,7 +100,8 @@ class Gate:
 
     @contextmanager
     def _stream(self, scope: Scope, state: dict[str, Any]) -> Iterator[asyncio.Event | None]:
-        """For live streams of created tokens and of sessions: counts them, and says when they have ended. Raises TooMany."""
+        """For a live stream with a created token or a session, yields an event that is set when the token or session ends;
+        otherwise yields None. Raises TooMany."""
         principal: Principal | None = state.get("principal")
         cookie: str | None = state.get("cookie")
         if principal is None or (principal.token_id is None and cookie is None) or not STREAM.fullmatch(scope["path"]):
@@ -183,12 +109,12 @@ class Gate:
             return
         most = self.access.streams_per_token
         if principal.token_id is not None and self.access.sessions.open_streams(principal) >= most:
-            raise _later(f"{most} live streams of this token are open", 5, f"at most {most}")
+            raise too_many(f"this token already has {most} live streams open", 5, f"at most {most}")
         with self.access.sessions.stream(principal, cookie) as ended:
             yield ended
 
     async def _refusal(self, scope: Scope, state: dict[str, Any]) -> Response | None:
-        """The answer of the first check that the request fails; None lets it in."""
+        """The response of the first check that the request fails; None if it passes all checks."""
         request = Request(scope)
         if (refused := self._check_host(request) or _check_origin(request)) is not None:
             return refused
@@ -215,13 +141,13 @@ class Gate:
         )  # fmt: skip
 
     async def _check_token(self, request: Request, state: dict[str, Any]) -> Response | None:
-        """Finds out who asks, and by which cookie if nothing else says so. Raises TooMany, Unavailable."""
+        """Find the principal by token or cookie and store it in `state`. Raises TooMany, Unavailable."""
         access, cookie = self.access, None
         if not access.token_cache.asks:
             principal: Principal | None = access.token_cache.owner
-        elif (bearer := _bearer(request.headers)) is not None:
-            watches = request.scope["path"] == "/metrics"  # shows above all what is wrong while the database is away
-            principal = await access.recognise(bearer, client_address(request.scope), though_stale=watches)
+        elif (bearer := bearer_token(request.headers)) is not None:
+            watches = request.scope["path"] == "/metrics"  # monitoring must work while the database is unavailable
+            principal = await access.recognise(bearer, client_address(request.scope), allow_stale=watches)
         else:
             cookie = session_cookie(request.headers)
             principal = await access.sessions.by_cookie(cookie) if cookie else None
@@ -233,25 +159,27 @@ class Gate:
         return None
 
     async def _for_user(self, request: Request, principal: Principal, *, proxied: bool) -> Principal | None:
-        """Whom a proxy's token stands for in this request; None where it is not a trusted proxy's to say, or it names nobody."""
+        """The user that a trusted proxy names; None if the proxy is not trusted or names no user."""
         header = self.access.user_header
-        identity = _single(request.headers, header).strip() if header else ""
+        identity = single_header(request.headers, header).strip() if header else ""
         if not proxied or not identity or len(identity) > MAX_IDENTITY or not identity.isprintable():
             return None
         return await self.access.token_cache.for_user(principal, identity)
 
     def _check_rate(self, request: Request, principal: Principal) -> Response | None:
-        """Raises TooMany when this token submits too often."""
+        """Raises TooMany if this token submits too often."""
         new_runs = self.access.new_runs
         submits = request.method == "POST" and NEW_RUNS.fullmatch(request.scope["path"]) is not None
         if submits and (wait := new_runs.take(f"{principal.token_id}/{principal.user_id}")):
-            raise _later("too many submissions", wait, f"{new_runs.per_minute} a minute; a sweep is one")
+            raise too_many("too many submissions", wait, f"{new_runs.per_minute} per minute; a sweep counts as one")
         return None
 
     async def _enter(self, request: Request, state: dict[str, Any]) -> Response | None:
-        """The answer to the address that `stablessm up` prints: a cookie, and the token leaves address bar and history at once.
+        """The response to a request for the address that `stablessm up` prints: a session cookie, and a redirect that removes
+        the token from the address bar and the history. None for other requests.
 
-        Only the settings' token may come like this. A created one goes to others, and a link with it would lie about for ever.
+        Only the token from the settings may be sent in an address. Created tokens belong to other people and would remain in
+        the links that these people share.
         """
         scope, access = request.scope, self.access
         query = dict(parse_qsl(scope["query_string"].decode("latin1")))
@@ -262,7 +190,7 @@ class Gate:
             return None
         state |= {"principal": principal, "entered": True}
         rest = urlencode([(k, v) for k, v in query.items() if k != "token"])
-        path = "/" + scope["path"].lstrip("/\\")  # "//host" would lead away from here
+        path = "/" + scope["path"].lstrip("/\\")  # "//host" would redirect to another server
         answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
         set_session(answer, access.sessions, principal, secure=scope["scheme"] == "https")
         return answer
@@ -272,7 +200,8 @@ def _check_origin(request: Request) -> Response | None:
     if not _is_write(request):
         return None
     host, origin, site = _host(request), request.headers.get("origin"), request.headers.get("sec-fetch-site")
-    # a form of ours says "null", since our pages tell nobody where they are; only a browser can say same-origin
+    # forms on the service's pages send the origin "null" because of their referrer policy; their Sec-Fetch-Site header is
+    # same-origin, which other sites cannot forge
     foreign = origin is not None and _host_of(origin) != host and (origin, site) != ("null", "same-origin")
     if foreign or site not in (None, "same-origin", "none"):
         return render_error(request, 403, "writes from another origin are refused", field="Origin", allowed=f"http(s)://{host}")
@@ -280,7 +209,7 @@ def _check_origin(request: Request) -> Response | None:
 
 
 def _check_cookie(request: Request, state: dict[str, Any]) -> Response | None:
-    """A browser names the origin of each write; one with a cookie or a proxy's word but without it is no page's of ours."""
+    """Refuse a write by cookie or proxy that has no origin, because a browser always sends the origin of a write."""
     if (
         (state["cookie"] or state["principal"].named)
         and _is_write(request)
@@ -296,7 +225,7 @@ def _check_scope(request: Request, principal: Principal) -> Response | None:
     needed = needed_scope(request.method, request.scope["path"])
     if principal.may(needed):
         return None
-    message = f"this needs a token of the scope {needed}; this one's is {principal.scope}"
+    message = f"this needs a token of the scope {needed}; this token has the scope {principal.scope}"
     return render_error(request, 403, message, field="scope", allowed=needed)
 
 
@@ -305,11 +234,11 @@ def _is_write(request: Request) -> bool:
 
 
 def _host(request: Request) -> str:
-    return _single(request.headers, "host").lower()
+    return single_header(request.headers, "host").lower()
 
 
 def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
-    """`receive` that reports a disconnect as soon as `ended` is set, which is what a streaming handler waits for."""
+    """A `receive` function that also reports a disconnect when `ended` is set, so that a streaming handler stops."""
     if ended is None:
         return receive
 
@@ -323,10 +252,6 @@ def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
             end.cancel()
 
     return receive_or_end
-
-
-def _later(message: str, seconds: float, allowed: str) -> TooMany:
-    return TooMany(message, allowed=allowed, headers={"Retry-After": str(int(seconds) + 1)})
 
 
 def _refused(request: Request, error: ServiceError) -> Response:
@@ -343,23 +268,5 @@ def _unauthorized(request: Request) -> Response:
 def _host_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
-    except ValueError:  # "http://[" for one
+    except ValueError:  # for example "http://["
         return ""
-
-
-def _single(headers: Headers, name: str) -> str:
-    values = headers.getlist(name)
-    return values[0] if len(values) == 1 else ""
-
-
-def _bearer(headers: Headers) -> str | None:
-    scheme, _, token = _single(headers, "authorization").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
-
-
-def session_cookie(headers: Headers) -> str | None:
-    try:
-        given = SimpleCookie(headers.get("cookie") or "").get(COOKIE)
-    except CookieError:
-        return None
-    return given.value if given is not None else None

@@ -1,6 +1,7 @@
-"""The metrics of /metrics, by Prometheus' own client library: those of the installation and those of this process.
+"""The metrics of the installation and of this process, served at /metrics with Prometheus' client library.
 
-The numbers of the process never need the database. While it is away the installation's are absent, and one says why.
+The metrics of the process do not need the database. While the database does not answer, the metrics of the installation are
+missing, and `stablessm_database_up` is 0.
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ from sqlalchemy.orm import Session
 
 from server.access.audit import Audit
 from server.database.connection import Database
-from server.database.models import NOT_IN_TRASH, STATUSES, AlertRow, Run, Worker
+from server.database.models import NOT_IN_TRASH, AlertRow, Run, Worker
 from server.database.revision import SchemaMismatch, check
 from server.http.request_metrics import RequestMetrics
+from server.lifecycle.queues import waiting
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.process_metrics import buckets, counter, gauge, gauge_by, histogram, registry
-from server.runs.queues import waiting
 from server.series.alerts import OF_KEPT_RUNS
 from server.settings import Settings
 from stablessm_core import __version__
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
+from stablessm_core.telemetry.statuses import STATUSES
 
 DATABASE_SECONDS = 3.0
 CLAIM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 WRITE_COUNTERS = {
-    "values_recorded": "Values that training handed over to be stored.",
+    "values_recorded": "Values that training recorded.",
     "values_stored": "Values whose transaction was committed.",
-    "values_dropped": "Values given up for good; anything but 0 is a fault.",
+    "values_dropped": "Values that will never be stored; anything but 0 is a fault.",
 }
 
 
 class Metrics:
-    """What one application shows. Two registries, since the numbers of the process do not need the database."""
+    """The metrics of one application, in two registries, because the metrics of the process do not need the database."""
 
     def __init__(
         self, database: Database, settings: Settings, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit
@@ -52,10 +54,10 @@ class Metrics:
         self.requests = RequestMetrics(self.process)
         self.process.register(ProcessCollector(broadcaster, listener, audit))
         self._thread = ThreadPoolExecutor(1, "metrics")
-        self._asked: Future[bytes] | None = None
+        self._pending: Future[bytes] | None = None
 
     def text(self) -> bytes:
-        """Prometheus' text format, within DATABASE_SECONDS also when the database hangs."""
+        """The metrics in Prometheus' text format, within DATABASE_SECONDS even if the database hangs."""
         try:
             installation = self._ask().result(DATABASE_SECONDS)
         except (TimeoutError, SQLAlchemyError, SchemaMismatch):
@@ -66,20 +68,23 @@ class Metrics:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self) -> Future[bytes]:
-        """One question at a time: while the database hangs further scrapes wait for the same answer."""
-        if self._asked is None or self._asked.done():
-            self._asked = self._thread.submit(generate_latest, self.installation)
-        return self._asked
+        """Read the metrics from the database in one thread. While the database hangs, further scrapes wait for the same
+        result."""
+        if self._pending is None or self._pending.done():
+            self._pending = self._thread.submit(generate_latest, self.installation)
+        return self._pending
 
 
 def _database_up(up: bool) -> bytes:
     shown = CollectorRegistry()
-    Gauge("stablessm_database_up", "1 if the database gave the installation's numbers, else 0.", registry=shown).set(up)
+    Gauge(
+        "stablessm_database_up", "1 if the installation's metrics could be read from the database, else 0.", registry=shown
+    ).set(up)
     return generate_latest(shown)
 
 
 class InstallationCollector(Collector):
-    """What is true of the installation, whichever process is asked: every number comes from the database."""
+    """The metrics of the installation. They come from the database, so every process reports the same values."""
 
     def __init__(self, database: Database, lease_seconds: float) -> None:
         self.database, self.lease_seconds = database, lease_seconds
@@ -104,15 +109,15 @@ class InstallationCollector(Collector):
         severities: dict[str, int] = {"warning": 0, "critical": 0}
         for severity, _, kept, count in counts:
             severities[severity] = severities.get(severity, 0) + (count if kept else 0)
-        yield gauge_by("severity", "alerts", "Alerts of the runs that are kept.", severities.items())
+        yield gauge_by("severity", "alerts", "Alerts of runs that are not in the trash.", severities.items())
         now = sum(count for _, kind, _, count in counts if kind == WORKER_LOST.name)
-        # a counter never falls: runs that are deleted take their alerts with them
+        # a counter must never decrease, but deleting a run also deletes its alerts
         self._lost, self._lost_now = self._lost + max(0, now - self._lost_now), now
-        yield counter("runs_reaped", "Times a run was taken from a worker that was lost.", self._lost)
+        yield counter("runs_reaped", "Number of times a run was taken from a lost worker.", self._lost)
 
 
 class ProcessCollector(Collector):
-    """What the live view and the audit log of this process count by themselves."""
+    """The metrics of the live view and of the audit log in this process."""
 
     def __init__(self, broadcaster: Broadcaster, listener: ChangeListener, audit: Audit) -> None:
         self.broadcaster, self.listener, self.audit = broadcaster, listener, audit
@@ -120,17 +125,17 @@ class ProcessCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         broadcaster, audit = self.broadcaster, self.audit
         yield gauge("live_viewers", "Open live streams of this process.", broadcaster.viewers)
-        yield counter("live_resets", "Viewers that fell behind and began anew.", broadcaster.resets)
-        yield counter("live_stalled", "Viewers dropped because they took nothing for 30 s.", broadcaster.stalled)
-        yield counter("live_read_failures", "Reads of the live view that the database did not answer.", broadcaster.failures)
+        yield counter("live_resets", "Viewers that fell behind and had to start again.", broadcaster.resets)
+        yield counter("live_stalled", "Viewers dropped because they read nothing for 30 s.", broadcaster.stalled)
+        yield counter("live_read_failures", "Database reads for the live view that failed.", broadcaster.failures)
         yield gauge("live_push", "1 while live updates are pushed, 0 while they are polled.", self.listener.connected)
         yield gauge("audit_waiting", "Rows of the audit log that are not stored yet.", audit.waiting)
         yield counter("audit_lost", "Rows of the audit log that could not be stored.", audit.lost)
-        yield counter("audit_skipped", "Refused writes of strangers beyond those that are recorded.", audit.skipped)
+        yield counter("audit_skipped", "Refused writes without a valid token that were not recorded.", audit.skipped)
 
 
 def _runs(session: Session) -> Iterator[Metric]:
-    by_status = select(Run.status, func.count()).group_by(Run.status)  # an index answers both
+    by_status = select(Run.status, func.count()).group_by(Run.status)  # an index covers both queries
     counts: dict[str, int] = dict(session.execute(by_status).all())
     in_trash: dict[str, int] = dict(session.execute(by_status.where(Run.deleted_at.is_not(None))).all())
     kept = ((status, counts.get(status, 0) - in_trash.get(status, 0)) for status in STATUSES)
@@ -138,7 +143,7 @@ def _runs(session: Session) -> Iterator[Metric]:
     delay = Run.started_at - Run.created_at
     within = [func.count(case((delay <= bound, 1))) for bound in CLAIM_BUCKETS]
     total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within).where(NOT_IN_TRASH)).one()
-    meaning = "From submission to first claim, of the runs that are kept."
+    meaning = "Time from submission to first claim, for runs that are not in the trash."
     yield histogram("claim_delay_seconds", meaning, CLAIM_BUCKETS, [*up_to, begun], max(0.0, total or 0.0))
 
 
@@ -155,11 +160,11 @@ def _workers(session: Session, lease_seconds: float) -> Iterator[Metric]:
     known = session.execute(select(Worker.id, Worker.slots, Worker.seen_at, Worker.capabilities)).all()
     alive = [worker for worker in known if now - worker.seen_at < lease_seconds]
     yield gauge("workers_alive", f"Workers seen within {lease_seconds:g} s.", len(alive))
-    yield gauge("worker_slots", "Runs they can train at once.", sum(worker.slots for worker in alive))
+    yield gauge("worker_slots", "Runs that the live workers can train at once.", sum(worker.slots for worker in alive))
     ages = [(worker.id, max(0.0, now - worker.seen_at)) for worker in known]
-    yield gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last sign of life.", ages)
+    yield gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last heartbeat.", ages)
     writing = [(worker.id, writes) for worker in known if (writes := worker.capabilities.get("writes"))]
-    meaning = "From a flush of recorded steps to its commit."
+    meaning = "Time from a flush of recorded steps to its commit."
     delays = HistogramMetricFamily("stablessm_write_delay_seconds", meaning, labels=["worker"])
     for worker, writes in writing:
         delays.add_metric([worker], buckets(writes["bounds"], accumulate(writes["counts"])), writes["sum"])
@@ -170,4 +175,4 @@ def _workers(session: Session, lease_seconds: float) -> Iterator[Metric]:
             values.add_metric([worker], writes[name])
         yield values
     spool = [(worker, writes["spool_bytes"]) for worker, writes in writing]
-    yield gauge_by("worker", "spool_bytes", "On the workers' disks, waiting for the database.", spool)
+    yield gauge_by("worker", "spool_bytes", "Bytes on the workers' disks that are not in the database yet.", spool)

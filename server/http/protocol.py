@@ -1,6 +1,7 @@
-"""HTTP on one connection: uvicorn's own, with a deadline for the header, so that silent and dripping clients are closed.
+"""The HTTP protocol of a connection. It adds a deadline for request headers to uvicorn's protocol, so that the connections of
+silent and slow clients are closed.
 
-Live streams also ask it whether their viewer still reads, and end a connection that does not.
+Live streams also use this protocol to check whether a viewer still reads, and to close the connection if the viewer does not.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 15.0
-HEADER_BYTES = 65_536  # of a request line with all its headers; `series` and `q` may be long
+HEADER_BYTES = 65_536  # maximum size of a request line and its headers, in bytes; `series` and `q` may be long
 TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: when the socket is closed, the kernel discards what was not taken
+DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: on close, the kernel discards unsent bytes
 
 
 class Connection(h11.Connection):
-    """Refuses a header that is longer than HEADER_BYTES; h11 itself looks only at those that are not complete yet."""
+    """Refuses a header that is longer than HEADER_BYTES. h11 itself only checks incomplete headers."""
 
     def next_event(self) -> Any:
-        """Raises RemoteProtocolError."""
+        """The next event. Raises RemoteProtocolError if the header is too long."""
         if self.their_state is not h11.IDLE:
             return super().next_event()
         before = len(self.trailing_data[0])
@@ -34,7 +35,8 @@ class Connection(h11.Connection):
 
 
 class Protocol(H11Protocol):
-    """Closes a connection whose next request header is not complete HEADER_SECONDS after it opened or its first byte came."""
+    """Closes a connection if a request header is still incomplete HEADER_SECONDS after its first byte. For the first request,
+    this time starts when the connection opens."""
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -45,16 +47,16 @@ class Protocol(H11Protocol):
 
     @property
     def blocked(self) -> bool:
-        """Whether so much waits to be sent that the application is kept from sending more."""
+        """True if the send buffer is so full that the application must wait."""
         return self.flow.write_paused
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be sent."""
+        """Number of bytes in the send buffer."""
         return self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """End the connection now and discard what waits to be sent."""
+        """Close the connection now and discard the send buffer."""
         if not self.transport.is_closing():
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DISCARD)
             self.transport.abort()
@@ -69,7 +71,7 @@ class Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()  # the beginning of the next request may be here already
+        self._watch()  # the start of the next request may have arrived already
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -77,7 +79,7 @@ class Protocol(H11Protocol):
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:
-            self._disarm()  # the header is complete; its body has a deadline of its own
+            self._disarm()  # the header is complete; the body has its own deadline
         elif self._deadline is None and self.conn.trailing_data[0]:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 

@@ -1,4 +1,4 @@
-"""Refusals as answers: the one error body as JSON, or as a page where a page was asked for."""
+"""Error responses: the error body as JSON, or as a page for a browser."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import InterfaceError, OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 
-from server.errors import Invalid, ServiceError, error_body
-from stablessm_core.config import ConfigError, describe_items
+from server.errors import Invalid, ServiceError, error_json
+from stablessm_core.spec.errors import ConfigError, describe_items
 
 log = logging.getLogger("stablessm.server")
 
@@ -22,7 +22,7 @@ MACHINE_PATHS = ("/api", "/static", "/openapi.json", "/healthz", "/readyz", "/me
 
 
 def wants_page(path: str, accept: str) -> bool:
-    """Whether an answer to this path should be HTML: a page's route, asked for by something that reads HTML."""
+    """True if the response should be HTML: the path is a page, and the client accepts HTML."""
     machine = any(path == p or path.startswith(p + "/") for p in MACHINE_PATHS)
     return not machine and "text/html" in accept
 
@@ -36,8 +36,8 @@ def render_error(
     allowed: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The error as a page for page routes, else as JSON."""
-    body = error_body(status, message, field, allowed)
+    """The error response: HTML if a browser requested a page, else JSON."""
+    body = error_json(status, message, field, allowed)
     pages = getattr(request.app.state, "pages", None)
     if pages is not None and wants_page(request.url.path, request.headers.get("accept", "")):
         return pages.error(request, status, body["error"], dict(headers or {}))  # type: ignore[no-any-return]
@@ -45,7 +45,8 @@ def render_error(
 
 
 def problems_error(problems: Sequence[tuple[str, str, str | None]]) -> Invalid:
-    """One refusal for a list of (field, message, allowed): the first in full, the others by name."""
+    """One error for a list of problems (field, message, allowed). The error contains the first problem in full, but only the
+    fields of the other problems."""
     field, message, allowed = problems[0]
     text = f"{field}: {message}" if field else message
     others = [name for name, _, _ in problems[1:] if name and name != field]
@@ -55,7 +56,8 @@ def problems_error(problems: Sequence[tuple[str, str, str | None]]) -> Invalid:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Every refusal of framework, validation and database leaves in the one body; inputs are never echoed as JSON."""
+    """Give the errors of the framework, of validation and of the database a body of the same form. Unlike the framework's own
+    error bodies, this body does not contain the invalid input as JSON."""
 
     async def service(request: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)
@@ -105,7 +107,7 @@ def _body_model(request: Request) -> Any:
 
 
 def _inside(items: Sequence[Any]) -> list[dict[str, Any]]:
-    # FastAPI puts where the value came from (body, query, path, header) in front of the path; people know the field only
+    # FastAPI puts the source of the value (body, query, path, header) in front of the path; users know only the field's name
     inside = []
     for item in items:
         where, *path = item["loc"]
@@ -124,7 +126,7 @@ def _inside(items: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _methods(request: Request) -> list[str]:
-    # the framework's own Allow header knows the first route of that path only
+    # the framework's own Allow header lists only the methods of the first route of the path
     methods: set[str] = set()
     for route in request.app.state.routes:
         if route.path_regex.match(request.url.path):

@@ -1,4 +1,4 @@
-"""Every request, measured where it comes in: how long until its answer began, by route and status; a log line for every write."""
+"""Measures the time until the response to each request starts, by route and status. Logs a line for every write."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ log = logging.getLogger("stablessm.request")
 
 
 class RequestMetrics:
-    """What this process has answered. Labels are bounded: templates of routes that were asked, known methods, classes of status.
+    """Metrics of the requests of this process. The number of label values is limited, because the labels are route templates,
+    known methods and status classes.
 
-    A histogram per route would be most of the page: how answers are spread is told by kind, count and mean by route.
+    Counts and sums are kept per route, but histograms only per kind of route, because histograms per route would fill most of
+    /metrics.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.seconds = Histogram(
-            "stablessm_http_request_seconds", "From a request's arrival to the beginning of its answer.",
+            "stablessm_http_request_seconds", "Time from a request's arrival to the start of its response.",
             ["kind"], buckets=LATENCY_BUCKETS, registry=registry,
         )  # fmt: skip
         self.requests = Counter("stablessm_http_requests", "Requests answered.", ["method", "route", "status"], registry=registry)
         self.route_seconds = Counter(
-            "stablessm_http_route_seconds", "Sum of a route's times until its answers began.", ["route"], registry=registry
+            "stablessm_http_route_seconds",
+            "Sum of the times from a request's arrival to the start of its response, by route.",
+            ["route"],
+            registry=registry,
         )
         self.database_errors = Counter(
             "stablessm_database_errors", "Requests that the database did not answer.", registry=registry
@@ -44,7 +49,7 @@ class RequestMetrics:
 
 
 class RequestTimer:
-    """The outermost ASGI layer; what the gate refuses is counted too, under the route "refused"."""
+    """The outermost ASGI middleware. Requests that the gate refuses are counted under the route "refused"."""
 
     def __init__(self, app: ASGIApp, metrics: RequestMetrics) -> None:
         self.app, self._metrics = app, metrics
@@ -83,7 +88,7 @@ class RequestTimer:
 
 
 def _who(scope: Scope) -> dict[str, Any]:
-    """Token and user as the gate recognised them, and the address; the settings' token has no number."""
+    """The token, user and address of the request. The token from the settings has no id."""
     principal = scope.get("state", {}).get("principal")
     known = {"token": principal.name, "token_id": principal.token_id, "user": principal.user} if principal is not None else {}
     return {"address": (scope.get("client") or ("",))[0]} | {
@@ -92,7 +97,7 @@ def _who(scope: Scope) -> dict[str, Any]:
 
 
 def _run_of(scope: Scope, message: Message) -> int | None:
-    """The run of the path, or the one that was just made (its Location)."""
+    """The run in the path, or the new run in the Location header."""
     given = scope.get("path_params", {}).get("run_id")
     if given is None:
         location = next((value for name, value in message.get("headers", ()) if name.lower() == b"location"), b"")

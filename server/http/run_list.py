@@ -1,4 +1,5 @@
-"""The page of all runs: the list with its order, columns and saved views, or the part of it that changes."""
+"""The page with the list of runs: order, columns and saved views. A script can request the list without the rest of the
+page."""
 
 from __future__ import annotations
 
@@ -16,31 +17,31 @@ from sqlalchemy.orm import Session
 from server.database.models import NOT_IN_TRASH, Run
 from server.errors import Invalid
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.api.runs import ListQuery, counted, refused_filter, run_page
-from server.http.pages import pages_of, refused
+from server.http.api.runs import ListQuery, count_listed, filter_refusal, run_list_json
+from server.http.page_templates import pages_of, refusal_json
 from server.http.schemas.runs import MAX_ID
-from server.runs.columns import DEFAULT, KNOWN, Column, columns, orders, value
-from server.runs.demo import tour
-from server.runs.filter_fields import config_fields
-from server.runs.filter_syntax import FilterError
-from server.runs.listing import COUNTED
-from server.runs.views import views_of
+from server.lifecycle.demo import tour
+from server.search.columns import DEFAULT, KNOWN, Column, columns, orders, value
+from server.search.filter_fields import config_fields
+from server.search.filter_syntax import FilterError
+from server.search.listing import COUNTED
+from server.search.views import views_json
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 COOKIE = "stablessm_columns"
 COOKIE_SECONDS = 365 * 86_400
-SEPARATOR = ":"  # a comma would have to be quoted
+SEPARATOR = ":"  # separates the columns in the cookie, where a comma would need escaping
 NOTHING: dict[str, Any] = {"runs": [], "next_cursor": None}
 
 
 class PageQuery(ListQuery):
-    """What the page takes besides: its columns, and which part of it is wanted."""
+    """The parameters of the page: the parameters of the list, the columns, and the part of the page to send."""
 
     columns: list[str] = Field(default_factory=list, max_length=100)
-    remember: bool = False  # these columns, in this browser
+    remember: bool = False  # True: store these columns in a cookie
     part: Literal["list"] | None = None
-    compare: int | None = Field(None, ge=1, le=MAX_ID)  # a run for which others are looked for
+    compare: int | None = Field(None, ge=1, le=MAX_ID)  # the number of a run with which other runs can be compared
 
 
 @router.get("/")
@@ -52,15 +53,15 @@ def runs(
     with database.read() as session:
         try:
             chosen = _columns(asked, request)
-            found = run_page(session, asked, principal, settings.lease_seconds)
-            total = counted(session, asked, principal) if found["next_cursor"] or asked.cursor else len(found["runs"])
+            found = run_list_json(session, asked, principal, settings.lease_seconds)
+            total = count_listed(session, asked, principal) if found["next_cursor"] or asked.cursor else len(found["runs"])
         except Invalid as why:
-            error = refused(why)
+            error = refusal_json(why)
         active = _active(session)
         plain = not (error or asked.part or asked.q or asked.status or asked.tag or asked.cursor)
         guide = tour(session) if plain else None
         if principal.user_id is not None:
-            views = views_of(session, principal.user_id)
+            views = views_json(session, principal.user_id)
     filters = asked.model_dump(exclude={"columns", "remember", "part", "compare"})
     context: dict[str, Any] = {
         "runs": found, "total": total, "counted": COUNTED, "error": error, "filters": filters, "columns": chosen, "value": value,
@@ -82,7 +83,7 @@ def runs(
 
 
 def _part(request: Request, context: dict[str, Any]) -> Response:
-    """The list alone, or 304 while nothing in it has changed."""
+    """Only the list, without the rest of the page, or status 304 if the list has not changed."""
     facts = [context[name] for name in ("runs", "total", "filters", "columns", "active")]
     tag = f'"{hashlib.blake2b(repr(facts).encode(), digest_size=12).hexdigest()}"'
     if request.headers.get("if-none-match") == tag:
@@ -93,16 +94,16 @@ def _part(request: Request, context: dict[str, Any]) -> Response:
 
 
 def _columns(asked: PageQuery, request: Request) -> list[Column]:
-    """Those asked for, else those that this browser was told to remember. Raises Invalid."""
+    """The requested columns, by default the columns in this browser's cookie. Raises Invalid."""
     names = [name for given in asked.columns for name in given.split(",") if name.strip()]
     try:
         if names:
             return columns(names)
     except FilterError as error:
-        raise refused_filter(error) from None
+        raise filter_refusal(error) from None
     try:
         return columns(request.cookies.get(COOKIE, "").split(SEPARATOR)) or columns(DEFAULT)
-    except FilterError:  # of another version
+    except FilterError:  # another version wrote the cookie
         return columns(DEFAULT)
 
 
@@ -115,7 +116,8 @@ def _remember(answer: Response, chosen: list[Column]) -> None:
 
 
 def _addresses(filters: dict[str, Any], chosen: list[Column] | None) -> Callable[..., str]:
-    """address(sort="lr"): this list with something changed, from its first page on."""
+    """A function that returns the URL of this list with some parameters changed, such as address(sort="lr"). By default, the
+    URL leads to the first page."""
     plain = ListQuery().model_dump()
 
     def address(**changes: Any) -> str:
@@ -130,7 +132,7 @@ def _addresses(filters: dict[str, Any], chosen: list[Column] | None) -> Callable
 
 
 def _active(session: Session) -> dict[str, int]:
-    """How many runs go on, by status."""
+    """The numbers of queued and running runs."""
     going = select(Run.status, func.count()).where(Run.status.in_(("running", "queued")), NOT_IN_TRASH).group_by(Run.status)
     return {row[0]: row[1] for row in session.execute(going)}
 

@@ -1,4 +1,4 @@
-"""The web server process: uvicorn with the settings that keep small answers fast and a shutdown short."""
+"""The web server process: uvicorn with settings that make small responses fast and the shutdown short."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("stablessm.server")
 
 SHUTDOWN_SECONDS = 5
 MAX_CONNECTIONS = 2000
-FILES = MAX_CONNECTIONS + 512  # a connection each, and what the database, the assets and the broker need
+FILES = MAX_CONNECTIONS + 512  # number of open files: one per connection, and some for the database, the assets and the broker
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -36,7 +36,7 @@ LOGGING: dict[str, Any] = {
 
 
 class Server(uvicorn.Server):
-    """Ends the live streams before it waits for connections, which would otherwise never close."""
+    """Ends the live streams on shutdown, because their connections would otherwise never close."""
 
     def __init__(self, config: uvicorn.Config, broadcaster: Broadcaster) -> None:
         super().__init__(config)
@@ -45,8 +45,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         for listener in sockets or []:
-            # asyncio switches Nagle's algorithm off only on connections of sockets it made itself; left on, every small
-            # answer on a kept connection takes 43 ms. Accepted connections inherit the option.
+            # asyncio disables Nagle's algorithm only on sockets that it created itself. With Nagle's algorithm, every small
+            # response on a keep-alive connection takes 43 ms. Accepted connections inherit this socket option.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await super().startup(sockets)
         if self.started:
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
 
 
 def allow_open_files() -> None:
-    """As many open files as MAX_CONNECTIONS take, where the machine lets a process ask for them: 1,024 is a usual default."""
+    """Raise the limit on open files to FILES, or as far as the machine allows. The usual default is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -66,7 +66,8 @@ def allow_open_files() -> None:
 
 
 def make_server(settings: Settings) -> Server:
-    """The server for these settings, not yet started. Raises ValueError when they would let strangers in."""
+    """Create the server for these settings without starting it. Raises ValueError for settings that would give strangers
+    access."""
     app = create_app(settings)
     allow_open_files()
     config = uvicorn.Config(
@@ -78,10 +79,10 @@ def make_server(settings: Settings) -> Server:
 
 
 def serve(settings: Settings, fd: int | None = None) -> int:
-    """Serve until a signal; `fd` is a listening socket that was opened by the parent."""
+    """Serve until a signal arrives and return the exit status. `fd`: a listening socket from the parent process."""
     server = make_server(settings)
     _check_schema(settings)
-    if fd is None:  # otherwise the parent says it
+    if fd is None:  # otherwise the parent prints the address
         server.on_listening = lambda: announce(settings)
     try:
         server.run(sockets=[socket.socket(fileno=fd)] if fd is not None else None)
@@ -91,20 +92,21 @@ def serve(settings: Settings, fd: int | None = None) -> int:
 
 
 def announce(settings: Settings) -> None:
-    """Say where the server listens and where its token is: with the token on a terminal, as `up` does, never in a log."""
+    """On a terminal, print the server's address with the token. Otherwise, log the address and where the token is found."""
     url = f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{settings.port}/"
     file = settings.data_dir / "token"
     if sys.stdout.isatty():
         token = (settings.token or load_or_create_token(file)) if settings.auth else None
         sys.stdout.write(f"StableSSM is at {url}{f'?token={token}' if token else ''}\n")
         return
-    where = f"the file {file}" if settings.auth else "not asked for (--no-auth)"
+    where = f"the file {file}" if settings.auth else "not required (--no-auth)"
     where = "that of STABLESSM_TOKEN" if settings.auth and settings.token else where
     log.info("listening on %s, the token is %s", url, where)
 
 
 def _check_schema(settings: Settings) -> None:
-    """Raises SchemaMismatch; a database that is away now is not asked: /readyz says when it is there and fits."""
+    """Check that the database schema fits this code. Raises SchemaMismatch. If the database does not answer, the failure is
+    only logged. /readyz reports when the database is ready."""
     database = Database(settings.database_url)
     try:
         database.check_schema()

@@ -1,9 +1,9 @@
 """The live stream: one broadcaster per process reads the new events of each run that has viewers and encodes each event once.
 
-Every viewer is one asynchronous generator with a cursor of its own. It takes what is new from the run's recent events, or from
-the database when it was away for longer (Last-Event-ID), and it waits only for its own connection: a slow viewer delays nobody.
-A viewer that falls behind the recent events, or was away too long, gets one `reset` and fetches everything again. A connection
-that takes nothing for STALL_SECONDS is closed.
+Every viewer is an asynchronous generator with its own cursor. The generator sends the run's recent events. If the client missed
+older events (Last-Event-ID), the generator first reads these events from the database. The generator waits only for its own
+connection, so a slow viewer does not delay other viewers. A viewer that falls behind the recent events, or was disconnected for
+too long, gets one `reset` and fetches everything again. A connection whose client reads nothing for STALL_SECONDS is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from server.live.frames import EncodedEvent, read_events, read_new_events, statu
 from server.series.layout import Layout
 
 T = TypeVar("T")
-Position = tuple[int, int]  # event number, and how many frames of the next event have been seen
+Position = tuple[int, int]  # event number, and the number of frames of the next event that the viewer has seen
 
 log = logging.getLogger("stablessm.live")
 
@@ -35,13 +35,14 @@ PING_SECONDS = 15.0
 STALL_SECONDS = 30.0
 CHECK_SECONDS = 5.0
 POLL_SECONDS = 2.0
-ROUND_SECONDS = 0.1  # at least between two reads of the database, so that frequent events share reads and writes
+ROUND_SECONDS = 0.1  # minimum time between two database reads, so that frequent events share reads and writes
 MAX_VIEWERS = 1000
 PING = b": ping\n\n"
 
 
 class Connection(Protocol):
-    """A viewer's HTTP connection, as `server.http.protocol` has it: ASGI alone can neither see nor end one that nobody reads."""
+    """A viewer's HTTP connection (server.http.protocol). ASGI alone can neither detect nor close a connection whose client does
+    not read."""
 
     @property
     def blocked(self) -> bool: ...
@@ -54,14 +55,14 @@ class Connection(Protocol):
 
 @dataclass(eq=False)
 class Viewer:
-    """One connection, and since when it has taken nothing."""
+    """A connection, and the time since which its client has read nothing."""
 
     connection: Connection
-    waiting: int = 0  # bytes that the connection had not taken at `since`
+    waiting: int = 0  # number of bytes that were unsent at the time `since`
     since: float = 0.0
 
     def stalled(self, now: float) -> bool:
-        """Whether nothing was taken for too long; to be called every few seconds."""
+        """True if the client has read nothing for STALL_SECONDS; call this every few seconds."""
         waiting = self.connection.waiting if self.connection.blocked else 0
         if waiting == 0 or waiting != self.waiting:
             self.waiting, self.since = waiting, now
@@ -70,20 +71,20 @@ class Viewer:
 
 @dataclass(eq=False)
 class Channel:
-    """Recent events of one run that has viewers."""
+    """The recent events of a run that has viewers."""
 
-    seq: int  # newest event known here
-    start: int  # `recent` holds every event after this one
+    seq: int  # number of the newest event that was read
+    start: int  # `recent` contains every event after this number
     recent: deque[EncodedEvent] = field(default_factory=deque)
     size: int = 0
     gone: bool = False
     viewers: set[Viewer] = field(default_factory=set)
-    written: float = 0.0  # when the viewers last got something
+    written: float = 0.0  # when data was last sent to the viewers
     pings: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, events: list[EncodedEvent], seq: int, now: float) -> None:
-        """Add events; `seq` is the number up to which they go (rolled back events leave gaps)."""
+        """Add events. `seq` is the newest event number that was read; deleted events leave gaps in these numbers."""
         self.seq = seq
         for event in events:
             self.recent.append(event)
@@ -97,7 +98,7 @@ class Channel:
             self.notify()
 
     def next(self, cursor: int) -> EncodedEvent | None:
-        """The first recent event after `cursor`, which is not before `start`."""
+        """The first recent event after `cursor`. `cursor` must not be before `start`."""
         found = None
         for event in reversed(self.recent):
             if event.seq <= cursor:
@@ -111,7 +112,7 @@ class Channel:
         self.notify()
 
     def notify(self) -> None:
-        """Let all viewers that wait look again."""
+        """Wake all waiting viewers."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -123,27 +124,27 @@ class Broadcaster:
         self.database, self.poll_seconds = database, poll_seconds
         self.channels: dict[int, Channel] = {}
         self.viewers = self.resets = self.stalled = self.failures = 0
-        self.pushed = True  # notifications arrive; without them new events are found every `poll_seconds`
+        self.pushed = True  # True while notifications arrive; otherwise the broadcaster polls every `poll_seconds`
         self._woken = asyncio.Event()
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._status_reads: dict[int, asyncio.Future[tuple[int, bytes] | None]] = {}
         self._layouts: dict[int, Layout] = {}
-        # threads of its own: a busy API must not hold up the live view
+        # separate threads, so that a busy API does not delay the live view
         self._threads = ThreadPoolExecutor(2, "live")
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._read_new_events()), asyncio.create_task(self._check_viewers())]
 
     def stop(self) -> None:
-        """End every stream soon; the browser reconnects by itself."""
+        """Make every stream end soon. Browsers reconnect automatically."""
         self._stopping = True
         self._woken.set()
         for channel in self.channels.values():
             channel.notify()
             for viewer in channel.viewers:
                 if viewer.connection.blocked:
-                    viewer.connection.abort()  # it would hold up the shutdown
+                    viewer.connection.abort()  # an open connection would delay the shutdown
 
     async def close(self) -> None:
         self.stop()
@@ -154,18 +155,18 @@ class Broadcaster:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def wake(self) -> None:
-        """Something may be new; costs one small query if nothing is."""
+        """Look for new events now; without new events this costs one small query."""
         self._woken.set()
 
     def set_pushed(self, pushed: bool) -> None:
-        """Say whether notifications arrive from now on; every viewer gets a `live` frame when that changes."""
+        """Set whether notifications arrive from now on. Every viewer gets a `live` frame when the value changes."""
         if pushed != self.pushed:
             self.pushed = pushed
             for channel in self.channels.values():
                 channel.notify()
 
     async def present(self, run_id: int) -> tuple[int, bytes] | None:
-        """The run's newest number and a frame of its present status; requests at the same time share one read."""
+        """The run's newest event number and a frame with its current status; simultaneous requests share one read."""
         read = self._status_reads.get(run_id)
         if read is None:
             read = asyncio.get_running_loop().run_in_executor(self._threads, self._status, run_id)
@@ -176,9 +177,11 @@ class Broadcaster:
     async def stream(
         self, viewer: Viewer, run_id: int, present: tuple[int, bytes], after: Position | None, wanted: frozenset[str] | None
     ) -> AsyncGenerator[bytes, None]:
-        """SSE frames of a run that is at `present`: those after `after`, or its status and what follows.
+        """The SSE frames of a run after the position `after`. If `after` is None: the run's current status and all later
+        frames.
 
-        `wanted` series only; None: all. Ends when the run is deleted, or the server stops.
+        present: the result of `present`. wanted: the series to send; None for all series. The stream ends when the run is
+        deleted or the server stops.
         """
         seq, status = present
         channel = self.channels.setdefault(run_id, Channel(seq, start=seq))
@@ -190,16 +193,17 @@ class Broadcaster:
             yield b"retry: 1000\n\n" + (b"" if pushed else self._live_frame()) + (status if after is None else b"")
             cursor, skip = after or (seq, 0)
             if cursor > max(seq, channel.seq):
-                cursor = -REPLAY_EVENTS - 1  # a number that was never given out: the page knows another past
+                # this database never assigned this event number: the page belongs to another database, so it gets a reset
+                cursor = -REPLAY_EVENTS - 1
             pings = channel.pings
-            catching_up = True  # until all recent events were sent; afterwards it may no longer read the database
+            catching_up = True  # False once all recent events were sent; then this viewer no longer reads the database
             while not (self._stopping or channel.gone):
                 changed = channel.changed
                 if cursor < channel.start:
                     if catching_up and channel.seq - cursor <= REPLAY_EVENTS:
                         replayed = await self._in_thread(self._replay, run_id, cursor)
                         if replayed is None:
-                            return  # the run or the database is away: the browser comes back with the same Last-Event-ID
+                            return  # run or database is unavailable: the browser reconnects with the same Last-Event-ID
                         for old in replayed[0]:
                             yield old.encode(wanted, skip if old.seq == cursor + 1 else 0)
                             cursor, skip = old.seq, 0
@@ -228,14 +232,14 @@ class Broadcaster:
                 del self.channels[run_id]
                 self._layouts.pop(run_id, None)
             if viewer.connection.blocked:
-                viewer.connection.abort()  # the end of the answer would wait for it
+                viewer.connection.abort()  # otherwise the response could not end until the client reads
 
     def _live_frame(self) -> bytes:
         seconds = 0 if self.pushed else self.poll_seconds
         return f'event: live\ndata: {{"push":{str(self.pushed).lower()},"seconds":{seconds:g}}}\n\n'.encode()
 
     async def _check_viewers(self) -> None:
-        """Send pings on silent channels, and close the connections that take nothing."""
+        """Ping silent channels, and close connections whose clients read nothing."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
@@ -267,7 +271,7 @@ class Broadcaster:
             for run_id, of_run in found.items():
                 channel = self.channels.get(run_id)
                 if channel is None or channel.seq != known[run_id]:
-                    continue  # all viewers left and others came meanwhile
+                    continue  # meanwhile, all viewers have left and new viewers have come
                 if of_run is None:
                     channel.gone = True
                     channel.notify()
@@ -279,7 +283,7 @@ class Broadcaster:
                 await asyncio.sleep(begun + ROUND_SECONDS - loop.time())
 
     def _new_events(self, known: dict[int, int]) -> dict[int, tuple[list[EncodedEvent], int] | None]:
-        """New events of each run that has some, and the number up to which they go; None for a run that was deleted."""
+        """For each run with new events: the events, and the newest number read; None for a run that was deleted."""
         with self.database.read() as session:
             return read_new_events(session, known, self._layouts, READ_EVENTS)
 

@@ -1,7 +1,9 @@
-"""A run's events as Server-Sent Events: all that was stored under one number becomes frames, encoded once for all viewers.
+"""A run's events as Server-Sent Events. All data stored under one event number becomes frames, which are encoded once for all
+viewers.
 
-The frames of an event are its alerts, then its points, then its change of status. The last one has the event's number as its id.
-Those before it have "previous number.index", so that a connection which breaks between two frames loses and repeats nothing.
+The frames of an event are its alerts, then its points, then its status change. The last frame has the event's number as id. The
+frames before it have the id "previous number.index", so no frame is lost or repeated if the connection breaks between two
+frames.
 """
 
 from __future__ import annotations
@@ -16,21 +18,22 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, Transition
-from server.runs.answers import alert_answer, eta_seconds
+from server.lifecycle.answers import alert_json, eta_seconds
 from server.series.encoding import dumps
-from server.series.reading import Layout, Points, StoredEvent, events_after, events_of
-from stablessm_core import typed_arrays
-from stablessm_core.nonfinite import json_safe
+from server.series.events import StoredEvent, events_after, events_of
+from server.series.layout import Layout, Points
+from stablessm_core.telemetry import typed_arrays
+from stablessm_core.telemetry.nonfinite import json_safe
 
 Stored = TypeVar("Stored", BlockRow, AlertRow, Transition)
 
-MAX_FRAMES = 1000  # of one event; more would not fit the id
+MAX_FRAMES = 1000  # maximum number of frames per event; more would not fit into the id
 KEPT_SELECTIONS = 4
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message. `data` is JSON; of points it lacks the series, which are added as each viewer wants them."""
+    """One message. `data` is JSON. For points, the series that a viewer wants are added when the frame is sent."""
 
     kind: str
     data: bytes
@@ -56,7 +59,7 @@ class EncodedEvent:
         return sum(len(f.data) + sum(len(part) for _, part in f.series or ()) for f in self.frames)
 
     def encode(self, wanted: frozenset[str] | None, skip: int = 0) -> bytes:
-        """The frames with the `wanted` series (None: all), without the first `skip`."""
+        """The frames with the `wanted` series (None: all), without the first `skip` frames."""
         if skip:
             return self._join(wanted, skip)
         if wanted not in self._encoded:
@@ -75,7 +78,7 @@ class EncodedEvent:
 
 
 def parse_position(text: str) -> tuple[int, int]:
-    """(event number, frames of the next event already seen) of an id; raises ValueError."""
+    """(event number, number of seen frames of the next event) in an id. Raises ValueError."""
     number, _, index = text.strip().partition(".")
     if not (number.isascii() and number.isdigit() and len(number) <= 18 and (not index or (index.isdigit() and len(index) <= 3))):
         raise ValueError(f"event id is {text[:40]!r}; expected a number such as 17")
@@ -83,7 +86,7 @@ def parse_position(text: str) -> tuple[int, int]:
 
 
 def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[list[EncodedEvent], int] | None:
-    """Events of the numbers after `after`, and the number up to which they go; None if there is no such run (any more)."""
+    """The events after number `after`, and the newest number read; None if the run does not exist or was deleted."""
     run = session.get(Run, run_id)
     if run is None or run.deleted_at is not None:
         return None
@@ -94,10 +97,10 @@ def read_events(session: Session, run_id: int, after: int, limit: int) -> tuple[
 def read_new_events(
     session: Session, known: dict[int, int], layouts: dict[int, Layout], limit: int
 ) -> dict[int, tuple[list[EncodedEvent], int] | None]:
-    """As `read_events`, for every run with events after its number in `known`; None for a run that was deleted.
+    """The result of `read_events` for each run with events after its number in `known`; None for a run that was deleted.
 
-    The number of queries does not grow with the number of runs, because this is called several times a second. `layouts` is a
-    cache that the caller keeps.
+    This is called several times a second, so the number of queries does not depend on the number of runs. layouts: a cache that
+    the caller keeps.
     """
     newest = dict(session.execute(select(Run.id, Run.seq).where(Run.id.in_(known), NOT_IN_TRASH)).all())
     changed = {run_id: newest.get(run_id) for run_id, seq in known.items() if newest.get(run_id) != seq}
@@ -108,7 +111,7 @@ def read_new_events(
     found = {run_id: read_events(session, run_id, known[run_id], limit) for run_id in changed if run_id not in near}
     if not near:
         return found
-    # These runs are read up to their newest number, so no merged block reaches beyond what is read.
+    # Each read ends at the run's newest event number, so no merged block extends beyond the read events.
     blocks, alerts, changes = (
         or_(*(and_(table.run_id == run_id, table.seq > known[run_id]) for run_id in near))
         for table in (BlockRow, AlertRow, Transition)
@@ -125,7 +128,8 @@ def read_new_events(
 
 
 def _layout(session: Session, run_id: int, groups: set[str], kept: dict[int, Layout]) -> Layout:
-    """The run's layout; a group never changes once it is described, so what is kept holds while it knows all the groups."""
+    """The run's layout, from the cache if the cached layout has all these groups. The cached layout cannot be outdated, because
+    a group never changes after it was described."""
     layout = kept.get(run_id)
     if layout is None or not groups <= {row.group for row in layout.series.values()}:
         layout = kept[run_id] = Layout(session, run_id)
@@ -140,7 +144,7 @@ def _by_run(rows: Iterable[Stored]) -> dict[int, list[Stored]]:
 
 
 def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
-    """The run's newest number and a status frame of the present state."""
+    """The run's newest event number and a frame with its current status; None if the run does not exist."""
     run = session.get(Run, run_id)
     if run is None or run.deleted_at is not None:
         return None
@@ -149,7 +153,7 @@ def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
 
 
 def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
-    frames = [Frame("alert", dumps(json_safe(alert_answer(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
+    frames = [Frame("alert", dumps(json_safe(alert_json(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
     if event.points:
         rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
         head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, **rate}

@@ -1,6 +1,7 @@
-"""Wake the broadcaster when something was stored: by SQLite's change counter, PostgreSQL's NOTIFY or Redis pub/sub.
+"""Wakes the broadcaster when new data is stored, using SQLite's change counter, PostgreSQL's NOTIFY or Redis pub/sub.
 
-A notification only says "look again". The broadcaster also looks every 2 s by itself, so a lost one costs time, never data.
+A notification contains no data. The broadcaster also polls every 2 s, so a lost notification causes a delay but no loss of
+data.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import Any
 from sqlalchemy import make_url
 
 from server.database.connection import Database
+from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.live.broadcaster import Broadcaster
-from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 log = logging.getLogger("stablessm.live")
 
 POLL_SECONDS = 0.05
 RETRY_SECONDS = 1.0
 PING_SECONDS = 2.0
-SILENT_SECONDS = 6.0  # a Redis that has not even answered a ping for so long may as well be away
+SILENT_SECONDS = 6.0  # a Redis server that does not answer pings for this long counts as lost
 
 
 class ChangeListener:
-    """Wakes one broadcaster; `connected` says whether notifications arrive now."""
+    """Wakes one broadcaster; `connected` is True while notifications arrive."""
 
     def __init__(self, broadcaster: Broadcaster, database: Database, broker_url: str | None) -> None:
         self.broadcaster, self.database, self.broker_url = broadcaster, database, broker_url
@@ -53,7 +54,7 @@ class ChangeListener:
                 await listen()
             except _errors() as error:
                 level = logging.WARNING if self.connected else logging.DEBUG
-                log.log(level, "live wake-ups are lost, polling until they are back: %s: %s", type(error).__name__, error)
+                log.log(level, "no live notifications, polling until they return: %s: %s", type(error).__name__, error)
             self._set_connected(False)
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -62,7 +63,7 @@ class ChangeListener:
         self.broadcaster.set_pushed(connected)
 
     async def _watch_file(self) -> None:
-        # asking takes 2.5 us: cheap enough for the event loop itself
+        # the query takes 2.5 us, so it runs in the event loop
         connection = sqlite3.connect(f"file:{self.database.path}?mode=ro", uri=True, isolation_level=None)
         try:
             before = None
@@ -84,12 +85,12 @@ class ChangeListener:
         async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as connection:
             await connection.execute(f"LISTEN {EVENTS_NOTIFY}")
             self._set_connected(True)
-            self.broadcaster.wake()  # for what was stored while the connection was away
+            self.broadcaster.wake()  # data may have been stored while the connection was lost
             while True:
-                async for _ in connection.notifies(stop_after=1):  # and all others of the same packet
+                async for _ in connection.notifies(stop_after=1):  # also reads all other notifications in the same packet
                     pass
                 self.broadcaster.wake()
-                await asyncio.sleep(POLL_SECONDS)  # notifications of this time share one look
+                await asyncio.sleep(POLL_SECONDS)  # notifications during this time share one read
 
     async def _listen_to_redis(self) -> None:
         from redis import asyncio as redis
@@ -97,7 +98,7 @@ class ChangeListener:
         from redis.backoff import NoBackoff
 
         assert self.broker_url is not None
-        # without retries of its own: each would take as long as the first, and `_keep_listening` tries again anyway
+        # The client must not retry: each retry would take as long as the first attempt, and `_keep_listening` retries anyway.
         limits: dict[str, Any] = {"socket_connect_timeout": 3, "socket_timeout": 3, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(self.broker_url, socket_keepalive=True, health_check_interval=0, **limits)
         now = asyncio.get_running_loop().time
@@ -111,12 +112,12 @@ class ChangeListener:
                     self._hear(message["type"])
                 if now() - asked >= PING_SECONDS:
                     asked = now()
-                    await subscription.ping()  # nobody else asks whether the other side still answers: bytes are taken for ever
-        raise TimeoutError(f"Redis has said nothing for {SILENT_SECONDS:g} s")
+                    await subscription.ping()  # only a ping detects a dead peer: the socket accepts bytes forever
+        raise TimeoutError(f"Redis has not answered for {SILENT_SECONDS:g} s")
 
     def _hear(self, kind: str) -> None:
-        """Redis has confirmed the subscription, told of news, or answered a ping."""
-        if kind == "subscribe":  # only now: a Redis that hangs takes a connection and the request, too
+        """Handle a message: a confirmed subscription, a notification, or the answer to a ping."""
+        if kind == "subscribe":  # only now, because even a hanging Redis accepts the connection and the request
             self._set_connected(True)
         if kind in ("subscribe", "message"):
             self.broadcaster.wake()

@@ -1,1 +1,1 @@
-"""Recorded numbers: how they are stored, found again, derived, shortened and encoded."""
+"""The recorded values of runs: storing, reading at any zoom level, deriving, compacting and encoding them."""

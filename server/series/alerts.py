@@ -1,4 +1,4 @@
-"""Storing alerts, each event once."""
+"""Stores alerts. Each event is stored only once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import insert_into
 from server.database.models import AlertRow, Run, Transition
-from stablessm_core.nonfinite import as_text
 from stablessm_core.telemetry.detectors import KINDS, Alert
+from stablessm_core.telemetry.nonfinite import as_text
 
-OF_KEPT_RUNS = AlertRow.run_id.not_in(select(Run.id).where(Run.deleted_at.is_not(None)))  # none of the trash
+OF_KEPT_RUNS = AlertRow.run_id.not_in(select(Run.id).where(Run.deleted_at.is_not(None)))  # alerts of runs outside the trash
 
 
 def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[Alert], seq: int) -> int:
-    """Store alerts, each event once; gives how many were new. The run's row is locked by the caller.
+    """Store alerts, each event once, and return the number of new alerts. The caller must have locked the run's row.
 
-    What training shows is the same event whenever its step is trained: recomputed after a resume it stays as it is. After a
-    rollback the step is another one; then the alert carries the newest message and comes to every viewer again.
+    After a resume, repeated steps raise the same alerts again, and the stored alerts do not change. After a rollback, the steps
+    that are trained again have different values, so a stored alert gets the newest message and every viewer sees the alert
+    again.
     """
     new = 0
     for alert in alerts:

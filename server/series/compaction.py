@@ -1,9 +1,9 @@
-"""Compaction: the many short blocks of an ended run become few long ones, which take less room and are read faster.
+"""Compaction merges the many short blocks of an ended run into a few long blocks, which take less space and are read faster.
 
-What is read before and after is the same to the bit: raw points, every zoom level, exports, and the events of a live stream
-that resumes (see stablessm_core.telemetry.merged). Each batch is one short transaction that swaps rows that have not changed
-meanwhile: it holds the run's row and looks that no event was added since the plan was made. So a run that is resumed is left
-alone at once, and a process that dies anywhere has merged either all or nothing of a batch.
+Every read returns the same bits before and after compaction: raw points, each zoom level, exports, and the events of a live
+stream that reconnects (see stablessm_core.telemetry.merged_payloads). Each batch is one short transaction. It locks the run's
+row and checks that no event was added after the plan was made. So compaction stops at once when the run is resumed, and a
+process that dies has merged either a whole batch or none of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,27 +20,29 @@ from sqlalchemy import and_, delete, select, update
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import FINAL, BlockRow, Run
+from server.database.models import BlockRow, Run
 from server.database.payloads import NEEDED, DamagedPayload, checksum, stored_numbers, stored_pieces
+from server.database.single_runs import try_for_run
 from server.series.occupied import recount
 from stablessm_core.telemetry.blocks import STATS
-from stablessm_core.telemetry.merged import Span, pack
+from stablessm_core.telemetry.merged_payloads import Span, pack
+from stablessm_core.telemetry.statuses import FINAL
 
-POINTS = 2048  # of a merged block
-BYTES = 4 << 20  # of its numbers; wide groups get fewer points
-SETTLED_SECONDS = 60.0  # since the end of the run: live viewers have read its last blocks by then
+POINTS = 2048  # maximum number of points per merged block
+BYTES = 4 << 20  # maximum uncompressed size of a merged block, in bytes; blocks of wide groups have fewer points
+SETTLED_SECONDS = 60.0  # waiting time after the end of a run, so that live viewers have read its last blocks
 
 _BLOCKS = BlockRow.__table__.c
 log = logging.getLogger(__name__)
 
 
 class _Changed(RuntimeError):
-    """The run went on, was deleted, or is being compacted by another process: what was planned no longer fits."""
+    """The plan is out of date: the run was resumed or deleted, or another process compacts it."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Blocks of one group and level to be laid end to end."""
+    """Blocks of one group and level that become one block."""
 
     group: str
     span: Span
@@ -47,19 +50,31 @@ class _Batch:
     first_steps: tuple[int, ...]
 
 
-def compact_next(database: Database, *, settled: float = SETTLED_SECONDS, pause: Callable[[], bool] | None = None) -> int | None:
-    """Compact the oldest ended run that needs it; gives its number, None if there was none or it is not done.
+def compact_next(
+    database: Database, *, settled: float = SETTLED_SECONDS, pause: Callable[[], bool] | None = None,
+    failed: set[int] | None = None,
+) -> int | None:  # fmt: skip
+    """Compact the oldest ended run that is not yet compacted. Returns the run's id, or None if there was no such run or its
+    compaction was not completed.
 
-    `pause` is called between two batches; when it gives True, the rest is left for another time.
+    `pause` is called before each batch. If it returns True, the remaining batches wait for a later call.
+    failed: runs to leave out. A run whose compaction fails is added, and the next run is compacted.
     """
-    with database.read() as session:
-        ended = and_(Run.status.in_(FINAL), Run.compacted_at.is_(None), Run.finished_at < time.time() - settled)
-        run_id = session.scalar(select(Run.id).where(ended).order_by(Run.id).limit(1))
-    return run_id if run_id is not None and compact(database, run_id, pause=pause) else None
+    failed = set() if failed is None else failed
+    while True:
+        with database.read() as session:
+            ended = and_(Run.status.in_(FINAL), Run.compacted_at.is_(None), Run.finished_at < time.time() - settled)
+            run_id = session.scalar(select(Run.id).where(ended, Run.id.not_in(failed)).order_by(Run.id).limit(1))
+        if run_id is None:
+            return None
+        complete = try_for_run(run_id, "compaction", partial(compact, database, run_id, pause=pause), None)
+        if complete is not None:
+            return run_id if complete else None
+        failed.add(run_id)
 
 
 def compact(database: Database, run_id: int, *, pause: Callable[[], bool] | None = None) -> bool:
-    """Merge the blocks of an ended run; True when it is done, False when the run went on meanwhile or `pause` said stop."""
+    """Merge the blocks of an ended run. Returns False if the run was resumed or `pause` returned True, else True."""
     with database.read() as session:
         seq = session.scalar(select(Run.seq).where(Run.id == run_id, Run.status.in_(FINAL)))
         batches = plan(session, run_id)
@@ -71,7 +86,7 @@ def compact(database: Database, run_id: int, *, pause: Callable[[], bool] | None
                 return False
             _merge(database, run_id, seq, batch)
         with database.write() as session:
-            _hold(session, run_id, seq).compacted_at = time.time()
+            _lock_unchanged(session, run_id, seq).compacted_at = time.time()
             recount(session, run_id)
     except _Changed:
         return False
@@ -79,7 +94,7 @@ def compact(database: Database, run_id: int, *, pause: Callable[[], bool] | None
 
 
 def plan(session: Session, run_id: int) -> list[_Batch]:
-    """Which blocks are to be merged: neighbours without a gap, of one attempt, up to POINTS and BYTES."""
+    """The batches to merge: neighbouring blocks of one attempt without gaps, up to POINTS points and BYTES bytes."""
     fields = ("group_name", "level", "first_step", "stride", "point_count", "column_count", "attempt")
     chosen = select(*(_BLOCKS[name] for name in fields)).where(_BLOCKS.run_id == run_id)
     batches: list[_Batch] = []
@@ -108,27 +123,28 @@ def _limit(level: int, columns: int) -> int:
 
 def _merge(database: Database, run_id: int, seq: int, batch: _Batch) -> None:
     first, last = batch.first_steps[0], batch.first_steps[-1]
-    place = and_(BlockRow.run_id == run_id, BlockRow.group_name == batch.group, BlockRow.level == batch.span.level)
+    same_level = and_(BlockRow.run_id == run_id, BlockRow.group_name == batch.group, BlockRow.level == batch.span.level)
     content = select(*NEEDED, _BLOCKS.seq)
     with database.read() as session:
-        rows = session.execute(content.where(place, BlockRow.first_step.between(first, last)).order_by(_BLOCKS.first_step)).all()
+        between = BlockRow.first_step.between(first, last)
+        rows = session.execute(content.where(same_level, between).order_by(_BLOCKS.first_step)).all()
     if tuple(row.first_step for row in rows) != batch.first_steps or sum(r.point_count for r in rows) != batch.span.point_count:
         raise _Changed
     try:
         payload = _joined(rows)
     except DamagedPayload as damage:
-        log.error("%s: these blocks are not merged", damage)
+        log.error("%s: compaction leaves these blocks unchanged", damage)
         return
     whole = checksum(payload, rows[0].attempt, batch.span.point_count)
     with database.write() as session:
-        _hold(session, run_id, seq)
-        gone = delete(BlockRow).where(place, BlockRow.first_step > first, BlockRow.first_step <= last)
+        _lock_unchanged(session, run_id, seq)
+        gone = delete(BlockRow).where(same_level, BlockRow.first_step > first, BlockRow.first_step <= last)
         removed = (
             session.execute(gone.returning(BlockRow.point_count).execution_options(synchronize_session=False)).scalars().all()
         )
         kept = (
             update(BlockRow)
-            .where(place, BlockRow.first_step == first, BlockRow.point_count == rows[0].point_count)
+            .where(same_level, BlockRow.first_step == first, BlockRow.point_count == rows[0].point_count)
             .values(stride=batch.span.stride, point_count=batch.span.point_count, last_step=rows[-1].last_step, seq=rows[-1].seq)
             .values(payload=payload, checksum=whole)
             .returning(BlockRow.first_step)
@@ -144,7 +160,8 @@ def _joined(rows: Any) -> bytes:
     return pack(np.concatenate(values, axis=-1), np.concatenate(pieces))
 
 
-def _hold(session: Session, run_id: int, seq: int) -> Run:
+def _lock_unchanged(session: Session, run_id: int, seq: int) -> Run:
+    """Lock the run's row and return it. Raises _Changed if the run has changed."""
     run = session.scalars(
         select(Run).where(Run.id == run_id, Run.status.in_(FINAL), Run.seq == seq).with_for_update()
     ).one_or_none()

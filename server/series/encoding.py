@@ -1,6 +1,6 @@
-"""How numbers leave the server: typed arrays, JSON text, CSV and Arrow; non-finite values as what they are.
+"""Encodes arrays for responses: typed arrays, JSON, CSV and Arrow. Non-finite values are kept.
 
-float32 is written with the fewest digits that give the same float32 back.
+A float32 is written with the fewest digits from which the same float32 can be read back.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from stablessm_core import typed_arrays
-from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN
+from stablessm_core.telemetry import typed_arrays
+from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY, NAN
 
 
-def typed_json(values: np.ndarray) -> bytes:
-    """JSON text of a typed array; its base64 is not escaped character by character, of which there may be millions."""
+def typed_json_bytes(values: np.ndarray) -> bytes:
+    """JSON text of a typed array. The base64 text, often megabytes long, is inserted without escaping each character."""
     array = typed_arrays.encode(values)
     data = array.pop("bdata").encode()
     return dumps(array)[:-1] + b',"bdata":"' + data + b'"}'
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON; raises ValueError on a bare NaN or infinity instead of writing what no browser reads."""
+    """Compact JSON. Raises ValueError for a bare NaN or infinity, which no browser can parse."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
 def json_response(body: bytes) -> Response:
-    """An answer that needs no check against the model which describes it: it has just been made."""
+    """A response with this JSON body; FastAPI does not validate the body again."""
     return Response(body, media_type="application/json")
 
 
-def json_array(values: np.ndarray) -> bytes:
-    """JSON text of a 1-D array or of a list of rows."""
+def array_json_bytes(values: np.ndarray) -> bytes:
+    """JSON text of a 1-D array, or of a 2-D array as a list of rows."""
     if values.size == 0:
         return b"[" + b",".join([b"[]"] * len(values)) + b"]"
     rows = csv_rows([values])[:-1]
@@ -47,7 +47,7 @@ def json_array(values: np.ndarray) -> bytes:
 
 
 def csv_rows(parts: list[np.ndarray]) -> bytes:
-    """Lines of comma-separated numbers, the columns of all parts side by side; nan, inf, -inf as numpy reads them."""
+    """CSV lines with the columns of all parts side by side; non-finite values as nan, inf and -inf, which numpy parses."""
     pa, csv = import_module("pyarrow"), import_module("pyarrow.csv")
     columns = [part[:, None] if part.ndim == 1 else part for part in parts]
     arrays = [pa.array(np.ascontiguousarray(part[:, i])) for part in columns for i in range(part.shape[1])]
@@ -58,7 +58,7 @@ def csv_rows(parts: list[np.ndarray]) -> bytes:
 
 
 def arrow_stream(columns: dict[str, np.ndarray], metadata: dict[str, str]) -> bytes:
-    """Arrow IPC stream; a 2-D array becomes a fixed-size list column, so it reads back as it was."""
+    """Arrow IPC stream of the columns; a 2-D array becomes a fixed-size list column, which reads back as 2-D."""
     pa = import_module("pyarrow")
 
     def column(values: np.ndarray) -> Any:

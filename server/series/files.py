@@ -1,4 +1,4 @@
-"""Every recorded point of a series as a file, written piece by piece, so that its length has no bound."""
+"""Writes every recorded point of a series to a file, piece by piece, so that the length of the series is not limited."""
 
 from __future__ import annotations
 
@@ -11,31 +11,37 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.series.encoding import csv_rows, dumps, json_array
-from server.series.layout import Layout, Place
-from server.series.zoom import Reader
+from server.series.block_cache import read_extents
+from server.series.encoding import array_json_bytes, csv_rows, dumps
+from server.series.layout import Layout, SeriesColumns
+from server.series.plans import Selection
+from server.series.reading import read_points
 
 PIECE_NUMBERS = 1 << 20
 
 
 class Stretch:
-    """What of a series is written: the steps that it had when the writing began."""
+    """The part of a series to write: the steps that exist when writing begins.
+
+    columns: the chosen columns; None for all. eigenvalues: the numbers for the column titles, if they differ from the column
+    numbers.
+    """
 
     def __init__(
         self,
         session: Session,
         layout: Layout,
-        row: Place,
+        row: SeriesColumns,
         eigenvalues: Sequence[int] | None,
         low: int | None,
         high: int | None,
         named: Sequence[int] | None = None,
     ) -> None:
-        self.layout, self.row, self.columns = layout, row, eigenvalues
-        self.eigenvalues = eigenvalues if named is None else named  # whose they are
-        reader = Reader(session, layout, row, eigenvalues)
-        self.width = reader.width
-        self.low, self.high, self.points = reader.extent(low, high)
+        self.layout, self.row = layout, row
+        self.eigenvalues = eigenvalues if named is None else named
+        self.selection = Selection(layout, row, eigenvalues)
+        self.width = self.selection.width
+        self.low, self.high, self.points = read_extents(session, [self.selection], low, high)[0]
 
     @property
     def head(self) -> dict[str, Any]:
@@ -44,16 +50,15 @@ class Stretch:
         return head if self.eigenvalues is None else head | {"eigenvalues": list(self.eigenvalues)}
 
     def pieces(self, database: Database) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Steps int64 (n,) and values float32 (n,), or (n, width) where there are several; in the order of the steps."""
+        """Pieces in step order: steps int64 (n,), and values float32 (n,), or (n, width) if there are several columns."""
         if not self.points:
             yield np.empty(0, np.int64), np.empty((0, self.width), np.float32)[:, 0 if self.width == 1 else slice(None)]
             return
-        numbers = self.points * self.layout.span(self.row).stop  # recorded columns are read to derive others
+        numbers = self.points * self.layout.span(self.row).stop  # a derived series is computed from these columns
         span = max(1, (self.high - self.low + 1) * PIECE_NUMBERS // numbers)
         for low in range(self.low, self.high + 1, span):
-            with database.read() as session:  # one of its own for each piece: whoever takes long to read holds nothing open
-                reader = Reader(session, self.layout, self.row, self.columns)
-                step, value = reader.raw([(low, min(low + span - 1, self.high))])
+            with database.read() as session:  # one session per piece, so that a slow download does not keep a transaction open
+                step, value = read_points(session, self.selection, [(low, min(low + span - 1, self.high))])
             with np.errstate(over="ignore"):
                 rows = np.ascontiguousarray(value.T, np.float32)
             if len(step):
@@ -70,7 +75,7 @@ def csv_file(database: Database, stretch: Stretch) -> Iterator[bytes]:
 
 
 def arrow_file(database: Database, stretch: Stretch) -> Iterator[bytes]:
-    """Arrow IPC stream with a batch for each piece."""
+    """Arrow IPC stream with one batch per piece."""
     pa = import_module("pyarrow")
     many = stretch.width > 1
     kind = pa.list_(pa.float32(), stretch.width) if many else pa.float32()
@@ -85,20 +90,21 @@ def arrow_file(database: Database, stretch: Stretch) -> Iterator[bytes]:
 
 
 def json_file(database: Database, stretch: Stretch) -> Iterator[bytes]:
-    """The body of `GET /api/runs/{id}/series/{name}`; its steps come before its values, so it is read twice."""
+    """The body of `GET /api/runs/{id}/series/{name}`. The body has all steps before the values, so the pieces are read
+    twice."""
     yield dumps(stretch.head)[:-1]
     for key, at in (("step", 0), ("value", 1)):
         comma = b',"%s":[' % key.encode()
         for piece in stretch.pieces(database):
             if len(piece[at]):
-                yield comma + json_array(piece[at])[1:-1]
+                yield comma + array_json_bytes(piece[at])[1:-1]
                 comma = b","
         yield b"]" if comma == b"," else comma + b"]"
     yield b"}"
 
 
 def titles(key: str, values: np.ndarray, eigenvalues: Sequence[int] | np.ndarray | None) -> list[str]:
-    """Headings of the columns."""
+    """Column titles: `key` for one column, else `key_0`, `key_1`, ... with the eigenvalues' numbers."""
     if values.ndim == 1:
         return [key]
     return [f"{key}_{e}" for e in (range(values.shape[1]) if eigenvalues is None else eigenvalues)]

@@ -1,7 +1,7 @@
-"""Which form a series has, and which forms the layers of a run have: every question about a run's maps is answered here.
+"""The forms of series and of runs. All code that needs the maps of a run uses this file.
 
-A form (stablessm_core.forms) is stored with each series of a layer, and the distinct ones of a run in `runs.forms`. A run that
-has not started has none yet; it is shown with the map of its configuration, where that says one.
+Each series of a layer is stored with its form (telemetry/forms.py); `runs.forms` contains the distinct forms of a run. A run that
+has not started has no forms yet; pages show the map in its configuration, if there is one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.database.models import Run
-from stablessm_core.forms import Form
 from stablessm_core.maps import MAPS
-from stablessm_core.tasks.registry import TASKS
+from stablessm_core.spec.tasks import TASKS
+from stablessm_core.telemetry.forms import Form
 
 log = logging.getLogger("stablessm.server")
 
@@ -27,24 +27,24 @@ CONFIGURED_NAME: Any = _RUN.config["model", "reparameterization", "name"].as_str
 
 
 def configured_form(map_: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The form that a run with this `model.reparameterization` in its configuration will have; None where its layers say that."""
+    """The form that a run with this `model.reparameterization` will have; None if its layers determine the form."""
     if map_ is None or map_["name"] not in MAPS or map_["time"] is None:
         return None
     return Form.of_map(map_["name"], map_["time"], a=map_["a"], b=map_["b"]).data
 
 
 def readable_form(data: Mapping[str, Any] | None) -> Form | None:
-    """The form to derive with; None where there is none, or none that this version knows."""
+    """The form for deriving series; None if there is no form, or if this version does not support it."""
     if data is None:
         return None
     try:
         return Form.from_data(data)
     except ValueError as error:
-        log.warning("a form is not known here, so the series derived from it are left out: %s", error)
+        log.warning("unknown form; the series derived from it are left out: %s", error)
         return None
 
 
-def forms_of_run(run: Run) -> list[dict[str, Any]]:
+def run_forms_json(run: Run) -> list[dict[str, Any]]:
     """The distinct forms of the run's layers, in the order of the layers."""
     if run.forms is not None:
         return run.forms
@@ -52,8 +52,8 @@ def forms_of_run(run: Run) -> list[dict[str, Any]]:
     return [] if form is None else [form]
 
 
-def forms_json(stored: str | None, configured: str | None) -> str:
-    """The same as JSON text, from the texts of `runs.forms` and CONFIGURED."""
+def forms_json_text(stored: str | None, configured: str | None) -> str:
+    """The result of `run_forms_json` as JSON text, from the texts of `runs.forms` and CONFIGURED."""
     if stored is not None:
         return stored
     form = configured_form(None if configured is None else json.loads(configured))
@@ -61,9 +61,9 @@ def forms_json(stored: str | None, configured: str | None) -> str:
 
 
 def configured_recording(session: Session, run_id: int) -> tuple[int | None, int]:
-    """Sequence length and steps between recorded ones, from the run's configuration; (None, 1) where that does not say.
+    """(sequence length, steps between two recorded steps) from the run's configuration, with the defaults None and 1.
 
-    For runs whose catalogue does not have them: recorded before, or by an older worker.
+    This is needed for runs of older versions, whose catalogues lack these numbers.
     """
     config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
     every = int(config.get("telemetry", {}).get("every", 1))
@@ -73,30 +73,30 @@ def configured_recording(session: Session, run_id: int) -> tuple[int | None, int
     try:
         return section.model_validate(config["task"]).sequence_length(), every
     except (ValueError, NotImplementedError) as error:
-        log.warning("the sequence length of run %d is not known: %s", run_id, error)
+        log.warning("cannot determine the sequence length of run %d: %s", run_id, error)
         return None, every
 
 
 def map_names(forms: Iterable[Mapping[str, Any]]) -> str:
-    """The maps for people: "best", or "best, exp" where the layers have several. Weights without an eigenvalue have none."""
+    """The names of the maps as text: "best", or "best, exp" for several. The map "none" is left out if there is another map."""
     names = list(dict.fromkeys(str(form["map"]) for form in forms))
     return ", ".join([name for name in names if name != "none"] or names)
 
 
 def other_maps(forms: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Maps that the layers of a run could have instead of theirs; none where no map leads from a weight to an eigenvalue."""
+    """Maps that could replace the maps of a run's layers; empty if no layer maps weights to eigenvalues."""
     mapped = [form for form in forms if form["map"] in MAPS]
     times, own = {form["time"] for form in mapped}, {form["map"] for form in mapped}
     return [name for name, map_ in MAPS.items() if mapped and times <= map_.forms.keys() and own != {name}]
 
 
 def freezable(forms: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an eigenvalue has a weight of its own, whose learning rate can be 0; assumed while no form is known."""
+    """True if some eigenvalues are trained weights, so that their learning rate can be set to 0, or if no form is known yet."""
     return not forms or any(form["map"] not in ("fixed", "gate") for form in forms)
 
 
 def distinct(forms: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-    """Each form once, in order."""
+    """The distinct forms, in order."""
     found: list[dict[str, Any]] = []
     for form in forms:
         if form is not None and form not in found:

@@ -1,4 +1,4 @@
-"""Eigenvalue x step as one code per cell: a shade, or what is not finite."""
+"""Heat maps of eigenvalues over steps: one code per cell, which is a shade or a kind of non-finite value."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 
 MAX_ROWS = 256
-# codes of a heat map's cells, in an order in which the largest of several is what is to be seen of them
-NOTHING, LOWEST, HIGHEST, NAN_CODE = 0, 1, 251, 253  # then 254: +Inf, 255: -Inf
-DECADES = 12  # below the largest: a few zeros must not wash out the rest
+# Codes of the cells. If several values share a cell, the cell shows the largest code.
+NOTHING, LOWEST, HIGHEST, NAN_CODE = 0, 1, 251, 253  # the next codes are 254 for +Inf and 255 for -Inf
+DECADES = 12  # number of decades on the scale below the largest value; with more, tiny values would flatten all other values
 
 
 def heat_codes(
     stats: np.ndarray, starts: np.ndarray, ends: np.ndarray, order: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """uint8 (rows, buckets): log10 of the largest value in LOWEST..HIGHEST, above it what is not finite, whose largest code wins.
+    """uint8 (rows, buckets): log10 of the largest value, scaled to LOWEST..HIGHEST; larger codes for non-finite values.
 
-    order: of the eigenvalues, from the lowest row to the highest. Facts: `heat_low`, `heat_high`, the log10 of both ends;
-    `heat_rows`, the first eigenvalue of each row.
+    order: the eigenvalues from the lowest row to the highest. The returned facts are `heat_low` and `heat_high`, the log10 of
+    both ends of the scale, and `heat_rows`, the first eigenvalue of each row.
     """
     width = len(stats)
     order = np.arange(width) if order is None else order
@@ -43,7 +43,8 @@ def heat_codes(
 
 
 def kinds_of(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """int8 (width, buckets): -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf."""
+    """int8 (width, buckets): -1 if all values are finite, else the kind of the last value: 1 for +Inf, 2 for -Inf, 0 for NaN or a
+    finite value."""
     last = stats[:, 2, ends]
     kind = np.full(last.shape, -1, np.int8)
     if stats[:, 3].any():

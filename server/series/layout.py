@@ -1,4 +1,4 @@
-"""Where each series of a run lives in the blocks of its group, and how the derived ones are computed from the recorded."""
+"""The positions of a run's series in the blocks of their groups, and the computation of derived series from recorded series."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run, SeriesRow
 from server.series.forms import configured_recording, readable_form
-from stablessm_core.forms import Form, spread
-from stablessm_core.stability import lambda_bar, overflow_budget, relative_step
+from stablessm_core.telemetry.forms import Form, spread
 from stablessm_core.telemetry.series import (
     DERIVED_GROUPS,
     LAYER_GROUPS,
@@ -25,6 +24,7 @@ from stablessm_core.telemetry.series import (
     layer_of,
     source_group,
 )
+from stablessm_core.telemetry.stability import lambda_bar, overflow_budget, relative_step
 
 _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
@@ -36,7 +36,7 @@ _LAYOUT: Select[Any] = (
     .where(_RUN.c.id == bindparam("run"), NOT_IN_TRASH)
     .order_by(_SERIES.c.group_name, _SERIES.c.column_offset)
 )  # fmt: skip
-_SMALLEST = "boundary_distance_smallest"  # of a wide layer
+_SMALLEST = "boundary_distance_smallest"  # a series that only wide layers record
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one series is: `width` columns from `offset` on in the blocks of its group; a derived one in the coarse ones only."""
+class SeriesColumns:
+    """The position of one series: `width` columns of its group's blocks, starting at `offset`. A derived series is stored only
+    in coarse blocks."""
 
     name: str
     group: str
@@ -58,51 +59,54 @@ class Place:
     width: int
     unit: str
     derived: bool
-    form: dict[str, Any] | None = None  # of its layer, as plain data
+    form: dict[str, Any] | None = None  # form of its layer, as plain data
 
     @property
     def kind(self) -> str:
-        """Which series of its layer it is."""
+        """The last part of the name: "weight", "eigenvalue", ..."""
         return self.name.rpartition("/")[2]
 
     @property
     def source(self) -> str:
-        """The group whose raw blocks it is read from."""
+        """The group whose raw blocks contain the data of the series."""
         return source_group(self.group)
 
     @property
     def steps_ahead(self) -> int:
-        """How many steps after its own a value of it needs."""
+        """The number of following steps that a value needs: 1 for a relative step, else 0."""
         return 1 if self.derived and self.kind == RELATIVE_STEP else 0
 
 
-class Recorded:
-    """Where recorded series of one run live in their groups' blocks; those that follow from them are `Layout`'s."""
+class RecordedLayout:
+    """The positions of one run's recorded series in the blocks of their groups. `Layout` adds the derived series."""
 
-    def __init__(self, run_id: int, series: Mapping[str, Place]) -> None:
+    def __init__(self, run_id: int, series: Mapping[str, SeriesColumns]) -> None:
         self.run_id, self.series = run_id, dict(series)
 
-    def find(self, name: str) -> Place:
-        """Raises LookupError."""
+    def find(self, name: str) -> SeriesColumns:
+        """The series with this name. Raises LookupError."""
         if name not in self.series:
             raise LookupError(f"run {self.run_id} has no series {name!r}")
         return self.series[name]
 
-    def span(self, row: Place) -> slice:
-        """Columns of the group's raw blocks that the series is made from."""
+    def span(self, row: SeriesColumns) -> slice:
+        """The columns of the group's raw blocks from which the series is computed."""
         return slice(row.offset, row.offset + row.width)
 
-    def raw(self, row: Place, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(width, count) of one series from a raw block of its group, whose first row is column `base`."""
+    def raw(
+        self, row: SeriesColumns, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """The values (width, count) of one series from a raw block of its group; the first row of `block` is column `base`."""
         return block[row.offset - base : row.offset - base + row.width][eigenvalues]
 
 
-class Layout(Recorded):
-    """Where each series of one run lives in its group's blocks, and how the derived ones are computed.
+class Layout(RecordedLayout):
+    """The positions of one run's series in the blocks of their groups, including derived series and their computation.
 
-    `seq` and `step` are those of the run when this was read. Holds nothing of the session: it may be kept while the catalogue
-    does not grow. A derived series whose form this version does not know is left out. newest: of each group of a layer the step
-    and column that a live stream saw last.
+    `seq` and `step` are the run's sequence number and step when the layout was read. The object keeps no reference to the
+    session, so it can be reused until series are added to the run. A derived series is left out if this version does not
+    support its form. newest: maps each group of a layer to the last step that a live stream sent, and to this step's recorded
+    values.
     """
 
     def __init__(self, session: Session, run_id: int) -> None:
@@ -113,31 +117,34 @@ class Layout(Recorded):
         self.newest: dict[str, tuple[int, np.ndarray]] = {}
         layers = {row.group: row.form for row in rows if row.name is not None}
         places = [
-            Place(row.name, row.group, row.offset, row.width, row.unit, row.derived, layers[row.group])
+            SeriesColumns(row.name, row.group, row.offset, row.width, row.unit, row.derived, layers[row.group])
             for row in rows
             if row.name is not None
         ]
-        for item in implied(session, run_id, [(p.name, p.group, p.width) for p in places], layers):
+        for item in missing_derived_series(session, run_id, [(p.name, p.group, p.width) for p in places], layers):
             offset = sum(p.width for p in places if p.group == item.group)
-            places.append(Place(item.name, item.group, offset, item.width, item.unit, derived=True, form=item.form))
+            places.append(SeriesColumns(item.name, item.group, offset, item.width, item.unit, derived=True, form=item.form))
             layers[item.group] = item.form
         derived = {place.group for place in places if place.derived}
         self.forms: dict[str, Form] = {group: form for group in sorted(derived) if (form := readable_form(layers[group]))}
         super().__init__(run_id, {p.name: p for p in places if not p.derived or p.group in self.forms})
 
-    def span(self, row: Place) -> slice:
-        """Columns of the group's raw blocks that the series is made from."""
+    def span(self, row: SeriesColumns) -> slice:
+        """The columns of the group's raw blocks from which the series is computed."""
         parts = [row] if not row.derived else self._sources(row)
         return slice(min(p.offset for p in parts), max(p.offset + p.width for p in parts))
 
-    def raw(self, row: Place, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(width, count) of one series from a raw block of its group, whose first row is column `base`; derived: float64.
+    def raw(
+        self, row: SeriesColumns, block: np.ndarray, base: int = 0, eigenvalues: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """The values (width, count) of one series from a raw block of its group; the first row of `block` is column `base`.
 
-        A series that needs the step after gives a column less: the block is of consecutive steps.
+        Derived series are float64. A series that needs the next step has one point fewer than the block, and the block must
+        contain consecutive steps.
         """
         if not row.derived:
             return super().raw(row, block, base, eigenvalues)
-        form, every = self.forms[row.group], row.kind == OVERFLOW_BUDGET  # a budget is of all eigenvalues
+        form, every = self.forms[row.group], row.kind == OVERFLOW_BUDGET  # an overflow budget depends on all eigenvalues
         parts = {
             source.kind: self._spread(row, source, block, base)[slice(None) if every else eigenvalues].astype(np.float64)
             for source in self._sources(row)
@@ -151,33 +158,38 @@ class Layout(Recorded):
             return np.asarray(relative_step(lambda_bar(form, parts).T, form.derive("boundary_distance", parts).T)).T
         return form.derive(row.kind, parts)
 
-    def _spread(self, row: Place, source: Place, block: np.ndarray, base: int) -> np.ndarray:
-        """A source of a derived series, (eigenvalues, count): a step size or gate of several eigenvalues stands for each."""
+    def _spread(self, row: SeriesColumns, source: SeriesColumns, block: np.ndarray, base: int) -> np.ndarray:
+        """A source of a derived series, shape (eigenvalues, count). A step size or gate that several eigenvalues share is
+        repeated for each of them."""
         values, weight = super().raw(source, block, base), self.series.get(f"{row.source}/weight")
         return values if weight is None or weight.width == source.width else spread({"": values}, weight.width, axis=0)[""]
 
-    def _sources(self, row: Place) -> list[Place]:
+    def _sources(self, row: SeriesColumns) -> list[SeriesColumns]:
         smallest = self.series.get(f"{row.source}/{_SMALLEST}")
         if smallest is not None:
             return [smallest]
         return [self.series[f"{row.source}/{kind}"] for kind in self.forms[row.group].inputs]
 
     def follows(self, group: str) -> bool:
-        """Whether something in the group's points needs the step before them."""
+        """True if a series of the group is computed from two consecutive steps."""
         return any(row.source == group and row.steps_ahead for row in self.series.values())
 
     def points(
         self, group: str, first_step: int, stride: int, values: np.ndarray, before: np.ndarray | None = None
     ) -> list[Points]:
-        """All series of a raw block (columns, count). `before`: the column of step first_step - 1, where that is recorded: of
-        what needs the step after, this block's points say the values from there on."""
+        """The points of all series in a raw block (columns, count).
+
+        before: the recorded column of step first_step - 1, or None. If it is given, a series that needs the next step starts at
+        step first_step - 1.
+        """
         steps = first_step + stride * np.arange(values.shape[1], dtype=np.int64)
         found = []
         for row in (row for row in self.series.values() if row.source == group):
             if not row.steps_ahead:
                 found.append(Points(row.name, steps, np.ascontiguousarray(self.raw(row, values).T)))
                 continue
-            whole = values if stride == 1 or values.shape[1] == 1 else values[:, :1]  # else the steps between are not known
+            # the points of a strided block are not consecutive steps
+            whole = values if stride == 1 or values.shape[1] == 1 else values[:, :1]
             first = first_step
             if before is not None:
                 whole, first = np.concatenate([before[:, None], whole], axis=1), first_step - 1
@@ -187,12 +199,12 @@ class Layout(Recorded):
         return found
 
 
-def implied(
+def missing_derived_series(
     session: Session, run_id: int, stored: Iterable[tuple[str, str, int]], forms: Mapping[str, Mapping[str, Any] | None]
 ) -> list[SeriesSpec]:
-    """Derived series that the run's catalogue lacks, because an older version described it: they are read from what it has.
+    """Derived series that are missing in a catalogue written by an older version. They are computed from recorded series.
 
-    stored: (name, group, width) of the catalogue; forms: per group.
+    stored: (name, group, width) of each series in the catalogue. forms: the form of each group.
     """
     known = {name: (group, width) for name, group, width in stored}
     groups = {group for group, _ in known.values()}

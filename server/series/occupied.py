@@ -1,10 +1,10 @@
-"""What a run occupies, `runs.bytes_stored`: the payloads of its blocks in the database and its checkpoint files on disk.
+"""The bytes that a run occupies, `runs.bytes_stored`: the payloads of its blocks in the database and its checkpoint files.
 
-Kept by those who write, in the transaction of the write: a flush adds its payloads, a checkpoint its file (and takes off the file
-that its attempt removes for it: an attempt keeps its newest CHECKPOINT_FILES, and with these removes those of earlier attempts).
-Where steps are deleted or blocks are merged the whole is counted anew. So it is exact, but for: what a row costs beside its
-payload (less than 200 bytes a block), the log, what earlier attempts left on other machines, and whatever older programs wrote:
-those blocks count once they are merged, their files never.
+Each write updates the number in its own transaction. A flush adds its payloads. A checkpoint adds its file and subtracts the
+files that its attempt removes. An attempt keeps its newest CHECKPOINT_FILES files; once the attempt has that many files, it
+also removes the files of earlier attempts. When steps are deleted or blocks are merged, everything is counted again. The number
+does not include the other columns of a block's row (less than 200 bytes per block), the log, files of earlier attempts on other
+machines, and data of older programs (their blocks count once they are merged, their files never).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_ROWS = 100
 
 
 def recount(session: Session, run_id: int) -> None:
-    """Set the run's `bytes_stored` from its rows; its row is locked by the caller. Sizes are read, not payloads."""
+    """Set the run's `bytes_stored` from its rows. The caller has locked the run's row. Only sizes are read, no payloads."""
     payloads = session.scalar(select(func.sum(func.length(BlockRow.payload))).where(BlockRow.run_id == run_id))
     total = int(payloads or 0) + checkpoint_bytes(session, run_id)
     statement = update(Run).where(Run.id == run_id).values(bytes_stored=total)
@@ -27,7 +27,8 @@ def recount(session: Session, run_id: int) -> None:
 
 
 def checkpoint_bytes(session: Session, run_id: int) -> int:
-    """Bytes of the run's checkpoint files that are kept: those of the newest attempts, until one has CHECKPOINT_FILES."""
+    """The size of the kept checkpoint files, in bytes. They belong to the newest attempts, back to the most recent attempt that
+    has CHECKPOINT_FILES files."""
     newest_first = select(CheckpointRow.attempt, CheckpointRow.bytes).where(CheckpointRow.run_id == run_id)
     newest_first = newest_first.order_by(CheckpointRow.attempt.desc(), CheckpointRow.step.desc()).limit(MOST_ROWS)
     kept: dict[int, list[int]] = {}

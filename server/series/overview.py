@@ -1,43 +1,74 @@
-"""What one screen shows of a run, out of one reading of its blocks: scalars at screen resolution, and a layer's charts.
+"""The data of a run that one screen shows: its scalars at screen resolution, and the charts of a layer.
 
-Of a series with many eigenvalues a screen needs, per bucket of steps: the band from the smallest to the largest value, the
-middle value at the bucket's last step, the lines that are drawn, which eigenvalues were not finite or not positive, and for
-the heat map one code per cell. Each block is decoded once, whatever number of series comes out of it.
+For a series with many eigenvalues, a screen needs for each bucket of steps: the band from the smallest to the largest value, the
+median at the bucket's last step, the drawn lines, the eigenvalues that were not finite or not positive, and one code per cell of
+the heat map. All series share their queries, and each block is decoded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from sqlalchemy.orm import Session
 
+from server.series.block_cache import Extent, read_extents, run_queries
 from server.series.heat import heat_codes, kinds_of
-from server.series.layout import Layout, Place
-from server.series.zoom import Reader, Shared, bucket_bounds, level_for, raw_stats
-from stablessm_core.forms import SHARED, shared_columns
+from server.series.layout import Layout, SeriesColumns
+from server.series.plans import Buckets, BucketsPlan, PointsPlan, RawPoints, ReadPlan, Selection, bucket_bounds, level_for
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS
+from stablessm_core.telemetry.forms import SHARED, shared_columns
 
-FULL_NUMBERS = 700_000  # of all series together: up to here, and up to twice the points, every number is sent
-MOST_ELEMENTS = 1 << 19  # of a series: above this the next coarser level is read, where that still gives a quarter of the points
+FULL_NUMBERS = 700_000  # series with at most 2 * `points` steps are sent completely if they have at most this many values
+MOST_ELEMENTS = 1 << 19  # for more values, the next coarser level is read if it has at least a quarter of the requested buckets
 MAX_LINES = 24
-EACH_NUMBERS, LEAST_POINTS = 1 << 17, 200  # with `each`: numbers of a series, and the points that even the widest gets
+EACH_NUMBERS, LEAST_POINTS = 1 << 17, 200  # with `each`: maximum number of values per series, minimum number of buckets
 Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class OverviewOptions:
+    """The options of an overview.
+
+    points: maximum number of buckets.
+    from_step, to_step: first and last step to read; None for the first and last recorded step.
+    lines: eigenvalues to draw.
+    top: also draw this many eigenvalues with the largest values of the series `by`, or the largest eigenvalues if there is no
+        such series.
+    reasons: also draw the first eigenvalue outside the boundary, the eigenvalue nearest to the boundary, and the eigenvalue
+        that moved most.
+    heat: names of the series with a heat map.
+    order: sort the rows of heat maps by decay time at the "start" or the "end" of the steps; None to sort by number.
+    each: send the buckets of every eigenvalue. A wide layer then has fewer buckets.
+    """
+
+    points: int
+    from_step: int | None = None
+    to_step: int | None = None
+    lines: Sequence[int] = ()
+    top: int = 0
+    by: str | None = None
+    reasons: bool = False
+    heat: Sequence[str] = ()
+    order: str | None = None
+    each: bool = False
 
 
 @dataclass
 class Overview:
-    """One series: its arrays by name, and plain facts. `step` is the first step of each bucket.
+    """One series: its arrays by name, and other facts as plain values. `step` is the first step of each bucket.
 
-    Scalars and small layers: `value` (n, width), or `min`, `max`, `last`, `nonfinite`. Else `low` and `high` over the finite
-    values of all eigenvalues, and which those are, `low_at` and `high_at`; `median` at the bucket's last step (medians do not
-    merge); `lines` (drawn, n), last values; per eigenvalue its first and its newest finite value, `each_first`, `each_last`, its
-    value in the newest bucket that has a finite one, `each_end`, and its largest, `each_max`, with the bucket, `max_at`. Where
-    anything is not finite `kinds` (width, n): -1 finite, 0 NaN, 1 +Inf, 2 -Inf; where anything is zero or less `below`, a bit
-    each, the lowest first. `heat`: see `heat_codes`. Of a series of which several eigenvalues share a number the lines
-    are those numbers.
+    Scalars and small layers have `value` (n, width), or `min`, `max`, `last`, `nonfinite`. Larger layers have:
+    - `low` and `high`, the extremes of all finite values, and `low_at` and `high_at`, the eigenvalues that have these values;
+    - `median` at the bucket's last step (medians cannot be merged);
+    - `lines`, shape (drawn, n): the last values; a column that several eigenvalues share is drawn once;
+    - for each eigenvalue, the first finite value `each_first`, the newest finite value `each_last`, the value `each_end` in the
+      newest bucket with any finite value, and the largest value `each_max` with the number of its bucket `max_at`;
+    - `kinds` (width, n) if any value is not finite: -1 finite, 0 NaN, 1 +Inf, 2 -Inf;
+    - `below` if any value is zero or less: one bit per value, the lowest bit first;
+    - `heat`: see `heat_codes`.
     """
 
     name: str
@@ -46,132 +77,133 @@ class Overview:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
-class _Read:
-    # of one series: buckets, or finer elements of which `starts` and `ends` make buckets
-    row: Place
-    first: np.ndarray
+@dataclass(frozen=True)
+class _Summarized:
+    """A series of a larger layer: its buckets, grouped by `starts` and `ends`, and the overview computed from them."""
+
+    row: SeriesColumns
     stats: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
-    found: Overview
+    overview: Overview
 
 
 def read_overview(
-    session: Session,
-    layout: Layout,
-    rows: Sequence[Place],
-    *,
-    points: int,
-    from_step: int | None = None,
-    to_step: int | None = None,
-    lines: Sequence[int] = (),
-    top: int = 0,
-    by: str | None = None,
-    reasons: bool = False,
-    heat: Sequence[str] = (),
-    order: str | None = None,
-    each: bool = False,
+    session: Session, layout: Layout, rows: Sequence[SeriesColumns], options: OverviewOptions
 ) -> tuple[list[Overview], list[int]]:
-    """The series `rows` between two steps in at most `points` buckets, and the eigenvalues whose lines are in it.
-
-    These are `lines`; with `reasons` the first outside the boundary, the nearest to it and the one that moved most; and the `top`
-    ones with the largest values of the series `by` in this stretch, or the largest eigenvalues where it is not recorded. `heat`:
-    series of which a heat map is made, its rows by decay time at the "end" or the "start" of the stretch where `order` says so.
-    `each`: every eigenvalue's buckets instead, with which a page can go on; fewer of wide layers. Series without a point there
-    are left out.
-    """
-    shared = Shared()
+    """An overview of each series with points in the requested steps, and the eigenvalues whose lines are drawn."""
+    selections = [Selection(layout, row) for row in rows]
+    extents = read_extents(session, selections, options.from_step, options.to_step)
+    complete = _sent_completely(selections, extents, options)
+    plans = [_plan(*one, options) for one in zip(selections, extents, complete, strict=True)]
     found: list[Overview] = []
-    summaries: dict[str, _Read] = {}
-    readers = [Reader(session, layout, row, None, shared) for row in rows]
-    extents = [reader.extent(from_step, to_step) for reader in readers]
-    sizes = [total * reader.row.width for reader, (_, _, total) in zip(readers, extents, strict=True) if reader.row.width > 1]
-    for reader, (low, high, total) in zip(readers, extents, strict=True):
-        row = reader.row
-        most = max(LEAST_POINTS, min(points, EACH_NUMBERS // row.width)) if each else points
-        if total <= 2 * points and (row.width == 1 or sum(sizes) <= FULL_NUMBERS):
-            first, values = reader.raw([(low, high)])
-            if len(first):
-                found.append(_raw(row, first, values))
+    layers: dict[str, _Summarized] = {}
+    for selection, points, as_it_is in zip(selections, run_queries(session, plans), complete, strict=True):
+        row, step = selection.row, points[0]
+        if not len(step):
             continue
-        if total <= most:
-            first, values = reader.raw([(low, high)])
-            end, weight, stats = first, np.ones(len(first), np.int64), raw_stats(values)
-        else:
-            first, end, weight, stats = reader.elements(_level(total, most, row.width), low, high)
-        if not len(first):
+        if isinstance(points, RawPoints) and as_it_is:
+            found.append(_all_points(row, points))
             continue
-        starts, ends = bucket_bounds(weight, most)
-        one = Overview(row.name, row.width, {"step": first[starts]}, {"last_step": int(end[-1])})
-        found.append(one)
-        if row.width == 1 or each:
-            one.arrays |= _buckets(stats, starts, ends)
+        buckets = points.as_buckets() if isinstance(points, RawPoints) else points
+        starts, ends = bucket_bounds(buckets.points, _most_buckets(row, options))
+        overview = Overview(row.name, row.width, {"step": step[starts]}, {"last_step": int(buckets.last[-1])})
+        found.append(overview)
+        if row.width == 1 or options.each:
+            overview.arrays |= _buckets(buckets.stats, starts, ends)
         else:
-            one.arrays |= _summary(stats, starts, ends)
-            summaries[row.kind] = _Read(row, first, stats, starts, ends, one)
-    why = _reasons(summaries) if reasons else []
-    chosen = next((read for read in summaries.values() if read.row.name == by), summaries.get("eigenvalue"))
-    largest = _top(chosen.stats, top, (summaries.get("gradient") or chosen).stats) if chosen else []
-    drawn = sorted(list(dict.fromkeys([*lines, *why, *largest]))[:MAX_LINES])
-    decay = _decay(summaries, order) if order else None
-    of = next((row.width for row in rows if row.kind == "weight"), 0)
-    for read in summaries.values():
-        one = read.found
-        one.facts["drawn"] = _columns(drawn, read.row, of)
-        one.arrays["lines"] = read.stats[:, 2, read.ends][one.facts["drawn"]]
-        if one.name in heat:
-            one.arrays["heat"], more = heat_codes(read.stats, read.starts, read.ends, decay)
-            one.facts |= more
+            overview.arrays |= _summary(buckets.stats, starts, ends)
+            layers[row.kind] = _Summarized(row, buckets.stats, starts, ends, overview)
+    drawn = _drawn(layers, options)
+    _add_lines_and_heat(layers, drawn, options, next((row.width for row in rows if row.kind == "weight"), 0))
     return found, drawn
 
 
-def _columns(eigenvalues: Sequence[int], row: Place, of: int) -> list[int]:
-    """Where their lines are: several of `of` eigenvalues may share a number of the series."""
-    if row.kind in SHARED and of:
-        return sorted(set(shared_columns(eigenvalues, of, row.width)))
-    return [c for c in eigenvalues if c < row.width]
+def _sent_completely(selections: Sequence[Selection], extents: Sequence[Extent], options: OverviewOptions) -> list[bool]:
+    """For each series, True if it has so few points that all of them are sent."""
+    pairs = list(zip(selections, extents, strict=True))
+    few = sum(extent.points * one.row.width for one, extent in pairs if one.row.width > 1) <= FULL_NUMBERS
+    return [extent.points <= 2 * options.points and (few or one.row.width == 1) for one, extent in pairs]
 
 
-def _reasons(summaries: dict[str, _Read]) -> list[int]:
-    """Eigenvalues that are worth a line of their own, as `web/static/reasons.js` names them."""
+def _plan(selection: Selection, extent: Extent, complete: bool, options: OverviewOptions) -> ReadPlan[RawPoints | Buckets]:
+    most = _most_buckets(selection.row, options)
+    if complete or extent.points <= most:
+        return PointsPlan(selection, [(extent.low, extent.high)])
+    level = level_for(extent.points, most)
+    large = extent.points // BUCKET**level * selection.row.width > MOST_ELEMENTS
+    if large and level < LEVELS and BUCKET ** (level + 1) * most <= 4 * extent.points:
+        level += 1
+    return BucketsPlan(selection, level, extent.low, extent.high)
+
+
+def _most_buckets(row: SeriesColumns, options: OverviewOptions) -> int:
+    return max(LEAST_POINTS, min(options.points, EACH_NUMBERS // row.width)) if options.each else options.points
+
+
+def _drawn(layers: Mapping[str, _Summarized], options: OverviewOptions) -> list[int]:
+    """The eigenvalues that get a line, in ascending order."""
+    reasons = _reasons(layers) if options.reasons else []
+    ranked = next((one for one in layers.values() if one.row.name == options.by), layers.get("eigenvalue"))
+    largest = _top(ranked.stats, options.top, layers.get("gradient", ranked).stats) if ranked else []
+    return sorted(list(dict.fromkeys([*options.lines, *reasons, *largest]))[:MAX_LINES])
+
+
+def _add_lines_and_heat(
+    layers: Mapping[str, _Summarized], drawn: Sequence[int], options: OverviewOptions, eigenvalues: int
+) -> None:
+    order = _decay_order(layers, options.order) if options.order else None
+    for one in layers.values():
+        overview = one.overview
+        overview.facts["drawn"] = _columns(drawn, one.row, eigenvalues)
+        overview.arrays["lines"] = one.stats[:, 2, one.ends][overview.facts["drawn"]]
+        if overview.name in options.heat:
+            overview.arrays["heat"], facts = heat_codes(one.stats, one.starts, one.ends, order)
+            overview.facts |= facts
+
+
+def _columns(drawn: Sequence[int], row: SeriesColumns, eigenvalues: int) -> list[int]:
+    """The columns of the series that contain the drawn eigenvalues. eigenvalues: the number of eigenvalues, several of which may
+    share a column."""
+    if row.kind in SHARED and eigenvalues:
+        return sorted(set(shared_columns(drawn, eigenvalues, row.width)))
+    return [c for c in drawn if c < row.width]
+
+
+def _reasons(layers: Mapping[str, _Summarized]) -> list[int]:
+    """Eigenvalues that get their own line for a reason; `web/static/run/reasons.js` names the reasons."""
     columns: list[int] = []
-    if distance := summaries.get("boundary_distance"):
-        arrays = distance.found.arrays
+    if distance := layers.get("boundary_distance"):
+        arrays = distance.overview.arrays
         outside = np.flatnonzero(arrays["low"] < 0)
         columns += [int(arrays["low_at"][outside[0]])] if len(outside) else []
         end = arrays["each_end"]
         columns += [int(np.where(np.isfinite(end), end, np.inf).argmin())] if np.isfinite(end).any() else []
-    if eigenvalue := summaries.get("eigenvalue"):
-        arrays = eigenvalue.found.arrays
+    if eigenvalue := layers.get("eigenvalue"):
+        arrays = eigenvalue.overview.arrays
         moved = np.nan_to_num(np.abs(arrays["each_last"].astype(np.float64) - arrays["each_first"]))
         columns += [int(moved.argmax())] if moved.max() > 0 else []
     return columns
 
 
-def _decay(summaries: dict[str, _Read], order: str) -> np.ndarray | None:
-    # the fastest first, as `byDecay` of reasons.js
-    distance = summaries.get("boundary_distance")
+def _decay_order(layers: Mapping[str, _Summarized], at: str) -> np.ndarray | None:
+    """The eigenvalues from the fastest to the slowest decay, in the same order as `byDecay` of reasons.js; None if the decay was
+    not recorded."""
+    distance = layers.get("boundary_distance")
     if distance is None:
         return None
-    values = distance.found.arrays["each_first" if order == "start" else "each_end"]
+    values = distance.overview.arrays["each_first" if at == "start" else "each_end"]
     return np.argsort(-np.where(np.isfinite(values), values, -np.inf), kind="stable")
 
 
-def _raw(row: Place, steps: np.ndarray, values: np.ndarray) -> Overview:
+def _all_points(row: SeriesColumns, points: RawPoints) -> Overview:
     with np.errstate(over="ignore"):
-        arrays = {"step": steps, "value": np.ascontiguousarray(values.T, np.float32)}
-    return Overview(row.name, row.width, arrays, {"last_step": int(steps[-1])})
-
-
-def _level(total: int, points: int, width: int) -> int:
-    level = level_for(total, points)
-    large = total // BUCKET**level * width > MOST_ELEMENTS
-    return level + 1 if large and level < LEVELS and BUCKET ** (level + 1) * points <= 4 * total else level
+        arrays = {"step": points.step, "value": np.ascontiguousarray(points.values.T, np.float32)}
+    return Overview(row.name, row.width, arrays, {"last_step": int(points.step[-1])})
 
 
 def _buckets(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Arrays:
-    # of every column, (n, width), or (n,) of the only one
+    # each array has shape (n, width), or (n,) if there is one column
     found = {
         "min": np.fmin.reduceat(stats[:, 0], starts, axis=1),
         "max": np.fmax.reduceat(stats[:, 1], starts, axis=1),
@@ -212,7 +244,7 @@ def _summary(stats: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> Arrays:
 
 
 def _median(last: np.ndarray) -> np.ndarray:
-    # of the finite values of each column
+    # the median of the finite values in each column
     ordered = np.sort(np.where(np.isfinite(last), last, np.nan), axis=0)  # NaN sorts to the end
     count = np.maximum(np.isfinite(ordered).sum(axis=0), 1)
     at = np.arange(ordered.shape[1])
@@ -220,8 +252,11 @@ def _median(last: np.ndarray) -> np.ndarray:
     return middle
 
 
-def _top(stats: np.ndarray, k: int, lost: np.ndarray) -> list[int]:
-    """The k eigenvalues with the largest values, those that left the finite numbers first; of a ratio its gradient says which."""
+def _top(stats: np.ndarray, k: int, gradient: np.ndarray) -> list[int]:
+    """The k eigenvalues with the largest values. Eigenvalues whose gradient was not finite come first.
+
+    gradient: the stats of the gradient, or of the series itself if the gradient is not recorded.
+    """
     peak = np.fmax.reduce(stats[:, 1], axis=1)
-    score = np.where(lost[:, 3].any(axis=1), np.inf, np.where(np.isnan(peak), -np.inf, peak))
+    score = np.where(gradient[:, 3].any(axis=1), np.inf, np.where(np.isnan(peak), -np.inf, peak))
     return [int(c) for c in np.argsort(-score, kind="stable")[:k]]

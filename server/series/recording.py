@@ -1,7 +1,7 @@
-"""Writing what a training run records: catalogue, blocks, alerts, checkpoints; and truncating steps.
+"""Stores the recorded data of a training run: catalogue, blocks, alerts, checkpoints. Also truncates steps.
 
-Every write begins by taking the run's row under its fence (run, attempt, still running), so a worker that was declared lost
-can land nothing, whatever it believes. Every write may be repeated after a lost answer: the second time changes nothing.
+Every write first locks the run's row under its fence (run, attempt, still running). So a worker that was declared lost cannot
+write anything. If a worker repeats a write because the response was lost, the second write changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Float, and_, case, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.database.fence import LeaseLost, add_transition, fence, hold, insert_into
+from server.database.fence import LeaseLost, add_transition, fence, insert_into, lock_run
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
 from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_pieces
 from server.series.alerts import insert_alerts
@@ -22,7 +22,7 @@ from server.series.forms import distinct
 from server.series.occupied import checkpoint_bytes, recount
 from stablessm_core.telemetry.blocks import BUCKET, Block, encode
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.merged import cut, pack
+from stablessm_core.telemetry.merged_payloads import cut, pack
 from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
 
 log = logging.getLogger(__name__)
@@ -38,15 +38,17 @@ def store_flush(
     steps_per_second: float | None = None,
     so_far: Mapping[str, float] | None = None,
 ) -> int:
-    """Store one flush as one event; gives the run's `seq` after it.
+    """Store one flush as one event and return the run's new `seq`.
 
-    All blocks and alerts of a flush share one `seq`. A flush that brings nothing new (a repeat, or only progress) makes no
-    event: it takes no number, so `seq` has no gaps. `step` is the last training step done. `so_far`: the extremes of these steps,
-    by the names in SO_FAR; the run's row keeps the more extreme of these and what it has, steps taken back later included.
-    Raises LeaseLost.
+    All blocks and alerts of a flush share one `seq`. A flush without new data (a repeat, or progress only) is not an event and
+    takes no number, so `seq` has no gaps. Raises LeaseLost.
+
+    step: the last completed training step.
+    so_far: the extreme values in these steps, keyed by the names in SO_FAR. The run's row keeps the most extreme value of all
+        steps, even if the step of this value is truncated later.
     """
-    rows = [_block_row(run_id, attempt, block) for block in blocks]  # compressed before the row is locked
-    # `step` only grows here: a repeated older flush must not turn the progress back (truncate does)
+    rows = [_block_row(run_id, attempt, block) for block in blocks]  # compress before locking the row
+    # `step` only grows here: repeating an older flush must not reset the progress (only `truncate` does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
     values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
     values |= {name: _kept(name, value) for name, value in (so_far or {}).items()}
@@ -62,21 +64,22 @@ def store_flush(
     if new_blocks != len(rows):
         recount(session, run_id)
     if new_blocks + insert_alerts(session, run_id, attempt, alerts, seq) == 0:
-        seq -= 1  # the number was not visible to others: the row is still locked
+        seq -= 1  # nobody has seen the number, because the row is still locked
         session.execute(update(Run).where(Run.id == run_id).values(seq=seq).execution_options(synchronize_session=False))
     return seq
 
 
 def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequence[SeriesSpec]) -> None:
-    """Store the catalogue, or additions to it. Raises LeaseLost, ValueError if a known series is described differently.
+    """Store the catalogue, or additions to it. Raises LeaseLost, and ValueError if a known series is described differently.
 
-    Column offsets follow the order given, recorded series first, derived ones after them; a group is described in one call.
+    Columns are assigned in the given order, recorded series before derived series. All series of a group must be passed in one
+    call.
     """
-    run = hold(session, run_id, attempt)
+    run = lock_run(session, run_id, attempt)
     known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
     groups = {row.group_name for row in known.values()}
     columns: dict[str, int] = {}
-    for item in sorted(series, key=lambda s: s.derived):  # stable: recorded before derived, else in order
+    for item in sorted(series, key=lambda s: s.derived):  # a stable sort: recorded series first, otherwise in the given order
         offset = columns.get(item.group, 0)
         columns[item.group] = offset + item.width
         row = SeriesRow(
@@ -91,7 +94,7 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
         )
         old = known.get(item.name)
         if old is None and item.group in groups:
-            raise ValueError(f"series {item.name!r} joins group {item.group!r}, whose columns are fixed; use a group of its own")
+            raise ValueError(f"series {item.name!r} is new in group {item.group!r}, whose columns are fixed; use another group")
         if old is None:
             session.add(row)
         elif (old.group_name, old.column_offset, old.width, old.derived) != (
@@ -104,7 +107,7 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
                 f"series {item.name!r} is {row.group_name}[{row.column_offset}:+{row.width}]; run {run_id} has it as "
                 f"{old.group_name}[{old.column_offset}:+{old.width}]"
             )
-        elif old.form is None:  # an older program stored it
+        elif old.form is None:  # an older program stored this series
             old.form = item.form
         elif item.form not in (None, old.form):
             raise ValueError(f"series {item.name!r} has the form {item.form}; run {run_id} has it with {old.form}")
@@ -117,16 +120,18 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
 def store_checkpoint(
     session: Session, run_id: int, attempt: int, step: int, path: str, sha256: str, size: int = 0
 ) -> None:  # fmt: skip
-    """Record a durable checkpoint file (`path` relative to the data directory, `size` bytes): steps 1..step are done and stored.
+    """Record the checkpoint after step `step`, whose file is safely on disk. path: relative to the data directory. size: of the
+    file, in bytes.
 
-    Raises LeaseLost; ValueError if steps up to `step` are not stored yet, since a resume from there would leave a hole.
+    Raises LeaseLost, and ValueError if the telemetry up to `step` is not stored yet, because a resume from this checkpoint
+    would leave a gap in the telemetry.
     """
-    run = hold(session, run_id, attempt)
+    run = lock_run(session, run_id, attempt)
     if run.step < step:
         raise ValueError(f"checkpoint of step {step} comes before its telemetry: run {run_id} is stored up to step {run.step}")
     newest = session.scalar(select(func.max(CheckpointRow.step)).where(CheckpointRow.run_id == run_id))
     if newest is None or step > newest:
-        run.workers_lost = 0  # it gets on
+        run.workers_lost = 0  # a new checkpoint is progress, so the count of lost workers starts again
     values = {
         "run_id": run_id,
         "step": step,
@@ -144,26 +149,27 @@ def store_checkpoint(
 
 
 def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason: str) -> int:
-    """Forget the steps from `from_step` on (rollback, or a checkpoint that cannot be read); gives the new `seq`.
+    """Delete the steps from `from_step` on (after a rollback or an unreadable checkpoint) and return the new `seq`.
 
-    Blocks and checkpoints of those steps go, a raw block that straddles is cut; alerts stay: they happened. The transition
-    written tells every viewer by `truncated_from`. `reason` names the occasion: the same one again changes nothing.
-    Raises LeaseLost.
+    Blocks and checkpoints of these steps are deleted, and a raw block that contains `from_step` is cut. Alerts are kept,
+    because the reported events did happen. A transition with `truncated_from` notifies every viewer. A repeated call with the
+    same `reason` changes nothing. Raises LeaseLost.
     """
-    run = hold(session, run_id, attempt)
+    run = lock_run(session, run_id, attempt)
     same = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
     if session.scalar(select(Transition.seq).filter_by(**same).limit(1)) is not None:
-        return run.seq  # the answer to the first time was lost
+        return run.seq  # the worker repeats a call whose response it lost
     delete_steps(session, run_id, from_step)
     run.step = min(run.step, from_step - 1)
     return add_transition(session, run, reason, truncated_from=from_step)
 
 
 def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
-    """Delete what is stored of `from_step` and later; True if there was anything.
+    """Delete the stored values of `from_step` and later steps. Returns True if any values were stored.
 
-    A raw block that straddles is cut at the step; a level block that was merged, where one of its pieces ended before. What
-    follows from two steps goes one step earlier: where recording goes on, it is not known of the last step left.
+    A raw block that contains the step is cut there; a merged block of a coarse level is cut at the end of one of the original
+    blocks. Values that are computed from two steps are also deleted at step `from_step` - 1, because the next step no longer
+    exists.
     """
     follows = and_(BlockRow.group_name.endswith(DERIVED_GROUPS), BlockRow.last_step >= from_step - 1)
     late = and_(BlockRow.run_id == run_id, or_(BlockRow.last_step >= from_step, follows))
@@ -178,13 +184,13 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
 
 
 def _shorten(row: BlockRow, from_step: int) -> None:
-    # leaves the row alone if nothing of it stays, or can be read: it ends late, and is deleted
-    tail = row.stride - row.stride // BUCKET**row.level  # from a point's or bucket's first step to its last
+    # If no part of the row can be kept or read, the row stays unchanged, and the caller deletes it because it ends too late.
+    tail = row.stride - row.stride // BUCKET**row.level  # distance from the first to the last step of a bucket; 0 for a point
     kept = max(0, (from_step - 1 - tail - row.first_step) // row.stride + 1)
     try:
         pieces, values = cut(stored_pieces(row), kept, whole=row.level > 0), stored_numbers(row)
     except DamagedPayload as damage:
-        log.error("%s: they are taken back with the steps after them", damage)
+        log.error("%s: they are deleted with the steps after them", damage)
         return
     if not len(pieces):
         return
@@ -221,7 +227,8 @@ def _insert_blocks(session: Session, rows: list[dict[str, Any]], seq: int) -> in
         return 0
     table = BlockRow.__table__
     statement = insert_into(session, BlockRow)
-    # A block of an older attempt cannot be in the way (claim takes those steps back); if one is, the owner of the fence wins.
+    # `claim` has deleted these steps of older attempts. If such a block still exists, the new block replaces it, because
+    # the writer of the new block owns the fence.
     replaced = {
         name: statement.excluded[name]
         for name in ("last_step", "stride", "point_count", "column_count", "attempt", "seq", "payload", "checksum")

@@ -1,4 +1,4 @@
-"""The records of a run: what is watched of its layers, each under the id by which its series are called."""
+"""The records of a run: the watched weights of its layers. The id of a record is part of the names of its series."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from stablessm_core.config import Model
-from stablessm_core.layers.section import LayerSection
+from stablessm_core.spec.layer import LayerSection
+from stablessm_core.spec.model import Model
 from stablessm_core.telemetry.series import LAYER_GROUPS, MEASURED_GROUPS, layer_group, layer_of, source_group
 
 
 @dataclass(frozen=True)
 class RecordOfLayer:
-    """A record as the catalogue has it: "0" of the first layer's own eigenvalues, "0.dt_bias" of further weights of that layer.
+    """A record in the catalogue. Its id is "0" for the eigenvalues of the first layer, and for example "0.dt_bias" for another
+    weight of that layer.
 
-    name: what the layer is, "mamba"; "" where this version cannot tell. eigenvalues: None where only a part of them is recorded
-    and their number is not known. form: as plain data. kinds: which series of it there are; none of a run that has not begun.
-    gates: how many gates the eigenvalues share; None without a gate.
+    name: the kind of layer, such as "mamba"; "" if this version does not support it.
+    eigenvalues: the number of eigenvalues; None if only some eigenvalues are recorded and the total is unknown.
+    form: the layer's form as plain data.
+    kinds: the kinds of series that belong to the record; empty before the run starts.
+    gates: the number of gates that the eigenvalues share; None if the layer has no gate.
     """
 
     id: str
@@ -32,13 +35,15 @@ class RecordOfLayer:
 
     @property
     def first(self) -> bool:
-        """Whether it holds the eigenvalues of its layer."""
+        """True if this is the record of the layer's eigenvalues."""
         return self.id == str(self.layer)
 
 
 def records_of(series: Iterable[tuple[str, str, int, dict[str, Any] | None]], model: Mapping[str, Any]) -> list[RecordOfLayer]:
-    """The records of a catalogue, (name, group, width, form) each, in the order of the layers; before the run has begun those of
-    its configuration, without series. model: that part of the run's configuration."""
+    """The records in a catalogue, in the order of the layers; before the run starts, the records that its configuration implies.
+
+    series: (name, group, width, form) of each series. model: the section `model` of the run's configuration.
+    """
     sections, d_model = _sections(model)
     found: dict[str, dict[str, tuple[int, Any]]] = {}
     for name, group, width, form in series:
@@ -68,7 +73,7 @@ def _id(group: str) -> str:
 
 
 def _sections(model: Mapping[str, Any]) -> tuple[list[LayerSection], int]:
-    # a layer that another program trained may be unknown here
+    # another version may have trained a layer that this version does not support
     try:
         known = Model.model_validate(model)
     except ValidationError:

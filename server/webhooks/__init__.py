@@ -1,1 +1,1 @@
-"""Webhooks: which addresses get which events, and the delivery to them."""
+"""Webhooks: registered addresses, and the delivery of events to them."""

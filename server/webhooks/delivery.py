@@ -1,8 +1,9 @@
-"""Delivers events to webhooks. Of all server processes on one database exactly one does, the one that holds a lock.
+"""Delivers events to webhooks. A lock ensures that only one server process per database delivers them.
 
-Every POLL_SECONDS it looks for what is due, calls the addresses side by side, and moves a webhook's cursor after a 2xx answer.
-After a failure it waits, twice as long each time. If the lock is lost in the middle of a call (its connection broke), the next
-holder may deliver the same events again; none is left out.
+Every POLL_SECONDS, the process that holds the lock reads the pending events, calls the addresses in parallel, and moves a
+webhook's cursor after a 2xx response. After each failure, the pause before the next call doubles, up to ten minutes. If the
+lock is lost during a call because the database connection breaks, the next holder may deliver the same events again, but no
+event is lost.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ LOCK = 0x57AB1E56
 
 
 class WebhookDelivery:
-    """The delivery thread of one server process; it waits while another process holds the lock."""
+    """The delivery thread of one server process. The thread waits while another process holds the lock."""
 
     def __init__(self, database: Database, *, token: str | None, allowed: frozenset[str], base_url: str) -> None:
         self.database, self.token, self.allowed, self.base_url = database, token, allowed, base_url
         self._stopping, self._woken = threading.Event(), threading.Event()
         self._lock = DeliveryLock(database)
         self._calls: dict[int, Future[bool]] = {}
-        self._next: dict[int, float] = {}  # webhook -> when it may be tried again, on our clock
+        self._next: dict[int, float] = {}  # webhook -> time of the next attempt, on the monotonic clock
         self._failures: dict[int, OncePerCause] = {}
         self._pool = ThreadPoolExecutor(4, "webhook")
         self._thread = threading.Thread(target=self._run, name="webhook_delivery", daemon=True)
@@ -51,13 +52,13 @@ class WebhookDelivery:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, normally at once; a call in progress is waited for no longer than CLOSE_SECONDS."""
+        """Stop the thread. This waits for a call in progress, at most CLOSE_SECONDS."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(CLOSE_SECONDS)
 
     def wake(self, webhook_id: int) -> None:
-        """Try this webhook at once, whatever its last failure was."""
+        """Call this webhook at once, without waiting out the pause after a failure."""
         self._next.pop(webhook_id, None)
         self._woken.set()
 
@@ -73,7 +74,7 @@ class WebhookDelivery:
                 away = True
             self._woken.wait(POLL_SECONDS)
             self._woken.clear()
-        # The lock is given up last: its next holder would tell once more what a call in progress is telling.
+        # The lock is released last, because its next holder would repeat the events of a call in progress.
         self._pool.shutdown(cancel_futures=True)
         self._lock.release()
 
@@ -87,17 +88,17 @@ class WebhookDelivery:
             if call is not None and not call.done():
                 continue
             if time.monotonic() >= self._next.get(number, 0.0) and not self._stopping.is_set():
-                with contextlib.suppress(RuntimeError):  # the pool is closed
+                with contextlib.suppress(RuntimeError):  # raised if the thread pool is closed
                     self._calls[number] = self._pool.submit(self._deliver, number)
 
     def _deliver(self, number: int) -> bool:
-        """Send one webhook what is due; True when something was delivered."""
+        """Send one webhook its pending events; returns True if any were delivered."""
         failures = self._failures.setdefault(number, OncePerCause())
         try:
             with self.database.read() as session:
                 webhook = session.get(Webhook, number)
                 if webhook is None or webhook.failures >= registry.MAX_FAILURES:
-                    return False  # deleted, or switched off since it was found to be active
+                    return False  # the webhook was deleted or disabled in the meantime
                 news = registry.due(session, webhook, self.base_url)
             reason = self._call(webhook, news.events) if news.events else None
             if news.cursor != webhook.cursor or reason is not None:
@@ -114,7 +115,7 @@ class WebhookDelivery:
                     log.warning("webhook %d: %s", number, reason)
             elif news.events:
                 failures.worked()
-                self._woken.set()  # there may be more
+                self._woken.set()  # there may be more events
         except SQLAlchemyError as error:
             if failures.is_news(type(error)):
                 log.warning("webhook %d waits for the database: %s", number, str(error).partition("\n")[0])
@@ -136,7 +137,8 @@ class WebhookDelivery:
 
 
 class DeliveryLock:
-    """One holder per database: a session lock in PostgreSQL, a locked file beside a SQLite database. Ends with its process."""
+    """A lock with one holder per database: a session lock in PostgreSQL, a locked file beside SQLite. The lock is released
+    when its process ends."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -144,7 +146,7 @@ class DeliveryLock:
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
-        """Whether we hold it now. Raises SQLAlchemyError."""
+        """Try to take the lock; returns whether this process holds it now. Raises SQLAlchemyError."""
         path = self.database.path
         return self._take_file(path) if path is not None else self._take_session()
 
@@ -152,7 +154,7 @@ class DeliveryLock:
         if self._connection is not None:
             with contextlib.suppress(SQLAlchemyError):
                 self._connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": LOCK})
-            self._connection.invalidate()  # closed, not given back to the pool: the lock goes with it in any case
+            self._connection.invalidate()  # closing the connection, unlike returning it to the pool, always releases the lock
             self._connection.close()
         if self._file is not None:
             self._file.close()

@@ -1,8 +1,9 @@
-"""One guarded POST to an address that a user typed in: it must not become a way into the server's own network.
+"""A guarded POST to an address that a user entered. The call must not give the user access to the server's own network.
 
-https on port 443 or 8443, a plain name, no credentials. The name is resolved once, every address it has must be global, and the
-connection goes to the very address that was checked, with the name in SNI and Host. No redirects, 5 s for everything, 64 KiB of
-answer. Names that the installation allows (STABLESSM_WEBHOOK_HOSTS, exactly) may be private, plain http, and on any port.
+The URL must be https on port 443 or 8443 with a plain host name and without credentials. The name is resolved once, all its
+addresses must be global, and the connection goes to the checked address, with the name in SNI and Host. Redirects are not
+followed; the whole call is limited to 5 s and the response to 64 KiB. Hosts in STABLESSM_WEBHOOK_HOSTS may be private, use plain
+http and any port.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ SECONDS = 5.0
 ANSWER_BYTES = 65_536
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 GLOBAL_V6 = ipaddress.ip_network("2000::/3")
-# inside 2000::/3, but ways to an IPv4 address or to nowhere: Teredo, ORCHID, documentation, 6to4
+# networks inside 2000::/3 that lead to an IPv4 address or to no host: Teredo, ORCHID, documentation, 6to4
 TUNNELS = [ipaddress.ip_network(n) for n in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")]
 
 
 class Refused(ValueError):
-    """The address is not one we may call; the text says why."""
+    """The address must not be called. The message gives the reason."""
 
 
 class Failed(Exception):
-    """The call was made and did not succeed; the text says how, and nothing of the address."""
+    """The call failed. The message gives the reason without the address."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """An address whose form has been checked. `trusted`: the installation allows it by name."""
+    """The parts of a URL whose form has been checked. trusted: the settings of the installation name this host."""
 
     tls: bool
     host: str
@@ -46,9 +47,9 @@ class Target:
 
 
 def check_form(url: str, allowed: frozenset[str]) -> Target:
-    """The parts of a URL that may be called. Raises Refused."""
+    """Check that the URL may be called, and return its parts. Raises Refused."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise Refused("the address has characters that do not belong there")
+        raise Refused("the address has characters that are not allowed in a URL")
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").lower(), parts.port
@@ -65,14 +66,14 @@ def check_form(url: str, allowed: frozenset[str]) -> Target:
         if parts.scheme != "https":
             raise Refused("the address is not https")
         if port not in PORTS:
-            raise Refused(f"port {port} is not allowed; allowed are {', '.join(map(str, PORTS))}")
+            raise Refused(f"port {port} is not allowed; allowed ports: {', '.join(map(str, PORTS))}")
         if not _is_address(host) and not NAME.fullmatch(host):
             raise Refused("the name in the address is not a host name")
     return Target(parts.scheme == "https", host, port, path, trusted)
 
 
 def resolve(target: Target) -> tuple[str, int]:
-    """The (address, port) to connect to, after all that the name stands for were checked. Raises Refused, Failed."""
+    """The (address, port) to connect to, after checking all addresses of the name. Raises Refused, Failed."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -86,7 +87,7 @@ def resolve(target: Target) -> tuple[str, int]:
 
 
 def is_global(text: str) -> bool:
-    """Whether an address is one of the public internet, and not another one in disguise (mapped, NAT64, 6to4, Teredo)."""
+    """True if an address is public and does not embed another address (mapped, NAT64, 6to4, Teredo)."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return address.is_global and not address.is_multicast and not address.is_reserved
@@ -94,19 +95,19 @@ def is_global(text: str) -> bool:
 
 
 def post(url: str, body: bytes, headers: dict[str, str], allowed: frozenset[str]) -> int:
-    """The status of the answer. Raises Refused, Failed."""
+    """Send a POST request and return the status of the response. Raises Refused, Failed."""
     target = check_form(url, allowed)
     deadline = time.monotonic() + SECONDS
-    place = resolve(target)
+    address = resolve(target)
     try:
-        connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
+        connection = socket.create_connection(address, timeout=max(0.1, deadline - time.monotonic()))
     except OSError as error:
         raise Failed(f"cannot connect ({_reason(error)})") from None
     if target.tls:
         connection = ssl.create_default_context().wrap_socket(
             connection, server_hostname=target.host, do_handshake_on_connect=False
         )
-    # time-outs of a socket begin anew with every byte; this one does not
+    # a socket's timeout restarts with every byte; this timer does not
     watch = threading.Timer(max(0.1, deadline - time.monotonic()), _cut, [connection])
     watch.start()
     try:
@@ -123,7 +124,7 @@ def post(url: str, body: bytes, headers: dict[str, str], allowed: frozenset[str]
 
 def _exchange(connection: socket.socket, target: Target, body: bytes, headers: dict[str, str]) -> int:
     speaker = http.client.HTTPConnection(target.host, target.port)
-    speaker.sock = connection  # what was checked is what is used: nothing is resolved again
+    speaker.sock = connection  # the checked connection, so the name is not resolved again
     standard = target.port == (443 if target.tls else 80)
     name = f"[{target.host}]" if ":" in target.host else target.host
     speaker.request("POST", target.path, body, {"Host": name if standard else f"{name}:{target.port}", **headers})
@@ -137,7 +138,7 @@ def _cut(connection: socket.socket) -> None:
     try:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
     except OSError:
-        pass  # it is closed already
+        pass  # the connection is already closed
 
 
 def _reason(error: Exception) -> str:

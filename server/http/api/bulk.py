@@ -1,4 +1,4 @@
-"""One thing done to many runs. Each run is judged by itself: what is refused is told, and keeps nobody else from it."""
+"""Applies one action to many runs. The server accepts or refuses the action for each run separately and lists the refusals."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.runs import clone_run, find_run
 from server.http.api.trash import purge_now
 from server.http.schemas.lists import BulkAction, BulkAnswer, BulkRequest
-from server.runs import lifecycle
-from server.runs.submitters import check_own
-from server.runs.trash import move_to_trash, take_out
-from stablessm_core.config import ConfigError
+from server.keep.trash import move_to_trash, take_out
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.submitters import check_own
+from stablessm_core.spec.errors import ConfigError
 
 router = APIRouter(prefix="/api/bulk", tags=["runs"])
 
 
 @router.post("/{action}", response_model=BulkAnswer)
 def bulk(action: BulkAction, body: BulkRequest, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
-    """Cancel, clone, hide, show, delete (into the trash) or restore many runs. `delete` and `restore` need the scope `admin`."""
+    """Cancel, clone, hide, show, delete (move to the trash) or restore many runs. `delete` and `restore` need the scope
+    `admin`."""
     chosen = list(dict.fromkeys(body.runs))
     made: dict[int, int] = {}
     if action == "clone":
@@ -37,11 +38,11 @@ def bulk(action: BulkAction, body: BulkRequest, database: DatabaseDep, settings:
         act = _ACTIONS[action]
         with database.write() as session:
 
-            def alone(run_id: int) -> None:
-                with session.begin_nested():  # what is refused leaves nothing behind
+            def act_on_one(run_id: int) -> None:
+                with session.begin_nested():  # a savepoint, so that a refused run leaves no changes
                     act(session, principal, run_id)
 
-            done, refused = _each(sorted(chosen), alone)
+            done, refused = _each(sorted(chosen), act_on_one)
         if action == "delete" and settings.trash_hours == 0:
             for run_id in done:
                 purge_now(database, settings, run_id)

@@ -1,4 +1,5 @@
-"""What handlers ask for, by type. None of it waits, so all of it is async: the framework gives the others a thread each."""
+"""The dependencies of request handlers, by type. They are async functions because they never block; the framework would run
+synchronous functions in threads."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from server.database.connection import Database
 from server.errors import Invalid
 from server.live.broadcaster import Broadcaster
 from server.settings import Settings
+from stablessm_core.spec.suggestions import did_you_mean
 
 
 async def _database(request: Request) -> Database:
@@ -38,8 +40,8 @@ BroadcasterDep = Annotated[Broadcaster, Depends(_broadcaster)]
 PrincipalDep = Annotated[Principal, Depends(_principal)]
 
 
-async def known_parameters(request: Request) -> None:
-    """Refuses query parameters that the route does not have: a misspelt filter must not silently mean "all"."""
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse unknown query parameters, because a misspelt filter must not silently match all runs."""
     if not request.scope["query_string"]:
         return
     route = request.scope["route"]
@@ -47,8 +49,9 @@ async def known_parameters(request: Request) -> None:
     known = _query_names(route.dependant)
     for name in request.query_params:
         if name not in known:
+            guess = did_you_mean(name, known)
             raise Invalid(
-                f"there is no parameter {name[:80]!r} here", field=name[:80], allowed=", ".join(sorted(known)) or "none"
+                f"there is no parameter {name[:80]!r} here{guess}", field=name[:80], allowed=", ".join(sorted(known)) or "none"
             )
 
 

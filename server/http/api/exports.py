@@ -1,51 +1,56 @@
-"""Runs as a file for another installation, and such files taken in."""
+"""Exports runs as a file for another installation, and imports such files."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import tempfile
 from collections.abc import Iterator
+from threading import Event
 from typing import IO, Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from server.errors import Invalid, NotFound
 from server.http.api.compare import ONE_OF
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.api.runs import refused_filter
+from server.http.api.runs import filter_refusal
 from server.http.bodies import ARCHIVE_TYPE
 from server.http.schemas.runs import MAX_ID
-from server.runs.archive import ArchiveError
-from server.runs.exports import MAX_RUNS, check_ended, write_archive
-from server.runs.filter_syntax import MAX_LENGTH, FilterError
-from server.runs.imports import Imported, import_archive
-from server.runs.listing import chosen_runs
-from server.runs.submitters import mine
+from server.keep.archive import ArchiveError
+from server.keep.exports import MAX_RUNS, check_ended, write_archive
+from server.keep.imports import Imported, ImportStopped, import_archive
+from server.lifecycle.submitters import owned_by
+from server.search.filter_syntax import MAX_LENGTH, FilterError
+from server.search.listing import chosen_runs
 
+log = logging.getLogger("stablessm.server")
 router = APIRouter(prefix="/api", tags=["archives"])
 
 CHUNK_BYTES = 1 << 18
-MEMORY_BYTES = 1 << 20  # of an archive; what is longer lies in an unnamed file of the data directory
+MEMORY_BYTES = 1 << 20  # a larger archive is written to an unnamed file in the data directory
 
 
 class ExportQuery(BaseModel):
-    """Which runs, exactly one way of saying it."""
+    """The runs to export. Exactly one of the fields must be set."""
 
-    runs: str | None = Field(None, max_length=10_000, description=f"Numbers separated by commas, at most {MAX_RUNS}.")
+    runs: str | None = Field(None, max_length=10_000, description=f"Run numbers separated by commas, at most {MAX_RUNS}.")
     sweep: int | None = Field(None, ge=1, le=MAX_ID)
     q: str | None = Field(None, max_length=MAX_LENGTH, description="A filter as in the list of runs.")
 
 
 class ImportedRun(BaseModel):
-    id: int = Field(description="Its number here.")
+    id: int = Field(description="Its number on this server.")
     url: str
-    was: int = Field(description="Its number where it came from.")
+    was: int = Field(description="Its number on the server that exported it.")
 
 
 class ImportAnswer(BaseModel):
-    """What came in."""
+    """The imported runs and sweeps."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -69,18 +74,18 @@ def export(
     principal: PrincipalDep,
     query: Annotated[ExportQuery, Query()],
 ) -> StreamingResponse:
-    """Runs that have ended, with everything they recorded, as one archive that `POST /api/imports` of any server takes in."""
+    """Export ended runs with all their recorded data as an archive that `POST /api/imports` of any server accepts."""
     given = [name for name in ("runs", "sweep", "q") if getattr(query, name) not in (None, "")]
     if len(given) != 1:
-        raise Invalid(f"an export needs one way to choose runs; {len(given)} are given", field="runs", allowed=ONE_OF)
+        raise Invalid(f"exactly one of runs, sweep and q is needed; {len(given)} are given", field="runs", allowed=ONE_OF)
     ids = _numbers(query.runs) if query.runs else None
     with database.read() as session:
         try:
-            runs = chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=mine(principal))
+            runs = chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=owned_by(principal))
         except LookupError as error:
             raise NotFound(str(error), field="runs") from None
         except FilterError as error:
-            raise refused_filter(error) from None
+            raise filter_refusal(error) from None
         except ValueError as error:
             raise Invalid(str(error), field=given[0], allowed=f"at most {MAX_RUNS} runs") from None
         check_ended(runs)
@@ -90,7 +95,7 @@ def export(
     file = _spool(settings.data_dir)
     try:
         write_archive(database, chosen, file, str(request.base_url).rstrip("/"))
-    except LookupError as error:  # deleted meanwhile
+    except LookupError as error:  # a run was deleted in the meantime
         file.close()
         raise NotFound(str(error), field="runs") from None
     except ArchiveError as error:
@@ -113,21 +118,42 @@ def export(
     },
 )
 async def take_in(request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
-    """Store the runs of an archive under new numbers, bit for bit, as ended runs that say where they came from: all or none."""
+    """Import all runs of an archive, or none of them. The runs are stored bit for bit under new numbers, together with their
+    origin. Archives contain ended runs only. If the client disconnects, the import stops and stores nothing."""
     with _spool(settings.data_dir) as file:
-        async for chunk in request.stream():
-            file.write(chunk)
+        try:
+            async for chunk in request.stream():
+                file.write(chunk)
+        except ClientDisconnect:
+            return _nobody_waits()
+        stop = Event()
+        watch = asyncio.create_task(_stop_on_disconnect(request, stop))
         try:
             done: Imported = await run_in_threadpool(
-                import_archive, database, file, submitted_by=principal.token_id, user_id=principal.user_id
+                import_archive, database, file, submitted_by=principal.token_id, user_id=principal.user_id, stop=stop
             )
         except ArchiveError as error:
             raise Invalid(f"the archive is refused: {error}", field="body", allowed="an archive of GET /api/exports") from None
+        except ImportStopped:
+            return _nobody_waits()
+        finally:
+            watch.cancel()
     return {
         "source": done.source,
         "runs": [{"id": run_id, "url": f"/runs/{run_id}", "was": was} for run_id, was in done.runs],
         "sweeps": done.sweeps,
     }
+
+
+def _nobody_waits() -> Response:
+    log.info("an import stopped, because the client disconnected; nothing is stored")
+    return Response(status_code=499)  # no client receives this answer
+
+
+async def _stop_on_disconnect(request: Request, stop: Event) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    stop.set()
 
 
 def _spool(folder: Any) -> IO[bytes]:

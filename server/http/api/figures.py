@@ -1,4 +1,4 @@
-"""The charts of the pages, for programs too: their definitions, and each with its numbers in it."""
+"""The charts of the pages, for use by programs: all definitions, and each chart with its data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from server.http.api.alerts import run_alerts
-from server.http.api.compare import PageQuery, compare_runs, compared_runs, run_numbers
+from server.compare.compare_curves import CURVE_POINTS, MAX_RATIO, ranges_json, read_curves
+from server.compare.comparison import default_groups, default_view
+from server.compare.sweep_grid import grid_json
+from server.http.api.alerts import run_alerts_json
+from server.http.api.compare import PageQuery, compared_runs, comparison_json, run_numbers
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.records import Record, find_record, rows_of
 from server.http.api.series import (
@@ -21,19 +24,17 @@ from server.http.api.series import (
     parse_eigenvalues,
     read_one,
 )  # fmt: skip
-from server.http.api.sweeps import Axis, asked_grid, find_sweep
-from server.http.api.theory import Theory, theory_answer
-from server.http.figure_files import Format, Paper, Pixels, Scale, figure_answer, known_chart
+from server.http.api.sweeps import Axis, find_sweep, requested_grid
+from server.http.api.theory import Theory, theory_json
+from server.http.figure_files import Format, Paper, Pixels, Scale, check_chart, figure_answer
 from server.http.schemas.runs import RunId
 from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.schemas.sweeps import SweepId
-from server.runs.compare_curves import CURVE_POINTS, MAX_RATIO, ranges, read_curves
-from server.runs.comparison import usual_groups, usually_shown
-from server.runs.sweep_grid import grid_answer
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from web.binding import bind, eigenvalue_items
+from web.charts import CHARTS
 from web.compared import compared_figure, range_items, shown_runs
-from web.figures import CHARTS, catalogue, needed_by, spec
+from web.figures import catalogue, needed_by, spec
 from web.palette import COLORS
 from web.records import bounded
 from web.swept import swept_figure
@@ -52,16 +53,16 @@ FIGURE: dict[str, Any] = {
 
 
 class ComparedFigure(PageQuery, Paper):
-    """What the comparison's page shows, as its address says it."""
+    """The parameters in the URL of the comparison page, and the size and format of the figure."""
 
 
 class TheoryFigure(Theory, Paper):
-    """What the theory page shows, as its address says it."""
+    """The parameters in the URL of the theory page, and the size and format of the figure."""
 
 
 @router.get("/figures")
 def definitions() -> dict[str, Any]:
-    """Every chart once: title, meaning, scope, the series it shows, and the Plotly figure without data."""
+    """Every chart: its title, meaning, scope and series, and its Plotly figure without data."""
     return {"figures": catalogue()}
 
 
@@ -80,9 +81,9 @@ def figure(
     height: Pixels = None,
     format: Format = "json",
 ) -> Response:
-    """One chart of this run with its numbers as typed arrays, as the page shows it, at a size in pixels if that is given."""
+    """One chart of this run, as the run's page shows it, with its data as typed arrays."""
     check_stretch(from_step, to_step)
-    definition = spec(known_chart(chart, OF_A_RUN, "a run"))
+    definition = spec(check_chart(chart, OF_A_RUN, "a run"))
     fixed = "scaleanchor" in definition["layout"]["yaxis"] or any(trace["type"] == "heatmap" for trace in definition["data"])
     if y and not fixed:
         definition = {**definition, "layout": with_scale(definition["layout"], y)}
@@ -95,7 +96,7 @@ def figure(
             for name in names
             if name in known.series
         }
-        alerts = run_alerts(session, run_id)["alerts"]
+        alerts = run_alerts_json(session, run_id)["alerts"]
     count = record.eigenvalues or max((row.width for row in rows_of(known, layer)), default=1)
     items = None if eigenvalues is None else eigenvalue_items(parse_eigenvalues(eigenvalues, count))
     drawn = bind(
@@ -108,21 +109,21 @@ def figure(
 def compared(
     chart: str, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, asked: Annotated[ComparedFigure, Query()]
 ) -> Response:
-    """One chart of the comparison of these runs, as its page shows it: lines of runs, or bands of groups."""
-    known_chart(chart, OF_SEVERAL, "a comparison")
+    """One chart of a comparison, as the comparison page shows it: one line per run, or one band per group."""
+    check_chart(chart, OF_SEVERAL, "a comparison")
     with database.read() as session:
         runs = compared_runs(session, asked, principal)
-        if asked.group_by is None:  # an empty one asks for no groups
-            asked.group_by = usual_groups(runs)
-        answer = compare_runs(session, runs, asked, settings.lease_seconds, curves=False)
+        if asked.group_by is None:  # an empty value requests no groups
+            asked.group_by = default_groups(runs)
+        answer = comparison_json(session, runs, asked, settings.lease_seconds, curves=False)
         read = read_curves(session, runs, CURVE_POINTS, (OF_SEVERAL[chart],))
     if chart == "compare_ranges":
-        drawn = bind(spec(chart), {}, items=range_items(ranges(read)), colors=COLORS)
+        drawn = bind(spec(chart), {}, items=range_items(ranges_json(read)), colors=COLORS)
     else:
         curves = {one.run_id: columns_of(one.curves[OF_SEVERAL[chart]]) for one in read if OF_SEVERAL[chart] in one.curves}
-        if chart == "compare_max_ratio":  # its smallest goes over eigenvalues too; what is drawn is the largest
+        if chart == "compare_max_ratio":  # the minimum is also taken over eigenvalues, but the chart shows only the largest ratio
             curves = {key: {**columns, "min": columns["max"]} for key, columns in curves.items()}
-        groups = (asked.show or usually_shown(answer["runs"], answer["groups"])) == "groups"
+        groups = (asked.show or default_view(answer["runs"], answer["groups"])) == "groups"
         named = run_numbers((asked.on if groups else asked.off) or "")
         lines = [run.id for run in runs if (run.id in named) == groups]
         between = None if asked.first is None or asked.last is None or asked.last <= asked.first else (asked.first, asked.last)
@@ -145,10 +146,10 @@ def swept(
     height: Pixels = None,
     format: Format = "json",
 ) -> Response:
-    """The chart of a sweep: a line for each value of the rows, over what the columns vary."""
-    known_chart(chart, OF_A_SWEEP, "a sweep")
+    """The chart of a sweep: one line per value of the row setting, over the values of the column setting."""
+    check_chart(chart, OF_A_SWEEP, "a sweep")
     with database.read() as session:
-        grid = grid_answer(asked_grid(session, find_sweep(session, sweep_id), rows, columns))
+        grid = grid_json(requested_grid(session, find_sweep(session, sweep_id), rows, columns))
     drawn = swept_figure(spec(chart), grid)
     return figure_answer(
         drawn, chart, of=f"sweep {sweep_id}", name=f"sweep-{sweep_id}", format=format, width=width, height=height
@@ -158,17 +159,17 @@ def swept(
 @router.get("/theory/figures/{chart}", **FIGURE)
 def of_theory(chart: str, database: DatabaseDep, asked: Annotated[TheoryFigure, Query()]) -> Response:
     """One chart of the theory page."""
-    known_chart(chart, OF_THEORY, "the theory page")
+    check_chart(chart, OF_THEORY, "the theory page")
     with database.read() as session:
-        answer = theory_answer(session, asked, chart)
+        answer = theory_json(session, asked, chart)
     drawn = answer["figures"][chart]
-    drawn["layout"]["showlegend"] = True  # the page has one for all its charts
+    drawn["layout"]["showlegend"] = True  # on the page, all charts share one legend
     of = f"theory, {answer['label'] or answer['time'] + ' time'}"
     name = f"run-{answer['run']}" if answer["run"] else "theory"
     return figure_answer(drawn, chart, of=of, name=name, format=asked.format, width=asked.width, height=asked.height)
 
 
 def with_scale(layout: dict[str, Any], y: Literal["log", "linear"]) -> dict[str, Any]:
-    """The layout with this vertical axis; a range that was made for another says nothing of it."""
+    """The layout with this scale of the vertical axis. A range that was set for the other scale is removed."""
     axis = {name: value for name, value in layout["yaxis"].items() if name != "range" or layout["yaxis"].get("type") == y}
     return {**layout, "yaxis": {**axis, "type": y}}

@@ -1,4 +1,4 @@
-"""A run's past: what it printed, what can be resumed from, what happened to it."""
+"""A run's history: its log, its checkpoints and its status changes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.runs import find_run
 from server.http.schemas.history import CheckpointList, HistoryAnswer, LogAnswer, Step
 from server.http.schemas.runs import MAX_ID, RunId
-from server.runs import checkpoints, history, logs
+from server.lifecycle import checkpoints, history, logs
 from server.settings import Settings
 
-SENT_BYTES = 1 << 20  # at once
-FIRST_PIECES = 4  # of a log, on the page itself: most logs are no longer
+CHUNK_BYTES = 1 << 20
+FIRST_PIECES = 4  # number of log pieces that the page itself contains; most logs have at most this many
 BINARY = {"type": "string", "format": "binary"}
 
 _log = logging.getLogger("stablessm.server")
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 
-def log_shown(session: Session, run_id: int, after: int = 0) -> dict[str, Any]:
-    """LogAnswer. Raises NotFound."""
+def log_json(session: Session, run_id: int, after: int = 0) -> dict[str, Any]:
+    """The LogAnswer of a run. Raises NotFound."""
     status = _status(session, run_id)
     pieces = logs.read_log(session, run_id, after)
     return {
@@ -38,36 +38,39 @@ def log_shown(session: Session, run_id: int, after: int = 0) -> dict[str, Any]:
         "status": status,
         "pieces": [{"attempt": p.attempt, "start": p.start, "text": p.text, "at": p.at, "cut": p.cut} for p in pieces],
         "next": pieces[-1].end if pieces else after,
-        "tracebacks": tracebacks_shown(session, run_id),
+        "tracebacks": tracebacks_json(session, run_id),
     }
 
 
-def log_begin(session: Session, run_id: int) -> dict[str, Any]:
-    """LogAnswer with the first pieces only, for a page that goes on reading from its `next`. Raises NotFound."""
-    found = log_shown(session, run_id)
+def log_start_json(session: Session, run_id: int) -> dict[str, Any]:
+    """A LogAnswer with the first pieces only. The page loads the rest, starting at `next`. Raises NotFound."""
+    found = log_json(session, run_id)
     pieces = found["pieces"][:FIRST_PIECES]
     return found | {"pieces": pieces, "next": pieces[-1]["start"] + len(pieces[-1]["text"]) if pieces else 0}
 
 
-def tracebacks_shown(session: Session, run_id: int) -> list[dict[str, Any]]:
-    """TracebackAnswer of each attempt that left one."""
+def tracebacks_json(session: Session, run_id: int) -> list[dict[str, Any]]:
+    """The TracebackAnswer of each attempt that has a traceback."""
     return [{"attempt": row.attempt, "text": row.text, "at": row.at} for row in logs.read_tracebacks(session, run_id)]
 
 
 @router.get(
     "/{run_id}/log",
     response_model=LogAnswer,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The log; text on request."}},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The log, as JSON or as plain text."}
+    },
 )
 def log(
     run_id: RunId,
     database: DatabaseDep,
-    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the answer before: only what came since.")] = 0,
-    format: Annotated[Literal["json", "text"], Query(description="`text`: the same as plain text, tracebacks last.")] = "json",
+    after: Annotated[int, Query(ge=0, le=MAX_ID, description="`next` of the previous response, for newer text only.")] = 0,
+    format: Annotated[Literal["json", "text"], Query(description="`text`: plain text with the tracebacks at the end.")] = "json",
 ) -> Any:
-    """What the run's training processes printed, without secrets and absolute paths. About a second old while it trains."""
+    """The output of the run's training processes, without secrets or absolute paths. During training, the log is about a second
+    behind."""
     with database.read() as session:
-        found = log_shown(session, run_id, after)
+        found = log_json(session, run_id, after)
     return PlainTextResponse(_plain(found)) if format == "text" else found
 
 
@@ -78,18 +81,18 @@ def of_run(
     since: Annotated[int, Query(ge=0, le=MAX_ID, description="Only events with a greater `seq`.")] = 0,
     limit: Annotated[int, Query(ge=1, le=history.MAX_EVENTS)] = history.MAX_EVENTS,
 ) -> Any:
-    """Every change of the run's status with its reason, its attempts, and what was taken back."""
+    """Every change of the run's status with its reason, the run's attempts, and the steps deleted after a rollback."""
     with database.read() as session:
         _status(session, run_id)
-        return history.run_history(session, run_id, since=since, limit=limit)
+        return history.history_json(session, run_id, since=since, limit=limit)
 
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, name="checkpoints")
 def list_checkpoints(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Any:
-    """Checkpoints the run can go on from, the newest first."""
+    """The checkpoints from which the run can resume, newest first."""
     with database.read() as session:
         _status(session, run_id)
-        return {"run_id": run_id, "checkpoints": checkpoints.run_checkpoints(session, run_id, settings)}
+        return {"run_id": run_id, "checkpoints": checkpoints.checkpoints_json(session, run_id, settings)}
 
 
 @router.get(
@@ -98,15 +101,15 @@ def list_checkpoints(run_id: RunId, database: DatabaseDep, settings: SettingsDep
     responses={200: {"content": {"application/octet-stream": {"schema": BINARY}}, "description": "The file, safetensors."}},
 )
 def checkpoint(run_id: RunId, step: Step, database: DatabaseDep, settings: SettingsDep) -> Response:
-    """A checkpoint's file, checked against its recorded SHA-256, which is the ETag and in `Repr-Digest`.
+    """The file of a checkpoint, checked against its recorded SHA-256, which is also in `ETag` and `Repr-Digest`.
 
-    409 names the host where it lies when this server does not have it.
+    If this server does not have the file, the response is 409 and names the host that wrote the file.
     """
     with database.read() as session:
         _status(session, run_id)
         row = session.get(CheckpointRow, (run_id, step))
         if row is None:
-            steps = [one["step"] for one in checkpoints.run_checkpoints(session, run_id, settings)]
+            steps = [one["step"] for one in checkpoints.checkpoints_json(session, run_id, settings)]
             known = ", ".join(map(str, steps[:20])) or "none is recorded"
             raise NotFound(f"run {run_id} has no checkpoint of step {step}", field="step", allowed=known)
         host = history.hosts_of_attempts(session, run_id).get(row.attempt)
@@ -121,7 +124,7 @@ def checkpoint(run_id: RunId, step: Step, database: DatabaseDep, settings: Setti
 
 
 def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[IO[bytes], int]:
-    """The file and its size. Raises Conflict when it is not here, or not what was recorded."""
+    """The file and its size. Raises Conflict if the file is damaged or not on this server."""
     try:
         file = checkpoints.open_checkpoint(row, settings)
     except checkpoints.NotHere:
@@ -142,7 +145,7 @@ def _opened(row: CheckpointRow, host: str | None, settings: Settings) -> tuple[I
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:
     with file:
-        while piece := file.read(SENT_BYTES):
+        while piece := file.read(CHUNK_BYTES):
             yield piece
 
 

@@ -1,4 +1,4 @@
-"""What the list of runs needs besides the runs: saved views, fields to filter by, small curves."""
+"""Data that accompanies the list of runs: saved views, filter fields, small curves."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ from pydantic import ValidationError
 from server.access.tokens import Principal
 from server.errors import Conflict, Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep
-from server.http.api.runs import ListQuery, listed
+from server.http.api.runs import ListQuery, read_list
 from server.http.schemas.lists import MAX_CHOSEN, FieldList, SparkList, ViewAnswer, ViewId, ViewList, ViewRequest
 from server.http.schemas.runs import MAX_ID
-from server.runs.columns import columns
-from server.runs.completion import filter_fields
-from server.runs.filter_syntax import FilterError
-from server.runs.views import delete_view, save_view, views_of
+from server.search.columns import columns
+from server.search.completion import fields_json
+from server.search.filter_syntax import FilterError
+from server.search.views import delete_view, save_view, views_json
+from stablessm_core.spec.suggestions import did_you_mean
 
 router = APIRouter(prefix="/api", tags=["runs"])
 
 
 @router.get("/fields", response_model=FieldList)
 def fields(database: DatabaseDep) -> Any:
-    """The fields of the filter language with the values that each can have, or that the runs here have."""
+    """The fields of the filter language, with their possible values or the values that occur in this installation's runs."""
     with database.read() as session:
-        return {"fields": filter_fields(session)}
+        return {"fields": fields_json(session)}
 
 
 @router.get("/sparks", response_model=SparkList)
 def sparks(
     database: DatabaseDep,
     request: Request,
-    runs: Annotated[str, Query(max_length=20 * MAX_CHOSEN, description=f"Numbers separated by commas, at most {MAX_CHOSEN}.")],
+    runs: Annotated[
+        str, Query(max_length=20 * MAX_CHOSEN, description=f"Run numbers separated by commas, at most {MAX_CHOSEN}.")
+    ],
 ) -> Any:
-    """Training losses of many runs as curves of a few points."""
+    """The training losses of many runs, as curves of a few points."""
     try:
         chosen = [int(number) for number in runs.split(",") if number]
     except ValueError:
         chosen = [0]
     if len(chosen) > MAX_CHOSEN or not all(0 < number <= MAX_ID for number in chosen):
         raise Invalid(f"runs is {runs[:40]!r}", field="runs", allowed=f"numbers separated by commas, at most {MAX_CHOSEN}")
-    with database.glance() as session:
-        return {"sparks": request.app.state.sparks.of(session, chosen)}
+    with database.read_autocommit() as session:
+        return {"sparks": request.app.state.sparks.get(session, chosen)}
 
 
 @router.get("/views", response_model=ViewList)
 def views(database: DatabaseDep, principal: PrincipalDep) -> Any:
     """Your saved views of the list of runs, by name."""
     with database.read() as session:
-        return {"views": [] if principal.user_id is None else views_of(session, principal.user_id)}
+        return {"views": [] if principal.user_id is None else views_json(session, principal.user_id)}
 
 
 @router.post("/views", status_code=201, response_model=ViewAnswer)
 def save_view_as(view: ViewRequest, database: DatabaseDep, principal: PrincipalDep) -> Any:
-    """Save a view of the list: its filter, order and columns under a name. A view of that name is replaced."""
+    """Save the filter, order and columns of the list under a name. An existing view with that name is replaced."""
     user = _user(principal)
     with database.read() as session:
         _check(session, view.query, principal)
@@ -68,7 +71,7 @@ def save_view_as(view: ViewRequest, database: DatabaseDep, principal: PrincipalD
 
 @router.delete("/views/{view_id}", status_code=204)
 def forget(view_id: ViewId, database: DatabaseDep, principal: PrincipalDep) -> None:
-    """Forget one of your views; the runs stay."""
+    """Delete one of your views. This deletes no runs."""
     with database.write() as session:
         if not delete_view(session, _user(principal), view_id):
             raise NotFound(f"you have no view {view_id}", field="view_id", allowed="a view of GET /api/views")
@@ -76,20 +79,24 @@ def forget(view_id: ViewId, database: DatabaseDep, principal: PrincipalDep) -> N
 
 def _user(principal: Principal) -> int:
     if principal.user_id is None:
-        raise Conflict("views belong to users, and this token names none", field="user", allowed="PATCH /api/me names you")
+        raise Conflict(
+            "a view belongs to a user, but this token belongs to no user",
+            field="user",
+            allowed="a token of a user; PATCH /api/me creates one",
+        )
     return principal.user_id
 
 
 def _check(session: Any, query: str, principal: Principal) -> None:
-    """Raises Invalid for an address that the list would refuse."""
+    """Check the query string of a view. Raises Invalid if the list of runs would refuse it."""
     given = dict(parse_qsl(query))
     known = {*ListQuery.model_fields, "columns"} - {"cursor", "limit"}
     allowed = ", ".join(sorted(known))
     if unknown := sorted({*given} - known):
-        raise Invalid(f"a view has no {unknown[0][:40]!r}", field="query", allowed=allowed)
+        raise Invalid(f"a view has no {unknown[0][:40]!r}{did_you_mean(unknown[0], known)}", field="query", allowed=allowed)
     try:
         columns(given.pop("columns", "").split(","))
-        listed(session, ListQuery.model_validate(given | {"limit": 1}), principal)
+        read_list(session, ListQuery.model_validate(given | {"limit": 1}), principal)
     except FilterError as error:
         raise Invalid(str(error), field="query", allowed=error.allowed) from None
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What the page of a run shows, however long the run: one binary answer for its scalars, one for a layer."""
+"""The values that a run's page shows, for runs of any length, as a binary response with the scalars, a layer, or both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.http.api.records import Record, find_record, rows_of
 from server.http.api.series import Eigenvalues, Step, check_stretch, find_layout, parse_eigenvalues
 from server.http.schemas.runs import RunId
 from server.series.encoding import dumps
-from server.series.overview import MAX_LINES, Overview, read_overview
+from server.series.overview import MAX_LINES, Overview, OverviewOptions, read_overview
 from stablessm_core.telemetry.series import LAYER_GROUPS, layer_series
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
@@ -38,30 +38,37 @@ def overview(
     database: DatabaseDep,
     request: Request,
     part: Annotated[
-        Literal["scalars", "layer", "all"], Query(description="The run's scalars, the series of one layer.")
+        Literal["scalars", "layer", "all"], Query(description="The run's scalars, the series of one layer, or both.")
     ] = "scalars",
     layer: Record = "0",
-    points: Annotated[int, Query(ge=10, le=4000, description="At most so many buckets.")] = 1000,
+    points: Annotated[int, Query(ge=10, le=4000, description="Maximum number of buckets.")] = 1000,
     from_step: Step = None,
     to_step: Step = None,
     eigenvalues: Eigenvalues = None,
     top: Annotated[
-        int, Query(ge=0, le=MAX_LINES, description="Lines of the eigenvalues with the largest gradient over weight.")
+        int,
+        Query(
+            ge=0, le=MAX_LINES, description="Number of eigenvalues to draw as lines: those with the largest gradient over weight."
+        ),
     ] = 8,
     reasons: Annotated[
-        bool, Query(description="Lines of the first eigenvalue outside the boundary, the nearest to it, the one that moved most.")
+        bool,
+        Query(
+            description="Add lines for the first eigenvalue outside the boundary, the nearest to it, and the one that moved most."
+        ),
     ] = False,
-    heat: Annotated[str, Query(max_length=200, description="Kinds of series of which a heat map is made, or nothing.")] = HEAT,
+    heat: Annotated[str, Query(max_length=200, description="Kinds of series to show as heat maps; empty for none.")] = HEAT,
     rows: Annotated[
         Literal["index", "end", "start"],
-        Query(description="Order of a heat map's rows: as numbered, by decay time at the end or the start."),
+        Query(description="Order of a heat map's rows: by number, or by decay time at the end or the start."),
     ] = "index",
     each: Annotated[
-        bool, Query(description="Every eigenvalue's buckets instead of what a screen shows; fewer of wide layers.")
+        bool, Query(description="Return buckets of every eigenvalue, not a summary. Wide layers have fewer buckets.")
     ] = False,
 ) -> Response:
-    """Everything a screen needs of a stretch: scalars as they are or as buckets; of a layer the bands, middle values, drawn lines
-    and heat map, and what is not finite. Binary: a JSON head, then the arrays it names as [dtype, offset, length]."""
+    """Everything that a page shows for a range of steps: the scalars (raw or in buckets), the bands, medians, lines and heat
+    map of a layer, and the non-finite values. The response is binary: a JSON head, then the arrays. The head describes each
+    array as [dtype, offset, length]."""
     check_stretch(from_step, to_step)
     with database.read() as session:
         layout = find_layout(session, run_id)
@@ -72,13 +79,14 @@ def overview(
         weight = layout.series.get(layer_series(layer, "weight")) if of_layer else None
         width = weight.width if weight else max((row.width for row in wanted), default=1)
         chosen = parse_eigenvalues(eigenvalues, width) if eigenvalues else []
-        found, lines = read_overview(
-            session, layout, wanted, points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top,
-            by=layer_series(layer, HEAT), reasons=reasons, heat=[layer_series(layer, kind) for kind in heat.split(",")],
+        options = OverviewOptions(
+            points=points, from_step=from_step, to_step=to_step, lines=chosen, top=top, by=layer_series(layer, HEAT),
+            reasons=reasons, heat=[layer_series(layer, kind) for kind in heat.split(",")],
             order=None if rows == "index" else rows, each=each,
         )  # fmt: skip
-    place = {"layer": record.layer if record else None, "record": record.id if record else None}
-    head = {"run_id": run_id, "seq": layout.seq, "part": part, **place, "lines": lines}
+        found, lines = read_overview(session, layout, wanted, options)
+    source = {"layer": record.layer if record else None, "record": record.id if record else None}
+    head = {"run_id": run_id, "seq": layout.seq, "part": part, **source, "lines": lines}
     body = pack(head, found)
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(body, media_type=MEDIA, headers={"Vary": "Accept-Encoding"})
@@ -87,10 +95,10 @@ def overview(
 
 
 def pack(head: dict[str, Any], found: Iterable[Overview]) -> bytes:
-    """The body: length of the head, head, arrays; `web/static/overview.js` and the client read it."""
+    """The response body: length of the head, head, arrays. `web/static/run/overview.js` and the client decode it."""
     buffers: list[bytes] = []
     at = 0
-    known: dict[bytes, list[Any]] = {}  # series that share their steps send them once
+    known: dict[bytes, list[Any]] = {}  # array of steps -> its entry in the head; series with the same steps share one array
     series: dict[str, Any] = {}
     for one in found:
         refs: dict[str, list[Any]] = {}

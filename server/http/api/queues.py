@@ -1,4 +1,4 @@
-"""Queues: what waits where, how many may run at once, pause and go on."""
+"""Queues: shows how many runs wait, limits how many runs train at once, and pauses queues."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import APIRouter
 
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.schemas.queues import QueueAnswer, QueueList, QueuePatch, QueuePath
-from server.runs.answers import queue_answers
-from server.runs.queues import QueueState, change_queue
-from server.runs.worker_wakeups import wake_workers
+from server.lifecycle.answers import queues_json
+from server.lifecycle.queues import QueueState, change_queue
+from server.lifecycle.worker_wakeups import wake_workers
 
-MOST_RINGS = 8
+MAX_WAKES = 8
 
 router = APIRouter(prefix="/api/queues", tags=["queues"])
 
@@ -21,23 +21,23 @@ router = APIRouter(prefix="/api/queues", tags=["queues"])
 def index(database: DatabaseDep, settings: SettingsDep) -> Any:
     """Every queue that has settings, runs or workers."""
     with database.read() as session:
-        return {"queues": queue_answers(session, settings.lease_seconds)}
+        return {"queues": queues_json(session, settings.lease_seconds)}
 
 
 @router.get("/{name}", response_model=QueueAnswer)
 def show(name: QueuePath, database: DatabaseDep, settings: SettingsDep) -> Any:
-    """One queue. A name that nobody has used is an empty queue without a limit."""
+    """One queue. A name that is not used yet stands for an empty queue without a limit."""
     with database.read() as session:
-        return _find(queue_answers(session, settings.lease_seconds), name)
+        return _find(queues_json(session, settings.lease_seconds), name)
 
 
 @router.patch("/{name}", response_model=QueueAnswer)
 def change(name: QueuePath, patch: QueuePatch, database: DatabaseDep, settings: SettingsDep) -> Any:
-    """Limit how many runs of the queue run at once, pause it, let it go on. What runs already goes on in any case."""
+    """Limit how many runs of the queue may train at once, pause the queue, or resume it. Running runs always continue."""
     with database.write() as session:
         change_queue(session, name, {field: getattr(patch, field) for field in patch.model_fields_set})
     answer = show(name, database, settings)
-    for _ in range(min(answer["queued"], MOST_RINGS)):
+    for _ in range(min(answer["queued"], MAX_WAKES)):
         wake_workers(settings.broker_url)
     return answer
 

@@ -1,4 +1,4 @@
-"""The numbers of a run: its catalogue, and one series at any zoom in four formats."""
+"""The recorded values of a run: its catalogue, and one series at any resolution in four formats."""
 
 from __future__ import annotations
 
@@ -15,39 +15,44 @@ from server.database.connection import Database
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep
 from server.http.api.records import columns_chosen, eigenvalues_of
-from server.http.api.runs import absent
+from server.http.api.runs import run_not_found
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.series import EXAMPLE_SERIES, EXAMPLE_TYPED, Catalogue, SeriesAnswer
 from server.series import files, reading
-from server.series.encoding import arrow_stream, csv_rows, dumps, json_array, json_response, typed_json
-from server.series.layout import Place
+from server.series.catalogue import catalogue_snapshot
+from server.series.encoding import array_json_bytes, arrow_stream, csv_rows, dumps, json_response, typed_json_bytes
+from server.series.layout import Layout, SeriesColumns
 from server.series.records import records_of
+from stablessm_core.spec.suggestions import did_you_mean, listed
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
-MAX_NUMBERS = 1 << 25  # one answer: points * width
+MAX_NUMBERS = 1 << 25  # maximum number of values (points * width) in one response
 MAX_CHOSEN = 4096
 MEDIA = {"arrow": "application/vnd.apache.arrow.stream", "csv": "text/csv; charset=utf-8"}
 Step = Annotated[int | None, Query(ge=0, le=MAX_ID)]
-MAX_POINTS = Query(ge=1, le=10_000_000, description="More points than this become buckets.")
+MAX_POINTS = Query(ge=1, le=10_000_000, description="A series with more points is returned in buckets.")
 MaxPoints = Annotated[int, MAX_POINTS]
-SELECTION = "Only these, for example 0,3,5-9. Of a series with a number for several eigenvalues, such as a gate, the one of each."
+SELECTION = (
+    "Only these eigenvalues, for example 0,3,5-9. If several of them share a number, such as a gate, it is repeated for each."
+)
 Eigenvalues = Annotated[str | None, Query(max_length=20_000, description=SELECTION)]
 
 
 @router.get("/{run_id}/series", response_model=Catalogue)
 def catalogue(run_id: RunId, database: DatabaseDep) -> Response:
-    """What the run records: every series with width, unit, extent; and its layers' records, to which most of them belong."""
-    with database.glance() as session:
-        return json_response(to_json(run_catalogue(session, run_id)))
+    """The catalogue of a run: every recorded series with its width, unit and steps, and the records of its layers, to which most
+    series belong."""
+    with database.read_autocommit() as session:
+        return json_response(to_json(catalogue_json(session, run_id)))
 
 
-def run_catalogue(session: Session, run_id: int) -> dict[str, Any]:
-    """Catalogue. Raises NotFound."""
+def catalogue_json(session: Session, run_id: int) -> dict[str, Any]:
+    """The Catalogue of a run. Raises NotFound."""
     try:
-        seq, model, known = reading.catalogue_at(session, run_id)
+        seq, model, known = catalogue_snapshot(session, run_id)
     except LookupError:
-        raise absent(session, run_id) from None
+        raise run_not_found(session, run_id) from None
     records = records_of(((s.name, s.group, s.width, s.form) for s in known), model)
     return {
         "run_id": run_id,
@@ -84,10 +89,10 @@ def read(
     max_points: Annotated[int | None, MAX_POINTS] = None,
     eigenvalues: Eigenvalues = None,
     format: Annotated[Literal["json", "arrow", "csv", "typed"], Query()] = "json",
-    download: Annotated[bool, Query(description="As a file; every point unless `max_points` is given.")] = False,
+    download: Annotated[bool, Query(description="Send a file with every point, unless `max_points` is given.")] = False,
 ) -> Response:
-    """One series: raw points, or, beyond `max_points` (2,000 where nothing is said), buckets with min, max, last value and count
-    of non-finite values. `download=true` gives every point as a file, however many there are."""
+    """One series: raw points, or buckets with minimum, maximum, last value and number of non-finite values if there are more than
+    `max_points` points (2,000 by default). `download=true` sends a file with every point."""
     check_stretch(from_step, to_step)
     if download and max_points is None:
         return _every_point(database, run_id, name, from_step, to_step, eigenvalues, format)
@@ -102,12 +107,12 @@ def read(
 
 
 def check_stretch(from_step: int | None, to_step: int | None) -> None:
-    """Raises Invalid where the first step comes after the last."""
+    """Raises Invalid if the first step is after the last."""
     if from_step is not None and to_step is not None and from_step > to_step:
         raise Invalid(f"from_step {from_step} is after to_step {to_step}", field="from_step", allowed=f"<= {to_step}")
 
 
-def _formatted(layout: reading.Layout, name: str, data: reading.SeriesData, format: str) -> Response:
+def _formatted(layout: Layout, name: str, data: reading.SeriesData, format: str) -> Response:
     width = data.value.shape[1] if data.value is not None else int(_of(data.last).shape[1])
     last = data.last_step if data.last_step is not None else data.step
     head = {"name": name, "width": width, "unit": data.unit, "seq": layout.seq, "last_step": int(last[-1]) if len(last) else None}
@@ -115,7 +120,7 @@ def _formatted(layout: reading.Layout, name: str, data: reading.SeriesData, form
         head["eigenvalues"] = data.eigenvalues.tolist()
     parts = columns_of(data)
     if format == "typed":
-        return json_response(_joined(head, {key: typed_json(values) for key, values in parts.items()}))
+        return json_response(_joined(head, {key: typed_json_bytes(values) for key, values in parts.items()}))
     parts = {key: values[:, 0] if values.ndim == 2 and width == 1 else values for key, values in parts.items()}
     if format == "arrow":
         metadata = {key: str(value) for key, value in head.items()}
@@ -123,13 +128,13 @@ def _formatted(layout: reading.Layout, name: str, data: reading.SeriesData, form
     if format == "csv":
         titles = [t for key, values in parts.items() for t in files.titles(key, values, data.eigenvalues)]
         return Response(",".join(titles).encode() + b"\n" + csv_rows(list(parts.values())), media_type=MEDIA["csv"])
-    return json_response(_joined(head, {key: json_array(values) for key, values in parts.items()}))
+    return json_response(_joined(head, {key: array_json_bytes(values) for key, values in parts.items()}))
 
 
 def _every_point(
     database: Database, run_id: int, name: str, from_step: int | None, to_step: int | None, eigenvalues: str | None, format: str
 ) -> Response:
-    # read and sent piece by piece: a long series of many eigenvalues is larger than any one answer may be
+    # read and send in pieces, because a long series of many eigenvalues exceeds the limit of one response
     with database.read() as session:
         layout = find_layout(session, run_id)
         row = find_series(layout, name)
@@ -137,7 +142,7 @@ def _every_point(
         columns = None if chosen is None else columns_chosen(layout, row, chosen)
         stretch = files.Stretch(session, layout, row, columns, from_step, to_step, named=chosen)
     if format == "typed":
-        raise Invalid("format is 'typed', which is no file", field="format", allowed="csv, arrow or json")
+        raise Invalid("format is 'typed', which is not a file format", field="format", allowed="csv, arrow or json")
     write = {"csv": files.csv_file, "arrow": files.arrow_file, "json": files.json_file}[format]
     headers = {"Content-Disposition": _attachment(run_id, name, format)}
     return StreamingResponse(write(database, stretch), media_type=MEDIA.get(format, "application/json"), headers=headers)
@@ -148,28 +153,28 @@ def _attachment(run_id: int, name: str, format: str) -> str:
 
 
 def _joined(head: dict[str, Any], arrays: dict[str, bytes]) -> bytes:
-    # one JSON object
+    """One JSON object with the head and the encoded arrays."""
     return dumps(head)[:-1] + b"".join(b',"' + key.encode() + b'":' + text for key, text in arrays.items()) + b"}"
 
 
-def find_layout(session: Session, run_id: int) -> reading.Layout:
-    """Raises NotFound."""
+def find_layout(session: Session, run_id: int) -> Layout:
+    """The layout of a run's series. Raises NotFound."""
     try:
-        return reading.Layout(session, run_id)
+        return Layout(session, run_id)
     except LookupError:
-        raise absent(session, run_id) from None
+        raise run_not_found(session, run_id) from None
 
 
 def read_one(
     session: Session,
-    layout: reading.Layout,
+    layout: Layout,
     name: str,
     from_step: int | None = None,
     to_step: int | None = None,
     max_points: int = reading.MAX_POINTS,
     eigenvalues: str | None = None,
 ) -> reading.SeriesData:
-    """`reading.read_series` with refusals that name the field."""
+    """The result of `reading.read_series`. Invalid arguments raise NotFound or Invalid, which name the field."""
     row = find_series(layout, name)
     chosen = parse_eigenvalues(eigenvalues, eigenvalues_of(layout, row) or row.width) if eigenvalues is not None else None
     numbers = min(max_points, max(layout.step, 1)) * (len(chosen) if chosen is not None else row.width)
@@ -185,16 +190,17 @@ def read_one(
     return data if chosen == columns else replace(data, eigenvalues=np.asarray(chosen))
 
 
-def find_series(layout: reading.Layout, name: str) -> Place:
-    """The series' row. Raises NotFound."""
+def find_series(layout: Layout, name: str) -> SeriesColumns:
+    """The series with this name. Raises NotFound."""
     if name not in layout.series:
-        known = ", ".join(list(layout.series)[:20]) or "nothing is recorded yet"
-        raise NotFound(f"run {layout.run_id} has no series {name[:120]!r}", field="name", allowed=known)
+        known = listed(layout.series, 20) or "nothing is recorded yet"
+        guess = did_you_mean(name, layout.series)
+        raise NotFound(f"run {layout.run_id} has no series {name[:120]!r}{guess}", field="name", allowed=known)
     return layout.series[name]
 
 
 def parse_eigenvalues(text: str, width: int) -> list[int]:
-    """[0, 3, 5, 6] of "0,3,5-6", each below `width`. Raises Invalid."""
+    """The numbers of the selected eigenvalues: [0, 3, 5, 6] for "0,3,5-6". Each must be below `width`. Raises Invalid."""
     chosen: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -205,21 +211,23 @@ def parse_eigenvalues(text: str, width: int) -> list[int]:
             raise Invalid(f"eigenvalues has {part[:40]!r}", field="eigenvalues", allowed=f"0 to {width - 1}, ranges ascending")
         chosen.extend(range(low, high + 1))
         if len(chosen) > MAX_CHOSEN:
-            raise Invalid("eigenvalues names too many", field="eigenvalues", allowed=f"at most {MAX_CHOSEN}")
+            raise Invalid("eigenvalues selects too many", field="eigenvalues", allowed=f"at most {MAX_CHOSEN}")
     return chosen
 
 
 def columns_of(data: reading.SeriesData) -> dict[str, np.ndarray]:
-    """step and value, or step, min, max, last, nonfinite; all but step are (n, width) float32."""
-    if data.value is not None:
-        return {"step": data.step, "value": data.value.astype(np.float32, copy=False)}
-    parts = {"min": _of(data.min), "max": _of(data.max), "last": _of(data.last)}
-    parts = {key: values.astype(np.float32, copy=False) for key, values in parts.items()}
+    """The arrays of a series: step and value, or step, min, max, last and nonfinite. All arrays except
+    step have shape (n, width). The counts in nonfinite are int32; value, min, max and last are float32."""
+    with np.errstate(over="ignore"):  # a derived value beyond float32 becomes infinite, as in the stored levels
+        if data.value is not None:
+            return {"step": data.step, "value": data.value.astype(np.float32, copy=False)}
+        parts = {"min": _of(data.min), "max": _of(data.max), "last": _of(data.last)}
+        parts = {key: values.astype(np.float32, copy=False) for key, values in parts.items()}
     return {"step": data.step, **parts, "nonfinite": _of(data.nonfinite).astype(np.int32)}
 
 
 def _of(values: np.ndarray | None) -> np.ndarray:
-    assert values is not None  # an envelope has all of them
+    assert values is not None  # a series in buckets has all of these arrays
     return values
 
 

@@ -16,7 +16,7 @@ from server.errors import Unavailable
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.metrics import Metrics
 from server.http.schemas.runs import Health, WorkerList
-from server.runs.answers import worker_answers
+from server.lifecycle.answers import workers_json
 from stablessm_core import __version__
 
 READY_SECONDS = 1.5
@@ -26,20 +26,21 @@ router = APIRouter(tags=["service"])
 
 @router.get("/api/workers", response_model=WorkerList)
 def workers(database: DatabaseDep, settings: SettingsDep) -> Any:
-    """Known workers: what each can do, its last sign of life, what it trains."""
+    """The known workers: their capabilities, last heartbeats and runs."""
     with database.read() as session:
-        return {"workers": worker_answers(session, settings.lease_seconds)}
+        return {"workers": workers_json(session, settings.lease_seconds)}
 
 
 @router.get("/healthz", response_model=Health)
 async def healthz() -> Any:
-    """The process is up. Needs no token."""
+    """The status is `ok` while the process runs. This request needs no token."""
     return {"status": "ok", "version": __version__}
 
 
 @router.get("/readyz", response_model=Health)
 async def readyz(database: DatabaseDep, request: Request) -> Any:
-    """The database answers and its schema fits; in two seconds 503 whose `field` is the check that fails. Push may be away."""
+    """Check that the database answers and that its schema fits this version. Otherwise the response is 503 within two seconds,
+    and `field` names the failed check."""
     readiness: Readiness = request.app.state.readiness
     checks = await readiness.checks(database)
     for name in ("database", "schema"):
@@ -51,22 +52,22 @@ async def readyz(database: DatabaseDep, request: Request) -> Any:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request) -> PlainTextResponse:
-    """Prometheus text format. While the database is away, those numbers that need it are absent."""
+    """Metrics in Prometheus' text format. The metrics that need the database are missing while the database does not answer."""
     measured: Metrics = request.app.state.metrics
     return PlainTextResponse(measured.text(), media_type="text/plain; version=0.0.4")
 
 
 class Readiness:
-    """Asks the database in a thread of its own. While one question waits for its answer, further requests wait for it too."""
+    """Checks the database in a thread. While a check runs, further requests wait for its result."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "readiness")
-        self._asked: Future[dict[str, str]] | None = None
+        self._pending: Future[dict[str, str]] | None = None
 
     async def checks(self, database: Database) -> dict[str, str]:
-        if self._asked is None or self._asked.done():
-            self._asked = self._thread.submit(_ask, database)
-        answer: asyncio.Future[dict[str, str]] = asyncio.wrap_future(self._asked)
+        if self._pending is None or self._pending.done():
+            self._pending = self._thread.submit(_ask, database)
+        answer: asyncio.Future[dict[str, str]] = asyncio.wrap_future(self._pending)
         try:
             return dict(await asyncio.wait_for(asyncio.shield(answer), READY_SECONDS))
         except TimeoutError:
@@ -82,4 +83,4 @@ def _ask(database: Database) -> dict[str, str]:
     except SchemaMismatch as error:
         return {"database": "ok", "schema": str(error)}
     except SQLAlchemyError as error:
-        return {"database": type(error).__name__, "schema": "unknown"}  # its text may name hosts and users
+        return {"database": type(error).__name__, "schema": "unknown"}  # the error's text may name hosts and users

@@ -1,4 +1,4 @@
-"""What the steps of a layer's eigenvalues consisted of: the map, the optimizer and the gradient apart."""
+"""How far each training step moves a layer's eigenvalues, split into the factors map, optimizer and gradient."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from server.http.api.series import Eigenvalues, find_layout, parse_eigenvalues
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.steps import StepsAnswer
 from server.series.encoding import dumps, json_response
-from server.series.reading import Layout, read_series
-from stablessm_core.forms import spread
-from stablessm_core.nonfinite import json_safe
-from stablessm_core.stability import overflow_budget, split_steps
+from server.series.layout import Layout
+from server.series.reading import read_series
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.forms import spread
+from stablessm_core.telemetry.nonfinite import json_safe
+from stablessm_core.telemetry.stability import overflow_budget, split_steps
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
-MAX_STEPS, MAX_NUMBERS = 1000, 20_000  # steps; steps times eigenvalues
-MAX_SEARCHED = 1 << 22  # steps times eigenvalues that are looked through for those that moved most
-SHOWN = 8  # eigenvalues, where none are chosen: those that moved most
+MAX_STEPS, MAX_NUMBERS = 1000, 20_000  # maximum number of steps, and of steps * eigenvalues, per response
+MAX_SEARCHED = 1 << 22  # maximum number of steps * eigenvalues in a search for the eigenvalues that moved most
+SHOWN = 8  # number of eigenvalues that are chosen by default, because they moved most
 
 
 @router.get("/{run_id}/steps", response_model=StepsAnswer)
@@ -34,11 +35,11 @@ def steps(
     run_id: RunId,
     database: DatabaseDep,
     step: Annotated[int, Query(ge=1, le=MAX_ID, description="The first step.")],
-    to_step: Annotated[int | None, Query(ge=1, le=MAX_ID, description="The last step; without it there is one.")] = None,
+    to_step: Annotated[int | None, Query(ge=1, le=MAX_ID, description="The last step; by default the same as `step`.")] = None,
     layer: Record = "0",
     eigenvalues: Eigenvalues = None,
 ) -> Response:
-    """The relative step of some eigenvalues and what made it: slope of the map, gradient, learning rate, the optimizer."""
+    """The relative steps of some eigenvalues and their factors: slope of the map, gradient, learning rate, optimizer."""
     last = step if to_step is None else to_step
     if not step <= last < step + MAX_STEPS:
         raise Invalid(f"to_step is {last}", field="to_step", allowed=f"{step} to {step + MAX_STEPS - 1}")
@@ -47,7 +48,7 @@ def steps(
         record, name = find_record(session, layout, layer), names.layer_series(layer, names.RELATIVE_STEP)
         if name not in layout.series:
             raise NotFound(
-                f"run {run_id} has no relative step of layer {layer}: the weights of every step are not recorded",
+                f"run {run_id} has no relative step of layer {layer}: its weights were not recorded at every step",
                 field="layer",
                 allowed=", ".join(s.split("/")[1] for s in layout.series if s.endswith(names.RELATIVE_STEP)) or "none",
             )
@@ -56,7 +57,7 @@ def steps(
 
         def read(kind: str, columns: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
             full = kind if "/" in kind else names.layer_series(layer, kind)
-            shared = columns is not None and layout.find(full).width != width  # a step size or gate of several eigenvalues
+            shared = columns is not None and layout.find(full).width != width  # several eigenvalues share a step size or gate
             data = read_series(
                 session, run_id, full, from_step=step, to_step=last + 1, eigenvalues=None if shared else columns, layout=layout
             )
@@ -65,7 +66,9 @@ def steps(
 
         if chosen is None:
             if (last - step + 1) * width > MAX_SEARCHED:
-                raise Invalid(f"{width} eigenvalues are many for {last - step + 1} steps", field="eigenvalues", allowed="0,3,5-9")
+                raise Invalid(
+                    f"{width} eigenvalues are too many for {last - step + 1} steps", field="eigenvalues", allowed="0,3,5-9"
+                )
             _, moved = read(names.RELATIVE_STEP, None)
             chosen = _most_moved(moved)
         if (last - step + 1) * len(chosen) > MAX_NUMBERS:
@@ -74,8 +77,8 @@ def steps(
         at = parts["weight"][0]
         rates = read(names.LR, None) if names.LR in layout.series else (at, np.full((len(at), 1), np.nan))
         found = _split(run, layout, layer, parts, rates)
-        place = {"run_id": run_id, "layer": record.layer, "record": layer}
-    return json_response(dumps(json_safe(place | {"eigenvalues": chosen} | found)))
+        source = {"run_id": run_id, "layer": record.layer, "record": layer}
+    return json_response(dumps(json_safe(source | {"eigenvalues": chosen} | found)))
 
 
 def _needed(layout: Layout, name: str) -> tuple[str, ...]:
@@ -98,17 +101,26 @@ def _split(
 ) -> dict[str, Any]:
     form = layout.forms[names.derived_group(layer)]
     at = read["weight"][0]
-    lr = recurrent_rate(run.config.get("optimizer", {})) * rates[1][:, 0]
+    lr = recurrent_rate(run.config.get("optimizer", {})) * _at_steps(at, *rates)
     recorded = {kind: read[kind][1] for kind in form.recorded}
     parts: dict[str, np.ndarray] = split_steps(form, recorded, read["grad_over_weight"][1], lr) if len(at) > 1 else {}
-    known = np.diff(at) == 1  # where telemetry was dropped, nothing follows
+    known = np.diff(at) == 1  # skip steps whose next step is missing because telemetry was dropped
     if parts and form.length is not None:
         parts["overflow_budget"] = overflow_budget(form.length, parts["distance"])
     lists = {name: values[known].tolist() for name, values in parts.items()}
     return {"form": form.data, "step": at[:-1][known].tolist(), **lists}
 
 
+def _at_steps(steps: np.ndarray, recorded: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The values (n, 1) of a series at these steps, NaN at steps where it was not recorded."""
+    found = np.full(len(steps), np.nan)
+    _, own, there = np.intersect1d(steps, recorded, assume_unique=True, return_indices=True)
+    found[own] = values[there, 0]
+    return found
+
+
 def recurrent_rate(optimizer: dict[str, Any]) -> float:
-    """What the recorded learning rate is multiplied by for the recurrent weights, from the run's configuration."""
+    """The learning rate of the recurrent weights divided by the recorded learning rate, from the run's optimizer
+    configuration."""
     common, own = optimizer.get("lr"), optimizer.get("recurrent_lr")
     return 1.0 if own is None or not common else float(own) / float(common)

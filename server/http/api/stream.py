@@ -25,11 +25,11 @@ id: 18
 data: {"seq":18,"attempt":1,"step":424,"steps_per_second":95.1,"eta_seconds":6.0,"series":[{"name":"train/loss","width":1,
 data: "step":{"dtype":"f8","bdata":"..."},"value":{"dtype":"f4","bdata":"...","shape":"12, 1"}}]}
 """
-Position = Annotated[str | None, Query(max_length=40, description="Continue after this event id; the header wins.")]
+Position = Annotated[str | None, Query(max_length=40, description="Continue after this event id. The header takes precedence.")]
 
 
 class EventStream(StreamingResponse):
-    """Server-Sent Events from a generator, which is closed as soon as the viewer leaves."""
+    """Server-Sent Events from a generator, which is closed when the viewer disconnects."""
 
     media_type = "text/event-stream"
 
@@ -57,10 +57,10 @@ async def stream(
     last_event_id: Position = None,
     last_event_id_header: Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)] = None,
 ) -> EventStream:
-    """Server-Sent Events: `points` (new steps only, typed arrays), `alert`, `status`, `reset` when the page must refetch, and
-    `live` when news comes later than usual, or soon again.
+    """Server-Sent Events: `points` (new steps as typed arrays), `alert`, `status`, `reset` if the page must fetch
+    everything again, and `live` when the stream changes between pushed and polled events.
 
-    Without a position the stream begins with the present status. `Last-Event-ID` continues without gap or repeat.
+    Without a position, the stream starts with the current status. With `Last-Event-ID` it continues without gaps or repeats.
     """
     given = last_event_id_header or last_event_id or after
     try:
@@ -73,7 +73,7 @@ async def stream(
         )
     present = await broadcaster.present(run_id)
     if present is not None and position is not None and position[0] > present[0]:
-        present = await broadcaster.present(run_id)  # it shared a read that began before what the viewer has seen
+        present = await broadcaster.present(run_id)  # the shared first result was older than the viewer's position
     if present is None:
         raise NotFound(f"there is no run {run_id}", field="run_id")
     wanted = frozenset(series.split(",")) if series is not None else None

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs from one base, listed, named, stopped, and as one table of what came out."""
+"""Sweeps: submit a grid of runs from one base, list, name and cancel sweeps, and read their results as a table or grid."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from server.compare import table_formats
+from server.compare.sweep_grid import Grid, grid_json, grid_table, sweep_grid
+from server.compare.sweep_table import COUNTS, Table, drop_empty_columns, group_table, run_table, select_columns
+from server.compare.sweeps import sweep_json, sweep_list_json
 from server.database.models import Run, Sweep
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
-from server.http.schemas.queues import columns
+from server.http.schemas.queues import queue_columns
 from server.http.schemas.sweeps import (
     SweepAnswer,
     SweepGrid,
@@ -23,16 +27,14 @@ from server.http.schemas.sweeps import (
     SweepTable,
     TableFormat,
 )
-from server.runs import lifecycle, table_formats
-from server.runs.submission import submit_sweep
-from server.runs.submitters import check_own
-from server.runs.sweep_grid import Grid, grid_answer, grid_table, sweep_grid
-from server.runs.sweep_table import COUNTS, Table, grouped, run_table, selected, without_empty
-from server.runs.sweeps import sweep_answer, sweep_page
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.submission import submit_sweep
+from server.lifecycle.submitters import check_own
 from server.series.encoding import dumps, json_response
-from stablessm_core.nonfinite import json_safe
+from stablessm_core.telemetry.nonfinite import json_safe
+from stablessm_core.telemetry.statuses import OPEN
 
-# what a table is sent as, beside its JSON
+# the formats of a table other than JSON
 TABLES: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {
@@ -45,7 +47,7 @@ TABLES: dict[int | str, dict[str, Any]] = {
 }
 router = APIRouter(prefix="/api/sweeps", tags=["sweeps"])
 
-FILES = {  # media type, how a file of it is called, what writes it
+FILES = {  # media type, file ending, writer
     "csv": ("text/csv; charset=utf-8", "csv", table_formats.as_csv),
     "parquet": ("application/vnd.apache.parquet", "parquet", table_formats.as_parquet),
     "markdown": ("text/markdown; charset=utf-8", "md", table_formats.as_markdown),
@@ -54,7 +56,7 @@ FILES = {  # media type, how a file of it is called, what writes it
 FOR_PEOPLE = ("markdown", "latex")
 Listed = Annotated[SweepQuery, Query()]
 Names = Annotated[str | None, Query(max_length=2000)]
-Axis = Annotated[str | None, Query(max_length=200, description="Path of something that the sweep varies.")]
+Axis = Annotated[str | None, Query(max_length=200, description="Path of a setting that the sweep varies.")]
 
 
 def find_sweep(session: Session, sweep_id: int) -> Sweep:
@@ -66,26 +68,26 @@ def find_sweep(session: Session, sweep_id: int) -> Sweep:
 
 @router.post("", status_code=201, response_model=SweepAnswer)
 def submit(request: SweepRequest, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
-    """Queue one run per combination of the grid; all of them or, if one is refused, none."""
+    """Queue one run per combination of the grid. If one run is refused, no run is queued."""
     sweep_id = submit_sweep(
         database, settings, request.base, request.grid, name=request.name, submitted_by=principal.token_id,
-        user_id=principal.user_id, place=columns(request),
+        user_id=principal.user_id, queue_columns=queue_columns(request),
     )  # fmt: skip
     return show(sweep_id, database, settings)
 
 
 @router.get("", response_model=SweepList)
 def index(database: DatabaseDep, query: Listed) -> Any:
-    """Sweeps, the newest first, page by page, with how many of their runs finished finite, diverged, failed."""
+    """The sweeps in pages, newest first, with counts of their runs by outcome."""
     with database.read() as session:
-        return sweep_page(session, **query.model_dump())
+        return sweep_list_json(session, **query.model_dump())
 
 
 @router.get("/{sweep_id}", response_model=SweepAnswer)
 def show(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> Any:
     """A sweep with all its runs."""
     with database.read() as session:
-        return sweep_answer(session, find_sweep(session, sweep_id), settings.lease_seconds)
+        return sweep_json(session, find_sweep(session, sweep_id), settings.lease_seconds)
 
 
 @router.patch("/{sweep_id}", response_model=SweepAnswer)
@@ -93,7 +95,7 @@ def change(sweep_id: SweepId, patch: SweepPatch, database: DatabaseDep, settings
     """Name a sweep."""
     with database.write() as session:
         sweep = find_sweep(session, sweep_id)
-        # one for all: they were submitted together
+        # checking one run is enough, because all runs of a sweep were submitted together
         check_own(principal, *session.scalars(select(Run).where(Run.sweep_id == sweep_id).limit(1)))
         if "name" in patch.model_fields_set:
             sweep.name = patch.name
@@ -102,10 +104,10 @@ def change(sweep_id: SweepId, patch: SweepPatch, database: DatabaseDep, settings
 
 @router.post("/{sweep_id}/cancel", response_model=SweepAnswer)
 def cancel(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Any:
-    """Stop every run of a sweep that waits or trains, as `POST /api/runs/{id}/cancel` does; the others stay as they are."""
+    """Cancel every queued or running run of a sweep, as `POST /api/runs/{id}/cancel` does."""
     with database.write() as session:
         find_sweep(session, sweep_id)
-        check_own(principal, *session.scalars(select(Run).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running")))))
+        check_own(principal, *session.scalars(select(Run).where(Run.sweep_id == sweep_id, Run.status.in_(OPEN))))
         lifecycle.cancel_sweep(session, sweep_id)
     return show(sweep_id, database, settings)
 
@@ -122,18 +124,18 @@ def table(
     group_by: Names = None,
     columns: Names = None,
 ) -> Response:
-    """Every run of the sweep in a row: settings, status, final metrics, where it diverged; non-finite numbers as what they are.
+    """A table with a row per run of the sweep: settings, status, final metrics, and where the run diverged. Non-finite numbers
+    are kept.
 
-    `group_by` names columns, separated by commas: then a row is a group of runs, with finite / total, stable / total and, over
-    the finite ones, median, quartiles, minimum, maximum, mean and standard deviation of each metric. `columns` names those
-    wanted, in their order. Markdown and LaTeX have six digits and leave out `status_reason` and columns without a value, unless
-    `columns` names them.
+    `group_by` names columns, separated by commas. Each row is then a group of runs, with finite / total, stable / total and, over
+    the finite runs, median, quartiles, minimum, maximum, mean and standard deviation of each metric. `columns` selects and orders
+    the columns. Markdown and LaTeX round to six digits and omit `status_reason` and empty columns, unless `columns` names them.
     """
     with database.read() as session:
         made = run_table(session, find_sweep(session, sweep_id))
     made = _asked(made, _names(group_by), _names(columns), short=format in FOR_PEOPLE)
     if format == "json":
-        return json_response(dumps(json_safe(_answer(made))))
+        return json_response(dumps(json_safe(_table_json(made))))
     media, ending, write = FILES[format]
     headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}.{ending}"'}
     return Response(write(made), media_type=media, headers=headers)
@@ -147,41 +149,42 @@ def grid(
     rows: Axis = None,
     columns: Axis = None,
 ) -> Response:
-    """What became of the runs along two of the things the sweep varies: maps down, learning rates across unless told otherwise.
+    """How the runs ended, as a grid over two of the settings that the sweep varies. By default, rows are maps and columns are
+    learning rates.
 
-    Each cell has finite / total, stable / total and, over its finite runs, the median of the final loss with quartiles.
+    Each cell has finite / total, stable / total and, over its finite runs, the median and quartiles of the final loss.
     """
     with database.read() as session:
-        made = asked_grid(session, find_sweep(session, sweep_id), rows, columns)
+        made = requested_grid(session, find_sweep(session, sweep_id), rows, columns)
     if format == "json":
-        return json_response(dumps(json_safe(grid_answer(made))))
+        return json_response(dumps(json_safe(grid_json(made))))
     media, ending, write = FILES[format]
     headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}-grid.{ending}"'}
     return Response(write(grid_table(made)), media_type=media, headers=headers)
 
 
-def asked_grid(session: Session, sweep: Sweep, rows: str | None, columns: str | None) -> Grid:
-    """Raises Invalid for what the sweep does not vary."""
+def requested_grid(session: Session, sweep: Sweep, rows: str | None, columns: str | None) -> Grid:
+    """The grid along these axes. Raises Invalid for a setting that the sweep does not vary."""
     try:
         return sweep_grid(session, sweep, rows or None, columns or None)
     except ValueError as error:
-        given, _, allowed = str(error).partition("; allowed are ")
+        given, _, allowed = str(error).partition("; allowed: ")
         raise Invalid(given, field=given.partition(" ")[0], allowed=allowed) from None
 
 
 def _asked(made: Table, group_by: list[str], names: list[str], *, short: bool) -> Table:
-    """Raises Invalid for a name that is no column."""
+    """The table with the requested groups and columns. Raises Invalid for a name that is not a column."""
     try:
-        made = grouped(made, group_by) if group_by else made
+        made = group_table(made, group_by) if group_by else made
         if names:
-            return selected(made, names)
+            return select_columns(made, names)
     except ValueError as error:
-        given, _, allowed = str(error).partition("; allowed are ")
+        given, _, allowed = str(error).partition("; allowed: ")
         raise Invalid(given, field=given.partition(" ")[0], allowed=allowed) from None
-    return without_empty(selected(made, [name for name in made.names if name != "status_reason"])) if short else made
+    return drop_empty_columns(select_columns(made, [name for name in made.names if name != "status_reason"])) if short else made
 
 
-def _answer(made: Table) -> dict[str, Any]:
+def _table_json(made: Table) -> dict[str, Any]:
     return {
         "sweep_id": made.sweep_id,
         "name": made.name,

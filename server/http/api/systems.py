@@ -7,17 +7,18 @@ from typing import Any
 from fastapi import APIRouter
 
 from server.http.schemas.systems import SystemList
-from server.http.systems import systems, width
+from stablessm_core.theory.systems import systems, width
 
 router = APIRouter(prefix="/api/systems", tags=["figures"])
 
 
-def system_list() -> dict[str, Any]:
-    """SystemList."""
+def systems_json() -> dict[str, Any]:
+    """The SystemList of all layers."""
     return {"d_model": width(), "systems": systems()}
 
 
 @router.get("", response_model=SystemList)
 def index() -> Any:
-    """Every layer: its equation, the maps that it can have, where its eigenvalues start, its size, a small run of it."""
-    return system_list()
+    """Every layer: equation, possible maps, initial eigenvalues, number of parameters, and the configuration of a small
+    example run."""
+    return systems_json()

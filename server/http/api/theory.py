@@ -1,4 +1,4 @@
-"""What the theory says of the maps, for the constants asked for, and where a stored run's weights lie on its curves."""
+"""The theoretical curves of the maps for given constants, with the weights of a stored run as points."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from sqlalchemy.orm import Session
 
 from server.errors import Invalid
 from server.http.api.deps import DatabaseDep
-from server.http.api.records import SAID, find_record, run_records
-from server.http.api.series import find_layout, read_one, run_catalogue
+from server.http.api.records import RECORD_MEANING, find_record, run_records
+from server.http.api.series import catalogue_json, find_layout, read_one
 from server.http.schemas.runs import MAX_ID
 from server.http.schemas.series import EXAMPLE_TYPED
-from server.http.theory import Weights, theory_figures
 from server.series.encoding import dumps
-from server.series.reading import Layout
-from stablessm_core.forms import NO_MAP, Form, spread
+from server.series.layout import Layout
 from stablessm_core.maps import MAPS
-from stablessm_core.nonfinite import json_safe
+from stablessm_core.spec.suggestions import did_you_mean
+from stablessm_core.telemetry.forms import NO_MAP, Form, spread
+from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import layer_group, layer_of
+from web.theory_figures import Weights, theory_figures
 
 router = APIRouter(prefix="/api", tags=["figures"])
 
@@ -35,7 +36,7 @@ EXAMPLE = {
 
 
 def _none(given: Any) -> Any:
-    return None if given == "" else given  # of a form's field that was left empty
+    return None if given == "" else given  # an empty form field means no value
 
 
 def _zero(given: Any) -> Any:
@@ -47,15 +48,15 @@ Count = Annotated[Annotated[int, Field(ge=1, le=MAX_ID)] | None, BeforeValidator
 
 
 class Theory(BaseModel):
-    """What is asked for. A run brings the time and the constants of its map, where none are given."""
+    """The parameters of the curves. The time and the constants of the map default to the values of the given run."""
 
     time: Time | None = None
-    a: Number = Field(None, description="Constant of best, 0.001 to 1,000.")
-    b: Number = Field(None, description="Constant of best, 0.001 to 1,000; at least 0.5 in discrete time.")
-    run: Count = Field(None, description="A stored run, whose weights are shown as points.")
-    layer: Annotated[str, BeforeValidator(_zero)] = Field("0", min_length=1, max_length=100, description=SAID)
-    step: Count = Field(None, description="Its weights at this step; those of its last without.")
-    maps: str | None = Field(None, max_length=200, description="Only the curves of these maps, separated by commas; all without.")
+    a: Number = Field(None, description="Constant a of the map best, 0.001 to 1,000.")
+    b: Number = Field(None, description="Constant b of the map best, 0.001 to 1,000; at least 0.5 in discrete time.")
+    run: Count = Field(None, description="Number of a run whose weights are drawn as points.")
+    layer: Annotated[str, BeforeValidator(_zero)] = Field("0", min_length=1, max_length=100, description=RECORD_MEANING)
+    step: Count = Field(None, description="The step whose weights are drawn, by default the last recorded step.")
+    maps: str | None = Field(None, max_length=200, description="Maps separated by commas, by default all.")
 
 
 Asked = Annotated[Theory, Query()]
@@ -64,17 +65,17 @@ Asked = Annotated[Theory, Query()]
 @router.get(
     "/theory",
     response_class=JSONResponse,
-    responses={200: {"content": {"application/json": {"example": EXAMPLE}}, "description": "Curves, and the choice."}},
+    responses={200: {"content": {"application/json": {"example": EXAMPLE}}, "description": "The curves and their parameters."}},
 )
 def theory(asked: Asked, database: DatabaseDep) -> Response:
-    """Every map's curves with the constants a and b of `best`, as Plotly figures with typed arrays."""
+    """The curves of every map as Plotly figures with typed arrays. `a` and `b` are the constants of `best`."""
     with database.read() as session:
-        answer = theory_answer(session, asked)
+        answer = theory_json(session, asked)
     return Response(dumps(json_safe(answer)), media_type="application/json")
 
 
-def theory_answer(session: Session, asked: Theory, chart: str | None = None) -> dict[str, Any]:
-    """{time, a, b, run, layer, step, label, figures}, with `chart` only its figure. Raises NotFound and Invalid."""
+def theory_json(session: Session, asked: Theory, chart: str | None = None) -> dict[str, Any]:
+    """{time, a, b, run, layer, step, label, figures}; `chart` selects one figure. Raises NotFound and Invalid."""
     weights, step = (None, None) if asked.run is None else _weights(session, asked.run, asked.layer, asked.step)
     form = None if weights is None else weights.form
     time = asked.time or (form.time if form else "discrete")
@@ -103,7 +104,11 @@ def _maps(text: str | None, time: str) -> list[str] | None:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            raise Invalid(f"maps names {name[:80]!r}", field="maps", allowed=f"of {', '.join(known)}, in {time} time")
+            raise Invalid(
+                f"maps names {name[:80]!r}{did_you_mean(name, known)}",
+                field="maps",
+                allowed=f"{', '.join(known)} (in {time} time)",
+            )
     return names
 
 
@@ -116,11 +121,11 @@ def _weights(session: Session, run_id: int, layer: str, step: int | None) -> tup
         mapped = (r.id for r in run_records(session, layout) if _has_map(layout.forms.get(layer_group(r.id))))
         known = ", ".join(mapped)
         allowed = f"one of the layers {known}" if known else "a run that has recorded every weight of a layer with a map"
-        why = f"has no weights of every eigenvalue of layer {layer}"
+        why = f"has not recorded a weight for every eigenvalue of layer {layer}"
         if form is not None or (of_record.form or {}).get("map") in NO_MAP:
             why = f"has no map in layer {layer}: {NO_MAP[form.map if form else (of_record.form or {})['map']]}"
         raise Invalid(f"run {run_id} {why}", field="layer", allowed=allowed)
-    span = {one["name"]: one for one in run_catalogue(session, run_id)["series"]}[f"{group}/weight"]
+    span = {one["name"]: one for one in catalogue_json(session, run_id)["series"]}[f"{group}/weight"]
     if not span["points"]:
         raise Invalid(f"run {run_id} has not recorded a step yet", field="run", allowed="a run with recorded steps")
     at = span["last_step"] if step is None else step
@@ -136,7 +141,7 @@ def _has_map(form: Form | None) -> bool:
 
 
 def _recorded(session: Session, layout: Layout, group: str, step: int) -> dict[str, Any] | None:
-    """The layer's inputs at this step; None where it was not recorded."""
+    """The inputs of the layer's map at this step; None if they were not recorded."""
     found = {kind: read_one(session, layout, f"{group}/{kind}", step, step, 1) for kind in layout.forms[group].inputs}
     rows = {kind: data.value[-1] for kind, data in found.items() if data.value is not None and len(data.step)}
     return spread(rows, layout.find(f"{group}/weight").width) if len(rows) == len(found) else None

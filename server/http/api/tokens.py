@@ -1,4 +1,4 @@
-"""Tokens: create, list, revoke. For administrators."""
+"""Creates, lists and revokes tokens. Only administrators have access."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
+from server.access.names import ALLOWED, BadName
 from server.access.token_cache import TokenCache
 from server.access.tokens import MAX_LIVE, TooManyTokens, create_token, list_tokens, revoke_token
-from server.access.users import MAX_USERS, TooManyUsers, user_names
+from server.access.users import MAX_USERS, NameTaken, TooManyUsers, user_names
 from server.database.models import Token
 from server.errors import Conflict, Invalid, NotFound
 from server.http.api.deps import DatabaseDep
@@ -25,15 +26,19 @@ FIELDS = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last
 
 @router.post("", status_code=201, response_model=NewToken)
 def create(request: Request, wanted: TokenRequest, database: DatabaseDep) -> Any:
-    """Create a token. The answer holds its secret, which nobody can read again later."""
+    """Create a token. Only this response contains its secret."""
     if wanted.expires_at is not None and wanted.expires_at <= time.time():
-        raise Invalid("expires_at lies in the past", field="expires_at", allowed="a time to come, or null for never")
+        raise Invalid("expires_at is in the past", field="expires_at", allowed="a later time, or null for never")
     try:
         with database.write() as session:
             token, secret = create_token(
                 session, wanted.name, wanted.scope, wanted.expires_at, user=wanted.user, names_users=wanted.names_users
             )
-            answer = token_answer(token, user_names(session))
+            answer = token_json(token, user_names(session))
+    except BadName as error:
+        raise Invalid(str(error), field="name" if wanted.user is None else "user", allowed=ALLOWED) from None
+    except NameTaken as error:
+        raise Conflict(str(error), field="user", allowed="the name of a user, or a name that looks like no other") from None
     except TooManyUsers as error:
         raise Conflict(str(error), field="user", allowed=f"at most {MAX_USERS:,}") from None
     except TooManyTokens as error:
@@ -44,32 +49,33 @@ def create(request: Request, wanted: TokenRequest, database: DatabaseDep) -> Any
 
 @router.get("", response_model=TokenList)
 def index(request: Request, database: DatabaseDep, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Any:
-    """Tokens, newest first, revoked and expired ones too."""
-    return token_page(request, database, limit)
+    """Tokens, newest first, including revoked and expired tokens."""
+    return tokens_json(request, database, limit)
 
 
 @router.delete("/{token_id}", response_model=TokenAnswer)
 def revoke(request: Request, token_id: TokenId, database: DatabaseDep) -> Any:
-    """Revoke a token. It is refused from now on, by other server processes within 2 s; its live streams end within 5 s."""
+    """Revoke a token. This server process refuses the token at once, and other processes refuse it within 2 s. Live streams
+    that use the token end within 5 s."""
     with database.write() as session:
         token = revoke_token(session, token_id)
         if token is None:
             raise NotFound(f"there is no token {token_id}", field="token_id")
-        answer = token_answer(token, user_names(session))
+        answer = token_json(token, user_names(session))
     _token_cache(request).forget()
     return answer
 
 
-def token_page(request: Request, database: DatabaseDep, limit: int = 1000) -> dict[str, Any]:
-    """TokenList, with the last uses that this process knows of."""
+def tokens_json(request: Request, database: DatabaseDep, limit: int = 1000) -> dict[str, Any]:
+    """The TokenList, including times of last use that this process has not stored yet."""
     _token_cache(request).write_uses()
     with database.read() as session:
         names = user_names(session)
-        return {"tokens": [token_answer(token, names) for token in list_tokens(session, limit)]}
+        return {"tokens": [token_json(token, names) for token in list_tokens(session, limit)]}
 
 
-def token_answer(token: Token, names: Mapping[int, str]) -> dict[str, Any]:
-    """TokenAnswer; `names` of users by number."""
+def token_json(token: Token, names: Mapping[int, str]) -> dict[str, Any]:
+    """The TokenAnswer of a token. names: the users' names by user number."""
     expired = token.expires_at is not None and token.expires_at <= time.time()
     state = "revoked" if token.revoked_at is not None else "expired" if expired else "live"
     user = None if token.user_id is None else names.get(token.user_id)

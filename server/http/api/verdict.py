@@ -1,4 +1,4 @@
-"""What became of a run, and why."""
+"""The verdict on a run: how it ended, and why."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from server.http.api.deps import DatabaseDep
 from server.http.api.runs import find_run
 from server.http.schemas.runs import RunId
 from server.http.schemas.verdict import VerdictAnswer
-from server.runs.forking import died_at, forks_of
-from server.runs.verdicts import judge_run
+from server.lifecycle.forking import died_at, forks_json
+from server.lifecycle.verdicts import judge_run
 from server.series.encoding import json_response
 from stablessm_core.verdict import confirmation
 
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
 
-def verdict_shown(session: Session, run_id: int) -> dict[str, Any]:
-    """VerdictAnswer. Raises NotFound, DamagedPayload."""
+def verdict_json(session: Session, run_id: int) -> dict[str, Any]:
+    """The VerdictAnswer of a run. Raises NotFound, DamagedPayload."""
     run = find_run(session, run_id)
     found = judge_run(session, run)
     died = died_at(session, run)
@@ -31,16 +31,17 @@ def verdict_shown(session: Session, run_id: int) -> dict[str, Any]:
                 found, fork["changes"], run_id=fork["id"], status=fork["status"], step=fork["step"], from_step=fork["from_step"],
                 died_at=died,
             )
-            for fork in reversed(forks_of(session, run))
+            for fork in reversed(forks_json(session, run))
         ]  # fmt: skip
     return {"run_id": run_id, "status": run.status, **found}
 
 
 @router.get("/{run_id}/verdict", response_model=VerdictAnswer)
 def verdict(run_id: RunId, database: DatabaseDep) -> Response:
-    """What became of the run, from its recorded numbers: cause, order of events, evidence, what to try. So far, while it trains.
+    """How the run ended, according to its recorded values: cause, order of events, evidence, and what to try. For a running
+    run, the verdict covers the training so far.
 
-    `cause` is null where numbers are finite. Eigenvalues outside the boundary are `unstable` whatever the cause.
+    `cause` is null if all values are finite. `unstable` lists eigenvalues outside the stability boundary, whatever the cause.
     """
     with database.read() as session:
-        return json_response(to_json(verdict_shown(session, run_id), inf_nan_mode="strings"))
+        return json_response(to_json(verdict_json(session, run_id), inf_nan_mode="strings"))

@@ -1,4 +1,4 @@
-"""Webhooks: addresses that are told about alerts and ends of runs. For administrators."""
+"""Webhooks: addresses to which alerts and ends of runs are sent. Only administrators have access."""
 
 from __future__ import annotations
 
@@ -24,50 +24,50 @@ ALLOWED = f"https://public-name/..., port {' or '.join(map(str, PORTS))}; STABLE
 
 @router.post("", status_code=201, response_model=NewWebhook)
 def create(request: Request, wanted: WebhookRequest, database: DatabaseDep, settings: SettingsDep) -> Any:
-    """Tell an address about events from now on. The answer holds the key of its signatures, shown here only."""
+    """Send future events to an address. Only this response contains the key that signs the events."""
     try:
         resolve(check_form(wanted.url, frozenset(settings.webhook_hosts)))
     except (Refused, Failed) as error:
         raise Invalid(str(error), field="url", allowed=ALLOWED) from None
     with database.write() as session:
         if (session.scalar(select(func.count()).select_from(Webhook)) or 0) >= MAX_WEBHOOKS:
-            raise Conflict(f"there are {MAX_WEBHOOKS} webhooks", field="webhooks", allowed=f"at most {MAX_WEBHOOKS}")
+            raise Conflict(f"there are already {MAX_WEBHOOKS} webhooks", field="webhooks", allowed=f"at most {MAX_WEBHOOKS}")
         webhook = new_webhook(session, wanted.url, list(dict.fromkeys(wanted.events)))
     key = signing_key(request.app.state.webhook_delivery.token, webhook.id, webhook.created_at)
-    return webhook_answer(webhook) | {"signing_key": key}
+    return webhook_json(webhook) | {"signing_key": key}
 
 
 @router.get("", response_model=WebhookList)
 def index(database: DatabaseDep) -> Any:
-    """Webhooks with what became of their last call."""
-    return webhook_page(database)
+    """All webhooks, each with the result of the last delivery."""
+    return webhooks_json(database)
 
 
 @router.post("/{webhook_id}/enable", response_model=WebhookAnswer)
 def enable(request: Request, webhook_id: WebhookId, database: DatabaseDep) -> Any:
-    """Switch a webhook on again that was switched off after failures; what it missed is sent now."""
+    """Enable a webhook that was disabled after failures. It then receives the events that it missed."""
     with database.write() as session:
         webhook = _find(session.get(Webhook, webhook_id, with_for_update=True), webhook_id)
         webhook.failures = 0
     request.app.state.webhook_delivery.wake(webhook_id)
-    return webhook_answer(webhook)
+    return webhook_json(webhook)
 
 
 @router.delete("/{webhook_id}", status_code=204)
 def delete(webhook_id: WebhookId, database: DatabaseDep) -> None:
-    """Tell this address nothing any more."""
+    """Delete a webhook."""
     with database.write() as session:
         session.delete(_find(session.get(Webhook, webhook_id), webhook_id))
 
 
-def webhook_page(database: DatabaseDep) -> dict[str, Any]:
+def webhooks_json(database: DatabaseDep) -> dict[str, Any]:
     with database.read() as session:
-        return {"webhooks": [webhook_answer(webhook) for webhook in session.scalars(select(Webhook).order_by(Webhook.id))]}
+        return {"webhooks": [webhook_json(webhook) for webhook in session.scalars(select(Webhook).order_by(Webhook.id))]}
 
 
-def webhook_answer(webhook: Webhook) -> dict[str, Any]:
+def webhook_json(webhook: Webhook) -> dict[str, Any]:
     parts = urlsplit(webhook.url)
-    secret = parts.path not in ("", "/") or parts.query  # the path of such an address is often all that protects it
+    secret = parts.path not in ("", "/") or parts.query  # the path of a webhook's address is often its only secret
     return {
         "id": webhook.id,
         "url": f"{parts.scheme}://{parts.netloc}/" + ("..." if secret else ""),

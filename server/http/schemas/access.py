@@ -1,4 +1,4 @@
-"""What the API answers and takes about access: tokens, the audit log, webhooks. Times are UTC epoch seconds."""
+"""The JSON of tokens, the audit log and webhooks in requests and responses. Times are UTC epoch seconds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from server.http.schemas.runs import Answer
-from stablessm_core.config import Name
-from stablessm_core.section import Section
+from stablessm_core.spec.config import Name
+from stablessm_core.spec.section import Section
 
 Scope = Literal["read", "submit", "admin"]
 EVENT = r"^(alert|run)(\.[a-z_]{1,40})?$"
@@ -50,17 +50,19 @@ EXAMPLE_WEBHOOK: dict[str, Any] = {
 
 
 class TokenRequest(Section):
-    """A new token: `read` looks, `submit` also starts, changes and stops runs, `admin` may do everything."""
+    """A new token. The scope `read` allows reading. `submit` also allows submitting, changing and cancelling runs. `admin`
+    allows everything."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ci", "scope": "submit", "expires_at": None}]})
     name: Annotated[Name, StringConstraints(min_length=1, max_length=100)]
     scope: Scope
-    expires_at: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="When it ends; null for never.")
+    expires_at: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="When it expires; null for never.")
     user: Annotated[Name, StringConstraints(min_length=1, max_length=100)] | None = Field(
-        None, description="Whose it is, by name; null for a new user named like the token."
+        None, description="The user that the token belongs to; null for a new user with the name of the token."
     )
     names_users: bool = Field(
-        False, description="Whether it is a trusted proxy's, whose header names the user of each request (STABLESSM_USER_HEADER)."
+        False,
+        description="If true, it belongs to a trusted proxy whose header names the user of each request (STABLESSM_USER_HEADER).",
     )
 
 
@@ -72,15 +74,15 @@ class TokenAnswer(Answer):
     created_at: float
     expires_at: float | None
     revoked_at: float | None
-    user_id: int | None = Field(description="Whose it is; null where nobody was named.")
-    user: str | None = Field(description="The name of that user.")
-    names_users: bool = Field(description="A trusted proxy's: its header names the user of each request.")
-    last_used_at: float | None = Field(description="Of other server processes up to half a minute late.")
+    user_id: int | None = Field(description="Number of its user; null if it belongs to no user.")
+    user: str | None = Field(description="Name of its user; null if it belongs to no user.")
+    names_users: bool = Field(description="If true, it belongs to a trusted proxy whose header names the user of each request.")
+    last_used_at: float | None = Field(description="A use in another server process may appear up to half a minute late.")
     state: Literal["live", "expired", "revoked"]
 
 
 class NewToken(TokenAnswer):
-    """A token with its secret, which is shown this once."""
+    """A token with its secret, which no other response shows."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TOKEN | {"secret": "ssm_..."}]})
     secret: str
@@ -91,14 +93,14 @@ class TokenList(Answer):
 
 
 class AuditEntry(Answer):
-    """One write or sign-in and the status it was answered with."""
+    """A write or sign-in with the status of its response."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_AUDIT]})
     id: int
     at: float
-    token_id: int | None = Field(description="null for the token of the settings, and for nobody.")
-    token_name: str = Field(description='As it was then; "" when nobody was recognised.')
-    user_name: str = Field(description='As it was then; "" when nobody was named.')
+    token_id: int | None = Field(description="null for the token of the settings, and if the request had no valid token.")
+    token_name: str = Field(description='Name of the token at that time; "" if the request had no valid token.')
+    user_name: str = Field(description='Name of the user at that time; "" if there was none.')
     address: str
     method: str
     path: str
@@ -108,14 +110,16 @@ class AuditEntry(Answer):
 
 class AuditList(Answer):
     audit: list[AuditEntry]
-    next_cursor: int | None = Field(description="Give it as `cursor` for the next page; null on the last one.")
-    waiting: int = Field(description="Rows of this server process that are not stored yet.")
-    lost: int = Field(description="Rows that could not be stored since it started; its log has them.")
-    skipped: int = Field(description="Refused writes of strangers beyond those that are recorded.")
+    next_cursor: int | None = Field(description="Send it as `cursor` to get the next page; null on the last page.")
+    waiting: int = Field(description="Number of rows that this server process has not stored yet.")
+    lost: int = Field(description="Number of rows that this process could not store since it started; they are in its log.")
+    skipped: int = Field(
+        description="Number of refused writes without a valid token that were not recorded, because there were too many."
+    )
 
 
 class WebhookRequest(Section):
-    """An address and what it is told: `alert` or `alert.<severity or kind>`, `run` or `run.<final status>`."""
+    """An address and the events sent to it: `alert` or `alert.<severity or kind>`, `run` or `run.<final status>`."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"url": "https://hooks.example.org/T1", "events": ["alert.critical", "run"]}]}
@@ -127,19 +131,19 @@ class WebhookRequest(Section):
 class WebhookAnswer(Answer):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_WEBHOOK]})
     id: int
-    url: str = Field(description="Without its path, which may be a secret.")
+    url: str = Field(description="The address without its path, which may be secret.")
     events: list[str]
-    state: Literal["on", "failing", "off"] = Field(description="off: it failed too often; enable switches it on again.")
-    failures: int = Field(description="In a row.")
+    state: Literal["on", "failing", "off"] = Field(description="`off` after too many failures, until it is enabled again.")
+    failures: int = Field(description="Number of consecutive failed deliveries.")
     last_error: str
     created_at: float
 
 
 class NewWebhook(WebhookAnswer):
-    """A webhook with the key of its signatures, which is shown this once."""
+    """A webhook with its signing key, which no other response shows."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_WEBHOOK | {"signing_key": "9f86d0..."}]})
-    signing_key: str = Field(description="X-StableSSM-Signature is `sha256=` and the HMAC-SHA-256 of the body under it.")
+    signing_key: str = Field(description="X-StableSSM-Signature is `sha256=` and the HMAC-SHA-256 of the body with this key.")
 
 
 class WebhookList(Answer):

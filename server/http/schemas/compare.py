@@ -1,4 +1,4 @@
-"""What the API answers about several runs together: counted by the one rule, side by side, as curves."""
+"""The JSON of comparisons: counts by outcome, groups, differences and curves of several runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from server.http.schemas.runs import EXAMPLE_RUN, Answer, RunAnswer
+from server.compare.aggregation import OUTCOMES
+from server.http.schemas.runs import Answer, RunAnswer
 from server.http.schemas.series import EXAMPLE_TYPED
-from server.runs.aggregation import OUTCOMES
+from server.lifecycle.run_fields import EXAMPLE_RUN
 
 EXAMPLE_SPREAD = {"median": 0.2, "q25": 0.15, "q75": 0.25, "min": 0.1, "max": 0.3, "mean": 0.2, "std": 0.14}
 EXAMPLE_COUNTS = {"total": 3, "finite": 2, "stable": 1, "unstable": 1, "unknown": 0, "lost": 1, "open": 0}
@@ -41,31 +42,35 @@ EXAMPLE_COMPARE: dict[str, Any] = {
 
 
 class Counted(Answer):
-    """What became of several runs, by the one rule: total = finite + lost + open."""
+    """How several runs ended: total = finite + lost + open."""
 
-    finite: int = Field(description="How many runs finished, and with a finite loss.")
-    stable: int = Field(description="How many of these ended with every eigenvalue inside the stability boundary.")
-    unstable: int = Field(description="How many of these ended with eigenvalues outside; of the rest it is not known.")
-    lost: int = Field(description="How many diverged, failed, were cancelled, or finished with a loss that is not a number.")
-    open: int = Field(description="How many wait or train.")
-    total: int = Field(description="How many runs there are.")
+    finite: int = Field(description="How many runs finished with a finite loss.")
+    stable: int = Field(description="How many finite runs ended with every eigenvalue inside the stability boundary.")
+    unstable: int = Field(
+        description="How many finite runs ended with eigenvalues outside the boundary. For the rest this is unknown."
+    )
+    lost: int = Field(description="How many diverged, failed, were cancelled, or finished with a NaN or infinite loss.")
+    open: int = Field(description="How many are queued or running.")
+    total: int = Field(description="Number of runs.")
 
 
 class Difference(Answer):
     field: str
-    values: list[Any] = Field(description="In the order of the runs; null where a configuration does not have the field.")
+    values: list[Any] = Field(
+        description="One value per run, in the order of the runs; null if the configuration does not have the field."
+    )
 
 
 class RunEnd(Answer):
     run_id: int
     outcome: str = Field(description=" ".join(f"`{name}`: {meaning}." for name, meaning in OUTCOMES.items()))
-    loss: float | None = Field(description="The final training loss; null where there is none yet.")
-    tokens_per_step: int | None = Field(description="Batch size times sequence length; null where it is not known.")
-    seconds_per_step: float | None = Field(description="At the run's mean speed; null where it is not known.")
+    loss: float | None = Field(description="The final training loss; null if there is none yet.")
+    tokens_per_step: int | None = Field(description="Batch size times sequence length; null if unknown.")
+    seconds_per_step: float | None = Field(description="Time per training step at the run's mean speed; null if unknown.")
 
 
 class PooledRange(Answer):
-    """Range of grad_over_weight over all layers, eigenvalues and steps of the runs of a map."""
+    """The range of grad_over_weight over all layers, eigenvalues and steps of all runs with the same map."""
 
     reparameterization: str
     min: float | None
@@ -75,12 +80,14 @@ class PooledRange(Answer):
     max: float | None
     finite: int
     total: int
-    at_zero: int = Field(description="Of those not finite, how many are so because the weight is exactly 0: no instability.")
+    at_zero: int = Field(
+        description="How many values are not finite because the weight is exactly 0; this is not an instability."
+    )
     runs: int
 
 
 class RatioRange(Answer):
-    """Range of grad_over_weight over all layers, eigenvalues and steps of a run."""
+    """The range of grad_over_weight over all layers, eigenvalues and steps of a run."""
 
     run_id: int
     reparameterization: str
@@ -91,33 +98,36 @@ class RatioRange(Answer):
     max: float | None
     finite: int
     total: int
-    at_zero: int = Field(description="Of those not finite, how many are so because the weight is exactly 0: no instability.")
+    at_zero: int = Field(
+        description="How many values are not finite because the weight is exactly 0; this is not an instability."
+    )
 
 
 class CompareGroup(Counted):
     key: dict[str, Any]
     label: str
-    rank: int = Field(description="By the share that is finite, then the share that is stable, then the median; 1 is the best.")
-    outcome: str = Field(description="The worst of its runs.")
+    rank: int = Field(description="The rank by finite share, then stable share, then median; 1 is the best.")
+    outcome: str = Field(description="The worst outcome of its runs.")
     runs: list[int]
-    unknown: int = Field(description="Finite runs of which it is not known where their eigenvalues ended.")
+    unknown: int = Field(description="Finite runs whose final eigenvalues are not known.")
     final_loss: dict[str, float | None] = Field(
-        description="Of its finite runs: median, quartiles, min, max, mean, std; lost runs have no part in it."
+        description="Median, quartiles, min, max, mean and std over the finite runs. Lost runs do not count."
     )
     grad_over_weight: dict[str, Any]
 
 
 class PairedRow(Answer):
-    """The final losses of a group less those of the group `against`, run by run with the same other settings, seed included."""
+    """The final losses of a group minus the final losses of the group `against`, for pairs of runs with otherwise the same
+    settings and seed."""
 
     label: str
-    of: int = Field(description="Settings that both groups have a run for.")
-    pairs: int = Field(description="Of these, where both runs are finite: the differences are over these.")
+    of: int = Field(description="Settings for which both groups have a run.")
+    pairs: int = Field(description="Settings for which both runs are finite. The differences use only these settings.")
     lower: int = Field(description="How many differences are below 0.")
-    higher: int = Field(description="How many are above 0.")
-    only_reference: int = Field(description="Settings with which this group's run is lost and the other's is finite.")
-    only_this: int = Field(description="Settings with which this group's run is finite and the other's is lost.")
-    unmatched: int = Field(description="Settings that one of the two groups has no run for.")
+    higher: int = Field(description="How many differences are above 0.")
+    only_reference: int = Field(description="Settings for which this group's run is lost and the other is finite.")
+    only_this: int = Field(description="Settings for which this group's run is finite and the other is lost.")
+    unmatched: int = Field(description="Settings for which one of the two groups has no run.")
     median: float | None
     q25: float | None
     q75: float | None
@@ -129,7 +139,7 @@ class PairedGroups(Answer):
 
 
 class CompareAnswer(Answer):
-    """Several runs side by side; curves are typed arrays by run and series."""
+    """The comparison of several runs. Curves are typed arrays, keyed by run and series."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_COMPARE]})
     runs: list[RunAnswer]
@@ -143,7 +153,7 @@ class CompareAnswer(Answer):
 
 
 class CompareCurves(Answer):
-    """One curve of each of several runs; with `max_grad_over_weight` the ranges of the ratios, by run and by map."""
+    """One curve per run. For `max_grad_over_weight`, there are also the ranges of the ratios, by run and by map."""
 
     model_config = ConfigDict(
         ser_json_inf_nan="strings",

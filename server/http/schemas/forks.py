@@ -1,4 +1,4 @@
-"""What the API answers and takes about forks and siblings of a run."""
+"""The JSON of a run's forks and siblings in requests and responses."""
 
 from __future__ import annotations
 
@@ -6,65 +6,66 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from server.http.schemas.queues import Replacement
-from server.http.schemas.runs import MAX_ID, Answer, Status
-from stablessm_core.forking import ALLOWED
+from server.http.schemas.queues import QueueChange
+from server.http.schemas.runs import MAX_ID, Answer
+from stablessm_core.spec.forking import ALLOWED
+from stablessm_core.telemetry.statuses import Status
 
 
-class ForkRequest(Replacement):
-    """A new run from a checkpoint of another; it waits where the original did unless told otherwise."""
+class ForkRequest(QueueChange):
+    """A new run from a checkpoint of another run. By default the new run waits in the same queue as the original."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"from_step": 400, "changes": {"optimizer.recurrent_lr": 0}}]})
     from_step: Annotated[int, Field(ge=0, le=MAX_ID)] | None = Field(
         None,
-        description="Steps done at the checkpoint; 0: the initial weights. Default: the last checkpoint before the fatal step "
-        "whose eigenvalues the map can reach, or 0 where there is none.",
+        description="Completed steps at the checkpoint; 0 for the initial weights. By default the last checkpoint before the "
+        "fatal step with eigenvalues that the map can reach; 0 if there is none.",
     )
     changes: dict[str, Any] = Field(
         default_factory=dict,
         max_length=50,
-        description=f"New values by dotted path: {ALLOWED}. None at all: a replay, bit for bit.",
+        description=f"New values by dotted path: {ALLOWED}. Without changes the fork is a replay, bit for bit.",
     )
 
 
 class ForkAnswer(Answer):
-    """A fork of the run, and how it has fared."""
+    """A fork of the run, and its result compared with the original."""
 
     id: int
     url: str
     name: str | None
     status: Status
-    from_step: int = Field(description="The step after which it parts from the original.")
-    changes: dict[str, Any] = Field(description="What it changed, by dotted path; empty for a replay.")
-    said: str = Field(description="The same in words.")
-    step: int = Field(description="Steps done; its fatal step where it diverged.")
+    from_step: int = Field(description="The step after which the fork differs from the original.")
+    changes: dict[str, Any] = Field(description="The changed settings, by dotted path; empty for a replay.")
+    said: str = Field(description="The changes as text.")
+    step: int = Field(description="Completed steps; for a diverged fork, its fatal step.")
     steps: int
-    loss: float | str | None = Field(description="Training loss at its end, or the newest one recorded.")
+    loss: float | str | None = Field(description="The final training loss, or the newest recorded one.")
     unstable: dict[str, Any] | None
-    outcome: str | None = Field(description="lives, dies, or open while that is not known; null where the original lives itself.")
-    text: str | None = Field(description="What it says about the original, in a sentence.")
+    outcome: str | None = Field(description="lives, dies, or open if not known yet; null if the original run did not diverge.")
+    text: str | None = Field(description="What the fork shows about the original, as a sentence.")
     compare_url: str
 
 
 class ForkList(Answer):
     run_id: int
     died_at: int | None = Field(description="The original's fatal step.")
-    begins_at: int = Field(description="The step after which a fork with the same map would begin.")
-    forks: list[ForkAnswer] = Field(description="The newest first, at most 50.")
+    begins_at: int = Field(description="The step after which a fork with the same map would start.")
+    forks: list[ForkAnswer] = Field(description="Newest first, at most 50.")
 
 
 class SiblingAnswer(Answer):
-    """A run with the same task, model shape and steps."""
+    """A run with the same task, model shape and number of steps."""
 
     id: int
     url: str
     name: str | None
     status: Status
     step: int
-    differs: dict[str, Any] = Field(description="Its own values where the configurations differ, by dotted path.")
-    said: str = Field(description="The same in words.")
+    differs: dict[str, Any] = Field(description="The sibling's values of the fields that differ, by dotted path.")
+    said: str = Field(description="The differences as text.")
     same_sweep: bool
-    survived: bool = Field(description="It finished with a finite loss.")
+    survived: bool = Field(description="True if it finished with a finite loss.")
     loss: float | str | None
     unstable: dict[str, Any] | None
     compare_url: str
@@ -72,4 +73,4 @@ class SiblingAnswer(Answer):
 
 class SiblingList(Answer):
     run_id: int
-    siblings: list[SiblingAnswer] = Field(description="Those that survived first, then the most alike; at most 20.")
+    siblings: list[SiblingAnswer] = Field(description="Survivors first, then the most similar runs; at most 20.")

@@ -1,4 +1,4 @@
-"""What the API answers about a run's past: its log, its checkpoints, its changes of status."""
+"""The JSON of a run's log, checkpoints and status changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from fastapi import Path
 from pydantic import ConfigDict, Field
 
-from server.http.schemas.runs import MAX_ID, Answer, Status
+from server.http.schemas.runs import MAX_ID, Answer
+from stablessm_core.telemetry.statuses import Status
 
 Step = Annotated[int, Path(ge=0, le=MAX_ID, description="Step of the checkpoint.", examples=[100])]
 Happened = Literal["submitted", "started", "rolled_back", "cancel_requested", "requeued", "resumed", "ended"]
@@ -17,12 +18,12 @@ class LogPiece(Answer):
     attempt: int
     start: int = Field(description="Position of its first character in the run's log.")
     text: str
-    at: float = Field(description="When its last line came.")
-    cut: int = Field(description="Characters before it that are not kept, or not shown.")
+    at: float = Field(description="The time of its last line.")
+    cut: int = Field(description="Number of characters missing before this piece, because they were deleted or are not shown.")
 
 
 class TracebackAnswer(Answer):
-    """Where in the program an attempt failed. Paths are short, secrets are replaced."""
+    """The traceback of a failed attempt, with shortened paths and without secrets."""
 
     attempt: int
     text: str
@@ -30,7 +31,7 @@ class TracebackAnswer(Answer):
 
 
 class LogAnswer(Answer):
-    """What the run's training processes printed, in order: its first 64 KiB and its last 192 KiB."""
+    """The output of the run's training processes in order: the first 64 KiB and the last 192 KiB."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -44,38 +45,40 @@ class LogAnswer(Answer):
         }
     )  # fmt: skip
     run_id: int
-    status: Status = Field(description="The run's; after its end at most one more piece comes, within two seconds.")
+    status: Status = Field(description="Status of the run. After its end, at most one more piece follows, within two seconds.")
     pieces: list[LogPiece]
-    next: int = Field(description="Give it as `after` for what comes later.")
+    next: int = Field(description="Send it as `after` to get newer text.")
     tracebacks: list[TracebackAnswer]
 
 
 class CheckpointAnswer(Answer):
-    step: int = Field(description="Steps done; a run that goes on from it begins with the next.")
+    step: int = Field(description="Completed steps. A run that resumes from it starts with the next step.")
     attempt: int
     sha256: str
-    size_bytes: int | None = Field(description="null where neither the database nor this server knows it.")
+    size_bytes: int | None = Field(description="null if neither the database nor this server knows the size.")
     created_at: float
-    host: str | None = Field(description="Where it was written; null for runs of older versions.")
-    available: bool = Field(description="Whether this server can give the file.")
-    url: str | None = Field(description="Where to download it; null while it lies on another machine only.")
+    host: str | None = Field(description="The host that wrote it; null for runs of older versions.")
+    available: bool = Field(description="True if this server can send the file.")
+    url: str | None = Field(description="Address for downloading it; null if only another machine has it.")
 
 
 class CheckpointList(Answer):
     run_id: int
-    checkpoints: list[CheckpointAnswer] = Field(description="Those the run can go on from, the newest first.")
+    checkpoints: list[CheckpointAnswer] = Field(description="The checkpoints from which the run can resume, newest first.")
 
 
 class HistoryEvent(Answer):
     seq: int
     at: float
     event: Happened
-    status: Status = Field(description="From then on.")
+    status: Status = Field(description="The status after this event.")
     reason: str
     attempt: int
-    step: int = Field(description="Steps done then.")
-    truncated_from: int | None = Field(description="What was recorded from this step on was taken back.")
-    worker: str | None = Field(description="Who had the run; null for nobody, and for runs of older versions.")
+    step: int = Field(description="Completed steps at this event.")
+    truncated_from: int | None = Field(
+        description="If not null, the recorded numbers of this step and all later steps were deleted."
+    )
+    worker: str | None = Field(description="The worker that held the run; null if none did, and for runs of older versions.")
 
 
 class AttemptAnswer(Answer):
@@ -84,13 +87,13 @@ class AttemptAnswer(Answer):
     host: str | None
     started_at: float
     ended_at: float | None
-    from_step: int = Field(description="Steps done when it began.")
-    to_step: int | None = Field(description="Steps done when it ended.")
-    status: Status = Field(description='The run\'s when the attempt ended: "queued" if it goes on in another one.')
+    from_step: int = Field(description="Completed steps at its start.")
+    to_step: int | None = Field(description="Completed steps at its end.")
+    status: Status = Field(description='Status of the run after the attempt; "queued" if another attempt follows.')
     reason: str
 
 
 class HistoryAnswer(Answer):
     run_id: int
-    events: list[HistoryEvent] = Field(description="The oldest first.")
-    attempts: list[AttemptAnswer] = Field(description="Those that begin among these events.")
+    events: list[HistoryEvent] = Field(description="Oldest first.")
+    attempts: list[AttemptAnswer] = Field(description="The attempts whose start is among these events.")

@@ -1,4 +1,4 @@
-"""What the API answers and takes about the list of runs: saved views, fields to filter by, curves, what is done to many runs."""
+"""The JSON that accompanies the list of runs: saved views, filter fields, small curves, actions on many runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from server.http.schemas.runs import MAX_ID, Answer
-from stablessm_core.section import Section, Text
+from stablessm_core.spec.section import Section, Text
 
 MAX_CHOSEN = 500
 BulkAction = Literal["cancel", "clone", "delete", "hide", "restore", "show"]
@@ -20,7 +20,7 @@ EXAMPLE_VIEW: dict[str, Any] = {
 
 
 class ViewRequest(Section):
-    """A name for an address of the list; a view of that name is replaced."""
+    """A view to save under a name. It replaces an existing view with the same name."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": EXAMPLE_VIEW["name"], "query": EXAMPLE_VIEW["query"]}]})
     name: ViewName
@@ -44,7 +44,9 @@ class ViewList(Answer):
 class FieldAnswer(Answer):
     name: str
     kind: str = Field(description="number, text, flag, time, seconds, tag, map, layer, alerts or submitter.")
-    values: list[str] = Field(description="What it can be, or what the runs here have; empty where these are many.")
+    values: list[str] = Field(
+        description="The possible values, or the values that occur in the stored runs; empty if there are too many."
+    )
 
 
 class FieldList(Answer):
@@ -53,15 +55,15 @@ class FieldList(Answer):
 
 class SparkAnswer(Answer):
     last: list[float] = Field(description="Training loss, at most 48 points over all steps, four digits.")
-    lost: int | None = Field(description="The first of these points with a loss that is not finite.")
+    lost: int | None = Field(description="Index of the first point with a NaN or infinite loss.")
 
 
 class SparkList(Answer):
-    sparks: dict[int, SparkAnswer] = Field(description="By run; those that have recorded no loss are left out.")
+    sparks: dict[int, SparkAnswer] = Field(description="By run number, without runs that have no recorded loss.")
 
 
 class BulkRequest(BaseModel):
-    """The runs that something is done to, each by itself."""
+    """The runs to which the action is applied, one by one."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [{"runs": [1, 2, 3]}]})
     runs: list[Annotated[int, Field(ge=1, le=MAX_ID)]] = Field(min_length=1, max_length=MAX_CHOSEN)
@@ -73,11 +75,11 @@ class BulkRefusal(Answer):
 
 
 class BulkAnswer(Answer):
-    """What was done, run by run: one that is refused does not keep the others from it."""
+    """The result for each run. The refusal of one run does not affect the other runs."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"done": [1, 2], "made": {}, "refused": [{"run": 3, "message": "run 3 is finished"}]}]}
     )
     done: list[int]
-    made: dict[int, int] = Field(description="By run, the number of its clone.")
+    made: dict[int, int] = Field(description="Number of each clone, keyed by the number of the original run.")
     refused: list[BulkRefusal]

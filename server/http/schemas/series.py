@@ -1,4 +1,4 @@
-"""What the API answers about recorded numbers: a run's catalogue, its series in JSON or as typed arrays."""
+"""The JSON of recorded values: a run's catalogue, and its series as lists of numbers or typed arrays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from server.http.schemas.runs import EXAMPLE_FORM, Answer
-from stablessm_core.nonfinite import Spelling
+from stablessm_core.telemetry.nonfinite import Spelling
 
 EXAMPLE_TYPED = {"dtype": "f8", "bdata": "AAAAAAAA8D8AAAAAAAAAQA=="}
 
@@ -38,7 +38,7 @@ class SeriesInfo(Answer):
     meaning: str
     derived: bool
     form: dict[str, Any] | None = Field(
-        description="Of a layer's series: how its eigenvalues follow from its weights, by map, time and constants."
+        description="For a layer's series, how its eigenvalues follow from its weights: map, time and constants. Otherwise null."
     )
     first_step: int | None
     last_step: int | None
@@ -46,15 +46,15 @@ class SeriesInfo(Answer):
 
 
 class RecordInfo(Answer):
-    """What is watched of a layer: its eigenvalues, or further weights of it."""
+    """A recorded group of a layer's weights: the weights of its eigenvalues, or other watched weights."""
 
-    id: str = Field(description="What its series are called by, ssm/{id}/...: the layer's number, or 0.dt_bias.")
+    id: str = Field(description="The id in the names of its series, ssm/{id}/...: the layer's number, or for example 0.dt_bias.")
     layer: int
-    name: str = Field(description="What the layer is, such as mamba.")
+    name: str = Field(description="Name of the layer, such as mamba.")
     eigenvalues: int | None
     form: dict[str, Any] | None
-    kinds: list[str] = Field(description="Its series; none of a run that has not begun.")
-    gates: int | None = Field(description="How many gates or step sizes its eigenvalues share; null without a gate.")
+    kinds: list[str] = Field(description="Its series; empty before the run starts.")
+    gates: int | None = Field(description="Number of gates or step sizes that its eigenvalues share; null without a gate.")
 
 
 class Catalogue(Answer):
@@ -69,7 +69,7 @@ EXAMPLE_SERIES: dict[str, Any] = {"name": "train/loss", "width": 1, "unit": "", 
 
 
 class TypedArray(Answer):
-    """Little-endian numbers in base64, as Plotly takes them; `shape` "rows, columns" for two dimensions."""
+    """Little-endian numbers in base64, as Plotly reads them. `shape` is "rows, columns" for two dimensions."""
 
     dtype: Literal["f4", "f8", "i4"]
     bdata: str
@@ -80,9 +80,10 @@ Numbers = list[Number] | list[list[Number]] | TypedArray | None
 
 
 class SeriesAnswer(Answer):
-    """Raw points (`value`), or, beyond `max_points`, buckets (`min`, `max`, `last`, `nonfinite`) from `step` on.
+    """Raw points (`step`, `value`). A series with more than `max_points` points is returned as buckets instead (`min`, `max`,
+    `last`, `nonfinite`), and `step` is then the first step of each bucket.
 
-    `seq`: the run's last event that is in these numbers; a live stream goes on after it.
+    `seq`: the number of the newest event that these values include; a live stream continues after that event.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_SERIES]})
@@ -90,8 +91,8 @@ class SeriesAnswer(Answer):
     width: int
     unit: str
     seq: int | None = None
-    last_step: int | None = Field(None, description="The last step covered, where a bucket ends after it begins.")
-    eigenvalues: list[int] | None = Field(None, description="The columns, where they were chosen.")
+    last_step: int | None = Field(None, description="The last step that the last bucket covers.")
+    eigenvalues: list[int] | None = Field(None, description="The eigenvalue of each column, if eigenvalues were selected.")
     step: list[int] | TypedArray
     value: Numbers = None
     min: Numbers = None

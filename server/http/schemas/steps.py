@@ -1,4 +1,4 @@
-"""What the API answers about what single steps consisted of."""
+"""The JSON of the factors that determine how far each training step moves an eigenvalue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ Rows = list[list[Number]]
 
 
 class StepsAnswer(Answer):
-    """Of each step a list with a number per eigenvalue; relative_step is about slope * lr * gradient * normalisation."""
+    """How far each training step moves some eigenvalues, with the factors of each move. Each field has one list per step, with
+    one number per eigenvalue.
+
+    relative_step is approximately slope * lr * gradient * normalisation.
+    """
 
     model_config = ConfigDict(
         ser_json_inf_nan="strings",
@@ -42,17 +46,19 @@ class StepsAnswer(Answer):
     )
     run_id: int
     layer: int
-    record: str = Field(description="The layer's record that was asked for.")
+    record: str = Field(description="The requested record of the layer.")
     eigenvalues: list[int]
     form: dict[str, Any]
-    step: list[int] = Field(description="Those that were asked for and have a recorded next step.")
+    step: list[int] = Field(description="The requested steps for which the next step is also recorded.")
     eigenvalue: Rows = Field([], description="lambda_bar before the step.")
     distance: Rows = Field([], description="1 - |lambda_bar| before the step.")
     relative_step: Rows = Field([], description="|change of lambda_bar| / distance.")
-    first_order: Rows = Field([], description="slope * weight_step: what a small step gives.")
-    slope: Rows = Field([], description="R_f(w), the map's part: relative step per weight step.")
+    first_order: Rows = Field([], description="slope * weight_step, the relative step to first order.")
+    slope: Rows = Field([], description="R_f(w), the factor of the map: relative step per weight step.")
     weight_step: Rows = Field([], description="|change of w|.")
     gradient: Rows = Field([], description="|dL/dw|, before clipping.")
     lr: Rows = Field([], description="Learning rate of the recurrent weights.")
-    normalisation: Rows = Field([], description="weight_step / (lr * gradient): the optimizer's part; NaN without a gradient.")
-    overflow_budget: Rows = Field([], description="Of each eigenvalue before the step, at the layer's sequence length.")
+    normalisation: Rows = Field(
+        [], description="weight_step / (lr * gradient): the factor of the optimizer; NaN without a gradient."
+    )
+    overflow_budget: Rows = Field([], description="The overflow budget before the step, at the layer's sequence length.")

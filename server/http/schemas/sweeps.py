@@ -1,4 +1,4 @@
-"""What the API answers and takes about sweeps: grids of runs from one base configuration."""
+"""The JSON of sweeps (grids of runs from one base configuration) in requests and responses."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from server.compare.sweeps import MAX_LIMIT
 from server.http.schemas.compare import EXAMPLE_COUNTS, EXAMPLE_SPREAD, Counted
-from server.http.schemas.queues import Placement
+from server.http.schemas.queues import QueueBody
 from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
-from server.runs.submission import MAX_GRID_RUNS
-from server.runs.sweeps import MAX_LIMIT
-from stablessm_core.config import Name
-from stablessm_core.section import Section
+from server.lifecycle.submission import MAX_GRID_RUNS
+from stablessm_core.spec.config import Name
+from stablessm_core.spec.section import Section
 
 SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.", examples=[1])]
 TableFormat = Literal["json", "csv", "parquet", "markdown", "latex"]
@@ -67,38 +67,38 @@ EXAMPLE_TABLE: dict[str, Any] = {
 }
 
 
-class SweepRequest(Placement):
-    """A grid over a base configuration; every combination becomes a run."""
+class SweepRequest(QueueBody):
+    """A grid over a base configuration. Every combination becomes a run."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "maps by learning rate", "base": EXAMPLE_BASE, "grid": EXAMPLE_GRID}]}
     )
-    name: Name | None = Field(None, description="Of the sweep; without one it is called as its base configuration is.")
-    base: dict[str, Any] = Field(description="Run configuration; what it leaves out takes the default.")
+    name: Name | None = Field(None, description="Name of the sweep, by default the name in its base configuration.")
+    base: dict[str, Any] = Field(description="Run configuration. Omitted fields have their defaults.")
     grid: dict[str, list[Any]] = Field(
-        min_length=1, max_length=10, description=f"Dotted path to the values it takes; at most {MAX_GRID_RUNS} combinations."
+        min_length=1, max_length=10, description=f"Values by dotted path; at most {MAX_GRID_RUNS} combinations."
     )
 
 
 class SweepPatch(Section):
-    """What can be changed of a sweep; a field left out stays as it is."""
+    """The settings of a sweep that can be changed. Omitted fields do not change."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "maps by learning rate"}]})
-    name: Name | None = Field(None, description="null: the name of its base configuration.")
+    name: Name | None = Field(None, description="null for the name in its base configuration.")
 
 
 class SweepSummary(Counted):
-    """A sweep and what became of its runs."""
+    """A sweep, and how its runs ended."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_SWEEP]})
     id: int
     url: str = Field(description="The sweep's page.")
-    name: str | None = Field(description="Its own, else that of its base configuration; null without either.")
+    name: str | None = Field(description="Its name, else the name in its base configuration; null if there is neither.")
     base: dict[str, Any]
     grid: dict[str, list[Any]]
     created_at: float
-    submitted_by: int | None = Field(description="Number of the token; null for the token of the settings.")
-    user: str | None = Field(description="Who submitted it, by name; null when none of its runs is left.")
+    submitted_by: int | None = Field(description="Number of the token that submitted it; null for the token of the settings.")
+    user: str | None = Field(description="Name of the user who submitted it; null if all its runs were deleted.")
     statuses: dict[str, int] = Field(description="How many runs have each status.")
 
 
@@ -110,14 +110,14 @@ class SweepAnswer(SweepSummary):
 
 class SweepList(Answer):
     sweeps: list[SweepSummary]
-    next_cursor: int | None = Field(description="Give it as `cursor` for the next page; null on the last one.")
+    next_cursor: int | None = Field(description="Send it as `cursor` to get the next page; null on the last page.")
 
 
 class SweepQuery(BaseModel):
-    """Which sweeps, from where on."""
+    """The filter and the page of a list of sweeps."""
 
-    q: str = Field("", max_length=200, description="Part of the name, letter case ignored.")
-    cursor: int | None = Field(None, ge=1, le=MAX_ID, description="`next_cursor` of the page before.")
+    q: str = Field("", max_length=200, description="Part of the name, in any letter case.")
+    cursor: int | None = Field(None, ge=1, le=MAX_ID, description="`next_cursor` of the previous page.")
     limit: int = Field(50, ge=1, le=MAX_LIMIT)
 
 
@@ -125,38 +125,38 @@ class TableColumn(Answer):
     name: str
     kind: Literal["integer", "number", "flag", "text"]
     meaning: str
-    metric: bool = Field(description="Whether groups have its median, quartiles, minimum, maximum, mean and standard deviation.")
+    metric: bool = Field(description="True if groups have its median, quartiles, minimum, maximum, mean and standard deviation.")
 
 
 class SweepTable(Counted):
-    """All runs of a sweep, or groups of them, with what was varied and what came out."""
+    """The runs of a sweep, or groups of these runs, with their settings and results."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_TABLE]})
     sweep_id: int
     name: str | None
     columns: list[TableColumn]
-    rows: list[dict[str, Any]] = Field(description="A value per column; null where a run has none.")
+    rows: list[dict[str, Any]] = Field(description="One value per column; null if the run has no such value.")
     statuses: dict[str, int]
 
 
 class GridAxis(Answer):
-    path: str | None = Field(description="What varies along it; null where the sweep varies too little for it.")
+    path: str | None = Field(description="The setting that varies along this axis; null if the sweep varies too few settings.")
     values: list[Any]
 
 
 class GridCell(Counted):
-    outcome: str = Field(description="The worst of its runs: lost, open, unstable, unknown or stable.")
-    unknown: int = Field(description="Finite runs of which it is not known where their eigenvalues ended.")
-    loss: dict[str, float | None] = Field(description="Of the finite runs: median, quartiles, min, max, mean, std.")
+    outcome: str = Field(description="The worst outcome of its runs: lost, open, unstable, unknown or stable.")
+    unknown: int = Field(description="Finite runs whose final eigenvalues are not known.")
+    loss: dict[str, float | None] = Field(description="Median, quartiles, min, max, mean and std over the finite runs.")
     runs: list[int]
 
 
 class SweepGrid(Counted):
-    """What became of a sweep's runs along two of the things it varies."""
+    """How the runs of a sweep ended, as a grid over two of the settings that the sweep varies."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_GRID_ANSWER]})
     sweep_id: int
-    axes: list[str] = Field(description="Everything the sweep varies.")
+    axes: list[str] = Field(description="Every setting that the sweep varies.")
     rows: GridAxis
     columns: GridAxis
     cells: list[list[GridCell]] = Field(description="By row, then by column.")

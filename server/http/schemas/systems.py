@@ -1,4 +1,4 @@
-"""What the API answers about the layers."""
+"""The JSON of the layers that a model can have."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ class NativeMap(Answer):
 
 
 class MapChoice(NativeMap):
-    b: float | None = Field(description="Of `best`, where its default does not reach the eigenvalues that the layer starts with.")
+    b: float | None = Field(
+        description="The constant b of `best`, if its default does not reach the layer's initial eigenvalues."
+    )
 
 
 class Start(Answer):
-    """Where eigenvalues are before the first step: at most 160 of them, seed 0, in layers with a gate for random input."""
+    """The initial eigenvalues for seed 0, at most 160. For layers with a gate, they are computed from random input."""
 
-    distance: list[float] = Field(description="1 - |lambda_bar| of each.")
-    phase: list[float] | None = Field(description="Angles of complex ones, of conjugate pairs one; null where all are real.")
+    distance: list[float] = Field(description="1 - |lambda_bar| of each eigenvalue.")
+    phase: list[float] | None = Field(description="Angles of complex eigenvalues, one per conjugate pair; null if all are real.")
     nearest: float
     farthest: float
 
 
 class Ratio(Answer):
-    """G_f(w) / |w| at the layer's initial eigenvalues: up to a constant the bound of |dLoss/dw| / |w|."""
+    """G_f(w) / |w| at the layer's initial eigenvalues, which is an upper bound of |dLoss/dw| / |w| up to a constant."""
 
     map: str
     min: float | None
     median: float | None
     max: float | None
-    finite: int = Field(description="Of `total`; it is infinite at a weight of 0.")
+    finite: int = Field(description="How many of the `total` values are finite; the ratio is infinite at a weight of 0.")
     total: int
 
 
@@ -61,19 +63,19 @@ class SystemAnswer(Answer):
     equation: str
     source: str
     given_by: Literal["weight", "weights", "fixed", "input"] = Field(
-        description="What decides the eigenvalues: a weight each, through a map; all weights together; nothing that is trained; "
+        description="What determines the eigenvalues: one weight each, through a map; all weights together; nothing trainable; "
         "or the layer's input."
     )
-    native: NativeMap | None = Field(description="The map that the layer was published with; null where it has none.")
-    maps: list[MapChoice] = Field(description="Every map that it can have.")
-    eigenvalues: int = Field(description="Recorded of one layer.")
-    parameters: int = Field(description="Of one layer.")
+    native: NativeMap | None = Field(description="The map that the layer was published with; null if it has none.")
+    maps: list[MapChoice] = Field(description="Every map that the layer can have.")
+    eigenvalues: int = Field(description="Number of recorded eigenvalues of one layer.")
+    parameters: int = Field(description="Number of parameters of one layer.")
     start: Start | None
-    gradient_over_weight: list[Ratio] = Field(description="Of the native map and of `best`.")
-    run: dict[str, Any] = Field(description="Configuration of a small run, as `POST /api/runs` takes it.")
-    form_url: str = Field(description="The form for a new run, filled in with it.")
+    gradient_over_weight: list[Ratio] = Field(description="For the native map and for `best`.")
+    run: dict[str, Any] = Field(description="Configuration of a small run, as `POST /api/runs` accepts it.")
+    form_url: str = Field(description="Address of the form for a new run, filled in with this run.")
 
 
 class SystemList(Answer):
-    d_model: int = Field(description="Width at which eigenvalues and parameters are counted.")
+    d_model: int = Field(description="The width for which eigenvalues and parameters are counted.")
     systems: list[SystemAnswer]

@@ -1,4 +1,4 @@
-"""What the API answers and takes about users: their names, what they may use, and what they use now."""
+"""The JSON of users in requests and responses: their names, quotas and current use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from server.http.schemas.access import Scope
 from server.http.schemas.runs import MAX_ID, Answer
-from stablessm_core.section import Section, Text
+from stablessm_core.spec.section import Section, Text
 
 UserId = Annotated[int, Path(ge=0, le=MAX_ID, description="Number of the user; 0 is the owner.", examples=[2])]
 UserName = Annotated[Text, StringConstraints(min_length=1, max_length=100, strip_whitespace=True, pattern=r"^.+$")]
@@ -29,31 +29,31 @@ EXAMPLE_USER: dict[str, Any] = {
     "bytes": 1_203_441_664,
     "created_at": 1763712000.0,
 }
-BYTES = "Bytes that all runs of theirs may occupy when they submit another; null for no limit."
+BYTES = "Bytes that all their runs may occupy when they submit another run; null for no limit."
 
 
 class UserRequest(Section):
-    """A user, before a token or a proxy names them."""
+    """A new user."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "alice", "identity": "alice@example.org"}]})
     name: UserName
-    identity: Identity | None = Field(None, description="What a trusted proxy's header calls them.")
+    identity: Identity | None = Field(None, description="Their identity in a trusted proxy's header.")
 
 
 class UserPatch(Section):
-    """What can be changed of a user; fields left out stay as they are."""
+    """The settings of a user that can be changed. Omitted fields do not change."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"max_running": 4, "max_queued": 200}]})
-    name: UserName | None = Field(None, description="null leaves it as it is.")
-    identity: Identity | None = Field(None, description="What a trusted proxy's header calls them.")
-    may_change_all: bool = Field(False, description="Whether they may change, cancel and resume runs of others.")
-    max_running: MaxRuns | None = Field(None, description="Runs of theirs that may run at once; null for no limit.")
-    max_queued: MaxRuns | None = Field(None, description="Runs of theirs that may wait; null for no limit.")
+    name: UserName | None = Field(None, description="null leaves it unchanged.")
+    identity: Identity | None = Field(None, description="Their identity in a trusted proxy's header.")
+    may_change_all: bool = Field(False, description="If true, they may change, cancel and resume the runs of other users.")
+    max_running: MaxRuns | None = Field(None, description="How many of their runs may run at once; null for no limit.")
+    max_queued: MaxRuns | None = Field(None, description="How many of their runs may be queued; null for no limit.")
     max_bytes: Annotated[int, Field(ge=0, le=2**62)] | None = Field(None, description=BYTES)
 
 
 class NamePatch(Section):
-    """The name that you are shown under."""
+    """Your name, which all your runs show."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "alice"}]})
     name: UserName
@@ -70,7 +70,7 @@ class UserAnswer(Answer):
     max_bytes: int | None
     running: int
     queued: int
-    bytes: int = Field(description="What the runs of theirs occupy, those in the trash too.")
+    bytes: int = Field(description="Bytes that their runs occupy, including those in the trash.")
     created_at: float
 
 
@@ -79,7 +79,7 @@ class UserList(Answer):
 
 
 class Me(Answer):
-    """Who asks: the token, what it may do, and whose it is."""
+    """The token of the request, with its scope and its user."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"token_id": 3, "token": "laptop", "scope": "submit", "user": EXAMPLE_USER}]}
@@ -87,4 +87,4 @@ class Me(Answer):
     token_id: int | None = Field(description="null for the token of the settings.")
     token: str
     scope: Scope
-    user: UserAnswer | None = Field(description="null while nobody was named: PATCH /api/me names you.")
+    user: UserAnswer | None = Field(description="null if the token has no user; PATCH /api/me with a name creates one.")

@@ -1,4 +1,4 @@
-"""What the API answers about what became of a run."""
+"""The JSON of the verdict on a run."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class Happening(Answer):
     eigenvalue: int | None
     kind: str = Field(
         description="`crossing`, `loss_rose`, `gradient_spike`, `nonfinite`, `rolled_back`, `consequence` (an alert that an "
-        "explosion brought about), or the kind of an alert."
+        "explosion caused), or the kind of an alert."
     )
     text: str
 
 
 class Evidence(Answer):
-    """A sentence and, beside it, the numbers that it quotes."""
+    """A sentence, and the numbers quoted in it."""
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
     text: str
 
 
 class Try(Answer):
-    change: dict[str, Any] = Field(description="Values at dotted paths, as a clone takes them.")
+    change: dict[str, Any] = Field(description="New values by dotted path, as `POST /api/runs/{id}/clone` accepts them.")
     because: str
 
 
 class Confirmation(Answer):
-    """What a fork of the run showed."""
+    """The result of a fork that tests the verdict on the original run."""
 
     run_id: int
     change: dict[str, Any]
@@ -68,17 +68,17 @@ class Culprit(BaseModel):
 
 
 class VerdictAnswer(Answer):
-    """What became of a run, computed from its recorded numbers, while it trains too."""
+    """How a run ended, or how its training is going, computed from its recorded values."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE]})
     run_id: int
     status: str
-    cause: Cause | None = Field(description="null where numbers are finite.")
-    thrown_by: ThrownBy | None = Field(description="Of an eigenvalue that overflowed.")
+    cause: Cause | None = Field(description="null if all numbers are finite.")
+    thrown_by: ThrownBy | None = Field(description="What made an eigenvalue overflow; null if none did.")
     summary: str
     culprit: Culprit | None
-    events: list[Happening] = Field(description="In the order of their steps.")
+    events: list[Happening] = Field(description="Ordered by step.")
     evidence: list[Evidence]
-    tries: list[Try] = Field(alias="try", description="Changes that follow from the cause, the likeliest first.")
-    unstable: dict[str, Any] | None = Field(description="As in the run, of its last recorded step.")
-    confirmed: list[Confirmation] = Field(description="What forks of the run showed of this verdict.")
+    tries: list[Try] = Field(alias="try", description="Changes that follow from the cause, most promising first.")
+    unstable: dict[str, Any] | None = Field(description="As `unstable` of the run, at its last recorded step.")
+    confirmed: list[Confirmation] = Field(description="What forks of the run show about this verdict.")

@@ -1,0 +1,1 @@
+"""Compares runs: differences, curves, groups, sweeps, and tables of sweeps."""

@@ -1,0 +1,86 @@
+"""JSON of one sweep with its runs, and of the list of sweeps with counts of how their runs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from server.compare.aggregation import FINITE, STABLE, UNSTABLE
+from server.database.models import NOT_IN_TRASH, Run, Sweep
+from server.lifecycle.answers import run_rows, runs_json
+from server.lifecycle.run_fields import SWEEP_NAME
+from server.lifecycle.submitters import SUBMITTER
+from stablessm_core.telemetry.statuses import OPEN
+
+MAX_LIMIT = 200
+
+
+def sweep_json(session: Session, sweep: Sweep, lease_seconds: float) -> dict[str, Any]:
+    """The sweep as a SweepAnswer."""
+    runs = runs_json(session, run_rows(session, Run.sweep_id == sweep.id, NOT_IN_TRASH), lease_seconds)
+    return _summaries_json(session, [sweep])[0] | {"runs": runs}
+
+
+def sweep_list_json(session: Session, *, q: str = "", cursor: int | None = None, limit: int = 50) -> dict[str, Any]:
+    """A SweepList: the sweeps with ids below `cursor` whose name contains `q`, newest first."""
+    chosen = select(Sweep).order_by(Sweep.id.desc()).limit(limit + 1)
+    if q:
+        chosen = chosen.where(func.lower(SWEEP_NAME).contains(q.lower(), autoescape=True))
+    if cursor is not None:
+        chosen = chosen.where(Sweep.id < cursor)
+    found = session.scalars(chosen).all()
+    more = len(found) > limit
+    return {"sweeps": _summaries_json(session, found[:limit]), "next_cursor": found[limit - 1].id if more else None}
+
+
+def name_of(sweep: Sweep) -> str | None:
+    """The sweep's name, else the name in its base configuration."""
+    return sweep.name or sweep.base.get("name")
+
+
+def _summaries_json(session: Session, sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
+    numbers = [sweep.id for sweep in sweeps]
+    counted, users = _counted(session, numbers), _users(session, numbers)
+    return [
+        {
+            "id": sweep.id,
+            "url": f"/sweeps/{sweep.id}",
+            "name": name_of(sweep),
+            "base": sweep.base,
+            "grid": sweep.grid,
+            "created_at": sweep.created_at,
+            "submitted_by": sweep.submitted_by,
+            "user": users.get(sweep.id),
+            **counted[sweep.id],
+        }
+        for sweep in sweeps
+    ]
+
+
+def _counted(session: Session, sweep_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """The number of runs of each sweep, in total, by status and by outcome, from one query."""
+    counted: dict[int, dict[str, Any]] = {
+        number: {"statuses": {}} | dict.fromkeys(("finite", "stable", "unstable", "lost", "open", "total"), 0)
+        for number in sweep_ids
+    }
+    sums = [func.sum(case((condition, 1), else_=0)) for condition in (FINITE, STABLE, UNSTABLE)]
+    chosen = select(Run.sweep_id, Run.status, func.count(), *sums).where(Run.sweep_id.in_(sweep_ids), NOT_IN_TRASH)
+    for number, status, runs, *sound in session.execute(chosen.group_by(Run.sweep_id, Run.status).order_by(Run.status)):
+        of_sweep = counted[number]
+        of_sweep["statuses"][status] = runs
+        finite, stable, unstable = map(int, sound)
+        parts = {"finite": finite, "stable": stable, "unstable": unstable, "total": runs}
+        parts |= {"open": runs} if status in OPEN else {"lost": runs - finite}
+        for name, count in parts.items():
+            of_sweep[name] += count
+    return counted
+
+
+def _users(session: Session, sweep_ids: Collection[int]) -> dict[int, str]:
+    """The name of the user who submitted each sweep, taken from its first run, because all its runs are submitted together."""
+    first = select(func.min(Run.id)).where(Run.sweep_id.in_(sweep_ids)).group_by(Run.sweep_id)
+    found = session.execute(select(Run.sweep_id, SUBMITTER).where(Run.id.in_(first)))
+    return {number: user for number, user in found if number is not None}

@@ -1,0 +1,121 @@
+"""Checks the blocks of an archive against the catalogue of their run. Each block is decoded once.
+
+After these checks, every stored block fits its place: a reader finds the columns of each series, the step of each point, and
+no two values for one step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from server.keep.archive import ArchiveError
+from server.keep.imported_records import MAX_STEP
+from server.series.compaction import POINTS
+from stablessm_core.telemetry.blocks import BUCKET, LEVELS, STATS, decode
+from stablessm_core.telemetry.merged_payloads import pieces_of
+from stablessm_core.telemetry.series import DERIVED_GROUPS, source_group
+
+MAX_POINTS = 2 * POINTS  # points of a block. Readers decode a block again for every 4,096 steps that they read.
+# Points of a group that have no coarser level. A recorder leaves at most 2,048 such points, and again after each resume; a page
+# reads all of them at once.
+MAX_UNCOVERED = 1 << 18
+Row = dict[str, Any]
+
+
+class BlockCheck:
+    """Checks the blocks of one run, in the order of the archive. seq: the number of the run's newest event."""
+
+    def __init__(self, series: Sequence[Row], seq: int) -> None:
+        self._seq = seq
+        self._columns = minimum_columns(series)
+        self._indices = _index_columns(series)
+        self._groups = {row["group_name"] for row in series}
+        self._ends: dict[tuple[str, int], int] = {}  # the last step that the blocks of a group and level have covered so far
+        self._points: Counter[tuple[str, int]] = Counter()  # recorded points that the blocks of a group and level cover
+
+    def check(self, name: str, row: Row, payload: bytes) -> None:
+        """Check a block of the archive's part `name`. Raises ArchiveError."""
+
+        def refuse(field: str, allowed: str = "") -> ArchiveError:
+            return ArchiveError(f"{name}: {field} cannot be {row[field]!r}" + (f"; allowed: {allowed}" if allowed else ""))
+
+        self._check_place(row, refuse)
+        count, columns, level = row["point_count"], row["column_count"], row["level"]
+        try:
+            numbers = decode(payload, (columns, count) if level == 0 else (columns, len(STATS), count))
+            pieces = pieces_of(payload, row["seq"], count)
+        except (ValueError, OverflowError) as error:
+            raise ArchiveError(f"{name}: {error}") from None
+        if (pieces[:, 1] > count).any() or (pieces[:, 0] < 1).any() or (np.diff(pieces[:, 0]) < 0).any():
+            raise ArchiveError(f"{name}: a block lists pieces that cannot be its own")
+        self._check_numbers(name, row, numbers)
+
+    def finish(self, where: str) -> None:
+        """Check that long groups have coarse levels, once all blocks of the run are checked. Raises ArchiveError."""
+        for group in sorted(self._groups):
+            covered = [self._points[group if level else source_group(group), level] for level in range(LEVELS + 1)]
+            for level in range(LEVELS):
+                if covered[level] - covered[level + 1] > MAX_UNCOVERED * BUCKET**level:
+                    raise ArchiveError(
+                        f"{where}: level {level} of group {group!r} covers {covered[level]:,} points, but level {level + 1} only "
+                        f"{covered[level + 1]:,}; the difference may be at most {MAX_UNCOVERED * BUCKET**level:,}"
+                    )
+
+    def _check_place(self, row: Row, refuse: Any) -> None:
+        group, level, first, last = row["group_name"], row["level"], row["first_step"], row["last_step"]
+        count, stride = row["point_count"], row["stride"]
+        if not 0 <= level <= LEVELS:
+            raise refuse("level", f"0 to {LEVELS}")
+        if not 1 <= count <= MAX_POINTS:
+            raise refuse("point_count", f"1 to {MAX_POINTS:,} points in a block")
+        size = BUCKET**level
+        if not 1 <= stride <= MAX_STEP or stride % size:
+            raise refuse("stride", f"1 to {MAX_STEP:,}, a multiple of {size:,}")
+        if not 0 <= first <= last <= MAX_STEP:
+            raise refuse("first_step", f"0 to last_step, at most {MAX_STEP:,}")
+        if last != first + count * stride - stride // size:
+            raise refuse("last_step", f"{first + count * stride - stride // size:,}, the last step of {count:,} points")
+        if (group, level == 0) not in self._columns:
+            raise refuse("group_name", "a group with series in the catalogue")
+        if row["column_count"] < self._columns[group, level == 0]:
+            raise refuse("column_count", f"at least {self._columns[group, level == 0]:,}")
+        if not 1 <= row["seq"] <= self._seq:
+            raise refuse("seq", f"1 to {self._seq:,}")
+        if first <= self._ends.get((group, level), -1):
+            raise refuse("first_step", f"more than {self._ends[group, level]:,}, the end of the block before it")
+        self._ends[group, level] = first + count * stride - 1 if level else last
+        self._points[group, level] += count * size
+
+    def _check_numbers(self, name: str, row: Row, numbers: np.ndarray) -> None:
+        if row["level"]:
+            lost = numbers[:, STATS.index("nonfinite")]
+            if not ((lost >= 0) & (lost <= BUCKET ** row["level"])).all():
+                raise ArchiveError(f"{name}: a block counts an impossible number of non-finite values")
+            return
+        for columns in self._indices.get(row["group_name"], ()):
+            if not ((numbers[columns] >= 0) & (numbers[columns] < 2**31)).all():
+                raise ArchiveError(f"{name}: a block names an eigenvalue that cannot exist")
+
+
+def minimum_columns(series: Sequence[Row]) -> dict[tuple[str, bool], int]:
+    """The minimum number of columns in a group's blocks, keyed by (group, raw). Coarse blocks (raw False) also contain derived
+    series."""
+    least: dict[tuple[str, bool], int] = {}
+    for row in series:
+        for raw in (False,) if row["derived"] else (False, True):
+            key = row["group_name"], raw
+            least[key] = max(least.get(key, 0), row["column_offset"] + row["width"])
+    return least
+
+
+def _index_columns(series: Sequence[Row]) -> dict[str, list[slice]]:
+    """The columns of each group that contain the numbers of eigenvalues."""
+    found: dict[str, list[slice]] = {}
+    for row in series:
+        if row["name"].endswith("_index") and not row["group_name"].endswith(DERIVED_GROUPS):
+            found.setdefault(row["group_name"], []).append(slice(row["column_offset"], row["column_offset"] + row["width"]))
+    return found

@@ -1,0 +1,1 @@
+"""Finding runs: the filter language, the list, its columns, views and completion."""
