@@ -1,16 +1,28 @@
-"""The worker claims queued runs, trains each in a process of its own and stores what it records.
+"""The worker claims queued runs, trains each run in its own process and stores the recorded data.
 
-The files in the order of a run's life:
+The files in the order in which a run passes through them:
 
-    main, celery_app        start, and be woken when a run is queued
-    registration            the worker's row: what it can do (capabilities), its heartbeat
-    gpus                    which GPUs there are, and the booking of those that are this worker's
-    lanes                   claim the next run, one per lane
-    process_pool            keep one warm training process per lane (training_process: one of them, as the worker sees it)
-    fork_server             the process that forks them, with torch imported
-    supervision             follow a claimed run to its end, over a pipe; exit_causes names why a process died
-    trainer                 the program of the training process
-    attempt                 one attempt at one run in it: resume, train, heartbeats
-    writer                  store what it records (records, spool, write_statistics) and notify the servers (notify)
-    compactor               after the run: merge its many short blocks
+    main                    read the options; start the training processes first, because importing torch takes longest
+    service, celery_app     the running worker, woken by polling the database or by messages
+    registration            the worker's row: its capabilities, its heartbeat
+    gpus                    list the GPUs of the machine, and book GPUs for this worker
+    lanes                   claim the next run, one at a time per lane
+    process_pool            keep one warm training process per lane (training_process: the worker's handle of a process)
+    fork_server             the program that imports torch once and forks training processes (fork_server_client: its client)
+    supervision             follow a claimed run to its end, over a pipe; exit_causes describes why a process ended
+    trainer                 the program of the training process (failures: how it describes an exception)
+    attempt                 one attempt at one run, in the training process: resume, train, send heartbeats
+    writer                  store the attempt's recorded data, count the writes (write_statistics), notify the servers (notify)
+    chores                  afterwards: merge the short blocks of ended runs, and remove the folders of deleted runs
 """
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+NO_TORCH = "training needs torch, which is not installed: pip install 'stablessm[train]'"
+
+
+def is_torch_installed() -> bool:
+    """True if torch is installed. torch is not imported, because the import takes seconds."""
+    return find_spec("torch") is not None

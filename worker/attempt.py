@@ -1,4 +1,4 @@
-"""One attempt at one run, inside the training process: resume from a checkpoint, train, send heartbeats, store how it ended."""
+"""One attempt at one run, inside the training process: resume from a checkpoint, train, send heartbeats, store the outcome."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from typing import Any, Literal
 from server.checkpoint_store import CheckpointStore, StoreError
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.settings import run_folder
-from stablessm_core.config import parse_config
-from stablessm_core.forking import ForkError
-from stablessm_core.telemetry.detectors import Alert, no_progress
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.forking import ForkError
+from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.raised_elsewhere import NO_PROGRESS
+from stablessm_core.telemetry.messages import EndMessage
+from stablessm_core.telemetry.spool import Spool
 from worker.exit_causes import LEASE_LOST
 from worker.notify import publisher
 from worker.pipe import Message
-from worker.records import EndRecord
-from worker.shown_text import ShownText
-from worker.spool import Spool
+from worker.redaction import Redactor
 from worker.writer import DATABASE_AWAY, Writer
 
 HEARTBEAT_SECONDS = 2.0
@@ -36,53 +37,56 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """`order` is what the worker sent: run, attempt, configuration, checkpoints (newest first), folders and addresses.
+    """One attempt at one run. `assignment` is the worker's message: run, attempt, configuration, checkpoints (newest first),
+    folders and addresses.
 
-    Raises ConfigError for a configuration that this worker does not know, such as the task of a plug-in it lacks.
+    Raises ConfigError for a configuration that this worker does not support, such as a task from a package that is not
+    installed.
     """
 
-    def __init__(self, order: Message) -> None:
-        self.run_id, self.number = int(order["run_id"]), int(order["attempt"])
-        self.config = parse_config(order["config"])
-        self._order = order
-        self._data_dir = Path(order["data_dir"])
+    def __init__(self, assignment: Message) -> None:
+        self.run_id, self.number = int(assignment["run_id"]), int(assignment["attempt"])
+        self.config = parse_config(assignment["config"])
+        self._assignment = assignment
+        self._data_dir = Path(assignment["data_dir"])
         self._folder = run_folder(self._data_dir, self.run_id)
-        self.database = Database(order["database_url"])
+        self.database = Database(assignment["database_url"])
         guard(self.database)
         self.writer = Writer(
             self.database,
             self.run_id,
             self.number,
             data_dir=self._data_dir,
-            spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(order["spool_bytes"])),
-            publish=publisher(self.database, order["broker_url"]),
+            spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(assignment["spool_bytes"])),
+            publish=publisher(self.database, assignment["broker_url"]),
             on_lease_lost=_exit_lease_lost,
-            recorded=[step for step, _, _ in reversed(order["checkpoints"])],
+            recorded=[step for step, _, _ in reversed(assignment["checkpoints"])],
         )
         self._stop: Literal["cancel", "drain"] | None = None
         self._progress_at = time.monotonic()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
 
     def request_stop(self, stop: Literal["cancel", "drain"]) -> None:
-        """Stop at the end of this step: for good, or to go on elsewhere. A cancel outranks a drain."""
+        """Stop after the current step: "cancel" ends the run, "drain" lets another worker resume the run. A cancel overrides a
+        drain."""
         if self._stop != "cancel":
             self._stop = stop
 
     def run(self, on_ready: Callable[[], None]) -> str:
-        """Train to some end, store it; gives the run's status, "queued" if it was only drained here."""
-        from stablessm_core.training.train import train
+        """Train until the run ends or stops, store how it ended, and return its status ("queued" after a drain)."""
+        from stablessm_core.training.train import train  # the worker imports this module, and must not import torch
 
         def ready(environment: dict[str, Any]) -> None:
-            shown = ShownText(self._data_dir, Path(self._order["data_root"])).clean_values(environment)
-            log.info("training on %s, to step %d", shown["device_name"], self.config.train.steps)
-            self.writer.environment(shown)
+            redacted = Redactor(self._data_dir, Path(self._assignment["data_root"])).redact_values(environment)
+            log.info("training on %s, to step %d", redacted["device_name"], self.config.train.steps)
+            self.writer.environment(redacted)
             on_ready()
 
         newest = self._newest_checkpoint()
         outcome = train(
             self.config,
             sink=self.writer,
-            data_root=Path(self._order["data_root"]),
+            data_root=Path(self._assignment["data_root"]),
             checkpoint_dir=checkpoint_folder(self._data_dir, self.run_id, self.number),
             resume=newest,
             fork=None if newest else self._origin(),
@@ -92,16 +96,17 @@ class Attempt:
         status = "queued" if outcome.status == "drained" else outcome.status
         reason = outcome.reason or _reason(outcome.status, outcome.divergence)
         log.info("training ended: %s", reason or outcome.status)
-        self.writer.finish(EndRecord(status, reason, outcome.result, outcome.divergence))
+        self.writer.finish(EndMessage(status, reason, outcome.result, outcome.divergence))
         return status
 
     def save_records(self) -> None:
-        """After a failure: store what was recorded before it, in the database within STORE_SECONDS, else on disk."""
+        """After a failure, store the telemetry that was recorded before the failure: in the database if that takes at most
+        STORE_SECONDS, otherwise on disk."""
         self.writer.wait_stored(STORE_SECONDS)
         self.writer.save_for_later()
 
     def _should_stop(self) -> str | None:
-        # once per training step, so it is also what shows that the run moves
+        # `train` calls this function once per step, so it also records the progress
         self._progress_at = time.monotonic()
         if self.writer.error is not None:
             raise self.writer.error
@@ -110,9 +115,10 @@ class Attempt:
         return self._stop
 
     def _newest_checkpoint(self) -> Path | None:
-        """The newest recorded checkpoint that is undamaged, here or in the store; the steps stored after it are truncated."""
-        newest = self._order["checkpoints"][0][0] if self._order["checkpoints"] else 0
-        for step, path, sha256 in self._order["checkpoints"]:
+        """The newest undamaged checkpoint, from this machine or from the checkpoint store. Deletes the recorded steps after
+        it."""
+        newest = self._assignment["checkpoints"][0][0] if self._assignment["checkpoints"] else 0
+        for step, path, sha256 in self._assignment["checkpoints"]:
             file: Path = self._data_dir / path
             if problem := _damage(file, sha256):
                 patience = FETCH_SECONDS if step == newest else 0.0
@@ -122,43 +128,45 @@ class Attempt:
                 continue
             if step < newest:
                 self.writer.truncate(step, f"checkpoint of step {newest} is missing or damaged")
-            log.info("going on after step %d, from its checkpoint", step)
+            log.info("resuming after step %d, from its checkpoint", step)
             return file
         if newest:
-            self.writer.truncate(self._begin, "no checkpoint is left undamaged")
+            self.writer.truncate(self._begin, "every checkpoint is missing or damaged")
         return None
 
     def _origin(self) -> Path | None:
-        """The checkpoint of another run that this one begins from, here or brought from the store. Raises ForkError."""
-        origin = self._order.get("origin")
+        """The checkpoint of another run from which this fork begins, on this machine or from the store. Raises ForkError."""
+        origin = self._assignment.get("origin")
         if origin is None:
             return None
         what = f"the checkpoint of step {origin['step']} of run {origin['parent']}, from which this fork begins,"
         if origin["path"] is None:
-            raise ForkError(f"{what} is not there any more: run {origin['parent']} was deleted, or has gone another way since")
+            raise ForkError(f"{what} no longer exists: run {origin['parent']} was deleted, or trained again from an earlier step")
         file: Path = self._data_dir / origin["path"]
         if problem := _damage(file, origin["sha256"]):
-            # hidden: the worker removes it after the attempt
+            # copied to a hidden file, which the worker removes after the attempt
             file = checkpoint_folder(self._data_dir, self.run_id, self.number) / f".origin-{origin['step']}.safetensors"
             problem = self._fetch(origin["path"], file, origin["sha256"], patience=FETCH_SECONDS, here=problem)
             if problem:
-                raise ForkError(f"{what} cannot be had on this machine: {problem}")
+                raise ForkError(f"{what} is not available on this machine: {problem}")
         log.info("beginning after step %d, from the checkpoint of run %d", origin["step"], origin["parent"])
         return file
 
     @property
     def _begin(self) -> int:
-        """The step after which the run begins when it has no checkpoint of its own."""
-        return int((self._order.get("origin") or {"step": 0})["step"])
+        """The step after which a run without its own checkpoint begins: 0, or for a fork the step of the original's
+        checkpoint."""
+        return int((self._assignment.get("origin") or {"step": 0})["step"])
 
     def _fetch(self, path: str, file: Path, sha256: str, *, patience: float, here: str) -> str | None:
-        """Bring a checkpoint from the store; says why it cannot be had. `here`: why the file on this machine cannot be used.
+        """Copy a checkpoint from the store to `file`. Returns None on success, otherwise the reason for the failure.
 
-        The newest may still be on its way there from the machine that was left: `patience` seconds are waited for it.
+        here: why the file on this machine cannot be used. patience: seconds to wait for a checkpoint that another machine may
+        still be copying to the store.
         """
-        if self._order.get("checkpoint_store") is None:
+        if self._assignment.get("checkpoint_store") is None:
             return here
-        store, until = CheckpointStore(self._order["checkpoint_store"]), time.monotonic() + patience
+        store, until = CheckpointStore(self._assignment["checkpoint_store"]), time.monotonic() + patience
         while True:
             try:
                 store.fetch(path, file, sha256)
@@ -167,7 +175,7 @@ class Attempt:
                     return f"{here}; {error}"
                 time.sleep(FETCH_PAUSE_SECONDS)
             else:
-                log.info("checkpoint brought from the checkpoint store: %s", path)
+                log.info("checkpoint copied from the checkpoint store: %s", path)
                 return None
 
     def _heartbeats(self) -> None:
@@ -180,7 +188,7 @@ class Attempt:
                     _exit_lease_lost()
             except DATABASE_AWAY as error:
                 log.warning("no heartbeat, database away: %s", error)
-            except Exception:  # without this thread the run would be taken for lost while it trains
+            except Exception:  # without this thread, the run would be considered lost during training
                 log.exception("no heartbeat")
             if limit is not None and time.monotonic() - self._progress_at > limit and stalled_since != self._progress_at:
                 stalled_since = self._progress_at
@@ -189,7 +197,8 @@ class Attempt:
 
 
 def checkpoint_folder(data_dir: Path, run_id: int, attempt: int) -> Path:
-    """Each attempt has a folder of its own: one that was given up may still be writing when the next has begun."""
+    """The checkpoint folder of one attempt. Each attempt has its own folder, because an attempt that lost its lease may still
+    write while the next attempt trains."""
     return run_folder(data_dir, run_id) / "checkpoints" / f"attempt-{attempt}"
 
 
@@ -198,8 +207,8 @@ def spool_path(data_dir: Path, run_id: int, attempt: int) -> Path:
 
 
 def _exit_lease_lost() -> None:
-    # At once and from any thread: the step in progress must not be finished, no checkpoint written, nothing stored.
-    log.warning("lease lost: another attempt owns the run, or it is over")
+    # exit at once, from any thread: the process must not finish the step, write a checkpoint or store anything
+    log.warning("lease lost: another attempt owns the run, or the run has ended")
     logging.shutdown()
     os._exit(LEASE_LOST)
 
@@ -210,7 +219,7 @@ def _damage(file: Path, sha256: str) -> str | None:
             found = hashlib.file_digest(content, "sha256").hexdigest()
     except OSError as error:
         return str(error)
-    return None if found == sha256 else f"{file} has SHA-256 {found}, recorded is {sha256}"
+    return None if found == sha256 else f"{file} has SHA-256 {found}, expected {sha256}"
 
 
 def _reason(status: str, divergence: dict[str, Any] | None) -> str:
@@ -222,4 +231,4 @@ def _reason(status: str, divergence: dict[str, Any] | None) -> str:
 
 
 def _no_progress(step: int, seconds: float) -> Alert:
-    return no_progress.KIND.alert(step=step, message=f"no training step has ended for {seconds:g} s")
+    return NO_PROGRESS.alert(step=step, message=f"no training step has ended for {seconds:g} s")

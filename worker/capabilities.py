@@ -1,4 +1,4 @@
-"""What this machine can train with: devices, scan backends, tasks, versions. Imports torch and the trainer."""
+"""The capabilities of this machine: devices, scan backends, tasks, versions. Imports torch and the trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stablessm_core.tasks.loading import trainable_tasks
 
 
 def report() -> dict[str, Any]:
-    """{"devices", "backends", "tasks", "versions", "threads"}; creates no CUDA context."""
+    """The capabilities {"devices", "backends", "tasks", "versions", "threads"}, determined without creating a CUDA context."""
     cuda = torch.cuda.is_available()
     compiled = why_not_compiled(torch.device("cpu")) is None
     triton = importlib.util.find_spec("triton") is not None
@@ -35,7 +35,6 @@ def report() -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Do once what is slow only the first time: the first optimizer step imports as much as torch itself."""
+    """Run one backward pass in advance. The first backward pass in a process is slow, because autograd starts its threads."""
     weight = torch.nn.Parameter(torch.ones(2))
     torch.autograd.backward([(weight * weight).sum()])
-    torch.optim.AdamW([weight]).step()

@@ -1,4 +1,4 @@
-"""The worker's side of the wake-ups: a Celery worker whose only task says "look at the queue"."""
+"""Receives wake-up messages with a Celery worker. Its only task makes the lanes look for queued runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from celery.exceptions import InvalidTaskError, WorkerShutdown
 from celery.worker import WorkController
 from celery.worker.strategy import default as strategy
 
+from server.lifecycle.worker_wakeups import QUEUE, WAKE, celery_app
 from server.logs import OncePerCause
-from server.runs.worker_wakeups import QUEUE, WAKE, celery_app
 from worker.lanes import Lanes
 
 AGAIN_SECONDS = 1.0
@@ -22,21 +22,22 @@ log = logging.getLogger(__name__)
 
 
 def listen(broker_url: str, lanes: Lanes) -> None:
-    """Run a Celery worker in this thread until `lanes.stop` is set and its tasks have ended.
+    """Run a Celery worker in this thread until `lanes.stop` is set and the worker's tasks have ended.
 
-    While the broker is away Celery tries to connect and does not look at `lanes.stop`: call this in a daemon thread.
+    Call this in a daemon thread: while the broker is unavailable, Celery keeps connecting and does not check `lanes.stop`.
 
-    This is Celery's worker without its command line, so that signals, logging and exit stay ours. A message that Celery cannot
-    read at all ends it; the message is then gone from the queue, and a new worker is started here.
+    The Celery worker runs without its command line, so that this program keeps control of signals, logging and exit. An
+    unreadable message ends the Celery worker. By then the message has left the queue, so this function starts a new Celery
+    worker.
     """
     app = celery_app(broker_url)
 
-    @app.task(name=WAKE, Strategy=f"{__name__}:take")  # type: ignore[untyped-decorator]
+    @app.task(name=WAKE, Strategy=f"{__name__}:ignore_unreadable")  # type: ignore[untyped-decorator]
     def wake() -> None:
         lanes.work()
 
     class StopWithLanes(bootsteps.StartStopStep):
-        """Ends the worker when the lanes stop: Celery lets a task that its timer calls raise WorkerShutdown."""
+        """Ends the Celery worker when the lanes stop, by raising WorkerShutdown in the timer of the Celery worker."""
 
         requires: Any = frozenset({"celery.worker.components:Timer"})
 
@@ -53,7 +54,7 @@ def listen(broker_url: str, lanes: Lanes) -> None:
     quiet = _QuietRetries()
 
     class Connected(bootsteps.StartStopStep):
-        """Told by Celery after each connection to the broker."""
+        """Records each successful connection to the broker."""
 
         requires: Any = frozenset({"celery.worker.consumer.connection:Connection"})
 
@@ -65,7 +66,7 @@ def listen(broker_url: str, lanes: Lanes) -> None:
     for name in _QuietRetries.LOGGERS:
         logging.getLogger(name).addFilter(quiet)
     for name in ("celery.worker.strategy", "celery.app.trace"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # a line for each wake-up says nothing
+        logging.getLogger(name).setLevel(logging.WARNING)  # otherwise Celery logs a line for each wake-up message
     controller: Any = WorkController
     while not lanes.stop.is_set():
         controller(
@@ -79,11 +80,11 @@ def listen(broker_url: str, lanes: Lanes) -> None:
             without_heartbeat=True,
         ).start()
         if not lanes.stop.wait(AGAIN_SECONDS):
-            log.warning("Celery ended at a message that it could not read; it listens again")
+            log.warning("Celery ended at a message that it could not read; starting it again")
 
 
 class _QuietRetries(logging.Filter):
-    """Lets each cause of a lost or refused connection through once: Celery tries again and again while the broker is away."""
+    """Logs each cause of a lost connection only once, because Celery retries as long as the broker is unavailable."""
 
     LOGGERS = ("celery.worker.consumer.consumer", "kombu.transport.redis")
 
@@ -95,11 +96,11 @@ class _QuietRetries(logging.Filter):
         if record.levelno < logging.WARNING:
             return True
         given = record.args if isinstance(record.args, tuple) else ()
-        return self.failures.is_news((record.msg, *map(str, given[:2])))  # the third says when it tries again
+        return self.failures.is_news((record.msg, *map(str, given[:2])))  # without the third argument, the time of the retry
 
 
-def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
-    """How Celery takes a message of this task in: one with an unreadable body is thrown away and does not end the worker."""
+def ignore_unreadable(task: Any, app: Any, consumer: Any) -> Callable[..., None]:
+    """A message strategy for Celery that discards messages with an unreadable body instead of ending the worker."""
     handle = strategy(task, app, consumer)  # type: ignore[no-untyped-call]
 
     def message_handler(*message: Any) -> None:

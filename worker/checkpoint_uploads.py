@@ -1,7 +1,8 @@
-"""A thread of the worker that copies recorded checkpoints into the checkpoint store, where there is one.
+"""A thread that copies recorded checkpoints to the checkpoint store, if there is one.
 
-Training never waits for it: a checkpoint counts as soon as it is on this machine's disk and recorded. While the store is away its
-checkpoints wait on this disk, and so do those of runs that ended, also for the next worker that starts here.
+Training does not wait for this thread: a checkpoint is valid as soon as it is on this machine's disk and recorded. While the
+store is unavailable, checkpoints remain on the disk of this machine. If this worker ends, the next worker on this machine
+copies them.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from sqlalchemy import Select, select, update
 from server.checkpoint_store import CheckpointStore, StoreError
 from server.database.connection import Database
 from server.database.models import CheckpointRow
-from worker.writer import DATABASE_AWAY, NEEDED
+from worker.writer import DATABASE_AWAY, KEPT_CHECKPOINTS
 
-LOOK_SECONDS = 1.0
-PAUSES = (1.0, 5.0, 30.0)  # while the store is away
-SETTLED_SECONDS = 5.0  # after a run's end its last checkpoint is recorded
+POLL_SECONDS = 1.0
+PAUSES = (1.0, 5.0, 30.0)  # pauses between two attempts while the store is unavailable, in seconds
+SETTLED_SECONDS = 5.0  # the last checkpoint of a run is recorded at most this many seconds after the run's end
 
 log = logging.getLogger(__name__)
 
 
 class CheckpointUploads(threading.Thread):
-    """`training` is told of each run that begins here, `ended` of its end. `close` copies what is left, for as long as it may."""
+    """Call `training` when a run begins on this worker, `ended` when the run ends, and `close` when the worker ends."""
 
     def __init__(self, database: Database, store: CheckpointStore, data_dir: Path) -> None:
         super().__init__(name="checkpoint-uploads", daemon=True)
         self._database, self._store, self._data_dir = database, store, data_dir
-        self._until: dict[int, float] = {}  # runs that may have checkpoints to copy; until when more of them may come
+        # for each run that may have checkpoints to copy: the time until which new checkpoints may be recorded
+        self._until: dict[int, float] = {}
         self._changed = threading.Condition()
         self._closing = self._looked = False
         self._failures = 0
@@ -47,7 +49,7 @@ class CheckpointUploads(threading.Thread):
             self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Copy what runs that ended here have left, within `seconds`."""
+        """Copy the remaining checkpoints, for at most `seconds`."""
         with self._changed:
             self._closing, self._looked = True, False
             self._changed.notify_all()
@@ -63,20 +65,20 @@ class CheckpointUploads(threading.Thread):
             settled = self._copy(runs)
             with self._changed:
                 for run_id in settled:
-                    if self._until.get(run_id) == runs[run_id]:  # else it began here again
+                    if self._until.get(run_id) == runs[run_id]:  # otherwise this worker has begun the run again meanwhile
                         del self._until[run_id]
                 if closing and not self._failures:
                     self._looked = True
                     self._changed.notify_all()
                     return
-                self._changed.wait(PAUSES[min(self._failures, len(PAUSES)) - 1] if self._failures else LOOK_SECONDS)
+                self._changed.wait(PAUSES[min(self._failures, len(PAUSES)) - 1] if self._failures else POLL_SECONDS)
 
     def _copy(self, runs: dict[int, float]) -> list[int]:
-        """Copy the checkpoints of `runs` that are here and not in the store; gives the runs of which none can come any more."""
+        """Copy the checkpoints of `runs` that the store lacks; returns the runs that cannot get further checkpoints."""
         settled = []
         try:
             for run_id, until in runs.items():
-                over = time.monotonic() > until  # asked before looking: what comes later is seen in the next round
+                over = time.monotonic() > until  # checked before copying, so that the next round copies later checkpoints
                 self._copy_run(run_id)
                 if over:
                     settled.append(run_id)
@@ -105,16 +107,16 @@ class CheckpointUploads(threading.Thread):
             except StoreError:
                 if (self._data_dir / path).is_file():
                     raise
-                continue  # a newer one has replaced it meanwhile
+                continue  # a newer checkpoint has replaced this checkpoint meanwhile
             with self._database.write() as session:
-                # the same file of another content is a row of another digest
+                # also match the digest, because the file may have been overwritten since
                 named = (CheckpointRow.run_id == run_id, CheckpointRow.path == path, CheckpointRow.sha256 == sha256)
                 session.execute(update(CheckpointRow).where(*named).values(stored_at=time.time()))
         if waiting:
             self._forget_older(run_id)
 
     def _forget_older(self, run_id: int) -> None:
-        stored = self._store.stored(run_id)  # before the rows: what is copied later is not in this list
+        stored = self._store.stored(run_id)  # listed before the rows are read, so that each new checkpoint in the list has a row
         with self._database.read() as session:
             kept = {path for path, *_ in session.execute(_recorded(run_id))}
         old = [path for path in stored if path not in kept]
@@ -127,7 +129,7 @@ class CheckpointUploads(threading.Thread):
 
 def _recorded(run_id: int) -> Select[str, str, float | None]:
     chosen = select(CheckpointRow.path, CheckpointRow.sha256, CheckpointRow.stored_at)
-    return chosen.where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step.desc()).limit(NEEDED)
+    return chosen.where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step.desc()).limit(KEPT_CHECKPOINTS)
 
 
 def _runs_with_checkpoints(data_dir: Path) -> list[int]:

@@ -1,8 +1,9 @@
-"""The GPUs this worker may use, found without torch, and its booking of them: a lock each, so that no two workers train on one.
+"""Lists the GPUs that this worker may use, without torch, and books them with locks, so that no two workers train on the same
+GPU.
 
-A GPU is known by its UUID everywhere: an index means another GPU in every container and in every order. Its lock is an flock on a
-file of that name in a folder that all workers of the machine share. The training process holds it too, so a GPU is free only when
-the process that used it is gone.
+A GPU is identified by its UUID, because its index depends on the container and on the order of the GPUs. The lock of a GPU is
+an flock on a file that is named after the UUID, in a folder that all workers of the machine share. The training process also
+holds the lock, so a GPU is free only when the process that used it has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "stablessm-gpus"
-SHARED_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - every user may lock there, and none may remove another's file
+SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - all users may create files, but not remove files of other users
 ON_THE_CPU = "CUDA_VISIBLE_DEVICES= (set, and empty) trains on the CPU"
 
 log = logging.getLogger(__name__)
@@ -35,9 +36,10 @@ class Gpu:
 
 
 def visible_gpus(devices: Path = Path("/dev")) -> list[Gpu]:
-    """What nvidia-smi lists, narrowed by CUDA_VISIBLE_DEVICES; empty without a driver.
+    """The GPUs that nvidia-smi lists and CUDA_VISIBLE_DEVICES allows. Empty if no driver is installed.
 
-    Raises GpuError where there are GPUs that cannot be listed: two workers would train on the same one, or on the CPU unasked.
+    Raises GpuError if GPUs exist but cannot be listed: otherwise two workers could train on the same GPU, or a worker could
+    train on the CPU unexpectedly.
     """
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     wanted = None if allowed is None else [name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1")]
@@ -57,8 +59,8 @@ def visible_gpus(devices: Path = Path("/dev")) -> list[Gpu]:
 
 
 def _named(given: str, found: list[list[str]]) -> Gpu:
-    """The GPU that CUDA_VISIBLE_DEVICES names: by index in the order of the PCI bus, by UUID, or by the beginning of one."""
-    if given.startswith("MIG-"):  # a part of a GPU, which nvidia-smi does not list this way
+    """The GPU that CUDA_VISIBLE_DEVICES names by index (in PCI bus order), by UUID or by the beginning of a UUID."""
+    if given.startswith("MIG-"):  # a partition of a GPU (MIG), which this query of `nvidia-smi` does not list
         return Gpu(given, "MIG")
     fitting = [Gpu(uuid, name) for index, uuid, name in found if given == index or uuid.startswith(given)]
     if len(fitting) != 1:
@@ -68,53 +70,53 @@ def _named(given: str, found: list[list[str]]) -> Gpu:
 
 
 def default_folder() -> Path:
-    """Where the locks are when nobody says: the same folder for every user, because its own rights decide."""
-    for place in SHARED_PLACES:
-        if place.is_dir() and place.stat().st_mode & 0o1777 >= 0o777 and os.access(place, os.W_OK):
-            return place / FOLDER
+    """The default folder of the locks. It is chosen by its permissions, so that all users get the same folder."""
+    for folder in SHARED_FOLDERS:
+        if folder.is_dir() and folder.stat().st_mode & 0o1777 >= 0o777 and os.access(folder, os.W_OK):
+            return folder / FOLDER
     return Path(tempfile.gettempdir()) / FOLDER
 
 
 class Booking:
-    """One worker's hold on the GPUs of its machine. Raises GpuError when `folder` cannot be used."""
+    """The GPUs that one worker has booked, by slot number. Raises GpuError if `folder` is unusable."""
 
     def __init__(self, gpus: list[Gpu], folder: Path) -> None:
         self.gpus, self._folder = gpus, folder
-        self._held: dict[int, tuple[Gpu, int]] = {}  # place: GPU, its lock
+        self._held: dict[int, tuple[Gpu, int]] = {}  # slot -> (GPU, file descriptor of its lock)
         if gpus:
             self._open_folder()
 
-    def take(self, place: int) -> Gpu | None:
-        """The GPU of this place, booked now if it was not: the first that nobody holds. None when all are taken."""
-        if place not in self._held:
+    def take(self, slot: int) -> Gpu | None:
+        """The GPU of this slot; if the slot has none, book the first free GPU for it. None if all GPUs are booked."""
+        if slot not in self._held:
             for gpu in self.gpus:
                 if (lock := self._lock(gpu)) is not None:
-                    self._held[place] = gpu, lock
+                    self._held[slot] = gpu, lock
                     break
-        return self._held[place][0] if place in self._held else None
+        return self._held[slot][0] if slot in self._held else None
 
     def take_all(self) -> int:
-        """Book every GPU that is free; how many are booked then."""
+        """Book every free GPU and return the number of booked GPUs."""
         count = 0
         while count < len(self.gpus) and self.take(count) is not None:
             count += 1
         return count
 
-    def lock_of(self, place: int) -> int:
-        """The descriptor of a booked place's lock."""
-        return self._held[place][1]
+    def lock_of(self, slot: int) -> int:
+        """The file descriptor of the lock of a booked slot."""
+        return self._held[slot][1]
 
     @property
     def names(self) -> list[str]:
-        """What the makers call the booked GPUs."""
-        return [self._held[place][0].name for place in sorted(self._held)]
+        """The product names of the booked GPUs."""
+        return [self._held[slot][0].name for slot in sorted(self._held)]
 
-    def taken(self) -> str:
-        """A sentence for the log and the worker's row when `take` found none."""
+    def why_none_free(self) -> str:
+        """A sentence for the log and the worker's row that says why `take` found no GPU."""
         return f"every GPU here ({len(self.gpus)}) is booked, the others by other workers of this machine: {self._folder}"
 
     def release(self) -> None:
-        """Give every GPU back; what trains keeps its own until it is gone."""
+        """Release every GPU. A running training process keeps its GPU's lock until it ends."""
         for _, lock in self._held.values():
             os.close(lock)
         self._held.clear()
@@ -123,9 +125,9 @@ class Booking:
         try:
             if not self._folder.is_dir():
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._folder.chmod(0o777 | stat.S_ISVTX)  # workers of every user lock here, and none removes another's file
+                self._folder.chmod(0o777 | stat.S_ISVTX)  # all users may create locks here, but not remove files of other users
             self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles leaves alone what is locked
+            fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles does not remove locked folders
         except OSError as error:
             raise GpuError(f"GPUs cannot be booked in {self._folder} (STABLESSM_GPU_LOCKS): {error.strerror}") from None
 
@@ -144,14 +146,14 @@ class Booking:
         return lock
 
     def _open(self, path: Path) -> int:
-        # Reading is enough to lock. Where others may write, the kernel lets nobody create-or-open another user's file.
+        # Opened for reading, which is enough for a lock. With O_CREAT, opening another user's file in a shared folder fails.
         try:
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             pass
         try:
             lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-        except FileExistsError:  # another worker was as fast
+        except FileExistsError:  # another worker created it at the same time
             return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        os.fchmod(lock, 0o644)  # whatever the umask: other users' workers must be able to open it
+        os.fchmod(lock, 0o644)  # independent of the umask, because other users' workers must be able to open the file
         return lock

@@ -1,4 +1,4 @@
-"""A worker's lanes: each claims the run that is next, has it trained, and looks for the next one, until the worker stops."""
+"""A worker's lanes: each claims the next run, lets a process train it, and repeats until the worker stops."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from server.checkpoint_store import CheckpointStore
 from server.database.connection import Database
 from server.database.models import Run
 from server.database.watchdog import guard
-from server.runs import lifecycle
-from server.runs.lost_runs import LostRunReaper
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.lost_runs import LostRunReaper
 from server.settings import Settings
 from worker.checkpoint_uploads import CheckpointUploads
-from worker.cleaner import Cleaner
-from worker.compactor import Compactor
-from worker.gpus import Booking, default_folder, visible_gpus
+from worker.chores import Cleaner, Compactor
 from worker.metrics import LaneCounts
 from worker.notify import publisher
 from worker.pipe import Message
@@ -33,22 +31,20 @@ from worker.writer import DATABASE_AWAY
 
 WARM_SECONDS = 60.0
 EXIT_SECONDS = 7.5
-UPLOAD_SECONDS = 1.5  # for what a drained run has just saved
+UPLOAD_SECONDS = 1.5  # time limit for uploading the last checkpoint of a drained run, in seconds
 
 log = logging.getLogger(__name__)
 
 
 class Lanes:
-    """The lanes of one worker process and what they share. `work` is called by a poller or by Celery."""
+    """The lanes of one worker and their shared state. A polling thread or Celery calls `work`."""
 
-    def __init__(self, settings: Settings, *, slots: int | None, spool_bytes: int, queues: list[str] | None = None) -> None:
-        self._booking = Booking(visible_gpus(), settings.gpu_locks or default_folder())
-        count = slots or max(1, self._booking.take_all())
+    def __init__(self, settings: Settings, processes: ProcessPool, *, spool_bytes: int, queues: list[str] | None = None) -> None:
         host = socket.gethostname()
         self.settings = settings
         self.id = f"{host}:{os.getpid()}:{int(time.time())}"
         self.stop = threading.Event()
-        self._lanes = [Lane(number) for number in range(count)]
+        self._processes, self._lanes = processes, processes.lanes
         self._spool_bytes = spool_bytes
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self._lanes:
@@ -62,59 +58,59 @@ class Lanes:
         self._registration = Registration(
             self._database,
             settings,
-            {"worker_id": self.id, "host": host, "slots": count},
+            {"worker_id": self.id, "host": host, "slots": len(self._lanes)},
             {"queues": queues},
             stop=self.stop,
             statistics=self._totals.total,
             on_schema=self._start_chores,
         )
-        self._processes = ProcessPool(self._lanes, self._booking, threads=_threads_each(count), on_capabilities=self._set_machine)
+        processes.report_to(self._set_machine)
         self._reaper = LostRunReaper(
             self._database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=self._publish
         )
         self._claiming = threading.Lock()
-        self._unsure = False  # a claim was sent and never answered: a run may be ours without our knowing
-        self._training: set[tuple[int, int]] = set()  # run, attempt
+        self._claim_unanswered = False  # True if a claim got no response, so this worker may own a run without knowing it
+        self._training: set[tuple[int, int]] = set()  # (run, attempt) of the runs in training
 
     def __len__(self) -> int:
-        """How many runs train here at a time."""
+        """The number of runs that can train at the same time."""
         return len(self._lanes)
 
     def counts(self) -> LaneCounts:
-        """What the lanes do now."""
-        processes = [lane.process for lane in self._lanes]  # each looked at once: its lane may give it away meanwhile
-        prepared = sum(p is not None and p.capabilities is not None and p.alive() for p in processes)
+        """How many lanes exist, how many train, and how many have a warm process."""
+        # read only once per lane, because a lane may hand over its process meanwhile
+        processes = [lane.process for lane in self._lanes]
+        prepared = sum(p is not None and p.capabilities is not None and p.is_alive() for p in processes)
         return LaneCounts(len(self._lanes), len(self._training), prepared)
 
     def writes(self) -> Numbers:
-        """Sums of what was stored here."""
+        """The totals of this worker's writes."""
         return self._totals.total()
 
     def open(self) -> None:
-        """Start warming the training processes and showing signs of life."""
-        self._processes.start()
+        """Start the heartbeat."""
         self._registration.start()
         threading.Thread(target=self._shut_down, name="shutdown", daemon=True).start()
 
     def close(self) -> None:
-        """Sign off, once no run is left here."""
+        """Wait for the lanes to drain, then remove the worker's row."""
         self._registration.join(1.0)
         for _ in self._lanes:
-            self._free.get()  # those that Celery woke drain, too
+            self._free.get()  # waits for every lane, including lanes that Celery woke
         if self._uploads is not None:
             self._uploads.close(UPLOAD_SECONDS)
         try:
             with self._database.write() as session:
                 lifecycle.forget_worker(session, self.id)
         except DATABASE_AWAY as error:
-            log.warning("cannot sign off, database away: %s", error)
+            log.warning("the worker's row stays, database away: %s", error)
 
     def work(self) -> None:
-        """Claim and supervise, one run after the other, until nothing is queued that this worker can train. Never raises."""
+        """Claim and supervise runs until no run is queued that this worker can train. Never raises."""
         try:
             lane = self._free.get_nowait()
         except queue.Empty:
-            return  # every lane has its run, and looks for the next when that one ends
+            return  # every lane has a run and looks for the next run when its run ends
         try:
             while not self.stop.is_set() and self._train_next(lane):
                 pass
@@ -129,13 +125,13 @@ class Lanes:
 
     def _train_next(self, lane: Lane) -> bool:
         with self._claiming:
-            self._give_back_unknown()
+            self._release_unknown()
         if not self._processes.wait_ready(lane, WARM_SECONDS):
             return False
         self._registration.wait_data_known(WARM_SECONDS)
         if (known := self._registration.capabilities()) is None:
             return False
-        # on a machine with several kinds a run must get the one it asked for
+        # report only this lane's GPU: a machine may have several kinds of GPU, and a run may require one kind
         claim = self._claim(known | {"gpus": [lane.gpu.name] if lane.gpu else []})
         if claim is None:
             return False
@@ -150,33 +146,34 @@ class Lanes:
 
     def _claim(self, capabilities: Message) -> lifecycle.Claim | None:
         with self._claiming:
-            self._unsure = True
+            self._claim_unanswered = True
             with self._database.write() as session:
                 claim = lifecycle.claim(session, self.id, capabilities)
-            self._unsure = False
+            self._claim_unanswered = False
             if claim is not None:
                 self._training.add((claim.run_id, claim.attempt))
             return claim
 
-    def _give_back_unknown(self) -> None:
-        """Give back what we hold without training it; otherwise only the reaper would, and count a worker as lost."""
-        if not self._unsure:
+    def _release_unknown(self) -> None:
+        """Release runs that this worker owns but does not train. Otherwise the reaper would release them later and
+        record a lost worker."""
+        if not self._claim_unanswered:
             return
         with self._database.write() as session:
             ours = session.execute(select(Run.id, Run.attempt).where(Run.status == "running", Run.owner == self.id)).all()
             for run_id, attempt in ours:
                 if (run_id, attempt) not in self._training:
-                    lifecycle.release(session, run_id, attempt, "the answer to a claim was lost")
-        self._unsure = False
+                    lifecycle.release(session, run_id, attempt, "the response to a claim was lost")
+        self._claim_unanswered = False
 
     def _train(self, lane: Lane, claim: lifecycle.Claim) -> bool:
         log.info("claimed", extra={"run": claim.run_id, "attempt": claim.attempt, "lane": lane.number})
         self._publish(claim.run_id)
-        # it was ready before the claim; waiting for the next one would delay a cancel
+        # the process was warm before the claim; do not wait for another process, because that would delay a cancel
         process = self._processes.take(lane, 0.0)
         if process is None:
             with self._database.write() as session:
-                lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it had the run")
+                lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it got the run")
             return False
         Supervision(
             claim, process, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._totals
@@ -185,7 +182,7 @@ class Lanes:
         return True
 
     def _start_chores(self) -> None:
-        """What some worker must do for all: find lost runs, compact ended ones; and each for its machine: remove folders."""
+        """Start the threads that find lost runs, compact ended runs, upload checkpoints and remove deleted runs' folders."""
         self._reaper.start()
         Compactor(self._database, self.stop).start()
         if self._uploads is not None:
@@ -195,16 +192,10 @@ class Lanes:
     def _shut_down(self) -> None:
         self.stop.wait()
         self._registration.wake()
-        self._processes.close()  # runs in progress drain meanwhile
+        self._processes.close()  # running runs drain meanwhile
         time.sleep(EXIT_SECONDS)
-        log.error("something hangs, leaving it behind")
-        os._exit(1)  # the training processes end with us
+        log.error("a thread hangs; exiting without it")
+        os._exit(1)  # the training processes end with this process
 
     def _set_machine(self, machine: Message) -> None:
-        self._registration.set_machine(machine | {"gpus": self._booking.names})
-
-
-def _threads_each(lanes: int) -> int:
-    # one core stays with the server, the database and the recorders' threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, (cores - 1) // lanes)
+        self._registration.set_machine(machine | {"gpus": self._processes.booking.names})

@@ -1,7 +1,7 @@
-"""What one worker shows to Prometheus, on a port of its own: its process, its lanes, its writes, its machine's disk and GPUs.
+"""Prometheus metrics of one worker, on its own port: process, lanes, writes, and the machine's disk and GPUs.
 
-Nothing here asks the database, so all of it is there while the database is away. It is off unless a port is given, needs no
-token, and tells no name of a run, no path and no setting.
+The metrics are computed without the database, so they are available even while the database is unavailable. They are off unless
+a port is given. Reading the metrics needs no token, and they contain no names of runs, paths or settings.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from server.process_metrics import counter, gauge, histogram, registry
 from worker.write_statistics import Numbers
 
 GPU_QUERY = ["nvidia-smi", "--query-gpu=uuid,memory.used,memory.total,utilization.gpu", "--format=csv,noheader,nounits"]
-GPU_SECONDS = 5.0  # how long one look is good for, and how long it may take
+GPU_SECONDS = 5.0  # time for which a result of nvidia-smi is reused, and time limit of a call of nvidia-smi, in seconds
 MIB = 1 << 20
 WRITE_COUNTERS = {
-    "values_recorded": "Values that training handed over here to be stored.",
-    "values_stored": "Values of this worker whose transaction was committed.",
-    "values_dropped": "Values given up here for good; anything but 0 is a fault.",
+    "values_recorded": "Values that training on this worker recorded.",
+    "values_stored": "Recorded values whose transaction was committed.",
+    "values_dropped": "Recorded values that will never be stored; anything but 0 is a fault.",
 }
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LaneCounts:
-    """Lanes of a worker, how many of them train a run, how many have a process ready for the next one."""
+    """The number of a worker's lanes, of lanes that train, and of lanes with a warm process for the next run."""
 
     lanes: int
     training: int
@@ -46,7 +46,7 @@ class LaneCounts:
 
 
 def serve_metrics(host: str, port: int, data_dir: Path, lanes: Callable[[], LaneCounts], writes: Callable[[], Numbers]) -> int:
-    """Answer scrapes from daemon threads; gives the port. Raises click.ClickException when it cannot listen there."""
+    """Serve the metrics from daemon threads. Returns the port. Raises click.ClickException if the port cannot be used."""
     shown = registry(data_dir)
     shown.register(WorkerCollector(lanes, writes))
     shown.register(GpuCollector())
@@ -59,46 +59,48 @@ def serve_metrics(host: str, port: int, data_dir: Path, lanes: Callable[[], Lane
 
 
 class WorkerCollector(Collector):
-    """Lanes and writes. The server shows the same writes by worker, as the worker's row had them last."""
+    """The metrics of lanes and writes. The server exports the same write metrics per worker, from the workers' rows."""
 
     def __init__(self, lanes: Callable[[], LaneCounts], writes: Callable[[], Numbers]) -> None:
         self._lanes, self._writes = lanes, writes
 
     def collect(self) -> Iterator[Metric]:
         lanes, writes = self._lanes(), self._writes()
-        yield gauge("worker_lanes", "Runs that can train here at once.", lanes.lanes)
-        yield gauge("worker_runs_training", "Runs that train here now.", lanes.training)
-        yield gauge("worker_prepared_processes", "Training processes that wait for a run.", lanes.prepared)
+        yield gauge("worker_lanes", "Runs that can train on this worker at once.", lanes.lanes)
+        yield gauge("worker_runs_training", "Runs that are training on this worker.", lanes.training)
+        yield gauge("worker_prepared_processes", "Warm training processes that wait for a run.", lanes.prepared)
         for name, meaning in WRITE_COUNTERS.items():
             yield counter(f"worker_{name}", meaning, writes[name])
-        yield gauge("worker_spool_bytes", "On this worker's disk, waiting for the database.", writes["spool_bytes"])
-        meaning = "From a flush of recorded steps to its commit."
+        yield gauge("worker_spool_bytes", "Bytes on this worker's disk that are not in the database yet.", writes["spool_bytes"])
+        meaning = "Time from a flush of recorded steps to its commit."
         yield histogram("worker_write_delay_seconds", meaning, writes["bounds"], accumulate(writes["counts"]), writes["sum"])
 
 
 class GpuCollector(Collector):
-    """Memory and utilisation of the machine's GPUs by UUID, as nvidia-smi has them; nothing where there is none."""
+    """Memory and utilisation of the machine's GPUs by UUID, from nvidia-smi. Without a GPU there are no metrics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: list[list[str]] = []
-        self._looked = float("-inf")
+        self._queried_at = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        if not (lines := self._look()):
+        if not (lines := self._query()):
             return
         used = GaugeMetricFamily("stablessm_gpu_memory_used_bytes", "GPU memory in use, by any program.", labels=["uuid"])
         total = GaugeMetricFamily("stablessm_gpu_memory_bytes", "GPU memory.", labels=["uuid"])
-        busy = GaugeMetricFamily("stablessm_gpu_utilization_ratio", "Share of time in which a kernel ran.", labels=["uuid"])
+        busy = GaugeMetricFamily(
+            "stablessm_gpu_utilization_ratio", "Share of time during which the GPU ran a kernel.", labels=["uuid"]
+        )
         for uuid, *numbers in lines:
             for family, text, scale in zip((used, total, busy), numbers, (MIB, MIB, 0.01), strict=True):
-                if text.isdecimal():  # a GPU that is partitioned has no utilisation of its own: [N/A]
+                if text.isdecimal():  # a partitioned GPU reports [N/A] instead of a utilisation
                     family.add_metric([uuid], int(text) * scale)
         yield from (used, total, busy)
 
-    def _look(self) -> list[list[str]]:
+    def _query(self) -> list[list[str]]:
         with self._lock:
-            if time.monotonic() - self._looked > GPU_SECONDS and shutil.which(GPU_QUERY[0]):
+            if time.monotonic() - self._queried_at > GPU_SECONDS and shutil.which(GPU_QUERY[0]):
                 try:
                     done = subprocess.run(GPU_QUERY, capture_output=True, text=True, timeout=GPU_SECONDS, check=True)
                     split = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
@@ -106,5 +108,5 @@ class GpuCollector(Collector):
                 except (OSError, subprocess.SubprocessError) as error:
                     log.debug("nvidia-smi does not answer: %s", error)
                     self._lines = []
-                self._looked = time.monotonic()
+                self._queried_at = time.monotonic()
             return self._lines

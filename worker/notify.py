@@ -1,7 +1,8 @@
-"""Tell the servers that a run has new events. A lost notification costs seconds: servers also look by themselves.
+"""Notifies the servers that a run has new events. A lost notification only causes a delay, because servers also poll.
 
-Redis pub/sub where the broker is Redis, else Postgres NOTIFY in a transaction of its own (its commit takes a lock of the whole
-database, which must not sit in the transactions that store blocks); on SQLite nothing, since servers watch `data_version`.
+Notifications use Redis pub/sub if the broker is Redis, otherwise Postgres NOTIFY. NOTIFY gets its own transaction, because its
+commit locks the whole database, which would slow down the transactions that store blocks. With SQLite no notification is sent:
+the servers watch `data_version`.
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ import threading
 import time
 from collections.abc import Callable
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.database.connection import Database
+from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.logs import OncePerCause
-from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 
 Publish = Callable[[int], None]
-PAUSE_SECONDS = 5.0  # after a failure
+PAUSE_SECONDS = 5.0  # time to wait after a failure, in seconds
 
 log = logging.getLogger(__name__)
 
 
 def publisher(database: Database, broker_url: str | None) -> Publish:
-    """publish(run_id): never raises and never waits for the bus."""
+    """A function publish(run_id) that never raises and never waits."""
     if broker_url and broker_url.startswith("redis"):
+        # imported only with a broker, because the import takes a tenth of a worker's start time
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
         limits = {"socket_timeout": 1, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(broker_url, **limits)
-        return _Announcer(lambda run_id: client.publish(EVENTS_CHANNEL, str(run_id)), redis.RedisError).publish
+        return _Publisher(lambda run_id: client.publish(EVENTS_CHANNEL, str(run_id)), redis.RedisError).publish
     if database.dialect == "postgresql":
         engine = database.engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -40,14 +43,14 @@ def publisher(database: Database, broker_url: str | None) -> Publish:
             with engine.connect() as connection:
                 connection.execute(text("SELECT pg_notify(:channel, :run)"), {"channel": EVENTS_NOTIFY, "run": str(run_id)})
 
-        return _Announcer(notify, SQLAlchemyError).publish
+        return _Publisher(notify, SQLAlchemyError).publish
     return lambda _run_id: None
 
 
-class _Announcer:
-    """Sends from a thread of its own, which begins with the first news: a bus that hangs delays neither lane nor writer.
+class _Publisher:
+    """Sends from its own thread, started on first use, so that a slow Redis or Postgres delays neither lanes nor writers.
 
-    News of one run that comes while another is being sent is told once.
+    Several notifications for one run that wait at the same time are sent as one.
     """
 
     def __init__(self, send: Callable[[int], object], broken: type[Exception]) -> None:

@@ -1,4 +1,4 @@
-"""The pipe between a worker and its training process: a socket pair that carries one JSON object per line, nothing pickled."""
+"""The pipe between a worker and its training process: a socket pair with one JSON object per line; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Message = dict[str, Any]
 
 
 class Pipe:
-    """One end. `receive` raises EOFError when the other process is gone."""
+    """One end of the pipe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -21,12 +21,13 @@ class Pipe:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Raises OSError when the other end is gone."""
-        with self._sending:  # several threads of a training process send
+        """Send a message. Raises OSError if the other end is closed."""
+        with self._sending:  # a lock, because several threads of a training process send messages
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message, or None when `timeout` seconds (None: for ever) brought none."""
+        """The next message, or None after `timeout` seconds without a message. Raises EOFError if the other process has
+        ended."""
         while b"\n" not in self._buffer:
             if not select.select([self._socket], [], [], timeout)[0]:
                 return None

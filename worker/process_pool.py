@@ -1,7 +1,8 @@
 """Keeps one warm training process per lane, so that a run does not wait for the import of torch.
 
-They are forked by a server that has imported torch, or spawned where that is not possible or not safe. This one long-lived thread
-starts them all, because Linux delivers a parent's death signal when the spawning *thread* ends, not when its process does.
+A fork server that has imported torch forks the processes. If forking is impossible or unsafe, the processes are spawned. One
+long-lived thread starts all processes, because Linux sends the parent-death signal to a child when the *thread* that started
+the child ends, not when the parent process ends.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from worker.exit_causes import one_line
-from worker.fork_server import ForkRefused, ForkServer, ServerGone
+from worker.fork_server_client import ForkRefused, ForkServer, ServerGone
 from worker.gpus import ON_THE_CPU, Booking, Gpu
 from worker.pipe import Message
-from worker.training_process import Place, TrainingProcess, spawn
+from worker.training_process import DeviceAccess, TrainingProcess, spawn
 
-LATER_SECONDS = 2.0  # a run's first seconds are not shared with the import of the next process, where it is spawned
-COLD_SECONDS = 0.02  # between two looks at what starts
-MOST_DEATHS = 3  # of fork servers without a training process that became warm
+SPAWN_DELAY_SECONDS = 2.0  # delay before the next spawn, in seconds, so that its imports do not slow down the start of a run
+STARTING_POLL_SECONDS = 0.02  # time between two checks while a process starts, in seconds
+MOST_DEATHS = 3  # maximum number of consecutive fork servers that end without producing a warm process
 RETRY_SECONDS = (1.0, 5.0, 30.0)
-GPU_SECONDS = 2.0  # between two looks for a GPU that another worker has given back
+GPU_POLL_SECONDS = 2.0  # time between two attempts to book a GPU, in seconds
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Lane:
-    """A place where one run trains at a time: a GPU, or the CPU."""
+    """Trains one run at a time, on its GPU or on the CPU."""
 
     number: int
     gpu: Gpu | None = None
@@ -40,46 +41,62 @@ class Lane:
     waits_for_gpu: bool = False
 
     def is_warm(self) -> bool:
-        return self.process is not None and self.process.capabilities is not None and self.process.alive()
+        return self.process is not None and self.process.capabilities is not None and self.process.is_alive()
 
 
 class ProcessPool(threading.Thread):
-    """Keeps the lanes' warm processes. `on_capabilities` is told what the first one reports."""
+    """The lanes of a worker. Its thread keeps one warm training process for each lane."""
 
-    def __init__(self, lanes: list[Lane], booking: Booking, *, threads: int, on_capabilities: Callable[[Message], None]) -> None:
+    def __init__(self, slots: int, booking: Booking) -> None:
         super().__init__(name="process-pool", daemon=True)
-        self.lanes, self._booking = lanes, booking
-        self._environment, self._on_capabilities = _environment(threads), on_capabilities
+        self.lanes, self.booking = [Lane(number) for number in range(slots)], booking
+        self._environment = _environment(_threads_each(slots))
+        self._reported: Message | None = None  # the newest report from a training process
+        self._on_report: Callable[[Message], None] | None = None
         self._server: ForkServer | None = None
         self._server_deaths = 0
-        self._why_spawn: str | None = None  # why no process is forked any more
+        self._why_spawn: str | None = None  # why processes are spawned instead of forked
         self._changed = threading.Condition()
         self._closed = False
 
+    def report_to(self, on_report: Callable[[Message], None]) -> None:
+        """Call on_report with the capabilities that training processes report, including a report that has already arrived."""
+        with self._changed:
+            self._on_report = on_report
+            if self._reported is not None:
+                on_report(self._reported)
+
+    def _report(self, capabilities: Message) -> None:
+        with self._changed:
+            self._reported = capabilities
+            if self._on_report is not None:
+                self._on_report(capabilities)
+
     def wait_ready(self, lane: Lane, timeout: float) -> bool:
-        """True as soon as the lane's process is warm, False if it is not within `timeout` seconds."""
+        """True as soon as the lane's process is warm, False if the process is not warm within `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or lane.is_warm(), timeout)
             return not self._closed and lane.is_warm()
 
     def take(self, lane: Lane, timeout: float) -> TrainingProcess | None:
-        """The lane's warm process, now the caller's; None if there is none within `timeout` seconds."""
+        """The lane's warm process, which now belongs to the caller, or None if the process is not warm within `timeout`
+        seconds."""
         with self._changed:
             if not self.wait_ready(lane, timeout):
                 return None
-            later = 0.0 if self._why_spawn is None else LATER_SECONDS
+            later = 0.0 if self._why_spawn is None else SPAWN_DELAY_SECONDS
             process, lane.process, lane.spawn_at = lane.process, None, time.monotonic() + later
             self._changed.notify_all()
             return process
 
     def refill(self, lane: Lane) -> None:
-        """The lane is free: its next process is wanted now."""
+        """Start the next process of a lane that has become free."""
         with self._changed:
             lane.spawn_at = min(lane.spawn_at, time.monotonic())
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End every process that waits; none is spawned any more."""
+        """End all warm processes and start no further ones."""
         with self._changed:
             self._closed = True
             processes = [lane.process for lane in self.lanes if lane.process is not None]
@@ -91,14 +108,15 @@ class ProcessPool(threading.Thread):
         while True:
             with self._changed:
                 if self._closed:
-                    self._changed.wait()  # never ends while the process lives: runs that drain would die with this thread
+                    # never end this thread: the training processes of draining runs would die with it
+                    self._changed.wait()
                     continue
                 for lane in self.lanes:
                     if lane.process is not None:
                         self._check(lane, lane.process)
                 wanted = [lane for lane in self.lanes if lane.process is None and time.monotonic() >= lane.spawn_at]
             for lane in wanted:
-                self._start(lane)  # takes its time: the lanes' threads must not wait for it
+                self._start(lane)  # without the lock: starting takes time, and the lanes' threads must not wait
             with self._changed:
                 if not self._closed:
                     self._changed.wait(self._pause())
@@ -106,24 +124,26 @@ class ProcessPool(threading.Thread):
     def _check(self, lane: Lane, process: TrainingProcess) -> None:
         cold = process.capabilities is None
         try:
-            if process.warm() and cold:
+            if process.poll_warm() and cold:
                 lane.failures = self._server_deaths = 0
                 way = "forked" if self._why_spawn is None else f"spawned: {self._why_spawn}"
-                self._on_capabilities((process.capabilities or {}) | {"processes": way})
+                self._report((process.capabilities or {}) | {"processes": way})
                 self._changed.notify_all()
         except EOFError:
             self._failed(lane, process)
             return
-        if not process.alive():
+        if not process.is_alive():
             self._failed(lane, process)
 
     def _start(self, lane: Lane) -> None:
-        if (place := self._place(lane)) is None:
-            lane.spawn_at = time.monotonic() + GPU_SECONDS
+        if (device := self._device_access(lane)) is None:
+            lane.spawn_at = time.monotonic() + GPU_POLL_SECONDS
             return
         try:
-            process = self._fork(place) if self._why_spawn is None else spawn(self._environment, place)
-        except OSError as error:  # no memory, no process number: this thread must live, the runs in progress hang on it
+            process = self._fork(device) if self._why_spawn is None else spawn(self._environment, device)
+        except (
+            OSError
+        ) as error:  # out of memory or process ids; this thread must continue, because the training processes depend on it
             self._retry(lane, f"training process cannot be started: {error}")
             return
         with self._changed:
@@ -131,12 +151,12 @@ class ProcessPool(threading.Thread):
             if self._closed and process is not None:
                 self._end(process)
 
-    def _fork(self, place: Place) -> TrainingProcess | None:
-        """A process of the fork server; None while that starts, or when there will be none."""
+    def _fork(self, device: DeviceAccess) -> TrainingProcess | None:
+        """A process from the fork server; None while the server starts or after it has failed."""
         try:
             if self._server is None:
-                self._server = ForkServer(self._environment | place.environment)
-            return self._server.fork(place) if self._server.ready() else None
+                self._server = ForkServer(self._environment | device.environment)
+            return self._server.fork(device) if self._server.ready() else None
         except ForkRefused as error:
             self._why_spawn = str(error)
         except ServerGone as error:
@@ -151,31 +171,31 @@ class ProcessPool(threading.Thread):
             log.warning("training processes are spawned, which takes seconds each: %s", self._why_spawn)
         return None
 
-    def _place(self, lane: Lane) -> Place | None:
-        """Where the lane trains: on the GPU that is booked for it; None while other workers have them all."""
-        gpus = self._booking.gpus
+    def _device_access(self, lane: Lane) -> DeviceAccess | None:
+        """The access of this lane to its booked GPU, or to the CPU; None while other workers hold every GPU."""
+        gpus = self.booking.gpus
         if not gpus:
-            return Place()
+            return DeviceAccess()
         number = lane.number % len(gpus)
         if lane.gpu is None:
-            if (gpu := self._booking.take(number)) is None:
-                self._say_taken(lane)
+            if (gpu := self.booking.take(number)) is None:
+                self._log_no_gpu(lane)
                 return None
             lane.gpu = gpu
             log.info("GPU %s (%s) is booked", gpu.uuid, gpu.name, extra={"lane": lane.number})
-        # an index would be another GPU in another order; what asks by index nevertheless gets nvidia-smi's order
+        # select the GPU by UUID, because an index depends on the order; for code that uses an index, set nvidia-smi's order
         environment = {"CUDA_VISIBLE_DEVICES": lane.gpu.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        return Place(environment, (self._booking.lock_of(number),))
+        return DeviceAccess(environment, (self.booking.lock_of(number),))
 
-    def _say_taken(self, lane: Lane) -> None:
+    def _log_no_gpu(self, lane: Lane) -> None:
         if not lane.waits_for_gpu:
             lane.waits_for_gpu = True
             log.error(
-                "no GPU is free, this lane trains nothing until one is: %s; %s", self._booking.taken(), ON_THE_CPU,
+                "no GPU is free, this lane waits for one: %s; %s", self.booking.why_none_free(), ON_THE_CPU,
                 extra={"lane": lane.number},
             )  # fmt: skip
-            if not self._booking.names:
-                self._on_capabilities({"problem": f"no free GPU: {self._booking.taken()}"})
+            if not self.booking.names:
+                self._report({"problem": f"no free GPU: {self.booking.why_none_free()}"})
 
     def _failed(self, lane: Lane, process: TrainingProcess) -> None:
         code = process.end(1)
@@ -194,7 +214,7 @@ class ProcessPool(threading.Thread):
     def _pause(self) -> float:
         now = time.monotonic()
         if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self.lanes):
-            return COLD_SECONDS
+            return STARTING_POLL_SECONDS
         return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.process is None)])
 
     def _end(self, process: TrainingProcess) -> None:
@@ -202,10 +222,16 @@ class ProcessPool(threading.Thread):
         process.end(1)
 
 
+def _threads_each(lanes: int) -> int:
+    # leave one core for the server, the database and the recorders' threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, (cores - 1) // lanes)
+
+
 def _environment(threads: int) -> dict[str, str]:
-    """Of every training process, and of the server that forks them."""
+    """The environment of every training process and of the fork server."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         environment.setdefault(name, str(threads))
-    environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: it would start them when it is imported, before any fork
+    environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # otherwise numpy's import would start threads, before any fork
     return environment

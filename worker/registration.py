@@ -1,4 +1,4 @@
-"""The worker's row in the database: what it can do, and its signs of life."""
+"""Keeps the worker's row in the database: its capabilities and its heartbeat."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sqlalchemy import update
 from server.database.connection import Database
 from server.database.models import Worker
 from server.database.revision import SchemaMismatch
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.settings import Settings
-from stablessm_core.tasks.requirements import available_data
+from stablessm_core.spec.data_sets import available_data
 from worker.pipe import Message
-from worker.shown_text import ShownText
+from worker.redaction import Redactor
 from worker.write_statistics import Numbers
 from worker.writer import DATABASE_AWAY
 
 HEARTBEAT_SECONDS = 2.0
 SCHEMA_SECONDS = 0.2
-DATA_SECONDS = 30.0  # between two looks at the data sets; a look at unchanged files costs a stat each
+DATA_SECONDS = 30.0  # time between two checks of the data sets, in seconds; an unchanged file needs only one stat call
 
 log = logging.getLogger(__name__)
 
 
 class Registration(threading.Thread):
-    """Registers the worker and moves its heartbeat until `stop` is set; the worker itself signs off.
+    """Registers the worker and sends its heartbeats until `stop` is set. `Lanes.close` removes the row.
 
-    `fixed`: capabilities that do not change ("queues"). `on_schema` is called once, when the database has the schema
-    that this program needs. `statistics` gives the sums of what was written here, shown in the row for /metrics.
+    fixed: capabilities that do not change ("queues"). on_schema: called once, when the database has the schema that this
+    program needs. statistics: returns the sums of this worker's writes, which the worker's row contains for /metrics.
     """
 
     def __init__(
@@ -48,32 +48,33 @@ class Registration(threading.Thread):
     ) -> None:
         super().__init__(name="worker-heartbeat", daemon=True)
         self._database, self._data_root, self._worker, self._fixed = database, settings.data_root, worker, fixed
-        self._text = ShownText(settings.data_dir, settings.data_root)
+        self._redactor = Redactor(settings.data_dir, settings.data_root)
         self._stopping, self._statistics, self._on_schema = stop, statistics, on_schema
-        self._machine: Message = {}  # what the training processes report
-        self._data: dict[str, str] | None = None  # data sets; they come and go while a worker lives
+        self._machine: Message = {}  # what the training processes report about the machine
+        self._data: dict[str, str] | None = None  # data set -> its state, which may change while the worker runs
         self._data_at = float("-inf")
         self._data_known = threading.Event()
         self._changed = threading.Event()
         self._registered: Message | None = None
 
     def set_machine(self, machine: Message) -> None:
-        """What a training process reports of this machine, or {"problem"} if none can start; a change is stored at once."""
+        """Set a training process's report about this machine, or {"problem"} if no training process can start. Changes are
+        stored at once."""
         if machine != self._machine:
             self._machine = machine
             self._changed.set()
 
     def wait_data_known(self, timeout: float) -> None:
-        """Until the schema fits and the data sets were looked at, or `wake` was called."""
+        """Wait until the database has the required schema and the data sets are known, or until `wake` is called."""
         self._data_known.wait(timeout)
 
     def wake(self) -> None:
-        """End every wait: the worker stops."""
+        """End every wait, because the worker stops."""
         self._changed.set()
         self._data_known.set()
 
     def capabilities(self) -> Message | None:
-        """What this worker can do, which decides the runs it claims; None until all of it is known."""
+        """The capabilities of this worker, which determine the runs that it claims. None until all capabilities are known."""
         if not self._shown() or "problem" in self._machine:
             return None
         return self._shown()
@@ -96,14 +97,14 @@ class Registration(threading.Thread):
                     self._on_schema()
                 self._beat()
             except DATABASE_AWAY as error:
-                log.warning("no sign of life, database away: %s", error.args[0])
+                log.warning("no heartbeat, database away: %s", error.args[0])
             except Exception:
-                log.exception("no sign of life")
+                log.exception("no heartbeat")
             self._changed.wait(HEARTBEAT_SECONDS)
 
     def _beat(self) -> None:
         if time.monotonic() - self._data_at > DATA_SECONDS:
-            found: dict[str, str] = self._text.clean_values(available_data(self._data_root))
+            found: dict[str, str] = self._redactor.redact_values(available_data(self._data_root))
             self._data, self._data_at = found, time.monotonic()
             self._data_known.set()
         known = self._shown()
@@ -113,12 +114,12 @@ class Registration(threading.Thread):
             if known != self._registered or not lifecycle.beat_worker(session, self._worker["worker_id"]):
                 lifecycle.register_worker(session, **self._worker, capabilities=known)
             if (writes := self._statistics())["values_recorded"]:
-                shown = known | {"writes": writes}  # nothing is decided by it
+                shown = known | {"writes": writes}  # the sums are only for /metrics
                 session.execute(update(Worker).where(Worker.id == self._worker["worker_id"]).values(capabilities=shown))
         self._registered = known
 
     def _wait_for_schema(self) -> None:
-        # server and worker may be started together: the server migrates meanwhile
+        # the server may start together with this worker and still be migrating the schema
         logged = False
         while not self._stopping.is_set():
             try:

@@ -1,7 +1,8 @@
-"""Ships what a training process prints into the database, from its log file, while it trains and when it is gone.
+"""Copies the output of a training process from its log file to the database, during training and after its end.
 
-The worker reads the file, so the training process notices nothing. The file is also the buffer: while the database is away it
-grows, and afterwards the worker goes on where it stopped, leaving out what would not be kept anyway.
+The worker reads the file, so the training process is not delayed. The file is also the buffer: it grows while the database is
+unavailable, and afterwards the worker continues where it stopped. The worker skips text that the database would not keep
+anyway.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from pathlib import Path
 
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.runs.logs import KEPT_FIRST, KEPT_LAST, append_log, log_end
-from worker.shown_text import ShownText
+from server.lifecycle.logs import KEPT_FIRST, KEPT_LAST, append_log, log_end
+from worker.redaction import Redactor
 from worker.writer import DATABASE_AWAY
 
 SHIP_SECONDS = 0.5
 READ_BYTES = 64 << 10
-LINE_CHARACTERS = 8 << 10  # of a longer line the rest is left out
+LINE_CHARACTERS = 8 << 10  # maximum length of a line; longer lines are cut
 CRASH_BYTES = 32 << 10
-CRASH = b"Fatal Python error"  # how the interpreter's own report of a crash begins
+CRASH = b"Fatal Python error"  # first words of the interpreter's crash report
 
 log = logging.getLogger(__name__)
 
 
 class LogShipper(threading.Thread):
-    """Ships the log of one attempt. What earlier attempts left in the file is not ours."""
+    """Copies the log of one attempt; text of earlier attempts in the file is skipped."""
 
-    def __init__(self, database: Database, run_id: int, attempt: int, path: Path, shown: ShownText) -> None:
+    def __init__(self, database: Database, run_id: int, attempt: int, path: Path, redactor: Redactor) -> None:
         super().__init__(name=f"log-{run_id}", daemon=True)
-        self._database, self._run_id, self._attempt, self._path, self._shown = database, run_id, attempt, path, shown
-        self._begin = self._read_to = path.stat().st_size if path.exists() else 0  # in the file
-        self._end: int | None = None  # in the run's log
-        self._left_out = 0  # bytes, since what is stored
+        self._database, self._run_id, self._attempt, self._path, self._redactor = database, run_id, attempt, path, redactor
+        self._begin = self._read_to = path.stat().st_size if path.exists() else 0  # position in the file
+        self._end: int | None = None  # position in the run's log
+        self._left_out = 0  # bytes skipped after the last stored text
         self._in_long_line = False
         self._finishing = threading.Event()
         self._shipping = threading.Lock()
@@ -45,7 +46,7 @@ class LogShipper(threading.Thread):
             try:
                 self.ship(to_the_end=finishing)
             except LeaseLost:
-                return  # a later attempt has begun, or the run is deleted
+                return  # a later attempt has begun, or the run was deleted
             except DATABASE_AWAY as error:
                 log.debug("the log waits: %s", error)
                 time.sleep(SHIP_SECONDS)
@@ -57,7 +58,7 @@ class LogShipper(threading.Thread):
                 return
 
     def ship(self, *, to_the_end: bool = False) -> None:
-        """Store what was printed since the last time; `to_the_end` also a last line that is not complete. Raises LeaseLost."""
+        """Store the output since the last call; with `to_the_end`, including an incomplete last line. Raises LeaseLost."""
         with self._shipping:
             while (batch := self._next(to_the_end=to_the_end)) is not None:
                 text, left_out, read_to, in_long_line = batch
@@ -67,13 +68,14 @@ class LogShipper(threading.Thread):
                 self._read_to, self._in_long_line = read_to, in_long_line
 
     def finish(self, wait: float = 0.0) -> None:
-        """The process is gone: ship the rest and end, without keeping the caller waiting longer than `wait` seconds."""
+        """After the process has ended: store the remaining output and end the thread. The caller waits at most `wait`
+        seconds."""
         self._finishing.set()
         if wait:
             self.join(wait)
 
     def crash_report(self) -> str:
-        """What the interpreter said of its own crash, "" if it did not."""
+        """The crash report of the interpreter, or "" if there is none."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, 2)
@@ -81,7 +83,7 @@ class LogShipper(threading.Thread):
                 _, found, report = file.read().rpartition(CRASH)
         except OSError:
             return ""
-        return self._shown.clean((found + report).decode(errors="replace")).strip() if found else ""
+        return self._redactor.redact((found + report).decode(errors="replace")).strip() if found else ""
 
     def _store(self, text: str, left_out: int) -> None:
         if self._end is None:
@@ -92,7 +94,8 @@ class LogShipper(threading.Thread):
             self._end = append_log(session, self._run_id, self._attempt, start, text)
 
     def _next(self, *, to_the_end: bool) -> tuple[str, int, int, bool] | None:
-        """Text to store, bytes left out before it, where the file is read up to then, whether that is inside a long line."""
+        """(text to store, bytes skipped before it, position after the read text, True if that position is inside a long line);
+        None if there is no new text."""
         try:
             with self._path.open("rb") as file:
                 size, begin = file.seek(0, 2), self._read_to
@@ -101,9 +104,9 @@ class LogShipper(threading.Thread):
                 file.seek(begin)
                 data = file.read(READ_BYTES)
         except OSError:
-            return None  # not there yet, or not to be read
+            return None  # the file does not exist yet, or cannot be read
         left_out, in_long_line = begin - self._read_to, self._in_long_line
-        if data and (left_out or in_long_line):  # we are inside a line: what is left of it goes, too
+        if data and (left_out or in_long_line):  # the position is inside a line, so also skip the rest of that line
             rest = data.find(b"\n") + 1 or len(data)
             in_long_line = not data[:rest].endswith(b"\n")
             left_out, begin, data = left_out + rest, begin + rest, data[rest:]
@@ -119,7 +122,7 @@ class LogShipper(threading.Thread):
 
     def _text(self, data: bytes) -> str:
         lines = data.decode(errors="replace").removesuffix("\n").split("\n")
-        return "".join(f"{_limited(self._shown.clean_line(line))}\n" for line in lines)
+        return "".join(f"{_limited(self._redactor.redact_log_line(line))}\n" for line in lines)
 
 
 def _limited(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The training process: imports torch, reports what it can do, waits for one run, trains it, stores it, and exits.
+"""The training process: imports torch, reports its capabilities, waits for one run, trains it, stores its data, and exits.
 
-It keeps its own lease alive and writes its own telemetry, so a run whose process is gone is silent at once, and a run whose
-worker is gone ends with it: by the parent's death signal, and by the end of the line to it.
+The process itself renews the lease of its run and writes the telemetry, so both activities stop when the process ends. If its
+worker ends, the process also ends, because of the parent-death signal and the closed pipe.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ from typing import TYPE_CHECKING, NoReturn
 
 from server.logs import start_logging
 from server.parent_death import die_with_parent
-from worker.exit_causes import of_exception, of_trace
 from worker.pipe import Pipe
 from worker.write_statistics import REPORT_SECONDS
 
 if TYPE_CHECKING:
     from worker.attempt import Attempt
 
-OOM_SCORE = 500  # memory runs out: the kernel takes the training first, the server and the database last
+OOM_SCORE = 500  # OOM score: when memory runs out, the kernel kills training processes first, the server and the database last
 FAILED = 1
 
 log = logging.getLogger("worker.trainer")
 
 
 def main() -> int:
-    """Of a spawned process; a forked one (worker.fork_server) begins at `train_one`."""
+    """The main program of a spawned process; returns its exit code. A forked process (worker.fork_server) begins at
+    `train_one`."""
     end, parent = int(sys.argv[1]), int(sys.argv[2])
-    die_with_parent(parent, signal.SIGKILL)  # before anything that takes time
+    die_with_parent(parent, signal.SIGKILL)  # called before anything that takes time
     return train_one(Pipe(socket.socket(fileno=end)))
 
 
 def train_one(pipe: Pipe) -> int:
-    """Get ready, say so, wait for one run, train it; gives the exit code."""
+    """Get ready, report the capabilities, wait for one run and train it. Returns the exit code."""
     _be_killed_first()
     faulthandler.enable()
     start_logging()
-    from stablessm_core.config import ConfigError
-    from stablessm_core.training.environment import keep_freed_memory  # torch and the trainer: this takes seconds
+    # imported after die_with_parent, because importing torch and the trainer takes seconds
+    from stablessm_core.spec.errors import ConfigError
+    from stablessm_core.training.environment import keep_freed_memory
     from worker.attempt import Attempt
     from worker.capabilities import report, warm_up
+    from worker.failures import describe_error, traceback_text
 
     keep_freed_memory()
     warm_up()
     try:
         pipe.send({"capabilities": report()})
-        order = pipe.receive()
+        assignment = pipe.receive()
     except (EOFError, OSError):
-        return 0  # never needed
-    assert order is not None
+        return 0  # the worker stopped and never needed this process
+    assert assignment is not None
     try:
-        _log_to(Path(order["log"]))
-    except OSError as error:  # nothing can be kept of this run here: no checkpoint, no spool
-        pipe.send({"event": "failed", "reason": of_exception(error)})
+        _log_to(Path(assignment["log"]))
+    except OSError as error:  # the data directory is not writable, so checkpoints and the spool could not be written
+        pipe.send({"event": "failed", "reason": describe_error(error)})
         return FAILED
-    start_logging(run=order["run_id"], attempt=order["attempt"])
+    start_logging(run=assignment["run_id"], attempt=assignment["attempt"])
     try:
-        attempt = Attempt(order)
+        attempt = Attempt(assignment)
     except ConfigError as error:
         log.error("run failed: %s", error)
         pipe.send({"event": "failed", "reason": f"this worker cannot train the run: {error}"})
@@ -75,7 +77,7 @@ def train_one(pipe: Pipe) -> int:
         status = attempt.run(on_ready=lambda: pipe.send({"event": "training"}))
     except Exception as error:
         log.exception("run failed")
-        pipe.send({"event": "failed", "reason": of_exception(error), "traceback": of_trace(error)})
+        pipe.send({"event": "failed", "reason": describe_error(error), "traceback": traceback_text(error)})
         attempt.save_records()
         _report_writes(pipe, attempt)
         return FAILED
@@ -89,7 +91,7 @@ def _listen(pipe: Pipe, attempt: Attempt) -> None:
         try:
             message = pipe.receive()
         except EOFError:
-            os._exit(FAILED)  # the worker is gone, and nothing else would end this process
+            os._exit(FAILED)  # the worker has ended, and nothing else would end this process
         if message is not None:
             attempt.request_stop(message["stop"])
 
@@ -104,7 +106,7 @@ def _report_writes(pipe: Pipe, attempt: Attempt) -> None:
     try:
         pipe.send({"event": "writes", "numbers": attempt.writer.writes.numbers})
     except OSError:
-        pass  # the worker is gone; the thread that reads the pipe ends this process
+        pass  # the worker has ended; the thread that reads the pipe ends this process
 
 
 def _be_killed_first() -> None:
@@ -112,7 +114,7 @@ def _be_killed_first() -> None:
         try:
             Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
         except OSError as error:
-            log.warning("the kernel's memory killer is not told to take this process first: %s", error)
+            log.warning("the kernel will not prefer this process when memory runs out: %s", error)
 
 
 def _log_to(path: Path) -> None:
@@ -123,11 +125,11 @@ def _log_to(path: Path) -> None:
     os.close(log_file)
 
 
-def leave(status: int) -> NoReturn:
-    """End the process: an interpreter that tidies up torch takes long and can crash."""
+def exit_process(status: int) -> NoReturn:
+    """End the process at once: an interpreter that cleans up torch takes long to exit and can crash."""
     logging.shutdown()
     os._exit(status)
 
 
 if __name__ == "__main__":
-    leave(main())
+    exit_process(main())

@@ -1,8 +1,8 @@
-"""The recorder's sink in a training process: one thread stores everything the run records, in order, under its fence.
+"""The recorder's sink in a training process. One thread stores all messages of the run, in order, under its fence.
 
-The recorder hands over and goes on. While the database is away records go to the spool on disk and training continues; when it is
-back they are stored in the same order under the same fence: no other attempt can have begun meanwhile. When the spool is full
-`full` says so, and the trainer waits before its next step: nothing is ever dropped.
+The recorder hands over its messages and does not wait. While the database is unavailable, messages go to a spool on disk and
+training continues. They are stored later, in the same order and under the same fence, which ensures that no other attempt has
+begun meanwhile. When the spool is full, `full` is true and the trainer waits before its next step, so nothing is dropped.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from server.database import single_runs
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.database.models import FINAL, Run
-from server.runs import lifecycle, verdicts
+from server.database.models import Run
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle import verdicts
 from server.series import recording
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
-from stablessm_core.telemetry.series import SeriesSpec
-from stablessm_core.telemetry.sinks import Flush
-from worker.notify import Publish
-from worker.records import (
-    CatalogueRecord,
-    CheckpointRecord,
-    EndRecord,
-    EnvironmentRecord,
-    Record,
-    TruncateRecord,
+from stablessm_core.telemetry.messages import (
+    CatalogueMessage,
+    CheckpointMessage,
+    EndMessage,
+    EnvironmentMessage,
+    TelemetryMessage,
+    TruncateMessage,
     from_bytes,
     size_of,
     to_bytes,
 )
-from worker.spool import Spool
+from stablessm_core.telemetry.series import SeriesSpec
+from stablessm_core.telemetry.sink import Flush
+from stablessm_core.telemetry.spool import Spool
+from stablessm_core.telemetry.statuses import FINAL
+from worker.notify import Publish
 from worker.write_statistics import WriteStatistics
 
-NEEDED = 2  # recorded checkpoints whose files stay: the newest, and the one before in case that is damaged
-MEMORY_LIMIT_BYTES = 32 << 20  # more than this waiting also goes to disk
+KEPT_CHECKPOINTS = 2  # number of checkpoints to keep: the newest, and the previous one in case the newest is damaged
+MEMORY_LIMIT_BYTES = 32 << 20  # if more bytes wait in memory, messages go to disk even while the database is available
 RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0)
-# The database cannot be reached or cannot write now; later it may. InternalError: a transaction that was ended because this
-# process had been stopped in it, or a standby that is still read-only.
-DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+DATABASE_AWAY = single_runs.DATABASE_AWAY  # errors after which a retry may succeed
 
 log = logging.getLogger(__name__)
 
@@ -70,12 +69,12 @@ class Writer:
         recorded: Sequence[int] = (),
     ) -> None:
         self.database, self.run_id, self.attempt = database, run_id, attempt
-        self.step = 0  # last training step handed over
-        self.full = False  # spool and memory: training should wait
+        self.step = 0  # the last training step that was recorded
+        self.full = False  # True if spool and memory are full; training must wait
         self.writes = WriteStatistics()
-        self.error: Exception | None = None  # what no retry can cure; the run fails with it
+        self.error: Exception | None = None  # an error that retrying cannot fix, so the run fails with it
         self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
-        self._waiting: deque[Record] = deque()
+        self._waiting: deque[TelemetryMessage] = deque()
         self._waiting_bytes = 0
         self._away = False
         self._own_checkpoints = 0
@@ -83,67 +82,67 @@ class Writer:
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="writer", daemon=True).start()
 
-    # Sink
+    # the methods of Sink follow
 
     def open(self, series: list[SeriesSpec]) -> None:
-        self._put(CatalogueRecord(series))
+        self._put(CatalogueMessage(series))
 
     def write(self, flush: Flush) -> None:
         self.step = max(self.step, flush.step)
         self._put(flush)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
-        place = path.resolve().relative_to(self._data_dir).as_posix()
-        self._put(CheckpointRecord(step, place, sha256, path.stat().st_size))
+        relative = path.resolve().relative_to(self._data_dir).as_posix()
+        self._put(CheckpointMessage(step, relative, sha256, path.stat().st_size))
 
     def truncate(self, to_step: int, reason: str) -> None:
         self.step = min(self.step, to_step)
-        self._put(TruncateRecord(to_step, reason))
+        self._put(TruncateMessage(to_step, reason))
 
-    def needed(self) -> list[int]:
-        return self._recorded[-NEEDED:]
+    def needed_checkpoints(self) -> list[int]:
+        return self._recorded[-KEPT_CHECKPOINTS:]
 
-    # For the rest of the training process
+    # the methods for the rest of the training process follow
 
     def environment(self, facts: dict[str, object]) -> None:
-        self._put(EnvironmentRecord(facts))
+        self._put(EnvironmentMessage(facts))
 
     def alert(self, alert: Alert) -> None:
         self._put(Flush([], [alert], self.step, None))
 
-    def finish(self, end: EndRecord) -> None:
-        """Store how the attempt ended, after everything else, however long the database is away; raises what no retry cures."""
+    def finish(self, end: EndMessage) -> None:
+        """Store how the attempt ended, after all other messages, however long the database is unavailable. Raises `error`."""
         self._put(end)
         self.wait_stored()
         if self.error:
             raise self.error
 
     def wait_stored(self, timeout: float | None = None) -> None:
-        """Until everything handed over so far is stored, or cannot be."""
+        """Wait until every message is stored, or until `error` is set."""
         with self._changed:
             self._changed.wait_for(lambda: self.error or not (self._waiting or len(self._spool)), timeout)
 
     def save_for_later(self) -> None:
-        """Put on disk what still waits in memory: this process ends, and its worker stores what it left behind."""
+        """Move waiting messages from memory to disk. The worker stores them after this process has ended."""
         with self._changed:
             self._spill()
 
-    # The queue is spool + memory, in this order: what spills over leaves the head of memory for the tail of the spool.
+    # The queue is the spool followed by memory. Spilling moves messages from the head of memory to the tail of the spool.
 
-    def _put(self, record: Record) -> None:
+    def _put(self, message: TelemetryMessage) -> None:
         with self._changed:
-            self.writes.handed_over(record)
+            self.writes.count_recorded(message)
             if self.error is not None:
-                self.writes.given_up()
-            self._waiting.append(record)
-            self._waiting_bytes += size_of(record)
+                self.writes.count_dropped()
+            self._waiting.append(message)
+            self._waiting_bytes += size_of(message)
             if self._away or self._waiting_bytes > MEMORY_LIMIT_BYTES:
                 self._spill()
                 self.writes.numbers["spool_bytes"] = len(self._spool)
             self._changed.notify_all()
 
     def _spill(self) -> None:
-        # with the condition held
+        # the caller has acquired the condition
         while self._waiting:
             try:
                 fits, why = self._spool.append(to_bytes(self._waiting[0])), f"it holds {self._spool.limit_bytes} bytes"
@@ -162,11 +161,11 @@ class Writer:
         log.error(message)
         alert = SPOOL_FULL.alert(step=self.step, message=message)
         self._waiting.append(Flush([], [alert], self.step, None))
-        self.writes.handed_over(self._waiting[-1])
+        self.writes.count_recorded(self._waiting[-1])
         self._waiting_bytes += size_of(self._waiting[-1])
 
-    def _head(self) -> Record:
-        with self._changed:  # it may move from memory to the spool at any moment
+    def _head(self) -> TelemetryMessage:
+        with self._changed:  # another thread may move the message from memory to the spool
             spooled = self._spool.first()
             return self._waiting[0] if spooled is None else from_bytes(spooled)
 
@@ -176,15 +175,15 @@ class Writer:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or len(self._spool))
             try:
-                record = self._head()
-                self._store(record)
-                self._stored(record)
+                message = self._head()
+                self._store(message)
+                self._after_store(message)
             except LeaseLost as error:
                 log.warning("lease lost, nothing more is written: %s", error)
                 self._on_lease_lost()
                 return
             except DATABASE_AWAY as error:
-                self._keep(error, first=failures == 0)
+                self._spool_waiting(error, first=failures == 0)
                 time.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
                 failures += 1
                 continue
@@ -192,13 +191,13 @@ class Writer:
                 log.exception("telemetry cannot be stored")
                 with self._changed:
                     self.error = error
-                    self.writes.given_up()
+                    self.writes.count_dropped()
                     self._changed.notify_all()
                 return
             failures = 0
             self._publish(self.run_id)
 
-    def _keep(self, error: Exception, *, first: bool) -> None:
+    def _spool_waiting(self, error: Exception, *, first: bool) -> None:
         if first:
             log.warning("database away, telemetry goes to %s: %s", self._spool.path, error)
         with self._changed:
@@ -206,21 +205,21 @@ class Writer:
             self._spill()
             self.writes.numbers["spool_bytes"] = len(self._spool)
 
-    def _stored(self, record: Record) -> None:
-        if isinstance(record, TruncateRecord):
-            self._recorded = [step for step in self._recorded if step <= record.to_step]
-        if isinstance(record, CheckpointRecord):
-            self._recorded = [step for step in self._recorded if step != record.step] + [record.step]
-            log.info("checkpoint of step %d is stored", record.step)
+    def _after_store(self, message: TelemetryMessage) -> None:
+        if isinstance(message, TruncateMessage):
+            self._recorded = [step for step in self._recorded if step <= message.to_step]
+        if isinstance(message, CheckpointMessage):
+            self._recorded = [step for step in self._recorded if step != message.step] + [message.step]
+            log.info("checkpoint of step %d is stored", message.step)
             self._own_checkpoints += 1
-            if self._own_checkpoints == NEEDED:
-                self._forget_earlier_attempts((self._data_dir / record.path).parent)
+            if self._own_checkpoints == KEPT_CHECKPOINTS:
+                self._forget_earlier_attempts((self._data_dir / message.path).parent)
         with self._changed:
             if len(self._spool):
                 self._spool.drop()
             else:
                 self._waiting_bytes -= size_of(self._waiting.popleft())
-            self.writes.stored(len(self._spool))
+            self.writes.count_stored(len(self._spool))
             if not len(self._spool):
                 if self._away:
                     log.info("database back, everything is stored")
@@ -228,49 +227,51 @@ class Writer:
             self._changed.notify_all()
 
     def _forget_earlier_attempts(self, own: Path) -> None:
-        # under the fence that was just shown; a later attempt's folder cannot be there
+        # this attempt has just held the fence, so no folder of a later attempt can exist
         for folder in own.parent.glob("attempt-*") if own.name == f"attempt-{self.attempt}" else ():
             if folder != own:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _store(self, record: Record) -> None:
-        judged = judged_at_end(self.database, self.run_id, record)  # read before the row is locked
+    def _store(self, message: TelemetryMessage) -> None:
+        verdict = verdict_at_end(self.database, self.run_id, message)  # reads the database before the row is locked
         with self.database.write() as session:
-            store(session, self.run_id, self.attempt, record, judged)
+            store(session, self.run_id, self.attempt, message, verdict)
 
 
-def judged_at_end(database: Database, run_id: int, record: Record) -> dict[str, Any] | None:
-    """What the verdict on the run says as it ends; None where there is none: then the server judges it later."""
-    if not isinstance(record, EndRecord) or record.status not in FINAL:
+def verdict_at_end(database: Database, run_id: int, message: TelemetryMessage) -> dict[str, Any] | None:
+    """The verdict on a run that ends with this message; None if the run does not end. Also None if the verdict fails; the
+    server then computes it later."""
+    if not isinstance(message, EndMessage) or message.status not in FINAL:
         return None
-    ending = {"status": record.status, "reason": record.reason, "divergence": record.divergence}
+    ending = {"status": message.status, "reason": message.reason, "divergence": message.divergence}
     try:
         with database.read() as session:
             run = session.get(Run, run_id)
-            return None if run is None else verdicts.judged(session, run, ending=ending)
+            return None if run is None else verdicts.verdict_columns(session, run, ending=ending)
     except DATABASE_AWAY:
         raise
-    except Exception:  # it must end all the same
-        log.exception("no verdict on the run as it ended")
+    except Exception:  # the run must end despite the error
+        log.exception("the verdict on the run cannot be computed")
         return None
 
 
-def store(session: Session, run_id: int, attempt: int, record: Record, judged: dict[str, Any] | None = None) -> None:
-    """Store one record under its fence; repeating it changes nothing. judged: of the run's end. Raises LeaseLost."""
-    match record:
+def store(session: Session, run_id: int, attempt: int, message: TelemetryMessage, verdict: dict[str, Any] | None = None) -> None:
+    """Store one message under its fence. Storing the same message twice is harmless. verdict: the verdict, if the message ends
+    the run. Raises LeaseLost."""
+    match message:
         case Flush():
-            rate = record.steps_per_second
-            recording.store_flush(session, run_id, attempt, record.blocks, record.alerts, record.step, rate, record.so_far)
-        case CatalogueRecord():
-            recording.store_catalogue(session, run_id, attempt, record.series)
-        case CheckpointRecord():
-            recording.store_checkpoint(session, run_id, attempt, record.step, record.path, record.sha256, record.size)
-        case TruncateRecord():
-            recording.truncate(session, run_id, attempt, record.to_step + 1, record.reason)
-        case EnvironmentRecord():
-            lifecycle.set_environment(session, run_id, attempt, record.facts)
-        case EndRecord(status="queued"):
-            lifecycle.release(session, run_id, attempt, record.reason)
-        case EndRecord():
-            end = (record.status, record.reason, record.result, record.divergence)
-            lifecycle.finish(session, run_id, attempt, *end, judged)
+            rate = message.steps_per_second
+            recording.store_flush(session, run_id, attempt, message.blocks, message.alerts, message.step, rate, message.so_far)
+        case CatalogueMessage():
+            recording.store_catalogue(session, run_id, attempt, message.series)
+        case CheckpointMessage():
+            recording.store_checkpoint(session, run_id, attempt, message.step, message.path, message.sha256, message.size)
+        case TruncateMessage():
+            recording.truncate(session, run_id, attempt, message.to_step + 1, message.reason)
+        case EnvironmentMessage():
+            lifecycle.set_environment(session, run_id, attempt, message.facts)
+        case EndMessage(status="queued"):
+            lifecycle.release(session, run_id, attempt, message.reason)
+        case EndMessage():
+            end = (message.status, message.reason, message.result, message.divergence)
+            lifecycle.finish(session, run_id, attempt, *end, verdict)

@@ -1,7 +1,7 @@
-"""What readers may see of a worker's own words: no secret, no absolute path, nothing that a terminal would obey.
+"""Removes secrets, absolute paths and terminal control codes from a worker's texts.
 
-Reasons, alerts, logs, tracebacks and the environment of a run leave the machine, for everybody who may read runs. Where its
-folders lie concerns nobody outside: what lies in them is named from there, what lies elsewhere by its own name.
+Everybody who may read runs sees the runs' reasons, alerts, logs, tracebacks and environment, but should not see the locations
+of folders. Paths inside known folders are shown relative to these folders. Of other paths, only the last part is shown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TERMINAL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class ShownText:
-    """Cleans texts of this machine; knows its folders."""
+class Redactor:
+    """Redacts texts from this machine, whose folders it knows."""
 
     def __init__(self, data_dir: Path, data_root: Path) -> None:
         program = Path(__file__).resolve().parent.parent
-        folders = {  # the folder and what stands for it
+        folders = {  # folder -> the text that replaces it
             data_root: "STABLESSM_DATA",
             data_dir: "",
             program: "",
@@ -41,8 +41,8 @@ class ShownText:
         )
         self._known = [(_folder_pattern(folder), f"{name}/" if name else "", name or Path(folder).name) for folder, name in known]
 
-    def clean(self, text: str) -> str:
-        """The text without secrets, absolute paths and control characters; line breaks stay."""
+    def redact(self, text: str) -> str:
+        """The text without secrets, absolute paths and control characters; line breaks are kept."""
         text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _TERMINAL.sub("", re.sub(r"\r\n?", "\n", text)))
         text = without_secrets(text)
         for pattern, inside, itself in self._known:
@@ -50,30 +50,30 @@ class ShownText:
         text = _LOCAL_URL.sub(r"\1…/\2", text)
         return _ELSEWHERE.sub(r"…/\1", text)
 
-    def clean_values(self, value: Any) -> Any:
-        """The same for every text in plain JSON; keys stay as they are."""
+    def redact_values(self, value: Any) -> Any:
+        """The JSON value with every string redacted; keys do not change."""
         if isinstance(value, dict):
-            return {key: self.clean_values(one) for key, one in value.items()}
+            return {key: self.redact_values(one) for key, one in value.items()}
         if isinstance(value, list | tuple):
-            return [self.clean_values(one) for one in value]
-        return self.clean(value) if isinstance(value, str) else value
+            return [self.redact_values(one) for one in value]
+        return self.redact(value) if isinstance(value, str) else value
 
-    def clean_line(self, line: str) -> str:
-        """A line of a training process's output; one of its log's JSON lines as people read it, with the trace below it."""
+    def redact_log_line(self, line: str) -> str:
+        """A redacted line of output. A line of the JSON log becomes plain text, with its traceback below."""
         try:
             event = json.loads(line) if line.startswith('{"time"') else None
         except ValueError:
             event = None
         if not isinstance(event, dict):
-            return self.clean(line)
+            return self.redact(line)
         known = {name: event.pop(name, "") for name in ("time", "level", "logger", "msg", "trace", "run", "attempt")}
         text = f"{known['time']} {known['level']} {known['logger']}: {known['msg']}"
         text += "".join(f" {name}={value}" for name, value in event.items())
-        return self.clean(f"{text}\n{known['trace']}" if known["trace"] else text)
+        return self.redact(f"{text}\n{known['trace']}" if known["trace"] else text)
 
 
 def _folder_pattern(folder: str) -> re.Pattern[str]:
-    # "/data" is also the end of "/mnt/data"; a longer path is what it is wherever it stands
+    # a folder such as "/data" is also the end of "/mnt/data"; longer paths are unambiguous
     left = r"(?<![\w.~/-])" if folder.count("/") == 1 else ""
     return re.compile(rf"{left}{re.escape(folder)}{_END}(/+)?")
 
