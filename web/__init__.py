@@ -1,1 +1,1 @@
-"""Draws: every chart, and the pages around them."""
+"""Draws every chart and the pages that show them."""

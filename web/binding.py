@@ -1,7 +1,10 @@
-"""Puts numbers into the figures of `web.figures`; `static/bind.js` does the same in the browser (a test compares the two).
+"""Puts the data of series into the figures of `web.figures`; each trace's `meta` states what the trace shows.
 
-Data of a series: `step` (n,) and either `value` (n,) or (n, width), or the buckets `min`, `max`, `last`, `nonfinite`, each
-(n, width). Lines keep to what an axis can show; NaN, infinities and, on logarithmic axes, zero and below become markers.
+`static/chart/bind.js` does the same in the browser, and a test runs both on the same data.
+
+The data of a series are `step` (n,) and either `value` (n,) or (n, width), or the buckets `min`, `max`, `last`, `nonfinite`,
+each (n, width). Lines contain only values that the axis can show. NaN, infinities and, on logarithmic axes, values of zero
+or less become markers.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stablessm_core.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
-from stablessm_core.typed_arrays import encode
+from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
+from stablessm_core.telemetry.typed_arrays import encode
 from web.charts.parts import ZERO_WEIGHT
 from web.planes import on_plane
 
@@ -29,18 +32,25 @@ EDGE = {NAN: 0.97, INFINITY: 0.97, MINUS_INFINITY: 0.03}
 
 
 def statistics(data: SeriesData) -> dict[str, Floats]:
-    """The series as buckets: step (n,), min, max, last, nonfinite (n, width); raw values are buckets of one."""
+    """The series as buckets: step (n,), min, max, last, nonfinite (n, width); a raw value is a bucket with one value."""
     step = np.asarray(data["step"], np.float64)
     if "value" in data:
-        value = np.asarray(data["value"]).reshape(len(step), -1)
+        value = _by_step(data["value"], len(step))
         finite = np.where(np.isfinite(value), value, np.nan)
         return {"step": step, "min": finite, "max": finite, "last": value, "nonfinite": (~np.isfinite(value)).astype(np.float32)}
-    return {"step": step} | {k: np.asarray(data[k]).reshape(len(step), -1) for k in ("min", "max", "last", "nonfinite")}
+    return {"step": step} | {k: _by_step(data[k], len(step)) for k in ("min", "max", "last", "nonfinite")}
+
+
+def _by_step(values: Any, steps: int) -> np.ndarray:
+    """The values with shape (steps, width). A series without steps has the width of its array, 1 if the array has one axis."""
+    array = np.asarray(values)
+    return array.reshape(steps, -1) if steps else array.reshape(0, array.shape[1] if array.ndim == 2 else 1)
 
 
 def top_eigenvalues(data: SeriesData, k: int = TOP_LINES, unless: SeriesData | None = None) -> list[int]:
-    """Columns with the largest values ever, those that left the finite numbers first; ascending. unless: says which of a ratio
-    have, by its gradient."""
+    """The k columns with the largest values at any step, sorted by index; columns that became non-finite are chosen first.
+
+    unless: the gradient from which a ratio is computed; if given, a column became non-finite if this gradient did."""
     s = statistics(data)
     lost = s if unless is None else statistics(unless)
     if not len(s["step"]):
@@ -70,10 +80,10 @@ def bind(
 ) -> dict[str, Any]:
     """The figure with its data as typed arrays.
 
-    `layer`: its number, or the id of one of its records. `items` are what template traces are copied for, at most MAX_LINES:
-    {"key", "label", "color", "dash", "column"?}; for eigenvalue charts the default is the top of the largest. `eigenvalues`: how
-    many the record has; of a gate or step size that several of them share, a line is the one that its eigenvalue has. `bounded`:
-    whether |lambda_bar| = 1 is a boundary of stability. Series that are not in `data` stay empty.
+    layer: the layer's number, or the id of one of its records. items: a list of {"key", "label", "color", "dash", "column"?}; a
+    template trace is copied for each of the first MAX_LINES items. By default, eigenvalue charts show the largest eigenvalues.
+    eigenvalues: the number of eigenvalues in the record; if several eigenvalues share a gate or step size, each line shows the
+    shared value. bounded: whether |lambda_bar| = 1 is a boundary of stability. Traces of series that `data` lacks stay empty.
     """
     out: dict[str, Any] = {"data": [], "layout": deepcopy(dict(figure["layout"]))}
     own = [name.replace("{layer}", str(layer)) for name in out["layout"].get("meta", {}).get("alerts", [])]
@@ -110,7 +120,7 @@ def bind(
 
 
 def _shared(eigenvalue: int, s: Mapping[str, Floats] | None, eigenvalues: int) -> int:
-    """The column of an eigenvalue in a series that may have fewer of them: neighbours share one."""
+    """The column of an eigenvalue. In a series with fewer columns than eigenvalues, neighbouring eigenvalues share a column."""
     width = s["last"].shape[1] if s else 0
     return eigenvalue * width // eigenvalues if 0 < width < eigenvalues else eigenvalue
 
@@ -125,7 +135,7 @@ def _copy(template: Mapping[str, Any], item: Mapping[str, Any], colors: Mapping[
     trace: dict[str, Any] = deepcopy(dict(template))
     for field in ("name", "hovertemplate") if item else ():
         for word in ("key", "label", "note"):
-            # Plotly reads markup in names
+            # Plotly interprets markup in names
             text = str(item.get(word, "")).replace("&", "&amp;").replace("<", "&lt;")
             trace[field] = trace.get(field, "").replace("{" + word + "}", text)
     if item.get("color"):
@@ -177,9 +187,10 @@ def _fill(
 
 
 def _band(s: dict[str, Floats], log: bool) -> tuple[Floats, Floats]:
-    """Smallest and largest value over all eigenvalues at each step, without gaps, across which a filled area would run.
+    """Smallest and largest value over all eigenvalues at each step, without gaps, because a filled area would bridge every gap.
 
-    Where nothing is finite the band has no height; what a logarithmic axis cannot show is the smallest value it can.
+    At a step without a finite value, both edges repeat an earlier value, so the band has zero height there. On a logarithmic
+    axis, values of zero or less are replaced by the smallest positive value.
     """
     low, high = np.fmin.reduce(s["min"], axis=1), np.fmax.reduce(s["max"], axis=1)
     if log:
@@ -195,7 +206,7 @@ def _band(s: dict[str, Floats], log: bool) -> tuple[Floats, Floats]:
 
 
 def _median(values: Floats) -> Floats:
-    last = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NaN sorts to the end
+    last = np.sort(np.where(np.isfinite(values), values, np.nan), axis=1)  # NumPy sorts NaN to the end
     count = np.maximum(np.isfinite(last).sum(axis=1), 1)
     rows = np.arange(len(last))
     middle: Floats = (last[rows, (count - 1) // 2] + last[rows, count // 2]) / 2
@@ -203,7 +214,9 @@ def _median(values: Floats) -> Floats:
 
 
 def nonfinite_kinds(s: dict[str, Floats]) -> NDArray[np.int8]:
-    """(n, width): -1 finite throughout, else 0 NaN (or a bucket that recovered), 1 +Inf, 2 -Inf, as in NONFINITE."""
+    """The kind of each cell, (n, width): -1 if finite, otherwise the index of its kind in NONFINITE: 0 NaN, 1 +Inf, 2 -Inf.
+
+    A bucket with non-finite values whose last value is finite or NaN has kind 0."""
     kind = np.where(s["nonfinite"] > 0, 0, -1)
     kind[np.isposinf(s["last"])] = 1
     kind[np.isneginf(s["last"])] = 2
@@ -234,7 +247,7 @@ def _marks(s: dict[str, Floats], field: str, unless: dict[str, Floats] | None) -
 
 
 def _thin(hit: Any) -> NDArray[np.intp]:
-    """Rows to mark: all of them, or, beyond MAX_MARKERS, the beginnings of stretches and evenly spaced ones."""
+    """The rows to mark; if more than MAX_MARKERS, the first row of each uninterrupted stretch and evenly spaced rows."""
     rows = np.flatnonzero(hit)
     if len(rows) <= MAX_MARKERS:
         return rows
@@ -267,7 +280,8 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any], unless: dict[str, Float
         cells = kind == NONFINITE.index(meta["kind"])
         if not cells.any():
             return {"z": [], "visible": False}
-        # no more of the map than holds them, with a row and a column around: a cell reaches half way to its neighbours
+        # the smallest rectangle that contains all these cells, extended by a row or column on each side, because Plotly draws
+        # each cell half way to its neighbours
         down, along = (slice(max(0, at[0] - 1), at[-1] + 2) for at in (np.flatnonzero(cells.any(axis=k)) for k in (1, 0)))
         z = np.where(cells[down, along], 1.0, np.nan).astype(np.float32)
         return {"x": encode(x[along]), "y": encode(y[down]), "z": encode(z), "visible": True, "zmin": 0, "zmax": 1}
@@ -276,13 +290,13 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any], unless: dict[str, Float
         z = np.where((kind >= 0) | ~(top >= 0), np.nan, np.log10(top))
     finite = z[np.isfinite(z)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    low = max(low, high - 12)  # a few zeros must not wash out the rest
+    low = max(low, high - 12)  # at most 12 decades, so that a few zeros do not flatten the colours of all other values
     cells = np.where(np.isneginf(z), low, z).astype(np.float32)
     return {"x": encode(x), "y": encode(y), "z": encode(cells), "zmin": low, "zmax": high}
 
 
 def _lost_rows(kind: NDArray[Any], step: Floats, rows: NDArray[Any]) -> dict[str, Any]:
-    """A mark at the right edge of each row with a cell that is no number."""
+    """A mark at the right edge of each row with a non-finite cell."""
     hit = np.flatnonzero((kind >= 0).any(axis=1))
     first = (kind[hit] >= 0).argmax(axis=1)
     text = [f"eigenvalue {rows[r]}: {NONFINITE[kind[r, i]]} at step {step[i]:.0f}" for r, i in zip(hit, first, strict=True)]
@@ -290,7 +304,7 @@ def _lost_rows(kind: NDArray[Any], step: Floats, rows: NDArray[Any]) -> dict[str
 
 
 def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    # one vertical line per alert, broken by nulls, with a diamond at its top
+    # one vertical line per alert, with a diamond at the line's top; nulls separate the lines
     x: list[Any] = []
     y: list[Any] = []
     text: list[str] = []
@@ -308,7 +322,7 @@ def _alerts(alerts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> dict[str, Any]:
     def numbers(name: str) -> Floats:
-        # JSON carries non-finite numbers as strings, which float() reads
+        # JSON stores non-finite numbers as strings, which float() parses
         values = np.array([float(i[name]) if i.get(name) is not None else np.nan for i in items])
         return np.where(np.isfinite(values) & (values >= 0), values, np.nan)
 

@@ -1,6 +1,6 @@
-"""The comparison's charts of many runs as figures of their own: a line per run, a band with its median per group.
+"""The comparison's charts of many runs as figures: a line per run, or a band with its median per group.
 
-`static/compare_figure.js` draws the same on the page, where the table of runs is the legend.
+`static/compare/figure.js` draws the same charts on the page, where the table of runs is the legend (a test compares the two).
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stablessm_core.layers.registry import layers_text
-from stablessm_core.typed_arrays import encode
+from stablessm_core.spec.layers import layers_text
+from stablessm_core.telemetry.typed_arrays import encode
 from web.binding import Floats, SeriesData, statistics
 from web.looks import group_looks, run_looks
 from web.palette import COLORS
 
 AXES = {"step": "step", "tokens": "tokens", "seconds": "training time (s, at each run's mean speed)"}
 BAND_POINTS = 200
-NAMED = 24  # lines, beyond which a legend would be larger than the figure
+NAMED = 24  # maximum number of lines with a legend; a longer legend would be larger than the figure
 
 
 def shown_runs(compare: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """From the JSON of GET /api/compare, for each run: key, label, layer, map, group, outcome, look, what a step is on
-    each axis."""
+    """Each run's key, label, layer, map, group, outcome, colour, dash and units per step on each axis.
+
+    compare: JSON of GET /api/compare."""
     group_of = {run: group["label"] for group in compare["groups"] for run in group["runs"]}
     kinds = [
         {"layer": layers_text(run["config"]), "map": run["forms"][0]["map"] if run["forms"] else ""} for run in compare["runs"]
@@ -38,7 +39,7 @@ def shown_runs(compare: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def range_items(pooled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The bars of the ranges, by map, from `pooled` of GET /api/compare/curves."""
+    """The bars of the chart of ranges, one per map, from `pooled` of GET /api/compare/curves."""
     return [
         {
             **one,
@@ -60,7 +61,7 @@ def compared_figure(
     y: str = "log",
     between: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """The chart with a line for each run of `lines` and, with `groups`, a band for each group of all `runs`."""
+    """The chart with a line for each run in `lines`; with `groups`, also a band for each group of `runs`."""
     read = {key: statistics(data) for key, data in curves.items()}
     there = [run for run in runs if run["key"] in read]
     drawn = [run for run in there if run["key"] in lines and run["per_step"][x] is not None]
@@ -81,10 +82,10 @@ def compared_figure(
 
 
 def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines: int) -> dict[str, Any]:
-    """From the smallest to the largest value of each bucket, so that no extreme is lost."""
+    """The line through the smallest and the largest value of each bucket, so that no extreme is lost."""
     ends = np.stack([s["min"][:, 0], s["max"][:, 0]], axis=1).astype(np.float64)
     ends[~np.isfinite(ends) | (log & (ends <= 0))] = np.nan
-    ends = np.where(np.isnan(ends), ends[:, ::-1], ends)  # where one end cannot be shown, the other
+    ends = np.where(np.isnan(ends), ends[:, ::-1], ends)  # if one end of a bucket cannot be shown, use the other end
     at = np.repeat(s["step"] * run["per_step"][x], 2)
     crowded = lines > NAMED
     look = {"color": _color(run), "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
@@ -93,7 +94,7 @@ def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines
 
 
 def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> dict[str, Any]:
-    """A cross where each run first is not finite."""
+    """A cross at the first non-finite point of each run."""
     at, text = [], []
     for run, s in drawn:
         rows = np.flatnonzero(s["nonfinite"].sum(axis=1))
@@ -107,10 +108,10 @@ def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) 
 
 
 def band(members: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> tuple[Floats, NDArray[np.float64]]:
-    """(places, [low, median, high] at each): median and quartiles over the runs of a group.
+    """(points of the axis, [low, median, high] at each point): median and quartiles over the runs of a group.
 
-    A lost run counts as worse than any other from its end on, so that the median is NaN where half of the group is lost; a run
-    that finished earlier, or still trains, has no part beyond its last step.
+    Beyond its last step, a lost run is treated as worse than every other run, so the median is NaN where half of the group is
+    lost. A run that finished earlier, or still trains, is omitted beyond its last step.
     """
     known = [
         (run, s["step"] * run["per_step"][x], s["last"][:, 0]) for run, s in members if run["per_step"][x] and len(s["step"])
@@ -157,7 +158,7 @@ def _band_traces(
 
 
 def _outline(at: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Around each stretch where both edges are known, there along the upper one and back: an area must not span what is lost."""
+    """An outline around each stretch where both edges of the band are finite: along the upper edge and back along the lower."""
     known = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
     x: list[Floats] = [np.empty(0)]
     y: list[Floats] = [np.empty(0)]

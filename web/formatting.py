@@ -1,6 +1,6 @@
-"""Numbers, durations and times as people read them: what web/static/format.js does in the browser, for what the server renders.
+"""Numbers, durations and times as text, for pages that the server renders; `static/lib/format.js` does the same in the browser.
 
-A test compares both on the same values: a page must not change its numbers when its scripts begin.
+A test compares both, because the numbers of a page must not change when its scripts start.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
-from stablessm_core.layers.registry import layers_text
+from stablessm_core.spec.layers import layers_text
 
-WHOLE_BELOW = 1e9  # whole numbers up to here are written out, larger ones with an exponent
+WHOLE_BELOW = 1e9  # whole numbers below this limit are written out; larger numbers get an exponent
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """`digits` significant digits; 1e-5 and 1e9 with an exponent; "NaN", "+Inf", "−Inf"; "–" for None."""
+    """The number with `digits` significant digits, such as 0.5, 1e-5 or 1e9; "NaN", "+Inf" or "−Inf"; "–" for None."""
     if value is None:
         return "–"
     x = float(value)
@@ -53,7 +53,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(epoch: float, now: float | None = None) -> str:
-    """How long ago that was, by its largest unit."""
+    """The time since `epoch` as text, in its largest unit, such as "3 min ago"; a later time gives "in 3 min"."""
     past = (time.time() if now is None else now) - epoch
     parts = duration(abs(past)).split(" ")
     span = " ".join(parts[:2])
@@ -77,5 +77,5 @@ FILTERS: dict[str, Callable[..., str]] = {
 
 
 def _rounded(x: float, digits: int) -> Decimal:
-    """As JavaScript rounds: of two equally near ones the one further from 0."""
+    """The number rounded as in JavaScript: ties are rounded away from 0."""
     return Context(prec=digits, rounding=ROUND_HALF_UP).create_decimal(Decimal(x))

@@ -1,7 +1,7 @@
-"""How runs look in charts that show several, and groups of them; `static/looks.js` is the same in the browser (a test compares).
+"""How charts of several runs draw each run and each group; `static/lib/looks.js` does the same in the browser (a test checks it).
 
-Where runs have different layers, the colour is the layer's and the dash the map's. Else the colour is the map's, and the dash
-tells runs of one map apart.
+If the layers differ, the colour shows the layer and the dash the map. Otherwise the colour shows the map, and the dash
+distinguishes runs of one map.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ Look = dict[str, str]
 
 
 def run_looks(runs: Sequence[Mapping[str, str]]) -> list[Look]:
-    """{color, a name of the palette, dash} of each {layer, map}; mixed layers, and those without a colour, take a line's."""
+    """{color, dash} of each {layer, map}; color is a name of the palette.
+
+    Runs with mixed layers, and layers that have no colour in the palette, get one of the palette's colours for lines.
+    """
     layers = list(dict.fromkeys(run["layer"] for run in runs))
     if len(layers) > 1:
         others = [layer for layer in layers if f"layer-{layer}" not in COLORS]
@@ -32,8 +35,9 @@ def run_looks(runs: Sequence[Mapping[str, str]]) -> list[Look]:
 def group_looks(groups: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, Look]:
     """{color, dash} of each group, by its name, from its runs' {layer, map, color, dash}.
 
-    A group of one layer looks as its runs do, solid if these have several maps, where no other group would look the same. A group
-    of one layer's runs that is named as a map has the map's colour; all others have the lines' colours, and beyond eight dashes.
+    If the layers differ between groups but not within a group, each group looks like its runs, unless two groups would then
+    look the same. A group with several maps has a solid line. Otherwise, a group that is named after its map has the map's
+    colour. All other groups get the palette's colours for lines; from the ninth group on, the lines are also dashed.
     """
     several = len({run["layer"] for runs in groups.values() for run in runs}) > 1
     common = {name: _common(runs) for name, runs in groups.items()} if several else {}

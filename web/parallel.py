@@ -1,4 +1,4 @@
-"""Parallel coordinates of several runs as plain SVG: an axis for each thing that differs, the result as the last one."""
+"""Parallel coordinates of several runs as plain SVG, with an axis per setting that differs and the result as the last axis."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stablessm_core.layers.registry import layers_text
+from stablessm_core.spec.layers import layers_text
 
 WIDTH, HEIGHT, TOP, BOTTOM, SIDE = 1000, 300, 34, 26, 70
 MAX_AXES = 8
 LOST = "lost"
 TICKS = 6
-LETTER = 6.4  # units of a tick's text: what is longer than the way to the next axis is cut
+LETTER = 6.4  # width of a letter in a tick label, in pixels; a label that would reach the next axis is shortened
 
 
 def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
     """From the JSON of GET /api/compare: width, height, axes [{x, title, field, ticks: [{y, text}]}], lines [{run, points, …}].
 
-    Numbers that are all positive and span more than a factor of 20 stand on a logarithmic axis. A run that was lost ends at a
-    mark above the losses; one without a result yet stops before the last axis. None where nothing differs.
+    An axis is logarithmic if its numbers are all positive and span more than a factor of 20. A lost run ends at a mark above the
+    losses; a run without a result ends before the last axis. None if all settings are equal or there are fewer than two runs.
     """
     fields = compare["differences"][:MAX_AXES]
     if not fields or len(compare["runs"]) < 2:
@@ -38,7 +38,7 @@ def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
         axes.append({"x": round(SIDE + i * step, 1), "field": field, "title": _short(field), "ticks": ticks})
         heights.append(at)
     lines = []
-    layers = [layers_text(run["config"]) for run in compare["runs"]]  # what the colours stand for, where there are several
+    layers = [layers_text(run["config"]) for run in compare["runs"]]  # colours show the layers if the runs differ in them
     for j, run in enumerate(compare["runs"]):
         points = [(axes[i]["x"], at[j]) for i, at in enumerate(heights)]
         drawn = " ".join(f"{x},{y:.1f}" for x, y in points if y is not None)
@@ -49,7 +49,7 @@ def parallel_lines(compare: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _scale(values: Sequence[Any], is_result: bool) -> tuple[list[dict[str, Any]], list[float | None]]:
-    """Ticks of an axis, and how high each value stands on it."""
+    """The ticks of an axis, and the height of each value on the axis."""
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v)]
     if (is_result and numbers) or (numbers and len(numbers) == len(values)):
         top = TOP + (34 if is_result and LOST in values else 0)
@@ -82,7 +82,7 @@ def _numeric(numbers: Sequence[float], top: float) -> tuple[list[dict[str, Any]]
 
 
 def _between(top: float, share: float) -> float:
-    """`share` of the way from the top of an axis to its bottom."""
+    """The vertical position at the fraction `share` from the top of an axis to its bottom."""
     return top + share * (HEIGHT - BOTTOM - top)
 
 

@@ -1,7 +1,7 @@
-"""Complex eigenvalues where they are: on the unit disc, or on the half-plane of continuous time; `static/planes.js` does so too.
+"""Places complex eigenvalues on the unit disc or the half-plane; `static/chart/planes.js` does the same in the browser.
 
-Of each conjugate pair the one above the real axis is drawn. A trace's `plane` says what its two series are: "disc" the angle and
-the absolute value of lambda_bar, "half" the decay rate -Re lambda and Im lambda.
+Each conjugate pair is drawn as its eigenvalue above the real axis. A trace's `plane` states what its two series are: for "disc"
+the angle and the absolute value of lambda_bar, for "half" the decay rate -Re lambda and Im lambda.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stablessm_core.typed_arrays import encode
+from stablessm_core.telemetry.typed_arrays import encode
 
-MAX_PLACES = 512  # of eigenvalues whose first and newest places are marked; of more every n-th
+MAX_PLACES = 512  # maximum number of eigenvalues with marked points; if there are more, every n-th one is marked
 HALF_CIRCLE = np.linspace(0, np.pi, 91)
 Floats = NDArray[np.floating[Any]]
 Series = Mapping[str, Floats]
@@ -23,11 +23,11 @@ Series = Mapping[str, Floats]
 def on_plane(
     meta: Mapping[str, Any], name: str, first: Series | None, second: Series | None, column: int, *, log: bool = False
 ) -> dict[str, Any]:  # fmt: skip
-    """x and y of a trace: the `path` of an eigenvalue, its newest place (`end`), the first and the newest of all (`then`, `now`),
-    the `boundary`, a mark where some are `lost` to the finite numbers.
+    """x and y of a trace, which shows one of these: the `path` of an eigenvalue, its newest point (`end`), the first or the
+    newest points of all eigenvalues (`then`, `now`), the `boundary`, or a mark if some eigenvalues are not finite (`lost`).
 
-    first, second: the trace's two series as buckets (see `web.binding.statistics`), None where one is not recorded. log: whether
-    the vertical axis is logarithmic.
+    first, second: the trace's two series as buckets (see `web.binding.statistics`), None if a series was not recorded. log:
+    whether the vertical axis is logarithmic.
     """
     field, plane = meta["field"], meta["plane"]
     if field == "boundary" and plane == "disc":
@@ -53,21 +53,22 @@ def on_plane(
 
 
 def earliest(series: Series) -> Floats:
-    """Of each eigenvalue its first finite value; NaN where it has none."""
+    """The first finite value of each eigenvalue, or NaN if no value is finite."""
     last = series["last"]
     finite = np.isfinite(last)
     return np.where(finite.any(axis=0), last[finite.argmax(axis=0), np.arange(last.shape[1])], np.nan)
 
 
 def newest(series: Series) -> Floats:
-    """The newest row with a finite value in it, or the first."""
+    """The newest row with a finite value, or the first row if no value is finite."""
     rows = np.flatnonzero(np.isfinite(series["last"]).any(axis=1))
     row: Floats = series["last"][rows[-1] if len(rows) else 0]
     return row
 
 
 def _every(width: int) -> int:
-    # odd: eigenvalues lie channel by channel, and of an even number of modes an even stride would always take the same ones
+    # the stride is odd, because eigenvalues are ordered by channel: if the number of modes per channel is even, an even stride
+    # would skip the same modes of every channel
     return 1 if width <= MAX_PLACES else -(-width // MAX_PLACES) | 1
 
 
@@ -80,7 +81,7 @@ def _placed(plane: str, first: Floats, second: Floats) -> dict[str, Any]:
 
 
 def _lost(first: Series, second: Series) -> dict[str, Any]:
-    """A mark in the corner, where no eigenvalue is looked for."""
+    """A mark in the corner of the chart if eigenvalues are not finite."""
     bad = ~(np.isfinite(first["last"][-1]) & np.isfinite(second["last"][-1]))
     if not bad.any():
         return {"x": [], "y": [], "visible": False}

@@ -1,6 +1,6 @@
-"""What a run's page says of its layers: which record is shown, what its form means for the reader, which charts it has.
+"""How the run page presents a layer's record: its title, notes for readers, and its charts.
 
-A record is as GET /api/runs/{id}/series lists it: {id, layer, name, eigenvalues, form, kinds, gates}.
+A record is an entry of GET /api/runs/{id}/series: {id, layer, name, eigenvalues, form, kinds, gates}.
 """
 
 from __future__ import annotations
@@ -9,52 +9,52 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stablessm_core.forms import NO_MAP
+from stablessm_core.telemetry.forms import NO_MAP
 from stablessm_core.telemetry.series import LAYER_GROUPS, WIDE, layer_group
-from web.figures import CHARTS, series_of
+from web.charts import CHARTS
+from web.figures import series_of
 
 Record = Mapping[str, Any]
 
 NOTES = {
-    "fixed": "The decays of this layer are fixed: nothing trains them. So there is no gradient over weight, no relative step "
-    "and no chart of either; what is drawn stays where it began.",
-    "none": "These weights are watched beside the layer's eigenvalues and have none of their own.",
-    "gate": "No single weight decides an eigenvalue here: the layer reports its decay −ln|λ| at every step of a sequence. The "
-    "weight shown is the norm of the row of weights that decides it, the gradient that of the row's gradient.",
-    "varies": "The eigenvalues vary with the input: shown is their geometric mean over batch and time, with which a state "
-    "decays on the whole. That the closest approach to the boundary, drawn beside it, is small is normal for a gate "
-    "that keeps its state.",
-    "channels": "Every mode belongs to all channels, each of which has a step size of its own: shown is |λ| at the mean step "
-    "size, and beside it at the smallest.",
-    "radius": "No weight has an eigenvalue of its own here: shown is the spectral radius, the largest |λ| of the matrix that "
-    "all weights together make, and as weight the norm of them all. All of its eigenvalues, and the certified gain "
-    "beside the measured one, are computed at evaluations.",
-    "shared": "{eigenvalues} eigenvalues share {gates} gates: the line of an eigenvalue is that of its gate.",
-    "unbounded": "This layer normalises its kernel over the sequence: |λ| = 1 is drawn, but it is no boundary of stability here, "
-    "and eigenvalues beyond it are legal.",
-    "complex": "Complex eigenvalues come in conjugate pairs: one of each pair is drawn, above the real axis; over steps its "
-    "absolute value is.",
-    "half_plane": "No single λ of the discrete recurrence belongs to an eigenvalue here, so there is no unit disc.",
-    "bilinear": "The bilinear rule sends fast oscillations towards −1: a small distance to the boundary need not be a long "
-    "memory.",
-    "measured": "The eigenvalues followed at every step are those of the diagonal part; those of the whole transition are "
-    "computed at evaluations, in a chart of their own.",
-    "zero": "A weight may be exactly 0 here, where |dL/dw| / |w| is infinite: such ratios are marked “infinite: weight is 0” "
-    "and left out of range and median; the gradient itself is drawn beside them.",
-    "wide": f"Of more than {WIDE:,} eigenvalues quantiles and the most extreme are recorded (see Downloads), every one with "
-    "telemetry.all_eigenvalues.",
+    "fixed": "The decays of this layer are fixed and not trained. Therefore the layer has no gradient over weight and no "
+    "relative step, and the eigenvalues do not move.",
+    "none": "These weights are recorded in addition to the layer's eigenvalues and have no eigenvalues themselves.",
+    "gate": "No single weight determines an eigenvalue. The layer reports the decay −ln|λ| at every step of a sequence. A row "
+    "of weights determines this decay: the charts show the norm of the row as weight and the norm of its gradient as gradient.",
+    "varies": "The eigenvalues vary with the input. The charts show their geometric mean over batch and time, which is the "
+    "average decay of a state. If a gate preserves its state, a very small closest distance to the boundary is normal.",
+    "channels": "All channels share each mode, and each channel has its own step size. The charts show |λ| at the mean step "
+    "size and at the smallest step size.",
+    "radius": "No weight has its own eigenvalue. The charts show the spectral radius, which is the largest |λ| of the matrix "
+    "that all weights form together, and the norm of all weights. All eigenvalues, the certified gain and the "
+    "measured gain are computed at evaluations.",
+    "shared": "{eigenvalues} eigenvalues share {gates} gates: the line of an eigenvalue shows its gate.",
+    "unbounded": "This layer normalises its kernel over the sequence. The charts show |λ| = 1, but it is not a stability "
+    "boundary of this layer, so eigenvalues beyond it are allowed.",
+    "complex": "Complex eigenvalues come in conjugate pairs. The plane shows the eigenvalue above the real axis; charts over "
+    "steps show its absolute value.",
+    "half_plane": "An eigenvalue of this layer has no single λ in the discrete recurrence, so there is no unit disc.",
+    "bilinear": "The bilinear rule moves fast oscillations towards −1, so a small distance to the boundary does not always mean "
+    "a long memory.",
+    "measured": "The eigenvalues recorded at every step are those of the diagonal part. The eigenvalues of the whole transition "
+    "are computed at evaluations and have their own chart.",
+    "zero": "A weight of this layer may be exactly 0, which makes |dL/dw| / |w| infinite. Such ratios are marked “infinite: "
+    "weight is 0” and excluded from range and median. Another chart shows the gradient itself.",
+    "wide": f"For more than {WIDE:,} eigenvalues only quantiles and extremes are recorded (see Downloads). The option "
+    "telemetry.all_eigenvalues records every eigenvalue.",
 }
 
 
 def title(record: Record) -> str:
-    """Its place and what it is, 0 · mamba; of further weights of a layer also which, 0 · mamba: dt_bias."""
+    """The record's title: the layer's index and name ("0 · mamba"), then a further record's name ("0 · mamba: dt_bias")."""
     own = " · ".join(part for part in (str(record["layer"]), record["name"]) if part)
     further = str(record["id"]).partition(".")[2]
     return f"{own}: {further}" if further else own
 
 
 def composition(records: Sequence[Record]) -> str:
-    """The layers of a run in a few words: "2 × mamba of 512 eigenvalues, lru of 64"."""
+    """Short summary of a run's layers: "2 × mamba of 512 eigenvalues, lru of 64"."""
     layers = Counter((r["name"] or "layer", r["eigenvalues"]) for r in records if r["id"] == str(r["layer"]))
     parts: list[str] = []
     for (name, count), times in layers.items():
@@ -65,7 +65,7 @@ def composition(records: Sequence[Record]) -> str:
 
 
 def map_of(record: Record) -> str:
-    """The map from weight to eigenvalue; "" where there is none."""
+    """Name of the map from weight to eigenvalue; "" if there is none."""
     name = str((record["form"] or {}).get("map", ""))
     return "" if name in NO_MAP else name
 
@@ -76,7 +76,7 @@ def bounded(record: Record) -> bool:
 
 
 def draws(chart: str, record: Record | None) -> bool:
-    """Whether the record has what the chart shows. Of one whose series are not known yet: whether most have it."""
+    """Whether the record has a series that the chart shows. If its series are unknown: whether most records have one."""
     if record is None or not record["kinds"]:
         return not CHARTS[chart].optional
     prefix = layer_group("{layer}") + "/"
@@ -85,7 +85,7 @@ def draws(chart: str, record: Record | None) -> bool:
 
 
 def notes(record: Record) -> list[str]:
-    """What one must know to read its charts, a sentence or two each."""
+    """Notes for readers of the record's charts, one or two sentences each."""
     form = record["form"] or {"map": "", "rule": ""}
     kinds, eigenvalues, gates = set(record["kinds"]), record["eigenvalues"], record["gates"]
     shared = eigenvalues is not None and gates is not None and 1 < gates < eigenvalues

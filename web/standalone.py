@@ -1,4 +1,4 @@
-"""A figure as one HTML file that needs nothing else: its numbers and plotly.js are in it."""
+"""A figure as one HTML file that contains the figure's numbers and plotly.js."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Plotly.newPlot("chart", data, layout, {{ displaylogo: false, showSendToCloud: fa
 
 
 def sized(figure: Mapping[str, Any], width: int, height: int) -> dict[str, Any]:
-    """The figure at a size in pixels, to stand alone: each eigenvalue is in the legend; traces have fixed names."""
+    """The figure at a size in pixels, with every eigenvalue in the legend and with fixed trace ids."""
     layout = {**figure["layout"], "width": width, "height": height, "autosize": False}
     data = [dict(trace, uid=f"trace{i:04d}") for i, trace in enumerate(figure["data"])]
     for trace in data:
@@ -30,7 +30,7 @@ def sized(figure: Mapping[str, Any], width: int, height: int) -> dict[str, Any]:
 
 
 def html_file(figure_json: str, title: str) -> str:
-    """The file, from the figure's JSON."""
+    """The text of the HTML file, from the figure's JSON."""
     return PAGE.format(title=html.escape(title), plotly=_plotly(), figure=figure_json.replace("</", "<\\/"))
 
 

@@ -1,7 +1,8 @@
-"""A sweep's chart of final losses as a figure of its own; `static/grid.js` gives the page's the same numbers."""
+"""A sweep's chart of final losses, for the sweep's page and as a single figure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,13 +11,14 @@ import numpy as np
 from web.binding import DASHES, bind
 from web.palette import COLORS
 
-KINDS = {"model.reparameterization.name": "map", "model.layer": "layer"}  # whose values have colours of their own
+KINDS = {"model.reparameterization.name": "map", "model.layer": "layer"}  # setting -> prefix of the names of its colours
 
 
 def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any]:
-    """From the JSON of GET /api/sweeps/{id}/grid: a line per value of the rows, over the numbers along the columns.
+    """One line per row of the grid, over the numbers of the grid's columns. grid: JSON of GET /api/sweeps/{id}/grid.
 
-    The median of each cell's finite runs with quartiles; a cell with lost runs is marked at the edge, whatever the others' loss.
+    Each point is the median of the finite runs of a cell, with the quartiles. A cell with lost runs has a mark at the edge, even
+    if its other runs have a loss.
     """
     values = grid["columns"]["values"]
     order = sorted(
@@ -32,12 +34,9 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
         marked = np.array([[1.0 if cell["lost"] else 0.0] for cell in cells], np.float32)
         data[f"sweep/row-{i}"] = {"step": step, "min": middle, "max": middle, "last": middle, "nonfinite": marked}
         spreads.append({"array": np.nan_to_num(high - median).tolist(), "arrayminus": np.nan_to_num(median - low).tolist()})
+        name = _label(value) if value is not None else ""
         lost.append(
-            [
-                f"{_label(value)} {title} {v:g}: {c['lost']} of {c['total']} lost"
-                for v, c in zip(step, cells, strict=True)
-                if c["lost"]
-            ]
+            [f"{name} {title} {v:g}: {c['lost']} of {c['total']} lost" for v, c in zip(step, cells, strict=True) if c["lost"]]
         )
         own = f"{KINDS.get(grid['rows']['path'], '')}-{_label(value)}"
         look = {"color": own, "dash": DASHES[0]} if own in COLORS else {"color": f"line-{i % 8}", "dash": DASHES[i // 8 % 6]}
@@ -57,11 +56,12 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
 
 
 def _label(value: Any) -> str:
-    """A row in a few characters: sections by their name, models by their layer and map."""
+    """A short label of a row: the name of a section, or the layer and the map of a model."""
     if not isinstance(value, Mapping):
-        return str(value)
+        return value if isinstance(value, str) else json.dumps(value)
     map_ = (value.get("reparameterization") or {}).get("name")
-    return ", ".join(str(part) for part in (value.get("name", value.get("layer")), map_) if isinstance(part, str)) or str(value)
+    names = [part for part in (value.get("name", value.get("layer")), map_) if isinstance(part, str)]
+    return ", ".join(names) or json.dumps(value, separators=(",", ":"))
 
 
 def _short(path: str) -> str:

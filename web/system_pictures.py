@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-DISTANCES = (-4, 0)  # decades of the axis of distances; what is nearer stands at its end
+DISTANCES = (-4, 0)  # log10 of the limits of the distance axis; smaller distances are drawn at the end of the axis
 BINS = 32
-RATIOS = (-2, 3)  # decades of the axis of ratios
+RATIOS = (-2, 3)  # log10 of the limits of the ratio axis
 
 
 def start_picture(start: Mapping[str, Any]) -> dict[str, Any]:
     """From `start` of GET /api/systems: {kind: "disc", path} in a circle of radius 1, or {kind: "bars", bars: [{x, y, height}]}.
 
-    The disc's path is a dot per eigenvalue. Bars count eigenvalues over log10 of their distance, on an axis of width 1 from
-    10^-4 to 1; the tallest has height 1.
+    The disc's path consists of one dot per eigenvalue. Bars count eigenvalues over log10 of their distance, on an axis of width 1
+    from 10^-4 to 1; the tallest bar has height 1.
     """
     if start["phase"] is not None:
         places = [((1 - d) * math.cos(a), -(1 - d) * math.sin(a)) for d, a in zip(start["distance"], start["phase"], strict=True)]
@@ -42,7 +42,7 @@ def ratio_picture(ratios: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def share(value: float, decades: tuple[int, int]) -> float:
-    """Where a value stands on a logarithmic axis of width 1; at its ends what lies beyond."""
+    """Position of a value on a logarithmic axis of width 1, limited to its ends."""
     low, high = decades
     at = (math.log10(value) - low) / (high - low) if value > 0 else 0.0
     return round(min(1.0, max(0.0, at)), 4)

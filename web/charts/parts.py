@@ -1,4 +1,4 @@
-"""What charts are made of: the figure with its axes, lines, bands, and the marks of what no axis can show."""
+"""Building blocks of charts: the figure with its axes, lines, bands, and markers for values that no axis can show."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 from web.palette import COLORS
 
 ZERO_WEIGHT = "infinite: weight is 0"
-go: Any = import_module("plotly.graph_objects")  # its lazy exports are hidden from type checkers
+go: Any = import_module("plotly.graph_objects")  # type checkers do not see the lazy exports of plotly
 Figure = Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One chart: `scope` says what it is drawn for, `alerts` on which series an alert is shown here.
+    """One chart. It marks the alerts about the series in `alerts`.
 
-    A chart of a run or a layer stands in the row of small charts of a run page, with `caption` beside its title, unless `placed`.
+    Unless it is `placed`, a chart of a run or a layer appears in the run page's row of small charts, with `caption` beside its
+    title.
     """
 
     name: str
     title: str
     meaning: str
-    scope: str  # run, layer, compare, theory
+    scope: str  # what the chart is drawn for: run, layer, compare or theory
     build: Callable[[], Figure]
     alerts: tuple[str, ...] = ()
     caption: str = ""
-    placed: bool = False  # a template names it, where it has a place of its own
-    optional: bool = False  # some runs never record its series: their pages do not show it
+    placed: bool = False  # a template places the chart explicitly
+    optional: bool = False  # the chart is hidden on pages of runs that do not record its series
 
 
 def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: str = "linear", **layout: Any) -> Figure:
@@ -41,9 +42,9 @@ def figure(traces: list[Any], y_title: str, *, x_title: str = "step", y_type: st
             "type": y_type,
             "zeroline": False,
             "exponentformat": "e",
-            "nticks": 4 if y_type == "log" else 6,  # more of a logarithmic axis would write 7, 8 and 9 over each other
+            "nticks": 4 if y_type == "log" else 6,  # with more ticks, the labels 7, 8 and 9 of a logarithmic axis would overlap
         },
-        # the markers of what no axis can show live on an axis of their own: 0 is the lower edge, 1 the upper
+        # markers for values that the axis cannot show use a separate axis: 0 is the chart's lower edge, 1 its upper edge
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         "hovermode": "closest",
@@ -75,16 +76,16 @@ def band(series: str, name: str, color: str, *, showlegend: bool = False) -> lis
 
 
 def markers(meta: dict[str, Any], name: str, color: str, symbol: str, **more: Any) -> Any:
-    # `cliponaxis` off: half of a marker at the edge would be cut
+    # `cliponaxis` would cut off half of a marker at the edge
     marker = {"symbol": symbol, "size": 9, "color": COLORS[color], **more}
     where = {"yaxis": "y2", "cliponaxis": False, "hovertemplate": "%{text}<extra></extra>"}
     return go.Scatter(meta={**meta, "color": color}, name=name, mode="markers", marker=marker, **where)
 
 
 def notes(*series: str, log: bool = False, unless: str = "") -> list[Any]:
-    """Markers of what must not be missed: non-finite values, values below a logarithmic axis, alerts.
+    """Markers for non-finite values, values below a logarithmic axis, and alerts.
 
-    unless: the gradient behind a ratio, see `web.figures`.
+    unless: the gradient from which a ratio is computed, see `web.figures`.
     """
     known = {"unless": unless} if unless else {}
     found = [markers({"series": s, "field": "nonfinite", **known}, "NaN / Inf", "danger", "x") for s in series]

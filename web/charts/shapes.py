@@ -1,4 +1,4 @@
-"""Shapes that several charts have: one number per step, one line per eigenvalue, one per run, one per map."""
+"""Figures that several charts of a layer use: a line per eigenvalue, points on a plane, quantities measured at evaluations."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ from typing import Any
 
 from web.charts.parts import Figure, band, figure, go, line, markers, notes
 from web.palette import COLORS
-
-
-def scalar(
-    series: str, title: str, *, y_type: str = "linear", from_zero: bool = False, y_range: list[float] | None = None
-) -> Figure:
-    name = series.split("/")[1]
-    traces = [*band(series, f"{name} range", "accent"), line(series, name, "accent"), *notes(series, log=True)]
-    drawn = figure(traces, title, y_type=y_type, showlegend=False)
-    if from_zero:
-        drawn.layout.yaxis.rangemode = "tozero"
-    drawn.layout.yaxis.range = y_range
-    return drawn
 
 
 def eigenvalues(
@@ -37,7 +25,7 @@ def eigenvalues(
         *band(series, "range of all", "muted", showlegend=legend),
         line(series, "median", "muted", field="median", dash="dash", width=1.2, showlegend=legend),
     ]
-    # the charts of a layer share their colours: one legend is enough
+    # the charts of a layer share their colours, so one legend is enough
     each = line(series, "λ {key}{note}", "line-0", each="eigenvalue", width=1.5, showlegend=legend, **known)
     each.update(hovertemplate="eigenvalue {key}<br>step %{x}<br>%{y:.6g}<extra></extra>")
     traces.append(each)
@@ -49,7 +37,9 @@ def eigenvalues(
 
 
 def plane(which: str, series: str, partner: str, x_title: str, y_title: str, unbounded: str) -> Figure:
-    """Eigenvalues above the real axis: the paths of some, the first and the newest places of all; `which` as in `web.planes`."""
+    """Eigenvalues above the real axis: the paths of some eigenvalues, the first and newest points of all eigenvalues.
+
+    which: the plane, as in `web.planes`."""
     of = {"series": "ssm/{layer}/" + series, "with": "ssm/{layer}/" + partner, "plane": which, "top": "ssm/{layer}/eigenvalue"}
 
     def dots(field: str, name: str, color: str, size: int, symbol: str, **more: Any) -> Any:
@@ -79,7 +69,9 @@ def plane(which: str, series: str, partner: str, x_title: str, y_title: str, unb
 
 
 def measured(kinds: tuple[str, ...], title: str, *, y_type: str = "linear", extreme: str = "", boundary: str = "") -> Figure:
-    """What a layer computes at evaluations, a marked line each; of several numbers range, median and `extreme`, min or max."""
+    """Lines with markers for quantities measured at evaluations.
+
+    extreme: "min" or "max" for a quantity with several numbers; the chart then shows their range, median and extreme."""
     traces = []
     for kind, color in zip(kinds, ("accent", "line-1"), strict=False):
         series = "ssm/{layer}/" + kind
@@ -95,30 +87,3 @@ def measured(kinds: tuple[str, ...], title: str, *, y_type: str = "linear", extr
         edge = line(whole[0], boundary, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
         traces.append(edge.update(meta={**edge.meta, "value": 1.0}))
     return figure([*traces, *notes(*whole, log=True)], title, y_type=y_type)
-
-
-def overlay(series: str, title: str) -> Figure:
-    curve = line(series, "{label}", "accent", each="run", width=1.5)
-    curve.update(hovertemplate="{label}<br>step %{x}<br>%{y:.6g}<extra></extra>")
-    marks = markers({"series": series, "field": "nonfinite", "each": "run"}, "{label}: NaN / Inf", "danger", "x")
-    marks.update(showlegend=False)
-    return figure([curve, marks], title, y_type="log")
-
-
-def theory_curves(
-    x_title: str, y_title: str, y_range: list[float], *, x_type: str = "linear", y_type: str = "linear", points: bool = False
-) -> Figure:
-    """One line per map; with `points` also a run's weights, where it has any."""
-    curve = line("theory/{map}", "{label}", "accent", each="map", width=1.8)
-    curve.update(hovertemplate="{label}<br>%{x:.4g}<br>%{y:.4g}<extra></extra>")
-    traces = [curve]
-    if points:
-        weights = line("theory/weights", "the run's weights", "ink")
-        look = {"size": 7, "symbol": "circle-open", "color": COLORS["ink"], "line": {"width": 1.5}}
-        weights.update(mode="markers", marker=look, hovertemplate="%{x:.6g}<br>%{y:.6g}<extra>weight</extra>")
-        traces.append(weights)
-    # curves of maps have one legend, beside the charts
-    legend = {} if not points else {"showlegend": False}
-    drawn = figure(traces, y_title, x_title=x_title, y_type=y_type, **legend).update_xaxes(type=x_type, exponentformat="e")
-    drawn.layout.yaxis.range = y_range
-    return drawn

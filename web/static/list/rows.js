@@ -1,0 +1,74 @@
+// Updates the rows of the list from a new copy that the server sent. Only cells that differ are replaced, so check marks,
+// curves and an open edit form are preserved. Rows do not move while the pointer is over them.
+
+import { findAll } from "../lib/dom.js";
+
+/** The last copy of each cell from the server; a new copy is compared with it, because scripts change the shown cells. */
+/** @type {WeakMap<Element, Node>} */
+const sent = new WeakMap();
+
+/** @param {ParentNode} body */
+export const rowsOf = (body) => findAll("tr[data-run]", HTMLElement, body);
+
+/** @param {ParentNode} body */
+export function noteSent(body) {
+  for (const row of rowsOf(body)) for (const cell of row.children) sent.set(cell, cell.cloneNode(true));
+}
+
+/**
+ * @param {HTMLElement} body the shown rows
+ * @param {ParentNode} fresh the server's new rows
+ * @param {boolean} mayMove whether rows may be added, removed and moved now
+ * @returns {number} 0 if the list now shows the server's rows; otherwise the number of new rows, at least 1
+ */
+export function merge(body, fresh, mayMove) {
+  const shown = new Map(rowsOf(body).map((row) => [row.dataset.run, row]));
+  const wanted = rowsOf(fresh);
+  for (const row of wanted) {
+    const here = shown.get(row.dataset.run);
+    if (here) update(here, row);
+  }
+  const order = wanted.map((row) => row.dataset.run);
+  const now = [...shown.keys()];
+  if (order.join() === now.join()) return 0;
+  if (!mayMove) {
+    const added = order.filter((run) => !shown.has(run)).length;
+    return added || 1;
+  }
+  const next = wanted.map((row) => {
+    const here = shown.get(row.dataset.run);
+    if (here) return here;
+    noteRow(row);
+    return document.adoptNode(row);
+  });
+  const place = body.contains(document.activeElement) ? document.activeElement : null;
+  body.replaceChildren(...next);
+  if (place instanceof HTMLElement && place.isConnected) place.focus({ preventScroll: true });
+  return 0;
+}
+
+/** @param {HTMLElement} row */
+function noteRow(row) {
+  for (const cell of row.children) sent.set(cell, cell.cloneNode(true));
+}
+
+/**
+ * @param {HTMLElement} here
+ * @param {HTMLElement} fresh
+ */
+function update(here, fresh) {
+  if (here.querySelector("form")) return; // the user is editing this row
+  const focused = here.contains(document.activeElement) ? document.activeElement : null;
+  Object.assign(here.dataset, { ...fresh.dataset });
+  here.className = fresh.className;
+  if (here.children.length !== fresh.children.length) return here.replaceChildren(...fresh.children);
+  const cells = [...fresh.children]; // a copy, because adopting a cell removes it from the row
+  [...here.children].forEach((cell, i) => {
+    const other = cells[i];
+    const was = sent.get(cell);
+    if (was?.isEqualNode(other) || cell.querySelector("input[type=checkbox]") || (focused && cell.contains(focused)))
+      return;
+    sent.set(other, other.cloneNode(true));
+    cell.replaceWith(document.adoptNode(other));
+  });
+}

@@ -1,0 +1,20 @@
+// The page of all alerts: fetches the list every few seconds while the page is visible.
+
+import { messageOf } from "../lib/api.js";
+import { freshPage, replacePart } from "../lib/dom.js";
+import { refreshTimes } from "../lib/times.js";
+
+const POLL_MS = 5000;
+
+async function refresh() {
+  if (document.hidden) return;
+  const page = await freshPage();
+  if (!page) return;
+  replacePart(page, "[data-part=alerts]");
+  refreshTimes();
+}
+
+setInterval(
+  () => refresh().catch((error) => console.warn("the alerts could not be refreshed:", messageOf(error))),
+  POLL_MS,
+);

@@ -1,0 +1,55 @@
+// Tests a cause on the run page: a button forks the run with one setting changed, and a row shows the fork's progress.
+
+import { describe, send } from "../lib/api.js";
+import { freshPage, given, replacePart } from "../lib/dom.js";
+import { toast } from "../lib/toast.js";
+
+const LOOK_MS = 2000;
+const PARTS = ["forks", "verdict"]; // both parts of the page show the outcome of a fork
+
+let looking = false;
+
+document.addEventListener("click", async (event) => {
+  const button = event.target instanceof Element ? event.target.closest("button[data-changes]") : null;
+  const section = button?.closest("[data-forks]");
+  if (!(button instanceof HTMLButtonElement && section instanceof HTMLElement)) return;
+  /** @type {Record<string, unknown>} */
+  const changes = JSON.parse(given(button, "changes"));
+  const map = section.querySelector("[data-map-choice]");
+  if ("withMap" in button.dataset && map instanceof HTMLSelectElement)
+    changes["model.reparameterization.name"] = map.value;
+  button.disabled = true;
+  try {
+    const fork = await send("POST", given(section, "forks"), { changes });
+    toast(`Run ${fork.id} resumes from step ${fork.forked_at_step}.`);
+    await refresh();
+    follow();
+  } catch (error) {
+    toast(describe(error), "critical");
+  }
+  button.disabled = false;
+});
+
+async function refresh() {
+  const page = await freshPage();
+  if (!page) return;
+  const chosen = document.querySelector("[data-map-choice]");
+  for (const part of PARTS) replacePart(page, `[data-part="${part}"]`);
+  const map = document.querySelector("[data-map-choice]");
+  if (chosen instanceof HTMLSelectElement && map instanceof HTMLSelectElement) map.value = chosen.value;
+}
+
+// Polls until every fork has ended; a hidden page does not poll.
+function follow() {
+  if (looking || !document.querySelector("[data-fork][data-open]")) return;
+  looking = true;
+  setTimeout(async () => {
+    looking = false;
+    // replacing the part would close an open selection box
+    const busy = document.hidden || document.activeElement?.matches("[data-map-choice]");
+    if (!busy) await refresh().catch(() => undefined);
+    follow();
+  }, LOOK_MS);
+}
+
+follow();
