@@ -1,8 +1,8 @@
-"""How long does a worker take to claim the next run while thousands of runs of many submitters wait?
+"""How long does a worker take to claim the next run while thousands of runs from many submitters are queued?
 
-Fills an empty database (SQLite in a temporary folder, or a PostgreSQL database of its own that is dropped afterwards) with
-queued runs of SUBMITTERS tokens in two queues and two priorities, then claims one after the other as a worker does, and prints
-median and 99th percentile of the whole transaction, commit included.
+Fills a new database with queued runs, submitted with SUBMITTERS tokens to two queues and with two priorities. Then claims one
+run after another, as a worker does. Prints the median and the 99th percentile of the duration of a claim's transaction,
+including the commit.
 
     python -m benchmarks.claim --postgres postgresql+psycopg://127.0.0.1:5432/postgres
 """
@@ -12,18 +12,17 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-import uuid
 from pathlib import Path
 
 import numpy as np
-import psycopg
-from sqlalchemy import insert, make_url
+from sqlalchemy import insert
 
+from benchmarks.service import new_database
 from server.database.connection import Database
 from server.database.models import Run
-from server.runs import lifecycle
-from server.runs.queues import change_queue
-from stablessm_core.config import parse_config
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.queues import change_queue
+from stablessm_core.spec.config import parse_config
 
 SUBMITTERS, CLAIMS = 100, 300
 CAPABILITIES = {"devices": ["cpu"], "data": {}, "queues": ["default", "night"]}
@@ -36,29 +35,15 @@ def main() -> None:
     arguments = parser.parse_args()
     print("| engine | queued runs | submitters | median ms | p99 ms |\n| --- | --- | --- | --- | --- |")
     for queued in arguments.queued:
-        with tempfile.TemporaryDirectory() as folder:
-            report("SQLite", f"sqlite:///{Path(folder) / 'claim.db'}", queued)
-        if arguments.postgres:
-            name, server = f"stablessm_claim_{uuid.uuid4().hex[:8]}", make_url(arguments.postgres)
-            admin = server.set(drivername="postgresql").render_as_string(hide_password=False)
-            with psycopg.connect(admin, autocommit=True) as connection:
-                connection.execute(f'CREATE DATABASE "{name}"')
-                try:
-                    report("PostgreSQL", server.set(database=name).render_as_string(hide_password=False), queued)
-                finally:
-                    connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-def report(engine: str, url: str, queued: int) -> None:
-    database = Database(url)
-    database.migrate()
-    median, late = np.percentile(np.array(claims(database, queued)) * 1e3, [50, 99])
-    print(f"| {engine} | {queued:,} | {SUBMITTERS} | {median:.1f} | {late:.1f} |", flush=True)
-    database.close()
+        for server in (None, arguments.postgres) if arguments.postgres else (None,):
+            with tempfile.TemporaryDirectory() as folder, new_database(server, Path(folder)) as database:
+                median, late = np.percentile(np.array(claims(database, queued)) * 1e3, [50, 99])
+            engine = "PostgreSQL" if server else "SQLite"
+            print(f"| {engine} | {queued:,} | {SUBMITTERS} | {median:.1f} | {late:.1f} |", flush=True)
 
 
 def claims(database: Database, queued: int) -> list[float]:
-    """Seconds of each of CLAIMS claims in a migrated, empty database, which is filled first."""
+    """Fills the new database, then claims CLAIMS runs. Returns the duration of each claim, in seconds."""
     fill(database, queued)
     seconds: list[float] = []
     running: list[int] = []
@@ -68,7 +53,7 @@ def claims(database: Database, queued: int) -> list[float]:
             claim = lifecycle.claim(session, f"worker {number % 8}", CAPABILITIES)
         seconds.append(time.perf_counter() - begun)
         assert claim is not None
-        if number >= 8:  # eight slots: as many runs end as begin
+        if number >= 8:  # eight runs train at the same time; after the first eight claims, one run ends for each claim
             with database.write() as session:
                 lifecycle.finish(session, running.pop(0), 1, "finished")
         running.append(claim.run_id)
@@ -76,7 +61,7 @@ def claims(database: Database, queued: int) -> list[float]:
 
 
 def fill(database: Database, queued: int) -> None:
-    """Half in each queue, a third more urgent, a tenth that this worker cannot train."""
+    """Queues the runs, half of them in each queue. A third have a higher priority. A tenth need a GPU that the worker lacks."""
     config = parse_config({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
     rows = [
         {"tags": [], "config": config, "queue": ("default", "night")[n % 2], "priority": (0, 0, 5)[n % 3],

@@ -1,21 +1,18 @@
-"""The comparison of many runs in a real Chromium: how long until the lines are there, until a toggle and a highlight are seen.
+"""How fast does Chromium show the page that compares many runs? Times the first draw of the lines, a toggle and a highlight.
 
     python -m benchmarks.compare_page [--runs 200] [--steps 2000] [--repeats 5] [--serve]
 
-Makes a SQLite database with that many ended runs (seven maps, learning rates, seeds; the hardest cells diverge), starts a
-server on it and opens /compare with all of them. Times are from the browser's own clock: the first draw from the navigation's
-start to the second frame after the lines are drawn; toggle and highlight from the event to the second frame after it (an idle
-pair of frames is 33 ms). Needs the test extras (playwright) and Chromium. `--serve` keeps the server open, without measuring.
+Fills a SQLite database with ended runs that differ in reparameterization map, learning rate and seed. Runs with the least
+stable maps diverge at high learning rates. Then starts a server on the database and opens /compare with all runs. The browser's
+own clock measures all times. The first draw is timed from the start of the navigation to the second frame after the lines are
+drawn. A toggle or a highlight is timed from its event to the second frame after the event (without any work, two frames take 33
+ms). The benchmark needs the test extras (playwright) and Chromium. With `--serve` it serves the runs and measures nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
-import os
-import shutil
-import socket
 import statistics
 import tempfile
 import threading
@@ -24,18 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.service import Serving, browser, new_database, serving, submit_and_claim
 from server.database.connection import Database
 from server.database.models import Run, Sweep
-from server.http.serving import make_server
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from server.settings import Settings
-from stablessm_core.config import parse_config
-from stablessm_core.forms import DERIVED, Form
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.forms import DERIVED, Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, layer_group, scalar
 
-TOKEN = "token-of-the-benchmark-0123456789"
 MAPS = ("direct", "relu", "clip", "exp", "softplus", "tanh", "best")
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 WIDTH = 16
@@ -63,25 +58,22 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--serve", action="store_true", help="only make the runs and serve them, until Ctrl-C")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/stablessm.db"
+    with tempfile.TemporaryDirectory() as folder, new_database("sqlite", Path(folder)) as database:
         began = time.perf_counter()
-        fill(url, options.runs, options.steps)
+        fill(database, options.runs, options.steps)
         print(f"{options.runs} runs of {options.steps} steps made in {time.perf_counter() - began:.1f} s", flush=True)
-        address = serve(url, Path(folder), options.port)
-        print(f"{address}/compare?sweep=1  (token {TOKEN})", flush=True)
-        if options.serve:
-            threading.Event().wait()
-        measure(address, options.repeats)
+        with serving(database, Path(folder)) as server:
+            print(f"{server.url}/compare?sweep=1  (token {server.token})", flush=True)
+            if options.serve:
+                threading.Event().wait()
+            measure(server, options.repeats)
 
 
-def fill(url: str, runs: int, steps: int) -> None:
-    """One sweep of so many ended runs: loss falls with noise, direct and relu at high rates leave the finite numbers."""
-    database = Database(url)
-    database.migrate()
+def fill(database: Database, runs: int, steps: int) -> None:
+    """Stores one sweep of ended runs with a falling, noisy loss. Most runs with the map direct or relu and a high learning rate
+    end in NaN."""
     with database.write() as session:
         sweep = Sweep(base={"task": {"name": "polynomial_memory"}}, grid=GRID, name="maps by rate", created_at=time.time())
         session.add(sweep)
@@ -90,7 +82,6 @@ def fill(url: str, runs: int, steps: int) -> None:
     cells = [(m, lr, seed) for seed in GRID["train.seed"] for lr in RATES for m in MAPS]
     for i in range(runs):
         one_run(database, number, *cells[i % len(cells)], steps)
-    database.close()
 
 
 def one_run(database: Database, sweep: int, map_name: str, lr: float, seed: int, steps: int) -> None:
@@ -101,12 +92,8 @@ def one_run(database: Database, sweep: int, map_name: str, lr: float, seed: int,
     dies = map_name in ("direct", "relu") and lr >= 0.3 and seed != 1
     outside = map_name == "direct" and lr >= 0.03 and not dies
     done = int(steps * rng.uniform(0.1, 0.6)) if dies else steps
-    with database.write() as session:
-        run_id = lifecycle.submit(session, parse_config(config)).id
-        session.get_one(Run, run_id).sweep_id = sweep
-    with database.write() as session:
-        claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"]})
-    assert claim is not None
+    claim = submit_and_claim(database, parse_config(config))
+    run_id = claim.run_id
     form = Form.of_map(map_name, "discrete")
     t = np.arange(done)
     floor = 10 ** (-2 + abs(math.log10(lr / 0.03)) * 0.4 + MAPS.index(map_name) * 0.05)
@@ -138,36 +125,22 @@ def one_run(database: Database, sweep: int, map_name: str, lr: float, seed: int,
         where = {"step": done, "layer": 0, "eigenvalue": 3, "tensor": "ssm.state", "value": "NaN"} if dies else None
         lifecycle.finish(session, run_id, claim.attempt, "diverged" if dies else "finished", "", result, where)
         run = session.get_one(Run, run_id)
+        run.sweep_id = sweep
         run.nearest_distance, run.judged_at = (-0.2 if dies or outside else 0.01), time.time()
         run.unstable = {"eigenvalues": 3, "of": WIDTH, "worst_distance": -0.2} if outside else None
 
 
-def serve(url: str, folder: Path, port: int) -> str:
-    """The address of a server in a thread of this process."""
-    listener = socket.create_server(("127.0.0.1", port))
-    port = listener.getsockname()[1]
-    server = make_server(Settings(data_dir=folder / "state", database_url=url, token=TOKEN, port=port))
-    threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True).start()
-    while not server.started:
-        time.sleep(0.02)
-    return f"http://127.0.0.1:{port}"
-
-
-def measure(address: str, repeats: int) -> None:
-    from playwright.sync_api import sync_playwright
-
-    executable = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
-        context = browser.new_context(viewport={"width": 1280, "height": 1000})
+def measure(server: Serving, repeats: int) -> None:
+    with browser() as chromium:
+        context = chromium.new_context(viewport={"width": 1280, "height": 1000})
         context.set_default_timeout(120_000)
         page = context.new_page()
-        page.goto(f"{address}/?token={TOKEN}")
+        page.goto(server.login_url)
         rows: list[tuple[str, list[float]]] = []
         for name, query in (("groups by map", "show=groups"), ("a line per run", "show=runs")):
             first, data, shown = [], [], []
             for _ in range(repeats):
-                page.goto(f"{address}/compare?sweep=1&{query}")
+                page.goto(f"{server.url}/compare?sweep=1&{query}")
                 page.wait_for_selector("[data-chart=compare_loss][data-drawn-at]")
                 first.append(float(page.evaluate(f"Number({DRAWN})")))
                 arrived = f"performance.getEntriesByName(new URL({CURVES}, location.href).href)[0]?.responseEnd ?? NaN"
@@ -179,7 +152,6 @@ def measure(address: str, repeats: int) -> None:
         trs = [f"tr[data-run='{i}']" for i in range(25, 25 + repeats)]
         rows.append(("highlight one of all lines", [float(page.evaluate(HIGHLIGHT, row)) for row in trs]))
         size = page.evaluate(SIZE)
-        browser.close()
     print(f"\nanswer with all curves: {size / 1e6:.2f} MB\n")
     print("| what | median ms | smallest | largest |\n| --- | ---: | ---: | ---: |")
     for name, times in rows:

@@ -1,8 +1,11 @@
-"""What does a layer that keeps no states cost, and save? `python -m benchmarks.layer [--table] [--output FILE]`
+"""How much longer does a layer take if it recomputes its states, and how much memory does the recomputation save?
 
-The unfused and the fused StableSSM layer, forward and backward, in turns: best time of the rounds, most memory held beyond input
-and weights, and the error of y and of all gradients together against the layer in float64. `--table` prints the rows of
-`stablessm_core.fused.choice` that follow: fused where it takes less time at an error of at most twice.
+  python -m benchmarks.layer [--table] [--output FILE]
+
+Runs the forward and backward pass of the unfused and of the fused StableSSM layer alternately. Reports the shortest time over
+all rounds, the peak memory beyond that of the input and the weights, and the errors of y and of the gradients relative to the
+layer in float64. `--table` also prints the resulting rows for `stablessm_core.fused.choice`. These rows choose the fused layer
+where it is faster than the unfused layer and its errors are at most twice those of the unfused layer.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ class Measured(NamedTuple):
     length: int
     ms: dict[str, float]
     mib: dict[str, float]
-    error: dict[str, tuple[float, float]]  # of y, of the gradients
+    error: dict[str, tuple[float, float]]  # relative error of y, and the largest relative error of any gradient
 
     @property
     def won(self) -> bool:
@@ -50,11 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=6.5, help="what is not begun by then is left out")
+    parser.add_argument("--minutes", type=float, default=6.5, help="after these, skip the remaining sizes")
     parser.add_argument("--table", action="store_true", help="print the rows for stablessm_core/fused/choice.py as well")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
-    keep_freed_memory()  # as the process that trains does
+    keep_freed_memory()  # the training process also does this
     shapes = CPU_SHAPES if arguments.device == "cpu" else CUDA_SHAPES
     deadline, measured, left_out = time.monotonic() + 60 * arguments.minutes, [], []
     for d, shape in itertools.product(SIZES, shapes):
@@ -78,7 +81,8 @@ def measure(d: int, batch: int, length: int, device: str, rounds: int) -> Measur
     layers["fused"].fused = "on"
     x = torch.randn(batch, length, d, device=device, requires_grad=True)
     grad = torch.randn(batch, length, d, device=device)
-    few = slice(0, max(1, 65_536 // length))  # the float64 layer needs twice the memory and the error needs no more rows
+    # the float64 layer needs twice the memory, so the error is measured on only a few sequences of the batch
+    few = slice(0, max(1, 65_536 // length))
     truth = solve(copy.deepcopy(plain).double(), x[few].detach().double().requires_grad_(), grad[few].double())
     error = {form: errors(solve(layer, x[few].detach().requires_grad_(), grad[few]), truth) for form, layer in layers.items()}
     mib = {form: most_held(layer, x, grad, device) / 2**20 for form, layer in layers.items()}
@@ -96,13 +100,13 @@ def solve(layer: StableSSM, x: Tensor, grad: Tensor) -> list[Tensor]:
 
 
 def errors(found: list[Tensor], truth: list[Tensor]) -> tuple[float, float]:
-    """Relative L2 error of y; the largest of the gradients'."""
+    """The relative L2 error of y, and the largest relative L2 error of any gradient."""
     each = [float((one.double() - true).norm() / true.norm()) for one, true in zip(found, truth, strict=True)]
     return each[0], max(each[1:])
 
 
 def most_held(layer: StableSSM, x: Tensor, grad: Tensor, device: str) -> float:
-    """Bytes."""
+    """The peak memory that one call of `solve` allocates, in bytes."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -122,10 +126,10 @@ def most_held(layer: StableSSM, x: Tensor, grad: Tensor, device: str) -> float:
 
 def heading(device: str) -> list[str]:
     machine = torch.cuda.get_device_name() if device == "cuda" else f"{processor()}, {torch.get_num_threads()} thread(s)"
-    missing = why_not_triton(torch.device(device), max(SIZES), torch.float32)
-    form = "pieces of time in PyTorch" if missing else "Triton kernels"
+    obstacle = why_not_triton(torch.device(device), max(SIZES), torch.float32)
+    form = "chunks of time in PyTorch" if obstacle else "Triton kernels"
     return [
-        "# Layer: keeping the states beside making them again",
+        "# Layer: saving the states compared with recomputing them",
         "",
         f"`OMP_NUM_THREADS={torch.get_num_threads()} python -m benchmarks.layer --device {device}`, {time.strftime('%Y-%m-%d')}",
         "",
@@ -152,7 +156,8 @@ def table(measured: list[Measured]) -> list[str]:
 
 
 def rows(measured: list[Measured], device: str) -> list[str]:
-    """Per size, fused from the fewest steps on at which it and everything larger won; nothing else is claimed."""
+    """The rows for choice.TABLE: for each layer size, the smallest batch * length at and above which the fused layer always
+    won."""
     lines = []
     for d in SIZES:
         steps = None

@@ -1,10 +1,10 @@
-"""How old is what one sees? From the end of a training step to the API, and to the pixel in a real browser.
+"""How old are the values that a user sees? Measures the delay from the end of a step until the API and the page show the step.
 
     python -m benchmarks.live [--steps 1500] [--database-url postgresql+psycopg://...] [--broker-url redis://...]
 
-Starts `stablessm serve` and a training process of its own that is the worker's, except that it writes down the time at which
-each step ended. The API is asked for the newest loss every 5 ms; Chromium shows the run's page, whose script sets
-`document.documentElement.dataset.lastStep` once a step has been drawn. All clocks are this machine's one clock.
+Starts `stablessm serve` and a training process like the worker's, which also records when each step ends. The benchmark process
+reads the newest loss from the API every 5 ms. Chromium shows the run's page. When the page's script draws a step, it sets
+`document.documentElement.dataset.lastStep`. All times come from the same clock.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,13 +23,16 @@ from typing import Any
 import httpx
 import numpy as np
 
+from benchmarks.service import Serving, browser, machine, serving
+from server.database.connection import Database
+
 CONFIG: dict[str, Any] = {
     "name": "live benchmark",
     "task": {"name": "polynomial_memory"},
     "model": {"n_layers": 4, "d_model": 32, "d_state": 64, "reparameterization": {"name": "best"}},
     "train": {"batch_size": 32, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"},
 }
-TARGETS = {"api": (0.25, None), "chart": (0.6, 1.5)}  # median, 95th percentile, in seconds
+TARGETS = {"api": (0.25, None), "chart": (0.6, 1.5)}  # promised median and 95th percentile of the delay, in seconds
 WATCH = """
   window.seen = [];
   new MutationObserver(() => window.seen.push([Number(document.documentElement.dataset.lastStep), Date.now() / 1000]))
@@ -49,77 +49,48 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.trainer:
         return train(Path(arguments.trainer))
-    with tempfile.TemporaryDirectory() as place:
-        measure(Path(place), arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), arguments)
 
 
-def measure(place: Path, arguments: argparse.Namespace) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url, token = f"http://127.0.0.1:{port}", "benchmark-token-" + os.urandom(16).hex()
-    environment = {
-        **os.environ,
-        "STABLESSM_DATA_DIR": str(place / "state"),
-        "STABLESSM_DATABASE_URL": arguments.database_url or f"sqlite:///{place / 'state' / 'stablessm.db'}",
-        "STABLESSM_TOKEN": token,
-        "OMP_NUM_THREADS": "1",
-    }
-    if arguments.broker_url:
-        environment["STABLESSM_BROKER_URL"] = arguments.broker_url
-    command = shutil.which("stablessm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "stablessm"
-    (place / "state").mkdir()
-    subprocess.run([command, "migrate"], env=environment, check=True, stdout=subprocess.DEVNULL)
-    stamps = place / "stamps.json"
-    with (place / "log").open("w") as log:
-        server = subprocess.Popen([command, "serve", "--port", str(port)], env=environment, stdout=log, stderr=log)
-        trainer = subprocess.Popen([sys.executable, "-m", "benchmarks.live", "--trainer", str(stamps)], env=environment)
-    try:
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
-            wait_for(client)
-            api, drawn = watch(client, url, token, arguments.steps)
-        trainer.wait(60)
-    finally:
-        for process in (trainer, server):
-            process.terminate()
-            process.wait(10)
+def measure(folder: Path, arguments: argparse.Namespace) -> None:
+    url = arguments.database_url or f"sqlite:///{folder / 'stablessm.db'}"
+    database = Database(url)
+    database.migrate()
+    database.close()
+    broker = {"broker_url": arguments.broker_url} if arguments.broker_url else {}
+    stamps = folder / "stamps.json"
+    with serving(url, folder, **broker) as server:
+        command = [sys.executable, "-m", "benchmarks.live", "--trainer", str(stamps)]
+        trainer = subprocess.Popen(command, env=server.environment | {"OMP_NUM_THREADS": "1"})
+        try:
+            headers = {"Authorization": f"Bearer {server.token}"}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=30) as client:
+                api, drawn = watch(client, server, arguments.steps)
+            trainer.wait(60)
+        finally:
+            trainer.terminate()
+            trainer.wait(10)
     ended = {int(step): at for step, at in json.loads(stamps.read_text()).items()}
     report(ended, {"api": api, "chart": drawn}, arguments)
 
 
-def wait_for(client: httpx.Client) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if client.get("/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit("the server did not become ready")
-
-
-def watch(client: httpx.Client, url: str, token: str, steps: int) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """(newest step, time it was first seen) from the API and from the page."""
-    from playwright.sync_api import sync_playwright
-
+def watch(client: httpx.Client, server: Serving, steps: int) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """Two lists of pairs (newest step, time at which this step was first seen): one from the API and one from the page."""
     api: list[tuple[int, float]] = []
-    with sync_playwright() as playwright:
-        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    with browser() as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 1000})
         page.add_init_script(WATCH)
-        page.goto(f"{url}/?token={token}")
+        page.goto(server.login_url)
         config = {**CONFIG, "train": {**CONFIG["train"], "steps": steps}}
         run = client.post("/api/runs", json=config).raise_for_status().json()["id"]
-        page.goto(f"{url}/runs/{run}")
+        page.goto(f"{server.url}/runs/{run}")
         poller = threading.Thread(target=poll, args=(client, run, steps, api))
         poller.start()
         while page.evaluate("Number(document.documentElement.dataset.lastStep ?? 0)") < steps:
             page.wait_for_timeout(200)
         drawn = [(int(step), float(at)) for step, at in page.evaluate("window.seen")]
         poller.join()
-        browser.close()
     return api, drawn
 
 
@@ -137,7 +108,7 @@ def poll(client: httpx.Client, run: int, steps: int, seen: list[tuple[int, float
 def report(ended: dict[int, float], seen: dict[str, list[tuple[int, float]]], arguments: argparse.Namespace) -> None:
     steps = np.array(sorted(ended))
     took = (ended[steps[-1]] - ended[steps[0]]) / (len(steps) - 1)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}")
+    print(machine())
     database = (arguments.database_url or "sqlite").split(":")[0]
     broker = (arguments.broker_url or "none").split(":")[0]
     print(f"{len(steps)} steps of {took * 1000:.1f} ms, 4 layers x 64 eigenvalues; database {database}, broker {broker}\n")
@@ -145,7 +116,7 @@ def report(ended: dict[int, float], seen: dict[str, list[tuple[int, float]]], ar
     print("|---|---|---|---|---|")
     for name, events in seen.items():
         lags = []
-        for step in steps[50:]:  # the page is still loading during the first ones
+        for step in steps[50:]:  # skip the first steps, during which the page still loads
             at = next((t for newest, t in events if newest >= step), None)
             if at is not None:
                 lags.append(at - ended[step])
@@ -155,13 +126,12 @@ def report(ended: dict[int, float], seen: dict[str, list[tuple[int, float]]], ar
 
 
 def train(stamps: Path) -> None:
-    """A worker of one run in this process, with the end of each step written down."""
+    """Train one run in this process, as a worker does, and record the time at which each step ends."""
     import torch
 
-    from server.database.connection import Database
-    from server.runs import lifecycle
+    from server.lifecycle import transitions as lifecycle
     from server.settings import Settings
-    from stablessm_core.tasks.requirements import available_data
+    from stablessm_core.spec.data_sets import available_data
     from worker.attempt import Attempt
     from worker.capabilities import report as capabilities
     from worker.capabilities import warm_up

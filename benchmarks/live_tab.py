@@ -1,40 +1,36 @@
-"""What does an open tab of a live run cost? 20 updates a second of 64 eigenvalues, the visible charts drawn, in Chromium.
+"""How much CPU time and memory does a browser tab with a live run need? Chromium draws 64 eigenvalues 20 times per second.
 
     python -m benchmarks.live_tab [--seconds 60] [--rate 20] [--width 64] [--history 2000]
 
-Trains nothing: a thread stores one step at a time through the functions that store what a worker records. Chromium shows the
-page of the run, scrolled to the charts of the layer; DevTools say how long its main thread had work, and how much memory is in
-use after a collection of garbage.
+The benchmark does not train. A thread stores one step at a time through the functions that store a worker's records. Chromium
+shows the run's page, scrolled to the charts of the layer. DevTools reports how long the main thread was busy, and how much
+memory is still in use after a garbage collection.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import subprocess
 import tempfile
 import threading
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.long_run import ARGUMENTS, command, environment, served, url_of
+from benchmarks.service import Serving, browser, machine, new_database, serving, submit_and_claim
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core.config import parse_config
-from stablessm_core.forms import Form
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.forms import Form
 
 SCALARS = (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)
-STEPS = 100_000  # that the run is said to have: more than are written
+STEPS = 100_000  # number of steps in the run's configuration; the benchmark writes fewer steps
 PARTS = ("TaskDuration", "ScriptDuration", "RecalcStyleDuration", "LayoutDuration")
-SETTLE = 15  # seconds before the clock starts: the first drawings of every chart
+SETTLE = 15  # wait before the measurement, in seconds; meanwhile every chart is drawn for the first time
 COUNT = """() => { window.updates = 0;
   new PerformanceObserver((list) => { window.updates += list.getEntries().length; }).observe({type: "mark"}); }"""
 
@@ -46,30 +42,23 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--history", type=int, default=2000, help="steps recorded before the page is opened")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        subprocess.run([command(), "migrate"], env=environment(folder), check=True, stdout=subprocess.DEVNULL)
-        run = LiveRun(url_of(folder), given.width)
+    with tempfile.TemporaryDirectory() as folder, new_database("sqlite", Path(folder)) as database:
+        run = LiveRun(database, given.width)
         run.write(given.history)
-        with served(folder) as url:
-            print("\n".join(measure(url, run, given.seconds, given.rate)))
-        run.close()
+        with serving(database, Path(folder)) as server:
+            print("\n".join(measure(server, run, given.seconds, given.rate)))
 
 
 class LiveRun:
-    """A claimed run of one layer whose next steps are stored on demand."""
+    """A claimed run with one layer. `write` stores its next steps."""
 
-    def __init__(self, url: str, width: int) -> None:
-        self.database, self.width, self.step = Database(url), width, 0
+    def __init__(self, database: Database, width: int) -> None:
+        self.database, self.width, self.step = database, width, 0
         self.rng = np.random.default_rng(0)
         self.weight = np.linspace(0.2, 3.0, width)
         model = {"n_layers": 1, "d_state": width, "reparameterization": {"name": "best"}}
         config = parse_config({"name": "live", "task": {"name": "polynomial_memory"}, "model": model, "train": {"steps": STEPS}})
-        with self.database.write() as session:
-            lifecycle.submit(session, config)
-        with self.database.write() as session:
-            claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"]})
-        assert claim is not None
+        claim = submit_and_claim(database, config)
         self.run, self.attempt = claim.run_id, claim.attempt
         form = Form.of_map("best", "discrete")
         catalogue = [names.scalar(name) for name in SCALARS] + names.layer_catalogue(0, width, form)
@@ -92,39 +81,33 @@ class LiveRun:
             if self.step % 50 == 0:
                 lifecycle.heartbeat(session, self.run, self.attempt)
 
-    def close(self) -> None:
-        self.database.close()
 
-
-def measure(url: str, run: LiveRun, seconds: float, rate: float) -> list[str]:
-    playwright, stop = import_module("playwright.sync_api"), threading.Event()
+def measure(server: Serving, run: LiveRun, seconds: float, rate: float) -> list[str]:
+    stop = threading.Event()
     writer = threading.Thread(target=write, args=(run, rate, stop))
     writer.start()
-    with playwright.sync_playwright() as play:
-        path = os.environ.get("CHROMIUM_PATH", "/usr/bin/chromium")
-        with play.chromium.launch(executable_path=path, args=ARGUMENTS) as browser:
-            page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
-            page.goto(f"{url}/workers?token={'t' * 32}")
-            page.goto(f"{url}/runs/1")
-            page.wait_for_selector("[data-chart='weight'][data-drawn]", state="attached", timeout=120_000)
-            page.locator("form[data-controls]").evaluate("(form) => form.scrollIntoView()")
-            page.wait_for_timeout(SETTLE * 1000)
-            session = page.context.new_cdp_session(page)
-            session.send("Performance.enable", {"timeDomain": "threadTicks"})  # what it works, not what it waits for a core
-            page.evaluate(COUNT)
-            heap = [memory(session)]
-            before, first, begun = metrics(session), run.step, time.perf_counter()
-            for _ in range(4):
-                page.wait_for_timeout(seconds * 250)
-                after, took, steps = metrics(session), time.perf_counter() - begun, run.step - first
-                heap.append(memory(session))  # its own cost counts in all quarters but the last
-            drawn = page.evaluate("window.updates")
-            stop.set()
-            writer.join()
+    with browser() as chromium:
+        page = chromium.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+        page.goto(f"{server.url}/workers?token={server.token}")
+        page.goto(f"{server.url}/runs/1")
+        page.wait_for_selector("[data-chart='weight'][data-drawn]", state="attached", timeout=120_000)
+        page.locator("form[data-controls]").evaluate("(form) => form.scrollIntoView()")
+        page.wait_for_timeout(SETTLE * 1000)
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})  # measure CPU time, which excludes waiting for a core
+        page.evaluate(COUNT)
+        heap = [memory(session)]
+        before, first, begun = metrics(session), run.step, time.perf_counter()
+        for _ in range(4):
+            page.wait_for_timeout(seconds * 250)
+            after, took, steps = metrics(session), time.perf_counter() - begun, run.step - first
+            heap.append(memory(session))  # the CPU time includes every garbage collection except the last one
+        drawn = page.evaluate("window.updates")
+        stop.set()
+        writer.join()
     share = {name: 100 * (after[name] - before[name]) / took for name in PARTS}
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     return [
-        f"{machine}; {run.width} eigenvalues, up to step {run.step:,}",
+        f"{machine()}; {run.width} eigenvalues, up to step {run.step:,}",
         f"{steps / took:.1f} updates/s stored; drawn {drawn / took:.1f} times/s over all charts, for {took:.0f} s",
         f"main thread {share['TaskDuration']:.1f} % of a core (script {share['ScriptDuration']:.1f}, "
         f"style {share['RecalcStyleDuration']:.1f}, layout {share['LayoutDuration']:.1f})",
@@ -136,7 +119,7 @@ def write(run: LiveRun, rate: float, stop: threading.Event) -> None:
     due = time.perf_counter()
     while not stop.is_set():
         run.write()
-        due = max(due + 1 / rate, time.perf_counter() - 1)  # what a busy second held up is not made good for ever
+        due = max(due + 1 / rate, time.perf_counter() - 1)  # after a delay, catch up on at most one second of missed steps
         time.sleep(max(0.0, due - time.perf_counter()))
 
 

@@ -1,44 +1,37 @@
-"""How fast does the page of a very long run open? 1,000,000 steps x 8 layers x 256 eigenvalues, in Chromium.
+"""How fast does Chromium open the page of a very long run: 1,000,000 steps, 8 layers, 256 eigenvalues per layer?
 
     python -m benchmarks.long_run make FOLDER [--steps 1000000] [--layers 8] [--width 256]
     python -m benchmarks.long_run measure FOLDER [--repeat 5]
 
-`make` trains nothing: it writes noise through the functions that store what a worker records, every raw block and every level.
-Layer 0 is noise in every value; the values of the other layers do not change with the steps, so that the file stays small (as
-many rows, short payloads). One ratio of layer 0 is NaN. `measure` starts `stablessm serve` on the folder and prints a table.
+`make` does not train. It writes every raw block and every level through the functions that store a worker's records. Every
+value of layer 0 is noise. The values of the other layers are constant, so that the file stays small: each of these layers has
+as many rows as layer 0, but shorter payloads. One ratio of layer 0 is NaN. `measure` starts `stablessm serve` on the folder and
+prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import socket
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 
+from benchmarks.service import browser, serving, submit_and_claim
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core.config import parse_config
-from stablessm_core.forms import DERIVED, Form
-from stablessm_core.stability import overflow_budget, relative_step
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.forms import DERIVED, Form
+from stablessm_core.telemetry.stability import overflow_budget, relative_step
 
-PIECE = 2048  # steps of a raw block, as compaction leaves them
-NOISE = 8  # different pieces, taken in turn
-LOST = (654_321, 77)  # step and eigenvalue of the one value that is not a number
+BLOCK = 2048  # number of steps in a raw block after compaction
+NOISE = 8  # number of different blocks of noise, used in rotation
+NAN_AT = (654_321, 77)  # step and eigenvalue of the only NaN
 SCALARS = (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)
 ZOOMS = {"300,000 steps": (100_000, 400_000), "100,000 steps": (200_000, 300_000), "3,000 steps": (500_000, 503_000)}
 DRAWN = "[data-chart='%s'][data-drawn]"
@@ -56,7 +49,6 @@ ZOOM = """([low, high]) => new Promise((done) => {
     Plotly.relayout(loss, {"xaxis.range[0]": low, "xaxis.range[1]": high}).then(look);
   }, 1000);
 })"""
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 def main() -> None:
@@ -70,7 +62,6 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "make":
         given.folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([command(), "migrate"], env=environment(given.folder), check=True, stdout=subprocess.DEVNULL)
         begun = time.perf_counter()
         run_id = make(url_of(given.folder), given.steps, given.layers, given.width)
         print(f"run {run_id} of {given.steps:,} steps in {time.perf_counter() - begun:.0f} s")
@@ -79,16 +70,13 @@ def main() -> None:
 
 
 def make(url: str, steps: int, layers: int, width: int) -> int:
-    """Write the run; gives its number."""
+    """Write the run. Returns its id."""
     database = Database(url)
+    database.migrate()
     model = {"n_layers": layers, "d_state": width, "reparameterization": {"name": "best"}}
     body = {"name": "long", "task": {"name": "polynomial_memory"}, "model": model, "train": {"steps": steps}}
     config = parse_config(body)
-    with database.write() as session:
-        lifecycle.submit(session, config)
-    with database.write() as session:
-        claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"]})
-    assert claim is not None
+    claim = submit_and_claim(database, config)
     form, length = Form.of_map("best", "discrete"), config.task.sequence_length()
     catalogue = [names.scalar(name) for name in SCALARS]
     for layer in range(layers):
@@ -101,25 +89,25 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
     builders = {group: LevelBuilder(group, 1) for group in (*groups, *derived)}
     noise, still = _noise(width, form), [_still(width, form)]
     following = {group: _following(noise if group == derived[0] else still, width, length) for group in derived}
-    for first in range(1, steps + 1, PIECE):
-        count = min(PIECE, steps - first + 1)
+    for first in range(1, steps + 1, BLOCK):
+        count = min(BLOCK, steps - first + 1)
         at = np.arange(first, first + count)
         blocks: list[Block] = []
         for group in groups:
             if group == names.SCALARS:
                 values = _scalars(at, steps)
             elif group == names.layer_group(0):
-                values = noise[first // PIECE % NOISE][:, :count].copy()
+                values = noise[first // BLOCK % NOISE][:, :count].copy()
                 values[:width] *= np.float32(np.exp(first / steps))
-                if first <= LOST[0] < first + count and width > LOST[1]:
-                    values[LOST[1], LOST[0] - first] = np.nan
+                if first <= NAN_AT[0] < first + count and width > NAN_AT[1]:
+                    values[NAN_AT[1], NAN_AT[0] - first] = np.nan
             else:
                 values = still[0][:, :count]
             recorded = len(values) if group == names.SCALARS else 2 * width
             blocks += [Block(group, 0, first, 1, np.ascontiguousarray(values[:recorded]))]
             blocks += builders[group].feed(first, values)
-        for group, pieces in following.items():  # of the newest step nothing is known yet
-            blocks += builders[group].feed(first, pieces[first // PIECE % len(pieces)][:, : min(count, steps - first)])
+        for group, pieces in following.items():  # these series need the next step, so their newest step is missing
+            blocks += builders[group].feed(first, pieces[first // BLOCK % len(pieces)][:, : min(count, steps - first)])
         with database.write() as session:
             store_flush(session, claim.run_id, claim.attempt, blocks, (), int(at[-1]), 100.0)
     with database.write() as session:
@@ -129,18 +117,17 @@ def make(url: str, steps: int, layers: int, width: int) -> int:
 
 
 def measure(folder: Path, repeat: int) -> list[str]:
-    """A table: how the page of run 1 opens, cold and warm, what is sent, and how long a zoom takes."""
-    playwright = import_module("playwright.sync_api")
+    """The lines of a table about the page of run 1: times to open the page with a cold and a warm cache, numbers of requests,
+    megabytes sent, and times to zoom."""
     lines = ["| | median | from | to |", "| --- | ---: | ---: | ---: |"]
-    with served(folder) as url, playwright.sync_playwright() as play:
-        options = {"executable_path": os.environ.get("CHROMIUM_PATH", "/usr/bin/chromium"), "args": ARGUMENTS}
+    with serving(url_of(folder), folder) as server:
         found: dict[str, list[float]] = {}
         for _ in range(repeat):
-            with play.chromium.launch(**options) as browser:
-                page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
-                page.goto(f"{url}/workers?token={'t' * 32}")
+            with browser() as chromium:
+                page = chromium.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+                page.goto(f"{server.url}/workers?token={server.token}")
                 for state in ("cold", "warm", "warm"):
-                    for name, value in opened(page, f"{url}/runs/1").items():
+                    for name, value in opened(page, f"{server.url}/runs/1").items():
                         found.setdefault(f"{state}: {name}", []).append(value)
                 for name, (low, high) in ZOOMS.items():
                     found.setdefault(f"zoom to {name}: all visible charts, s", []).append(zoomed(page, low, high))
@@ -150,7 +137,7 @@ def measure(folder: Path, repeat: int) -> list[str]:
 
 
 def opened(page: Any, url: str) -> dict[str, float]:
-    """Seconds from the navigation until charts are drawn, requests, megabytes over the wire."""
+    """The seconds from the navigation until charts are drawn, the number of requests, and the megabytes sent."""
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     wire, requests = [0.0], [0]
@@ -167,45 +154,25 @@ def opened(page: Any, url: str) -> dict[str, float]:
 
 
 def zoomed(page: Any, low: int, high: int) -> float:
-    """Seconds from a new range in the loss chart until the heat map shows it at full resolution."""
+    """The time from a change of the loss chart's range until the heat map shows the new range at full resolution, in
+    seconds."""
     return float(page.evaluate(ZOOM, [low, high])) / 1000
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen([command(), "serve", "--port", str(port)], env=environment(folder), stdout=log, stderr=log)
-    try:
-        for _ in range(600):
-            try:
-                httpx.get(f"{url}/healthz", timeout=5).raise_for_status()
-                break
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
 def _noise(width: int, form: Form) -> list[np.ndarray]:
-    # per piece float32 (4 width, PIECE): ratio, weight, and what is derived from the weight
+    # for each block, float32 (4 * width, BLOCK) with the rows of ratio, weight, eigenvalue and boundary distance
     rng = np.random.default_rng(0)
     start = np.linspace(0.2, 3.0, width)[:, None]
     pieces = []
     for _ in range(NOISE):
-        ratio = np.exp(rng.standard_normal((width, PIECE), np.float32) - 3)
-        weight = (start + 0.05 * rng.standard_normal((width, PIECE))).astype(np.float32)
+        ratio = np.exp(rng.standard_normal((width, BLOCK), np.float32) - 3)
+        weight = (start + 0.05 * rng.standard_normal((width, BLOCK))).astype(np.float32)
         pieces.append(_with_derived(ratio, weight, form))
     return pieces
 
 
 def _still(width: int, form: Form) -> np.ndarray:
-    weight = np.repeat(np.linspace(0.2, 3.0, width, dtype=np.float32)[:, None], PIECE, axis=1)
+    weight = np.repeat(np.linspace(0.2, 3.0, width, dtype=np.float32)[:, None], BLOCK, axis=1)
     return _with_derived(weight / 10, weight, form)
 
 
@@ -215,7 +182,7 @@ def _with_derived(ratio: np.ndarray, weight: np.ndarray, form: Form) -> np.ndarr
 
 
 def _following(pieces: list[np.ndarray], width: int, length: int) -> list[np.ndarray]:
-    # what needs the step after, where the pieces are taken in turn: relative step and budget, float32 (width + 1, PIECE)
+    # float32 (width + 1, BLOCK): relative step and overflow budget; the last relative step uses the next block in the rotation
     lambda_, distance = (slice((2 + i) * width, (3 + i) * width) for i in range(2))
     found = []
     for piece, after in zip(pieces, pieces[1:] + pieces[:1], strict=True):
@@ -234,15 +201,6 @@ def _scalars(at: np.ndarray, steps: int) -> np.ndarray:
 
 def url_of(folder: Path) -> str:
     return f"sqlite:///{folder.resolve() / 'stablessm.db'}"
-
-
-def environment(folder: Path) -> dict[str, str]:
-    own = {"STABLESSM_DATA_DIR": str(folder.resolve()), "STABLESSM_DATABASE_URL": url_of(folder), "STABLESSM_TOKEN": "t" * 32}
-    return {**os.environ, **own}
-
-
-def command() -> str:
-    return shutil.which("stablessm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "stablessm"
 
 
 if __name__ == "__main__":

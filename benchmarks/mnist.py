@@ -1,11 +1,11 @@
-"""MNIST pixel by pixel on a CPU, as a user would train it: one run through the service, followed to its end and read back.
+"""Trains on MNIST, pixel by pixel, on a CPU as a user would: submits one run to the service, follows it, and reads it back.
 
     python -m benchmarks.mnist [--steps N] [--set optimizer.lr=0.01 ...] [--folder FOLDER] [--write results/mnist_cpu.md]
 
-Starts `stablessm up` with everything of its own in FOLDER (SQLite, this machine's worker), submits CONFIG by REST, waits, and
-reports what the service then says of the run: status, accuracy on the 10,000 test images, times, verdict, and every eigenvalue
-at every step, read back and counted. With --folder the folder stays; the same command with it goes on with an interrupted run
-after its last checkpoint, and reports a run that has ended at once. --steps 50 rehearses in a minute.
+Starts `stablessm up` with its state in FOLDER (SQLite, one worker on this machine), submits CONFIG by REST and waits. Then it
+reports the service's answers about the run: status, accuracy on the 10,000 test images, times and verdict. It also reads back
+every eigenvalue at every step and checks that none is missing. With --folder the state is kept. The same command then resumes
+an interrupted run after its last checkpoint, or reports an ended run at once. --steps 50 is a short test that takes a minute.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ import argparse
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 
-from stablessm_core.client import FINAL, ApiError, Client, find_server
-from stablessm_core.config import parse_config, with_settings
+from benchmarks.service import installation
+from stablessm_core.client import FINAL, Client
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.paths import with_settings
 from stablessm_core.telemetry import series as names
 
 HERE = Path(__file__).parent
 TRAINING_IMAGES, TEST_IMAGES = 60_000, 10_000
-POLL_SECONDS, START_SECONDS = 5.0, 120.0
-# bfloat16 halves the time of a step here; gelu where tanh would saturate: grey values are alike for many steps, so that states of
-# long memory grow to 30 times their usual size
+POLL_SECONDS = 5.0
+# On the machine of results/mnist_cpu.md, bfloat16 halves the time of a step. The activation is gelu because tanh would
+# saturate: grey values stay similar for many steps, so states with a long memory grow to 30 times their usual size.
 CONFIG: dict[str, Any] = {
     "name": "mnist pixel by pixel",
     "task": {"name": "mnist"},
@@ -62,16 +61,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, help=f"default: {CONFIG['train']['steps']:,}")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="another value of the configuration")
-    parser.add_argument("--threads", type=int, default=1, help="of the training process")
+    parser.add_argument("--threads", type=int, default=1, help="number of threads of the training process")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("STABLESSM_DATA", "../shared/data")))
-    parser.add_argument("--folder", type=Path, help="keep the service's state here, and go on from it")
+    parser.add_argument("--folder", type=Path, help="keep the service's state here, and continue from it")
     parser.add_argument("--write", type=Path, help="also write the report to this file under benchmarks/")
     args = parser.parse_args()
     config = with_settings(CONFIG, dict(map(change, args.set)))
     config["train"]["steps"] = args.steps or config["train"]["steps"]
     with contextlib.ExitStack() as stack:
         folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stablessm-mnist-")))
-        client = stack.enter_context(service(folder, args.data, args.threads))
+        threads = {name: str(args.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        data = ("--data-root", str(args.data.resolve()))
+        client = stack.enter_context(installation(folder.resolve() / "state", *data, **threads))
         run = follow(client, submit(client, config))
         text = report(client, run, " ".join(["python -m benchmarks.mnist", *shown_options(args)]))
     print(text)
@@ -93,40 +94,8 @@ def shown_options(args: argparse.Namespace) -> list[str]:
     return steps + [f"--set {one}" for one in args.set] + [f"--threads {args.threads}"]
 
 
-@contextlib.contextmanager
-def service(folder: Path, data: Path, threads: int) -> Iterator[Client]:
-    """`stablessm up` in a folder of its own; asked to stop at the end, upon which a run that still trains leaves a checkpoint."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = folder.resolve() / "state"
-    command = [sys.executable, "-m", "server", "up", "--port", "0", "--data-dir", str(state), "--data-root", str(data.resolve())]
-    # nothing of another installation: the embedded defaults alone
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("STABLESSM_")}
-    environment |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    with (folder / "up.log").open("ab") as log:
-        up = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
-    try:
-        with ready(up, state, folder / "up.log") as client:
-            yield client
-    finally:
-        up.send_signal(signal.SIGTERM)
-        up.wait(120)
-
-
-def ready(up: subprocess.Popen[bytes], state: Path, log: Path) -> Client:
-    deadline = time.monotonic() + START_SECONDS
-    while up.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, ValueError, httpx.TransportError, ApiError):
-            if json.loads((state / "up.json").read_text())["pid"] == up.pid:
-                client = Client(*find_server(state))
-                client.ready()
-                return client
-        time.sleep(0.2)
-    up.terminate()
-    raise SystemExit(f"the service has not started:\n{log.read_text(errors='replace')[-4000:]}")
-
-
 def submit(client: Client, config: dict[str, Any]) -> dict[str, Any]:
-    """The run: a new one, or, of a folder that has one of this configuration, that one, on its way again."""
+    """The run with this configuration: a new run, or the run already in the folder, which is resumed if it was interrupted."""
     whole = parse_config(config).model_dump(mode="json")
     found = next((run for run in client.runs() if client.run(run["id"])["config"] == whole), None)
     if found is None:
@@ -135,14 +104,14 @@ def submit(client: Client, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def follow(client: Client, run: dict[str, Any]) -> dict[str, Any]:
-    """Until it ends, with a line for every evaluation."""
-    number, said = run["id"], ""
+    """Waits until the run has ended and returns it. Prints a line for every evaluation."""
+    number, printed = run["id"], ""
     print(f"run {number} at {client.url}/runs/{number}", flush=True)
     while True:
-        with contextlib.suppress(httpx.TransportError):  # a server that is restarted is asked again
+        with contextlib.suppress(httpx.TransportError):  # retry while a server restarts
             run = client.run(number)
-            if (reached := accuracies(client, run)) != said or run["status"] in FINAL:
-                said = reached
+            if (reached := accuracies(client, run)) != printed or run["status"] in FINAL:
+                printed = reached
                 print(f"{time.strftime('%H:%M:%S')} {run['status']}, step {run['step']:,}: {reached}", flush=True)
             if run["status"] in FINAL:
                 return run
@@ -150,7 +119,7 @@ def follow(client: Client, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def accuracies(client: Client, run: dict[str, Any]) -> str:
-    """Test accuracies so far, each with the epochs after which it was measured."""
+    """The test accuracies so far, each with the number of epochs trained."""
     if not any(one["name"] == names.EVAL_ACCURACY for one in client.catalogue(run["id"])):
         return ""
     found = client.series(run["id"], names.EVAL_ACCURACY)
@@ -159,7 +128,7 @@ def accuracies(client: Client, run: dict[str, Any]) -> str:
 
 
 def report(client: Client, run: dict[str, Any], command: str) -> str:
-    """What the service says of the run, as Markdown."""
+    """The service's answers about the run, as Markdown."""
     config, environment, result, number = run["config"], run["environment"], run["result"] or {}, run["id"]
     model, training = config["model"], config["train"]
     alerts, verdict = list(client.alerts(number)), client.verdict(number)
@@ -198,8 +167,8 @@ def report(client: Client, run: dict[str, Any], command: str) -> str:
             f"`{command}`, {time.strftime('%Y-%m-%d', time.gmtime(run['finished_at']))}",
             "",
             "Sequences of 784 grey values, one at a time. The run was submitted by REST to `stablessm up` (SQLite, one worker),",
-            "and everything below was read back from it. Accuracies are those of the weights at that step, none is the best",
-            "of several; one seed.",
+            "and everything below was read back from the service. Each accuracy is that of the weights at the given step, not",
+            "the best of several. One seed was trained.",
             "",
             "| | |",
             "| --- | --- |",
@@ -216,7 +185,7 @@ def report(client: Client, run: dict[str, Any], command: str) -> str:
 
 
 def eigenvalues(client: Client, run_id: int, layer: int) -> str:
-    """Every eigenvalue at every step, read back."""
+    """A line about the recorded eigenvalues of a layer, which are read back from the service for every step."""
     found = client.series(run_id, names.layer_series(layer, "eigenvalue"))
     steps, width = found.value.shape
     whole = np.array_equal(found.step, np.arange(1, steps + 1)) and bool(np.isfinite(found.value).all())

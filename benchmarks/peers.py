@@ -1,6 +1,7 @@
-"""Other run trackers under the same workload, through their ordinary clients and servers, each in an environment of its own.
+"""Runs the same workload with other experiment trackers (peers), through their ordinary clients and servers. Each peer has its
+own environment.
 
-Run by `benchmarks.workload`; as a program (with the peer's own interpreter) it is the process that logs:
+`benchmarks.workload` imports this module. It also runs this module with the peer's own interpreter, as the logging process:
 
     PEER_PYTHON benchmarks/peers.py trackio|mlflow --folder F --port P --values FILE --steps N
 """
@@ -25,7 +26,7 @@ KEYS = [f"gow/layer{j // WIDTH}/{j % WIDTH:03d}" for j in range(LAYERS * WIDTH)]
 
 
 class Trackio:
-    """`trackio.log(dict)` into its local SQLite; its dashboard's server answers."""
+    """Trackio: `trackio.log(dict)` writes to a local SQLite file, which the server of Trackio's dashboard reads."""
 
     package, title = "trackio", "trackio {version}"
 
@@ -85,7 +86,9 @@ class Trackio:
 
 
 class MLflow:
-    """`log_batch` of 257 metrics through `mlflow server` on SQLite; one process, since four starve on two cores."""
+    """MLflow: `log_batch` sends 257 metrics to `mlflow server` on SQLite. The server uses one process instead of the default
+    four, which are too slow on two cores.
+    """
 
     package, title = "mlflow", "MLflow {version}, server of 1 process, SQLite"
 
@@ -134,7 +137,7 @@ class MLflow:
 
     def all(self) -> tuple[int, int]:
         points = size = 0
-        for key in KEYS:  # no call gives several series of one run
+        for key in KEYS:  # MLflow has no call that returns several series of a run
             body, n = self._get("metrics/get-history", metric_key=key, max_results=25_000)
             points, size = points + len(json.loads(body).get("metrics", [])), size + n
         return points, size
@@ -156,7 +159,7 @@ PEERS: dict[str, type[Trackio] | type[MLflow]] = {"trackio": Trackio, "mlflow": 
 
 
 def is_nan(value: Any) -> bool:
-    """NaN as a number or as its word; None is not it."""
+    """True for NaN as a number or as a string, False for None."""
     return str(value).lower() == "nan"
 
 
@@ -168,7 +171,8 @@ def post(url: str, arguments: dict[str, Any]) -> bytes:
 
 
 def interpreter(name: str, home: Path) -> Path | str:
-    """Python with this peer installed, made if it is not there yet; or why there is none."""
+    """The Python interpreter of an environment with this peer, or the reason why the installation failed. The first call
+    creates the environment."""
     python = home / name / "bin" / "python"
     if not (home / name / "installed").exists():
         made = subprocess.run([sys.executable, "-m", "venv", str(home / name)], capture_output=True, text=True)

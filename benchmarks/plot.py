@@ -1,21 +1,20 @@
-"""The plot of docs/performance.md, drawn from the tables in `benchmarks/results`: `python -m benchmarks.plot`
+"""Draws the plots of docs/performance.md from the tables in `benchmarks/results`: `python -m benchmarks.plot`
 
-Needs a Chromium (`CHROMIUM_PATH`, or the one that Playwright has installed).
+Needs Chromium, at `CHROMIUM_PATH` or installed by Playwright.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import plotly.graph_objects as go
-from playwright.sync_api import sync_playwright
+
+from benchmarks.service import browser
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
 SIZE = {"width": 1000, "height": 420}
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # told apart without red and green
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colours that colour-blind readers can tell apart
 
 
 def main() -> None:
@@ -26,13 +25,13 @@ def main() -> None:
 
 
 def steps(results: Path) -> go.Figure:
-    """Steps per second of each way to launch a step, relative to the eager one."""
+    """A plot of the steps per second with each way to launch a step, relative to eager steps."""
     rows = [row for row in read(results) if row["x eager"]]
     return bars(rows, "launched as", "x eager", "steps per second, eager = 1", results)
 
 
 def against(results: list[Path]) -> go.Figure:
-    """How many times as fast as before, and as JAX, a training step is; on one core and on more."""
+    """A plot of the speed of a training step relative to the previous revision and to JAX, on one core and on several cores."""
     rows = []
     for row in (row for path in results for row in read(path) if ", train: " in row["step"]):
         cores = f"{row['cores']} core{'s'[: int(row['cores']) - 1]}"
@@ -45,7 +44,7 @@ def against(results: list[Path]) -> go.Figure:
 
 
 def bars(rows: list[dict[str, str]], group: str, value: str, title: str, results: Path) -> go.Figure:
-    """One group of bars per first column, one colour per `group`."""
+    """One group of bars for each value of the first column, one colour for each value of the column `group`."""
     first = next(iter(rows[0]))
     figure = go.Figure()
     for colour, name in zip(COLOURS, dict.fromkeys(row[group] for row in rows), strict=False):
@@ -69,14 +68,11 @@ def read(results: Path) -> list[dict[str, str]]:
 
 def save(figure: go.Figure, path: Path) -> None:
     page = figure.to_html(full_html=True, include_plotlyjs=True, config={"displayModeBar": False, "showSendToCloud": False})
-    chromium = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        view = browser.new_page(viewport=SIZE)
+    with browser() as chromium:
+        view = chromium.new_page(viewport=SIZE)
         view.set_content(page)
         view.wait_for_selector(".main-svg")
         path.write_bytes(view.screenshot())
-        browser.close()
     print(path)
 
 

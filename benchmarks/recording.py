@@ -1,8 +1,10 @@
-"""The process that records in `benchmarks.workload`: recorder, worker's sink, fenced writes of a run that was submitted by REST.
+"""The recording process of `benchmarks.workload`. It records a run that was submitted over REST. The records pass through the
+recorder, the worker's sink and the fence.
 
     python -m benchmarks.recording '{"url", "data_dir", "values", "full"}'
 
-Prints one JSON object: when the first call was made, how long each call took, what was handed over.
+Prints one JSON object with the time of the first call of `Recorder.record`, the durations of each call, of all calls and of
+storing, and the number of dropped steps.
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ import numpy as np
 import torch
 
 from server.database.connection import Database
-from server.runs import lifecycle
-from stablessm_core.config import RunConfig
-from stablessm_core.forms import Form
+from server.lifecycle import transitions as lifecycle
 from stablessm_core.model import build_model
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.probe import Probe
-from stablessm_core.telemetry.recorder import Recorder, Sink
+from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.messages import EndMessage
+from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.spool import Spool
 from stablessm_core.training.recording import make_recorder
+from stablessm_core.watch.probe import Probe
+from stablessm_core.watch.recorder import Recorder
 from worker.attempt import spool_path
 from worker.notify import publisher
-from worker.records import EndRecord
-from worker.spool import Spool
 from worker.writer import Writer
 
 LAYERS, WIDTH = 4, 64
@@ -51,7 +54,7 @@ def main() -> None:
     recorder.close()
     writer.wait_stored()
     stored = time.time()
-    writer.finish(EndRecord("finished", "", {"train_loss": recorder.latest[names.TRAIN_LOSS]}, None))
+    writer.finish(EndMessage("finished", "", {"train_loss": recorder.latest[names.TRAIN_LOSS]}, None))
     dropped = recorder.dropped + recorder.errors
     print(json.dumps({"started": started, "loop_s": looped - started, "stored_s": stored - started, "blocked": blocked,
                       "dropped": dropped}))  # fmt: skip
@@ -59,7 +62,7 @@ def main() -> None:
 
 
 def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
-    """A claimed run and the worker's sink for it."""
+    """Claims a run. Returns the claim, the database, and the worker's sink for the run."""
     database = Database(url)
     with database.write() as session:
         claim = lifecycle.claim(session, "benchmark", {"devices": ["cpu"], "data": {}})
@@ -78,14 +81,15 @@ def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
 
 
 def plain(sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
-    """W and nothing else: the loss and the 256 ratios."""
+    """A recorder, and the rows of only workload W of `benchmarks.workload`: the loss and 256 ratios |gradient| / |weight|."""
     ratios = [names.layer_catalogue(layer, WIDTH, Form.of_map("best", "discrete"))[0] for layer in range(LAYERS)]
     catalogue = [names.scalar(names.TRAIN_LOSS), *ratios]
     return Recorder(catalogue, sink, layout=[(s.name, s.width) for s in catalogue]), list(torch.from_numpy(values))
 
 
 def full(config: RunConfig, sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
-    """What the trainer records of such a model, with W's loss and ratios and slowly moving weights."""
+    """A recorder, and rows with everything that the trainer records: the loss and the ratios of workload W, slowly changing
+    weights, and ones in all other columns."""
     task = get_task(config.task, Path())
     probe = Probe(build_model(config, task))
     walk = np.cumsum(np.random.default_rng(8).normal(0, 1e-3, (len(values), LAYERS * WIDTH)), axis=0) + 2

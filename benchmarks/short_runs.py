@@ -1,10 +1,9 @@
-"""How many short runs does a worker train in a minute, and how long is its lane idle between two of them?
+"""How many short runs does a worker train in a minute, and how long is a lane idle between two runs?
 
-RUNS runs of 100 steps wait in a new database (SQLite in a temporary folder, or a PostgreSQL database of its own that is dropped
-afterwards) when one real worker starts. Each row of the table is a worker with one or two lanes, whose training processes are
-spawned (as on systems without a fork server) or forked. The gap is from a run's end in the database to the moment before the
-first step of its lane's next run. Runs a minute are counted from the first end to the last. The bits of all losses are compared
-between the rows.
+RUNS runs of 100 steps are queued in a new database when one real worker starts. Each row of the table describes a worker with
+one or two lanes, whose training processes are either spawned (as on systems without a fork server) or forked. A gap lasts from
+the time at which the database stores the end of a run until just before the first step of the lane's next run. Runs per minute
+are counted from the end of the first run to the end of the last run. The losses of all rows must agree bit by bit.
 
     python -m benchmarks.short_runs
     python -m benchmarks.short_runs --postgres postgresql+psycopg://127.0.0.1:5432/postgres
@@ -23,21 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import psycopg
-from sqlalchemy import func, make_url, select
+from sqlalchemy import func, select
 
+from benchmarks.service import new_database
 from server.database.connection import Database
 from server.database.models import Run, Transition
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.reading import read_series
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.series import TRAIN_LOSS
 
 SEEDS = 4
@@ -75,8 +71,8 @@ def main() -> None:
     for way in arguments.ways:
         for lanes in arguments.lanes:
             load = os.getloadavg()[0]
-            with tempfile.TemporaryDirectory() as folder, database_at(arguments.postgres, Path(folder)) as url:
-                rate, gaps, losses = measure(url, Path(folder), way, lanes, arguments.runs)
+            with tempfile.TemporaryDirectory() as folder, new_database(arguments.postgres, Path(folder)) as database:
+                rate, gaps, losses = measure(database, Path(folder), way, lanes, arguments.runs)
             bits.add(losses)
             median, late, most = np.percentile(np.array(gaps), [50, 90, 100]) * 1e3
             print(
@@ -84,35 +80,18 @@ def main() -> None:
                 f"| {load:.1f}, {os.getloadavg()[0]:.1f} |",
                 flush=True,
             )
-    print(f"\nBits of the losses, seed by seed: {'the same in every row' if len(bits) == 1 else 'DIFFERENT'}.")
+    print(f"\nThe losses of each seed are {'bitwise equal in all rows' if len(bits) == 1 else 'DIFFERENT'}.")
     sys.exit(len(bits) != 1)
 
 
-@contextmanager
-def database_at(server: str | None, folder: Path) -> Iterator[str]:
-    """URL of a new database."""
-    if server is None:
-        yield f"sqlite:///{folder / 'stablessm.db'}"
-        return
-    name, url = f"stablessm_short_{uuid.uuid4().hex[:8]}", make_url(server)
-    admin = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-        try:
-            yield url.set(database=name).render_as_string(hide_password=False)
-        finally:
-            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
-def measure(url: str, folder: Path, way: str, lanes: int, runs: int) -> tuple[float, list[float], tuple[str, ...]]:
-    """Runs a minute, the gaps in seconds, and a digest of the losses of each seed."""
-    database = Database(url)
-    database.migrate()
+def measure(database: Database, folder: Path, way: str, lanes: int, runs: int) -> tuple[float, list[float], tuple[str, ...]]:
+    """The number of runs per minute, the gaps in seconds, and for each seed a digest of the losses."""
     with database.write() as session:
         for number in range(runs):
             seed = {"train": CONFIG["train"] | {"seed": number % SEEDS}}
             lifecycle.submit(session, parse_config(CONFIG | seed))
-    command = [sys.executable, "-c", WORKER[way], "--database-url", url, "--data-dir", str(folder), "--slots", str(lanes)]
+    options = ["--database-url", database.url, "--data-dir", str(folder), "--slots", str(lanes)]
+    command = [sys.executable, "-c", WORKER[way], *options]
     log = folder / "worker.log"
     with log.open("wb") as output:
         worker = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"STABLESSM_LOG": "json"})
@@ -124,11 +103,10 @@ def measure(url: str, folder: Path, way: str, lanes: int, runs: int) -> tuple[fl
         worker.wait(30)
     finished = select(Transition.run_id, Transition.at).where(Transition.status == "finished")
     with database.read() as session:
-        ends = {run_id: at for run_id, at in session.execute(finished)}  # noqa: C416 - rows are no pairs to mypy
+        ends = {run_id: at for run_id, at in session.execute(finished)}  # noqa: C416 - to mypy, rows are not pairs
     if len(ends) != runs:
         sys.exit(f"{runs - len(ends)} runs have not finished:\n{log.read_text(errors='replace')[-4000:]}")
     losses = tuple(digest(database, seed, runs) for seed in range(SEEDS))
-    database.close()
     in_order = sorted(ends.values())
     return 60 * (runs - 1) / (in_order[-1] - in_order[0]), gaps_of(log, ends), losses
 
@@ -139,7 +117,7 @@ def all_ended(database: Database) -> bool:
 
 
 def gaps_of(log: Path, ends: dict[int, float]) -> list[float]:
-    """Seconds from each run's end to the first step of the run that its lane trained next."""
+    """The gaps between consecutive runs of a lane, in seconds: from the end of a run to the first step of the next run."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     begun = {
         line["run"]: datetime.datetime.fromisoformat(line["time"]).timestamp() for line in lines if line["msg"] == "training"
@@ -155,14 +133,14 @@ def gaps_of(log: Path, ends: dict[int, float]) -> list[float]:
 
 
 def digest(database: Database, seed: int, runs: int) -> str:
-    """Of the losses of all runs of this seed."""
-    found = hashlib.sha256()
+    """A digest of the losses of all runs with this seed."""
+    losses = hashlib.sha256()
     for run_id in range(seed + 1, runs + 1, SEEDS):
         with database.read() as session:
             data = read_series(session, run_id, TRAIN_LOSS, max_points=1_000_000)
         assert data.value is not None
-        found.update(np.ascontiguousarray(data.value, np.float32).tobytes())
-    return found.hexdigest()
+        losses.update(np.ascontiguousarray(data.value, np.float32).tobytes())
+    return losses.hexdigest()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What does recording every eigenvalue at every step cost? `python -m benchmarks.telemetry [--output FILE]`
+"""How much time does it cost to record every eigenvalue at every step? `python -m benchmarks.telemetry [--output FILE]`
 
-Part 1 trains one model in several ways that take short turns, launched as the trainer launches it on this device (`--execution`):
-without telemetry; with ours (ratio and weight of each eigenvalue, loss, rates, norms; blocks encoded as they are stored); with a
-plain `.item()` per value, which is what scalar loggers need; and with histograms of ratio and weight per layer in
-`torch.utils.tensorboard`. One that is not installed is named as absent. Part 2 is a workload without a model: 257 values a step,
-2,000 steps, as fast as the loop goes.
+Part 1 trains one model in several ways, which take short turns. The steps are launched as the trainer launches them on this
+device (`--execution`). The first way has no telemetry. The second way has our telemetry: it records the ratio and weight of
+each eigenvalue, the loss, rates and norms, and encodes the blocks as for storage. The third way calls `.item()` for each value,
+as scalar loggers do. The fourth way writes histograms of ratio and weight per layer with `torch.utils.tensorboard`. If
+tensorboard is not installed, the table lists this way as absent. Part 2 is a workload without a model: 2,000 steps of 257
+values at full speed.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import numpy as np
 import torch
 
 from benchmarks.training import EncodingSink, Rig, Shape, images, machine, table
-from stablessm_core.forms import Form
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import FLUSH_SECONDS, FLUSH_STEPS, Recorder
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.training.environment import keep_freed_memory, pick_device
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.step import TrainingStep
+from stablessm_core.watch.recorder import FLUSH_SECONDS, FLUSH_STEPS, Recorder
 
 CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
 CPU_SHAPES = (
@@ -41,21 +42,21 @@ CPU_SHAPES = (
     Shape(2, 16, 32, 8, 64),
 )
 OFF, AGAIN, OURS, TENSORBOARD = "off", "off, once more", "ours", "tensorboard histograms"
-RARELY = 8  # the other ways take part in one round of so many: what they cost is no promise of ours
-# of several steps, where one is shorter. On a CPU they are short, so that a busy machine is the same to all ways; on a GPU, which
-# has to be waited for after each, they are long
+RARELY = 8  # `.item()` and tensorboard run only in every eighth round, because we promise nothing about their cost
+# A turn has several steps if one step takes less time than this. On a CPU turns are short, so that other load on the machine
+# affects all ways equally. On a GPU turns are long, because the host waits for the device after each turn.
 TURN_SECONDS = {"cpu": 0.01, "cuda": 5 * FLUSH_SECONDS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=6.0, help="of measuring, all shapes together")
+    parser.add_argument("--minutes", type=float, default=6.0, help="time for measuring all shapes together")
     parser.add_argument("--device", default="auto", choices=["auto", "cpu", "cuda"])
-    parser.add_argument("--shapes", type=int, default=99, help="only so many shapes, the first")
+    parser.add_argument("--shapes", type=int, default=99, help="measure only the first N shapes")
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile", "graph"])
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     args = parser.parse_args()
-    keep_freed_memory()  # as the process that trains does
+    keep_freed_memory()  # the training process also does this
     device = pick_device(args.device)
     lines = [
         "# What telemetry costs",
@@ -67,17 +68,19 @@ def main() -> None:
         "",
         "## Training",
         "",
-        "Without telemetry, with ours and a second time without take turns in random order; a turn is one step, or",
-        f"{1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter ones. A round is so many that the next flush of ours is due; the",
-        f"other ways take part in one of {RARELY}. Times are medians. An overhead is the mean of the middle half of the",
-        "quotients, one per round, of a way's time and the mean of the two without telemetry; in brackets what holds 95 % of",
-        "2,000 such means, each of as many rounds drawn with replacement. It is given in wall time and, steadier on a busy",
-        "machine, in CPU time of the whole process. The two ways without telemetry, compared in the same way, say what this is",
-        "worth: their interval should hold 0. A round ends with the flush, until its last number is encoded: all of it counts",
-        "as time of ours, though in training it runs beside, and ours takes the next turn. What our calls take in the training",
-        "thread is also measured by itself (of the recorder alone where the rest is inside a graph), and so is the flush thread",
-        "(copies, blocks, coarser levels, detectors, compression): CPU time per flush, of which one is due every",
-        f"{1e3 * FLUSH_SECONDS:.0f} ms. All ways train the same model, whose tensors stay where they are.",
+        "Three ways take turns in random order: without telemetry, with our telemetry, and without telemetry a second time.",
+        f"The other ways take part in only one of {RARELY} rounds. A turn is one step, or "
+        f"{1e3 * TURN_SECONDS[device.type]:.0f} ms of shorter",
+        "steps. A round has as many turns as fit between two flushes of our telemetry. Times are medians. For each way, a round",
+        "gives the quotient of the way's time and the mean time of the two ways without telemetry. The overhead is the mean of",
+        "the middle half of these quotients. The brackets show the 95 % interval of this mean from 2,000 bootstrap samples of",
+        "the rounds. The overhead is given in wall time and in CPU time of the whole process. CPU time varies less on a busy",
+        "machine. As a check, the two ways without telemetry are compared in the same way: their interval should contain 0. A",
+        "round ends with the flush and waits until the last value of the flush is encoded. The whole flush counts as time of our",
+        "telemetry, although during a training run the flush runs concurrently. The first turn after the flush is one with our",
+        "telemetry. Our calls in the training thread are also timed separately (only the recorder's calls if the other calls are",
+        "inside a graph). The CPU time of the flush thread (copies, blocks, coarser levels, detectors, compression) is given",
+        f"per flush. One flush is due every {1e3 * FLUSH_SECONDS:.0f} ms. All ways train the same model with the same tensors.",
         "",
     ]
     rows: list[list[str]] = []
@@ -103,11 +106,11 @@ def main() -> None:
 
 
 def bare(rig: Rig) -> TrainingStep:
-    """The rig's step, of the same model and optimizer, with nothing recorded."""
+    """The rig's step with the same model and optimizer, but without recording."""
     probe, full = copy.copy(rig.step.probe), rig.step
     probe.gradients = probe.states = probe.gates = list  # type: ignore[method-assign]
     step = TrainingStep(full.model, full.task, full.optimizer, probe, full.ring, batch=(full.x, full.y))
-    step.weights, step.record, step.record_in_one_pass = (lambda: None), (lambda *_: None), (lambda: None)  # type: ignore[method-assign]
+    step.read_weights, step.write_row, step.use_compiled_row_writer = (lambda: None), (lambda *_: None), (lambda: None)  # type: ignore[method-assign]
     return step
 
 
@@ -124,7 +127,7 @@ def histograms(watched: Sequence[torch.Tensor], writer: Any, step: int) -> None:
 
 
 class Timed:
-    """Calls of a function, and the CPU time of this thread that they took."""
+    """Wraps a function and adds up the CPU time that the calling thread spends in it."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.seconds = function, 0.0
@@ -137,7 +140,8 @@ class Timed:
 
 
 def overhead(quotients: Sequence[float]) -> str:
-    """By how much the quotients exceed 1 in percent: the mean of their middle half, and its 95 % interval."""
+    """How much the quotients exceed 1, in percent: the mean of the middle half of the quotients, and the 95 % confidence
+    interval of this mean."""
     values = np.array(quotients)
     drawn = np.random.default_rng(0).choice(values, (2_000, len(values)))
     cut = len(values) // 4
@@ -147,18 +151,18 @@ def overhead(quotients: Sequence[float]) -> str:
 
 
 def spent(function: Callable[..., Any], *args: Any) -> np.ndarray:
-    """Seconds that a call takes: of wall time, and of CPU time of the whole process."""
+    """The wall time of a call and the CPU time of the whole process during the call, in seconds."""
     wall, cpu = time.perf_counter(), time.process_time()
     function(*args)
     return np.array([time.perf_counter() - wall, time.process_time() - cpu])
 
 
 def lengths(step: float, device: torch.device) -> tuple[int, int]:
-    """Steps in a turn and turns in a round, of a step that takes so many seconds."""
+    """The number of steps in a turn and the number of turns in a round, if a step takes `step` seconds."""
     turn = max(1, round(TURN_SECONDS[device.type] / step))
     if device.type == "cuda":
         return turn, 1
-    # with more steps a flush would be due before
+    # with more turns in a round, a flush would be due before the round ends
     return turn, max(1, min(math.floor(FLUSH_SECONDS / step), FLUSH_STEPS - 1) // turn)
 
 
@@ -169,16 +173,17 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
     prepare(without, execution, steps=1 << 30)
     watched = [r.record.weight for r in rig.step.probe.records]
     numbers = itertools.count(1)
-    calls = [Timed(lambda: rig.recorder.recorded(next(numbers)))]
+    calls = [Timed(lambda: rig.recorder.count_row(next(numbers)))]
     if not got.mode.startswith("cuda_graph"):
-        if rig.step.one_pass is not None:
-            calls.append(Timed(rig.step.one_pass.write))
-            rig.step.one_pass.write = calls[1]  # type: ignore[method-assign]
+        if rig.step.row_writer is not None:
+            calls.append(Timed(rig.step.row_writer.write))
+            rig.step.row_writer.write = calls[1]  # type: ignore[method-assign]
         else:
             calls += [
-                Timed(part) for part in (rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states)
+                Timed(part)
+                for part in (rig.step.read_weights, rig.step.write_row, rig.step.probe.gradients, rig.step.probe.states)
             ]
-            _, rig.step.weights, rig.step.record, rig.step.probe.gradients, rig.step.probe.states = calls  # type: ignore[method-assign]
+            _, rig.step.read_weights, rig.step.write_row, rig.step.probe.gradients, rig.step.probe.states = calls  # type: ignore[method-assign]
 
     flush = Timed(lambda: rig.recorder.flush(force=True))
     calls.append(flush)
@@ -187,7 +192,7 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
         flush()
         rig.recorder.drain()
 
-    ends: dict[str, Callable[[], Any]] = {OURS: flushed}  # what a way still has to do after a round
+    ends: dict[str, Callable[[], Any]] = {OURS: flushed}  # for each way: what it does at the end of a round
     ways: dict[str, Callable[[int], float]] = dict.fromkeys((OFF, AGAIN), lambda n: rig.go(n, lambda: None, without))
     ways |= {OURS: lambda n: rig.go(n, calls[0]), "`.item()` per value": lambda n: rig.go(n, lambda: items(watched), without)}
     absent: list[list[str]] = []
@@ -207,11 +212,11 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
     turn, turns = lengths(ways[OFF](4) / 4, device)
     each = turn * turns
     if device.type == "cpu":
-        rig.recorder.flush_seconds = math.inf  # `flushed` is the one that is due
+        rig.recorder.flush_seconds = math.inf  # flush only when `flushed` is called
     rig.recorder.drain()
-    times: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # per round: wall and CPU ms of a step
-    over: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # both over those without telemetry
-    inside: list[float] = []  # per round: CPU ms of a step in our calls
+    times: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # per round: wall and CPU time of a step, in ms
+    over: dict[str, list[np.ndarray]] = {way: [] for way in ways}  # wall and CPU time relative to the turns without telemetry
+    inside: list[float] = []  # per round: CPU time that a step spends in our recording calls, in ms
     order = random.Random(0)
     stop = time.perf_counter() + seconds
     while time.perf_counter() < stop or len(times[OFF]) <= RARELY:
@@ -243,7 +248,7 @@ def training(shape: Shape, device: torch.device, seconds: float, execution: str)
         if way == OURS:
             calls_ms = np.median(inside)
             own = f"{calls_ms:.3f} ms = {100 * calls_ms / np.median(times[OFF], axis=0)[0]:.1f} %"
-            # a flush is due every 200 ms, or with every step if that takes longer
+            # a flush is due every 200 ms, or at every step if a step takes longer than that
             thread = f"{per_flush:.2f} ms = {100 * per_flush / max(1e3 * FLUSH_SECONDS, wall):.1f} %"
         rounds = str(len(times[way]))
         rows.append([f"{shape}, {got.mode}", way, rounds, f"{wall:.3f}", shown[0], f"{cpu:.3f}", shown[1], own, thread])

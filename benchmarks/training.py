@@ -1,4 +1,4 @@
-"""Training steps to be measured: a model, its data and its telemetry, driven as the trainer drives them."""
+"""Training steps for measurements: a model with its data and telemetry, trained in the same way as by the trainer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
+from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.tasks.images import ImageTask
 from stablessm_core.telemetry.blocks import encode
-from stablessm_core.telemetry.probe import Probe
-from stablessm_core.telemetry.recorder import Flush, MemorySink
+from stablessm_core.telemetry.sink import Flush, MemorySink
 from stablessm_core.training.environment import device_name
 from stablessm_core.training.execution import Execution, prepare
 from stablessm_core.training.optimizer import build_optimizer
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.training.step import TrainingStep
+from stablessm_core.watch.probe import Probe
 
 LENGTH = 784
 
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 class EncodingSink(MemorySink):
-    """Does what a database writer does before it meets the database, and counts the bytes."""
+    """Encodes blocks as the database writer does, and counts the encoded bytes."""
 
     stored, values, flushes = 0, 0, 0
 
@@ -51,19 +51,19 @@ class EncodingSink(MemorySink):
 
 
 def images(length: int = LENGTH) -> ImageTask:
-    """Random pictures in the size of MNIST, so that no file is needed: 60,000 of them, one grey value at a time."""
+    """A task with 60,000 random images of MNIST's size, fed one grey value at a time. It needs no data file."""
     random = np.random.default_rng(0)
     data = [(random.integers(0, 256, (n, length), np.uint8), random.integers(0, 10, n, np.uint8)) for n in (60_000, 100)]
     return ImageTask(data[0], data[1], permuted=False, mean=33.3, deviation=78.6)
 
 
 class Rig:
-    """One run in slices. `step` counts; the telemetry of `recorder` is encoded as it would be stored."""
+    """A run that trains some steps at a time. `recorder` encodes the run's telemetry in the same way as for storage."""
 
     def __init__(self, task: ImageTask, shape: Shape, device: torch.device, sink: MemorySink | None = None) -> None:
         self.config: RunConfig = parse_config(
             {
-                "task": {"name": "digits"},  # only its name: the data are the task's above
+                "task": {"name": "digits"},  # a placeholder; the data comes from the argument `task`
                 "model": {"n_layers": shape.layers, "d_model": shape.d_model, "d_state": shape.d_state},
                 "optimizer": {"lr": 1e-3},
                 "train": {"batch_size": shape.batch, "device": device.type},
@@ -79,13 +79,14 @@ class Rig:
         self.step = TrainingStep(model, task, optimizer, probe, self.recorder.ring, batch=self.feed(1))
 
     def prepare(self, execution: str, steps: int = 1 << 30) -> Execution:
-        """As in the configuration; steps: of the run that this stands for."""
+        """Prepare the execution mode. steps: the number of steps of the run that this measurement represents."""
         return prepare(self.step, execution, steps=steps)
 
     def go(self, steps: int, after: Callable[[], None] | None = None, step: TrainingStep | None = None) -> float:
-        """Seconds for so many steps, the device's work included.
+        """Run the steps and return how long they take, including the device's work, in seconds.
 
-        after: done after each step, in place of the recorder. step: another step of the same model, in place of the rig's.
+        after: called after each step instead of the recorder. step: another training step of the same model, which is run
+        instead of the rig's own step.
         """
         step = step or self.step
         synchronize(self.device)
@@ -95,7 +96,7 @@ class Rig:
             step.feed(*self.feed(self.done), 1.0)
             step.run()
             if after is None:
-                self.recorder.recorded(self.done)
+                self.recorder.count_row(self.done)
             else:
                 after()
         synchronize(self.device)
@@ -114,6 +115,6 @@ def machine(device: torch.device) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A Markdown table; all columns but the first two are numbers."""
+    """A Markdown table. All columns except the first two are numbers."""
     rule = ["---" if i < 2 else "---:" for i in range(len(header))]
     return ["| " + " | ".join(cells) + " |" for cells in (header, rule, *rows)]

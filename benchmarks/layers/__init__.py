@@ -1,4 +1,5 @@
-"""Our layers beside public ones of the same weights: what agrees (tests/references) and what each costs (`__main__`).
+"""Compares our layers with public layers that have the same weights: outputs in tests/references, and speed in `__main__`.
 
-Every other library is imported when one of its pairs is made, never before: none belongs to this project's environment.
+This project's environment does not contain the public libraries. So each library is imported only when a pair with one of its
+layers is built.
 """

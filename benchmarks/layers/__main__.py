@@ -1,11 +1,11 @@
-"""What a training step through each layer costs beside public implementations of it, on a CPU.
+"""How long does a training step through each layer take on a CPU, compared with public implementations of the layer?
 
     make references; .venv-references/bin/python -m benchmarks.layers [--checkouts FOLDER] [--layers NAME ...] [--output FILE]
 
-Forward and backward, for the input and every weight, at (batch 8, length 256, d_model 64), with the options that our sections
-have by default. Before a pair is timed its outputs and its input's gradients are compared. The two take turns in one process, so
-that a slow moment of the machine meets both: a ratio is the median of the ratios of turns. FOLDER: clones of state-spaces/s4 and
-ag1988/dss, which are no packages, as `s4` and `dss`.
+Times the forward and backward pass, including the gradients of the input and of every weight, at (batch 8, length 256, d_model
+64) with our default options. Before a pair is timed, the outputs and the input gradients of its two layers are compared. The
+two layers take turns in one process, so that other load on the machine affects both. A reported ratio is the median of the
+ratios in the single turns. state-spaces/s4 and ag1988/dss are not packages. FOLDER contains their clones, named `s4` and `dss`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from torch import Tensor, nn
 from benchmarks.layers import of_checkouts, of_fla, of_packages, of_transformers
 from benchmarks.layers.pair import Pair, ours
 from benchmarks.scan.__main__ import milliseconds, processor, version
-from stablessm_core.layers.registry import LAYERS
+from stablessm_core.spec.layers import LAYERS
 from stablessm_core.training.environment import keep_freed_memory
 
 BATCH, LENGTH, D_MODEL = 8, 256, 64
-OPTIONS = {"stable_ssm": {"d_state": D_MODEL, "activation": "tanh"}}  # what it takes from the model otherwise
-# attribute of a layer and its values: ways to the same outputs, of which the first is what the layer does by default
+# layer options that a run takes from the section `model` of its configuration
+OPTIONS = {"stable_ssm": {"d_state": D_MODEL, "activation": "tanh"}}
+# for each layer: the name of an attribute, and two values of this attribute that give the same outputs; the first is the
+# default
 FORMS = {
     "s4": ("kernel", ("powers", "cauchy")),
     "s4d": ("form", ("convolution", "scan")),
     "dss": ("form", ("convolution", "scan")),
     **dict.fromkeys(("mamba2", "retnet", "gla", "rwkv6", "gated_deltanet"), ("scan_backend", ("auto", "reference"))),
 }
-SLOW = 1.2  # times as long as the best other one, from which on a layer is named as slow
+SLOW = 1.2  # a layer is slow if it takes more than SLOW times as long as the fastest public layer
 DISTRIBUTIONS = ("transformers", "fla-core", "mambapy", "s5-pytorch", "LRU-pytorch", "neural-ssm", "minGRU-pytorch")
 CLONES = {"s4": "state-spaces/s4", "dss": "ag1988/dss"}
 Make = Callable[[int], Pair]
 
 
 def pairs(checkouts: Path | None) -> dict[str, dict[str, Make]]:
-    """Of each layer its public implementations, by what they are called in the table."""
+    """For each layer, the functions that build a pair with a public implementation, by the implementation's name in the
+    table."""
     transformers, fla, packages, of_files = of_transformers, of_fla, of_packages, of_checkouts
     found: dict[str, dict[str, Make]] = {
         "mamba": {
@@ -82,7 +85,9 @@ def pairs(checkouts: Path | None) -> dict[str, dict[str, Make]]:
 
 
 class Row(NamedTuple):
-    """By number of threads. ms: medians, ours and the public one's; ratio: median of the turns'; of_least: of the two minima."""
+    """The results of one pair. The keys of the dictionaries are numbers of threads. ms: the median times of our layer and of
+    the public layer. ratio: the median of the ratios (our time / public time) in the single turns. of_least: the ratio of the
+    two shortest times."""
 
     layer: str
     public: str
@@ -98,10 +103,10 @@ def main() -> None:
     parser.add_argument("--layers", nargs="+", choices=sorted(LAYERS), default=list(LAYERS))
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for a pair at one number of threads; but at least 5 rounds")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time per pair and number of threads; at least 5 rounds")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
     arguments = parser.parse_args()
-    keep_freed_memory()  # as the process that trains does
+    keep_freed_memory()  # the training process also does this
     lines = []
     for line in report(arguments):
         print(line, flush=True)
@@ -112,7 +117,7 @@ def main() -> None:
 
 def report(arguments: argparse.Namespace) -> Iterator[str]:
     yield from heading(arguments)
-    for model in of_transformers.MODELS:  # all of them before fla is
+    for model in of_transformers.MODELS:  # transformers must be imported before fla
         of_transformers.modeling(model)
     public, rows = pairs(arguments.checkouts), []
     for name in arguments.layers:
@@ -130,7 +135,7 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
 
 def heading(limits: argparse.Namespace) -> Iterator[str]:
     versions = ", ".join([*(f"{name} {version(name)}" for name in DISTRIBUTIONS), *commits(limits.checkouts)])
-    yield "# Layers: a training step beside public implementations"
+    yield "# Layers: a training step compared with public implementations"
     yield f"\n`python -m benchmarks.layers{' --checkouts FOLDER' if limits.checkouts else ''}`, {time.strftime('%Y-%m-%d')}\n"
     yield (
         f"{processor()}, {os.cpu_count()} cores; torch {torch.__version__}, python {platform.python_version()}; {versions}; load "
@@ -138,9 +143,9 @@ def heading(limits: argparse.Namespace) -> Iterator[str]:
     )
     yield (
         f"\nForward and backward in float32 at (batch {BATCH}, length {LENGTH}, d_model {D_MODEL}), in turns. Milliseconds are "
-        "medians; the ratio is the median of the turns' ratios, and beside it that of the two shortest times: below 1 ours is "
-        "faster. LRU and S5 are without the gated readout of their block, which those packages do not have. fla's layers run "
-        "kernels, on GPUs only: what is timed here is its references in PyTorch.\n"
+        "medians. A ratio is the median of the ratios in the single turns, followed by the ratio of the two shortest times. "
+        "Below 1, our layer is faster. LRU and S5 are timed without the gated readout of their blocks, because the public "
+        "packages do not contain this readout. fla's kernels run only on GPUs, so fla's PyTorch references are timed instead.\n"
     )
     columns = " | ".join(f"{n} thread{'s'[: n - 1]}: ours, public ms | **ratio**, of minima" for n in limits.threads)
     yield f"| layer | public implementation | outputs differ by | {columns} |"
@@ -149,10 +154,10 @@ def heading(limits: argparse.Namespace) -> Iterator[str]:
 
 def commits(checkouts: Path | None) -> Iterator[str]:
     for name, repository in CLONES.items() if checkouts else ():
-        told = subprocess.run(
+        done = subprocess.run(
             ["git", "-C", str(checkouts / name), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
         )
-        yield f"{repository} {told.stdout.strip()}"
+        yield f"{repository} {done.stdout.strip()}"
 
 
 def measure(layer: str, title: str, make: Make, limits: argparse.Namespace) -> Row:
@@ -161,7 +166,7 @@ def measure(layer: str, title: str, make: Make, limits: argparse.Namespace) -> R
     x = torch.randn(BATCH, LENGTH, D_MODEL, requires_grad=True)
     grad = torch.randn(BATCH, LENGTH, D_MODEL)
     difference = differs_by(pair, x, grad)
-    if not difference < 1e-2:  # L2RU's matrices are made in float32 there
+    if not difference < 1e-2:  # a large tolerance, because the public L2RU computes its matrices in float32
         raise ValueError(f"{layer} and that of {title} differ by {difference:.1e}: they are not the same function")
     steps = (training_step(pair.ours, list(pair.ours.parameters()), x, grad), training_step(pair.call, list(pair.given), x, grad))
     ms, ratio, of_least = {}, {}, {}
@@ -174,7 +179,7 @@ def measure(layer: str, title: str, make: Make, limits: argparse.Namespace) -> R
 
 
 def differs_by(pair: Pair, x: Tensor, grad: Tensor) -> float:
-    """The larger relative difference, of the outputs or of the input's gradients."""
+    """The relative difference between the two layers' outputs, or between their input gradients, whichever is larger."""
     last = LENGTH - pair.lag
     results = []
     for y in (pair.ours(x)[:, :last], pair.call(x)[:, pair.lag :]):
@@ -187,7 +192,8 @@ def training_step(call: Callable[[Tensor], Tensor], weights: list[nn.Parameter],
 
 
 def in_turns(steps: tuple[Callable[[], object], ...], threads: int, limits: argparse.Namespace) -> tuple[list[float], ...]:
-    """Milliseconds of each step, turn by turn; who begins alternates. One turn before them is not counted."""
+    """For each training step, its time in each turn, in milliseconds. The order of the steps alternates. One warm-up call of
+    each step is not timed."""
     torch.set_num_threads(threads)
     for step in steps:
         step()
@@ -216,19 +222,20 @@ def shown(row: Row) -> str:
 
 
 def conclusion(rows: list[Row], limits: argparse.Namespace) -> Iterator[str]:
-    """Where ours takes longer than SLOW times the fastest other one."""
+    """A line that names our layers that take more than SLOW times as long as their fastest public implementation."""
     slow = []
     for threads in limits.threads:
         for name in dict.fromkeys(row.layer for row in rows):
             best = max((row for row in rows if row.layer == name), key=lambda row: row.ratio[threads])
             if best.ratio[threads] > SLOW:
                 slow.append(f"{name} ({best.ratio[threads]:.2f} times {best.public}, {threads} thread{'s'[: threads - 1]})")
-    yield f"\nMore than {SLOW} times the fastest public one: {', '.join(slow) or 'none'}."
+    yield f"\nLayers that take more than {SLOW} times as long as the fastest public layer: {', '.join(slow) or 'none'}."
 
 
 def forms(names: list[str], limits: argparse.Namespace) -> Iterator[str]:
-    yield "\n## Forms of ours\n"
-    yield "Where a layer has two: what it does by default, the other one, their ratio as above; `reference` goes step by step.\n"
+    yield "\n## Two forms of the same layer\n"
+    yield "For each of our layers with two forms, the table compares the default form with the other form. The ratio is defined"
+    yield "as above. The form `reference` computes one step after another.\n"
     columns = " | ".join(f"{n} thread{'s'[: n - 1]}: ms | **ratio**, of minima" for n in limits.threads)
     yield f"| layer | form | {columns} |"
     yield "|---|---|" + "---|---|" * len(limits.threads)

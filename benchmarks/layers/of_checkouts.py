@@ -1,7 +1,7 @@
-"""Pairs with the standalone files of repositories that are no packages: S4 and S4D (state-spaces/s4), DSS (ag1988/dss).
+"""Pairs of our layers with layers from repositories that are not packages: S4 and S4D (state-spaces/s4), DSS (ag1988/dss).
 
-A folder holds clones of them, as `s4` and `dss`. What the files import of other libraries is a decorator, a configuration of two
-dictionaries, an unused kind of dropout and an einsum, for each of which something of ours stands here.
+One folder contains clones of these repositories, named `s4` and `dss`. Each public layer is in a standalone file. These files
+import only a few names from other libraries, such as a decorator and an einsum. `STANDING_IN` contains substitutes for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STANDING_IN: dict[str, dict[str, Any]] = {
 
 
 def file(path: Path) -> Any:
-    """The module of a file."""
+    """Imports a file as a module."""
     for name, attributes in STANDING_IN.items():
         module = ModuleType(name)
         module.__dict__.update(attributes)
@@ -43,7 +43,7 @@ def file(path: Path) -> Any:
 
 
 def s4(d_model: int, checkouts: Path) -> Pair:
-    """That file turns the weights C into C (I - A_bar^length) when it first sees an input: what it is given is C before."""
+    """The pair for S4. The public layer replaces C with C (I - A_bar^length) at its first input, so C is copied before that."""
     layer = ours("s4", d_model)
     d_state = 2 * layer.w.shape[1]
     block = file(checkouts / "s4" / "models" / "s4" / "s4.py").S4Block
@@ -51,7 +51,7 @@ def s4(d_model: int, checkouts: Path) -> Pair:
     kernel, readout = theirs.layer.kernel, theirs.output_linear[0]
     weights = {
         kernel.A_real: layer.w,
-        kernel.A_imag: layer.omega,  # of the other one of two conjugate modes
+        kernel.A_imag: layer.omega,  # the public file stores the other mode of each conjugate pair
         kernel.P: _conjugate(layer.P),
         kernel.B: _conjugate(layer.B),
         kernel.C: _conjugate(layer.C),

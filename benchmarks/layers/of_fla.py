@@ -1,7 +1,8 @@
-"""Pairs with flash-linear-attention: RetNet, GLA, HGRN, RWKV-6, Gated DeltaNet, on a CPU.
+"""Pairs of our layers with layers of flash-linear-attention on a CPU: RetNet, GLA, HGRN, RWKV-6, Gated DeltaNet.
 
-Its layers run Triton kernels. Here each kernel is replaced by what fla itself keeps beside it as its truth, a PyTorch function;
-SiLU, its product and the short convolution, which have none, by PyTorch's own. Importing fla takes seconds.
+The layers of flash-linear-attention (fla) run Triton kernels. This module replaces each kernel with the PyTorch function that
+fla tests the kernel against. fla has no such function for SiLU, for the product with SiLU and for the short convolution, so
+PyTorch operations replace these kernels. Importing fla takes seconds.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from benchmarks.layers.pair import Pair, give, ours
 
 @cache
 def layers() -> Any:
-    """fla.layers with PyTorch in the place of Triton."""
-    if "fla" in sys.modules and sys.modules["fla"] is None:  # how of_transformers keeps it away from transformers
+    """The module fla.layers, with PyTorch functions instead of Triton kernels."""
+    if "fla" in sys.modules and sys.modules["fla"] is None:  # of_transformers sets None so that transformers cannot import fla
         del sys.modules["fla"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -69,7 +70,8 @@ def gla(d_model: int) -> Pair:
 
 
 def hgrn(d_model: int) -> Pair:
-    """What is published bounds the gates of all layers by one matrix: here by ours."""
+    """The pair for HGRN. The published model computes the lower bounds of all layers' gates from one matrix. This pair passes
+    our layer's lower bound to the public layer instead."""
     layer = ours("hgrn", d_model)
     theirs = layers().HGRNAttention(hidden_size=d_model, norm_eps=layer.norm.eps, layer_idx=1)
     weights = {
@@ -88,12 +90,12 @@ def rwkv6(d_model: int) -> Pair:
     ranks = {"proj_low_rank_dim": layer.mix_up.shape[1], "gate_low_rank_dim": layer.decay_up.shape[1]}
     heads = d_model // layer.head_size
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the authors of RWKV trust no other implementation
+        warnings.simplefilter("ignore")  # fla warns that RWKV's authors recommend their own implementation
         theirs = layers().RWKV6Attention(
             hidden_size=d_model, expand_k=1.0, num_heads=heads, norm_eps=layer.norm.eps, layer_idx=1, **ranks
         )
     theirs.gate_fn = functional.silu
-    order = [3, 0, 1, 2, 4]  # r, w, k, v, g; ours begins with w, k, v
+    order = [3, 0, 1, 2, 4]  # fla stores the parts in the order r, w, k, v, g, our layer in the order w, k, v, r, g
     low_rank, _, up = theirs.x_proj
     decay_down, _, decay_up = theirs.w_proj.linear.lora
     weights = {

@@ -1,6 +1,7 @@
-"""Pairs with packages of one or two layers each: mambapy, s5-pytorch, LRU-pytorch, neural-ssm, minGRU-pytorch.
+"""Pairs of our layers with layers of small packages: mambapy, s5-pytorch, LRU-pytorch, neural-ssm, minGRU-pytorch.
 
-What they call LRU and S5 ends with the readout C h + D x: ours is compared without the gated one of its block.
+The LRU and S5 layers of these packages end with the readout C h + D x. So our LRU and S5 layers are compared without the gated
+readout of their blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks.layers.pair import Pair, give, ours
 
 
 def mamba_of_mambapy(d_model: int, *, pscan: bool = True) -> Pair:
-    """mambapy's block takes the weights of transformers' under the same names."""
+    """The pair for mambapy's block. Its weights have the same names as in transformers."""
     pair = mamba_of_transformers(d_model)
     module = import_module("mambapy.mamba")
     config = module.MambaConfig(d_model=d_model, n_layers=1, d_state=pair.ours.w.shape[1], pscan=pscan)  # type: ignore[union-attr]
@@ -27,7 +28,8 @@ def mamba_of_mambapy(d_model: int, *, pscan: bool = True) -> Pair:
 
 
 def s5_of_s5_pytorch(d_model: int, **options: Any) -> Pair:
-    """That port keeps every mode and reads Re(C h); ours one of two conjugate ones and 2 Re(C h)."""
+    """The pair for s5-pytorch. Its layer returns Re(C h); our layer returns 2 Re(C h), because it has one mode per conjugate
+    pair. So the public C is set to twice our C."""
     layer = without_readout(ours("s5", d_model, **options))
     modes = len(layer.w)
     theirs = import_module("s5").S5(d_model, modes)
@@ -50,7 +52,8 @@ def lru_of_lru_pytorch(d_model: int) -> Pair:
 
 
 def lru_of_neural_ssm(d_model: int, *, mode: str = "scan") -> Pair:
-    """It reads the state before the update, and the input beside it: that part is left out of both."""
+    """The pair for neural-ssm's LRU, whose output at a step uses the state before that step's update. Both layers are compared
+    without the term D x."""
     layer = without_readout(ours("lru", d_model))
     del layer.D
     layer.D = torch.zeros(d_model)
@@ -71,7 +74,7 @@ def _lru_weights(layer: Any, theirs: Any, B: nn.Parameter) -> dict[nn.Parameter,
 
 
 def l2ru(d_model: int, *, mode: str = "loop") -> Pair:
-    """Its matrices are made in float32, and one of them is moved by 1e-6 before it is factored."""
+    """The pair for L2RU. The public layer computes its matrices in float32 and adds 1e-6 to one matrix before factoring it."""
     layer = ours("l2ru", d_model)
     theirs = import_module("neural_ssm.ssm.cells.legacy").L2RU(d_model, gamma=float(layer.gamma))
     weights = {

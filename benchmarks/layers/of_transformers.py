@@ -1,4 +1,5 @@
-"""Pairs with transformers: Mamba, Mamba-2, the recurrent block of RecurrentGemma, RWKV-4, Gated DeltaNet of Qwen3-Next."""
+"""Pairs of our layers with layers of transformers: Mamba, Mamba-2, the recurrent block of RecurrentGemma, RWKV-4, and the Gated
+DeltaNet of Qwen3-Next."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MODELS = ("mamba", "mamba2", "recurrent_gemma", "rwkv", "qwen3_next")
 
 @cache
 def modeling(model: str) -> Any:
-    """The module of a model. transformers must not find fla, or it takes fla's Triton kernels, and these end on a CPU."""
+    """The module of transformers that implements a model. transformers must not find fla, because fla's Triton kernels fail on
+    a CPU."""
     if sys.modules.setdefault("fla", None) is not None:  # type: ignore[arg-type]
         raise RuntimeError("fla is imported: transformers would use its Triton kernels; this must come first")
     importlib.import_module("transformers").logging.set_verbosity_error()

@@ -1,1 +1,1 @@
-"""What the service bears on this machine, next to what it promises."""
+"""Measures how much load the service handles on this machine, and compares the results with the promised figures."""

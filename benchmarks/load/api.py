@@ -1,9 +1,10 @@
-"""The API at a fixed rate of requests on a database of thousands of runs.
+"""How fast is the API at a fixed rate of requests, on a database of thousands of runs?
 
-    python -m benchmarks.load.api '{"port", "token", "runs", "seconds", "rate"}'    # the process that asks
+    python -m benchmarks.load.api '{"port", "token", "runs", "seconds", "rate"}'    # the process that sends the requests
 
-The database is filled through the codec and the models, not through claims. Each request is sent when it is due, even if earlier
-ones are not answered yet, and its time counts from when it was due: a server that falls behind cannot hide it.
+The benchmark inserts encoded blocks and the rows of ended runs directly into the database. It sends each request when the
+request is due, even if earlier requests are still unanswered. Times start when the request is due, so that they include the
+delay of a server that falls behind.
 """
 
 from __future__ import annotations
@@ -17,21 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import insert, text
 
-from benchmarks.load.harness import Row, child, new_database, percentiles, serving
+from benchmarks import service
+from benchmarks.service import Row, Rows, child, new_database, percentiles, serving
 from server.database.connection import Database
-from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
-from stablessm_core.config import parse_config
-from stablessm_core.forms import Form
-from stablessm_core.telemetry.blocks import Block, encode
+from stablessm_core.spec.config import parse_config
+from stablessm_core.telemetry.blocks import encode
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, layer_catalogue, scalar
 
 RATE, CONNECTIONS = 200, 64
-WIDTH, LONG_EVERY = 64, 500  # every so many runs is one of 4 layers and 2,000 steps; the others have 1 layer and 155
+WIDTH, LONG_EVERY = 64, 500  # one of LONG_EVERY runs has 4 layers and 2,000 steps; the others have 1 layer and 155 steps
 MAPS = ("direct", "best", "softplus", "exp")
 STATUSES = ("finished", "finished", "finished", "diverged", "failed", "cancelled")
-MIX = (  # weight, name, path; {any} is some run, {long} one of the long ones
+MIX = (  # weight, name, path; {any} stands for any run, {long} for a long run
     (30, "run list, one page", "/api/runs?limit=50"),
     (8, "run list, next pages", "/api/runs?limit=50&cursor={cursor}"),
     (8, "run list, filtered", "/api/runs?q=reparam%3Dbest%20status%3Ddiverged&limit=50"),
@@ -74,24 +74,17 @@ def measure(url: str, folder: Path, *, runs: int, seconds: float) -> list[Row]:
 
 
 def fill(database: Database, runs: int) -> int:
-    """Ended runs with everything a run leaves; gives the number of values recorded."""
+    """Insert ended runs with all their data. Returns the total number of recorded values."""
     rng = np.random.default_rng(1)
     kinds = {long: _payloads(rng, 2000 if long else 155) for long in (False, True)}
-    total, step = 0, 250
-    for start in range(1, runs + 1, step):
-        rows: dict[Any, list[dict[str, Any]]] = {Run: [], SeriesRow: [], BlockRow: [], AlertRow: [], Transition: []}
-        for run_id in range(start, min(start + step, runs + 1)):
-            long = run_id % LONG_EVERY == 1
-            total += _add_run(rows, run_id, 4 if long else 1, 2000 if long else 155, kinds[long])
-        with database.write() as session:
-            for table, some in rows.items():
-                if some:
-                    session.execute(insert(table.__table__), some)
-    if database.dialect == "postgresql":
-        with database.write() as session:
-            session.execute(text("SELECT setval(pg_get_serial_sequence('runs', 'id'), :last)"), {"last": runs})
-        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("ANALYZE"))
+    total = 0
+
+    def add_run(rows: Rows, run_id: int) -> None:
+        nonlocal total
+        long = run_id % LONG_EVERY == 1
+        total += _add_run(rows, run_id, 4 if long else 1, 2000 if long else 155, kinds[long])
+
+    service.fill(database, runs, add_run)
     return total
 
 
@@ -101,36 +94,17 @@ def _payloads(rng: np.random.Generator, steps: int) -> list[tuple[bytes, bytes]]
     return [(loss(), layer()) for _ in range(4)]
 
 
-def _add_run(
-    rows: dict[Any, list[dict[str, Any]]], run_id: int, layers: int, steps: int, payloads: list[tuple[bytes, bytes]]
-) -> int:
-    map_, status, now = MAPS[run_id % 4], STATUSES[run_id % len(STATUSES)], time.time() - 1e6 + run_id
-    config = _config(map_, layers)
-    rows[Run].append({
-        "id": run_id, "name": f"run {run_id}", "tags": [f"tag{run_id % 7}"], "config": config, "status": status,
-        "created_at": now, "started_at": now, "finished_at": now + 60, "attempt": 1, "seq": 3, "step": steps,
-        "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120, "forms": [Form.of_map(map_, "discrete").data],
-    })  # fmt: skip
-    columns: dict[str, int] = {}
-    form = Form.of_map(map_, "discrete")
+def _add_run(rows: Rows, run_id: int, layers: int, steps: int, payloads: list[tuple[bytes, bytes]]) -> int:
+    map_, now, form = MAPS[run_id % 4], time.time() - 1e6 + run_id, Form.of_map(MAPS[run_id % 4], "discrete")
+    run = {
+        "id": run_id, "name": f"run {run_id}", "tags": [f"tag{run_id % 7}"], "config": _config(map_, layers),
+        "status": STATUSES[run_id % len(STATUSES)], "created_at": now, "started_at": now, "finished_at": now + 60, "step": steps,
+        "result": {"train_loss": run_id % 97 / 10}, "compacted_at": now + 120, "forms": [form.data],
+    }  # fmt: skip
     catalogue = [scalar(TRAIN_LOSS), *(s for i in range(layers) for s in layer_catalogue(i, WIDTH, form))]
-    for item in sorted(catalogue, key=lambda s: s.derived):
-        offset = columns.get(item.group, 0)
-        columns[item.group] = offset + item.width
-        rows[SeriesRow].append({"run_id": run_id, "name": item.name, "group_name": item.group, "column_offset": offset,
-                                "width": item.width, "unit": item.unit, "derived": item.derived, "form": item.form})  # fmt: skip
     loss, layer = payloads[run_id % len(payloads)]
-    for group, count, payload in [(SCALARS, 1, loss), *((f"ssm/{i}", 2 * WIDTH, layer) for i in range(layers))]:
-        block = Block(group, 0, 1, 1, np.empty((count, steps), np.float32))
-        rows[BlockRow].append({"run_id": run_id, "group_name": group, "level": 0, "first_step": 1, "last_step": block.last_step,
-                               "stride": 1, "point_count": steps, "column_count": count, "attempt": 1, "seq": 2,
-                               "payload": payload})  # fmt: skip
-    rows[Transition] += [{"run_id": run_id, "seq": seq, "status": state, "reason": "", "attempt": 1, "step": 0, "at": now}
-                         for seq, state in ((1, "queued"), (3, status))]  # fmt: skip
-    if status == "diverged":
-        rows[AlertRow].append({"run_id": run_id, "seq": 2, "attempt": 1, "kind": "nonfinite_loss", "severity": "critical",
-                               "step": 100, "series": TRAIN_LOSS, "tensor": "", "value": "NaN", "message": "the loss is NaN",
-                               "created_at": now})  # fmt: skip
+    blocks = [(SCALARS, 1, loss), *((f"ssm/{i}", 2 * WIDTH, layer) for i in range(layers))]
+    service.add_recorded_run(rows, run, catalogue, blocks, steps)
     return steps * (1 + layers * 2 * WIDTH)
 
 
@@ -140,7 +114,8 @@ def _config(map_: str, layers: int) -> dict[str, Any]:
 
 
 async def ask(port: int, token: str, runs: int, seconds: float, rate: float) -> dict[str, Any]:
-    """Send requests of the MIX when they are due; the seconds of each by name, and how many were not answered with 200."""
+    """Send random requests from MIX, each when it is due. Returns the requests' durations in seconds, by name, and the number
+    of requests that did not return 200."""
     chance, bad = random.Random(0), 0
     times: dict[str, list[float]] = {name: [] for _, name, _ in MIX}
     idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = asyncio.Queue()
@@ -161,7 +136,7 @@ async def ask(port: int, token: str, runs: int, seconds: float, rate: float) -> 
                     length = int(answer.split(b"content-length: ")[1].split(b"\r\n")[0])
                     return int(answer[9:12]), await reader.readexactly(length)
                 except (asyncio.IncompleteReadError, ConnectionError):
-                    connection = None  # kept alive for some seconds only
+                    connection = None  # the server closes idle connections after some seconds
                     if fresh:
                         raise
             return 0, b""
@@ -178,7 +153,7 @@ async def ask(port: int, token: str, runs: int, seconds: float, rate: float) -> 
         bad += status != 200
         times[name].append(time.monotonic() - due)
 
-    await asyncio.gather(*(one(time.monotonic(), name, path) for _, name, path in MIX))  # what is made at first use
+    await asyncio.gather(*(one(time.monotonic(), name, path) for _, name, path in MIX))  # warm up caches
     for part in times.values():
         part.clear()
     began, tasks = time.monotonic(), []

@@ -1,9 +1,11 @@
-"""Eight runs at once through the worker's own path: recorder, levels, writer, fence. Each is a process, as in a worker.
+"""How fast can eight runs be stored at the same time? Each run has its own process, with a worker's recorder, levels, writer
+and fence.
 
     python -m benchmarks.load.ingest '{"url", "data_dir", "seconds", "rate"}'    # the process of one run
 
-Each records what a training of 4 layers x 64 does (ratios, weights, states, norms, scalars; every column moves) at a fixed rate
-of steps; a backlog would grow if the path were too slow: steps recorded, by each process, against steps stored, by the database.
+Each process records the values of a training run with 4 layers of 64 eigenvalues, at a fixed number of steps per second. The
+values are ratios, weights, states, norms and scalars, and every column changes at each step. If storing were too slow, the
+number of recorded steps that are not yet in the database would grow.
 """
 
 from __future__ import annotations
@@ -21,15 +23,15 @@ import psutil
 import torch
 from sqlalchemy import make_url, text
 
-from benchmarks.load.harness import Row, child, new_database
 from benchmarks.recording import full, join
-from benchmarks.workload import make_values, recorded_values, stored_bytes
+from benchmarks.service import Row, child, new_database, recorded_values, stored_bytes
+from benchmarks.workload import make_values
 from server.database.connection import Database
-from server.runs import lifecycle
-from stablessm_core.config import RunConfig, parse_config
+from server.lifecycle import transitions as lifecycle
+from stablessm_core.spec.config import RunConfig, parse_config
 
 RUNS, PROMISED = 8, 1_000_000
-MARGIN = 1.05  # recorded a little faster than promised
+MARGIN = 1.05  # the recorded rate divided by the promised rate
 
 
 def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
@@ -41,9 +43,9 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
                 lifecycle.submit(session, parse_config(config))
         order = json.dumps({"url": database.url, "data_dir": str(folder / "ingest"), "seconds": seconds})
         processes = [child("benchmarks.load.ingest", order) for _ in range(RUNS)]
-        for process in processes:  # one that outlived its database would wait for it for ever
+        for process in processes:  # otherwise the process would wait forever for its database after the database is dropped
             stack.callback(process.kill)
-        for process in processes:  # all begin at once, when the last is ready
+        for process in processes:  # all processes start to record at the same time, when the last process is ready
             assert process.stdout is not None
             process.stdout.readline()
         for process in processes:
@@ -52,7 +54,7 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
             process.stdin.flush()
         samples, engine = _sample(database, processes)
         reports = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
-        values = recorded_values(database)  # what lies in the database, not what was handed over
+        values = recorded_values(database)  # count the values in the database, not the values sent to it
         took = max(one["ended"] for one in reports) - min(one["started"] for one in reports)
         begun, over = max(one["progress"][0][0] for one in reports), min(one["progress"][-1][0] for one in reports)
         stored = samples[(samples[:, 0] > begun) & (samples[:, 0] < over)]
@@ -79,10 +81,11 @@ def measure(url: str, folder: Path, *, seconds: float) -> list[Row]:
 
 
 def _sample(database: Database, processes: list[subprocess.Popen[str]]) -> tuple[np.ndarray, float]:
-    """Times and steps stored by all runs, some twice a second until the processes end; and the engine's CPU seconds meanwhile."""
+    """Pairs (time, number of steps stored by all runs), about two per second until the processes end, and the CPU time of
+    PostgreSQL in seconds."""
     samples = []
     name = make_url(database.url).database
-    used: dict[int, tuple[float, float]] = {}  # of each backend, first seen and last
+    used: dict[int, tuple[float, float]] = {}  # CPU time of each PostgreSQL backend process, in seconds: first and last sample
     while any(process.poll() is None for process in processes):
         with database.read() as session:
             samples.append((time.time(), float(session.scalar(text("SELECT sum(step) FROM runs")) or 0)))
@@ -96,7 +99,7 @@ def _sample(database: Database, processes: list[subprocess.Popen[str]]) -> tuple
 
 
 def _moving(rows: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The rows with a noisy walk in every column that stands still: norms and states move in a training, and cost more then."""
+    """The rows with a random walk in each column that was constant, because real norms and states change at every step."""
     table = torch.stack(rows).numpy()
     still = (table == table[0]).all(axis=0)
     rng = np.random.default_rng(9)
@@ -111,7 +114,7 @@ def main() -> None:
     claim, database, writer = join(order["url"], Path(order["data_dir"]).resolve())
     recorder, rows = full(RunConfig.model_validate(claim.config), writer, make_values())
     rows = _moving(rows)
-    # what is stored of a row; norms and final states are for the detectors, and count for nothing here
+    # number of values in a row that are stored; norms and final states are used only by the detectors, so they are not counted
     columns = sum(series.width for group in recorder._groups.values() for series in group)
     rate = PROMISED * MARGIN / RUNS / columns
     print("ready", flush=True)
@@ -132,7 +135,7 @@ def main() -> None:
     ended = time.time()
     cpu = time.process_time() - cpu
     print(json.dumps({"started": started, "ended": ended, "values": step * columns, "cpu": cpu,
-                      "progress": progress[:: 1 + len(progress) // 500], "longest": longest,  # a pipe holds 64 KiB
+                      "progress": progress[:: 1 + len(progress) // 500], "longest": longest,  # a pipe holds only 64 KiB
                       "dropped": recorder.dropped + recorder.errors}), flush=True)  # fmt: skip
     database.close()
     os._exit(0)

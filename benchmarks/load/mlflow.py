@@ -1,4 +1,5 @@
-"""MLflow's server on the same PostgreSQL, and the same things asked of both: take numbers in, keep them, read them, list runs."""
+"""Compares our service with MLflow's server on the same PostgreSQL server: the speed of ingesting values, reading values and
+listing runs, and the size of the stored values."""
 
 from __future__ import annotations
 
@@ -14,12 +15,24 @@ import psycopg
 from sqlalchemy import make_url
 
 from benchmarks import peers
-from benchmarks.load.harness import Row, child, new_database, serving
-from benchmarks.workload import Client, free_port, make_values, own_database, recorded_values, running, stored_bytes, timed
-from server.runs import lifecycle
-from stablessm_core.config import parse_config
+from benchmarks.service import (
+    HttpClient,
+    Row,
+    child,
+    database_url,
+    free_port,
+    new_database,
+    recorded_values,
+    running,
+    serving,
+    stored_bytes,
+    timed,
+)
+from benchmarks.workload import make_values
+from server.lifecycle import transitions as lifecycle
+from stablessm_core.spec.config import parse_config
 
-TOGETHER = 3  # steps a call: MLflow takes at most 1,000 metrics
+TOGETHER = 3  # number of steps per call; MLflow accepts at most 1,000 metrics per call
 
 
 class OnPostgres(peers.MLflow):
@@ -27,7 +40,7 @@ class OnPostgres(peers.MLflow):
 
     def __init__(self, folder: Path, port: int, url: str) -> None:
         super().__init__(folder, port)
-        # its runners of evaluation jobs have no part in this, and would take the cores from its server
+        # disable MLflow's evaluation jobs, which are not used here and would take CPU time from its server
         self.environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self.url = make_url(url).set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
 
@@ -71,15 +84,14 @@ def _ours(url: str, folder: Path, steps: int, read: int) -> tuple[float, float, 
         reports = json.loads(child("benchmarks.recording", json.dumps(order)).communicate()[0].splitlines()[-1])
         held = (stored_bytes(database) - before) / recorded_values(database)
         with serving(database, folder) as server:
-            client = Client(server.port, server.token)
+            client = HttpClient(server.port, server.token)
             one, _ = timed(lambda: client.get(f"/api/runs/1/series/ssm/0/grad_over_weight?eigenvalues=37&to_step={read}"), 15)
             runs, _ = timed(lambda: client.get("/api/runs?limit=50"), 15)
     return steps * 257 / reports["stored_s"], held, one, runs
 
 
 def _theirs(url: str, folder: Path, python: Path, steps: int) -> tuple[float, float, float, float]:
-    folder.mkdir()
-    with own_database(url, folder) as own:
+    with database_url(url, folder) as own:
         _run([str(python), "-m", "pip", "install", "-q", "psycopg2-binary"])
         driven = OnPostgres(folder, free_port(), own)
         rows = make_values(steps)
@@ -96,7 +108,7 @@ def _theirs(url: str, folder: Path, python: Path, steps: int) -> tuple[float, fl
 
 
 def _log(driven: OnPostgres, rows: np.ndarray) -> None:
-    # through its REST batch API without its client, as many steps a call as it takes: what is measured beside it is to be little
+    # call MLflow's REST batch API directly, with as many steps per call as possible, so that the client takes little time
     run = (driven.folder / "run").read_text()
     now = int(time.time() * 1000)
     metrics = [{"key": key, "value": value, "timestamp": now, "step": step}

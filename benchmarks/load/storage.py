@@ -1,9 +1,10 @@
-"""Bytes per value of a real training run, before and after compaction, on both engines; and what reading it then takes.
+"""Bytes per recorded value of a real training run, and the time to read its series, on both database engines, before and after
+compaction.
 
     python -m benchmarks.load.storage '{"url", "data_dir", "steps"}'    # the process that trains
 
-The run is a training of 4 layers x 64 by the worker's own attempt; values are those recorded (ratio and weight of every
-eigenvalue, the scalars). Coarser levels, indexes and row overheads are in the bytes and not in the values.
+The worker's own code trains the run, which has 4 layers of 64 eigenvalues. The recorded values are the ratio and the weight of
+every eigenvalue, and the scalars. The bytes also include the coarser levels, the index and the overhead of the rows.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from pathlib import Path
 
 from sqlalchemy import insert, select, text
 
-from benchmarks.load.harness import Row, child, new_database, serving
-from benchmarks.workload import Client, recorded_values, timed
+from benchmarks.service import HttpClient, Row, child, new_database, recorded_values, serving, submit_and_claim, timed
 from server.database.connection import Database
 from server.database.models import Base, Run
-from server.runs import lifecycle
 from server.series.compaction import compact
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 
 PROMISED = 3.5
 
@@ -54,7 +53,7 @@ def measure(url: str, folder: Path, *, steps: int) -> list[Row]:
 
 
 def bytes_of(database: Database) -> int:
-    """Bytes of the blocks with their index; in a file or table packed anew, since freed pages wait there for the next run."""
+    """The size of the table `blocks` with its index, in bytes. VACUUM runs first, so that freed pages are not counted."""
     if database.path is not None:
         with database.engine.connect() as connection:
             raw = connection.connection.driver_connection
@@ -84,9 +83,8 @@ def _copy(source: Database, target: Database) -> None:
 
 
 def _reads(database: Database, folder: Path) -> tuple[float, float]:
-    folder.mkdir()
     with serving(database, folder) as server:
-        client = Client(server.port, server.token)
+        client = HttpClient(server.port, server.token)
         one, _ = timed(lambda: client.get("/api/runs/1/series/ssm/0/grad_over_weight?eigenvalues=37"), 15)
         layers = [f"/api/runs/1/series/ssm/{i}/grad_over_weight?format=typed&max_points=2500" for i in range(4)]
         whole, _ = timed(lambda: [client.get(path) for path in layers], 15)
@@ -105,11 +103,7 @@ def train(url: str, data_dir: str, steps: int) -> None:
         "train": {"steps": steps, "batch_size": 8},
     })  # fmt: skip
     database = Database(url)
-    with database.write() as session:
-        lifecycle.submit(session, config)
-    with database.write() as session:
-        claim = lifecycle.claim(session, "load", {"devices": ["cpu"], "data": {}})
-    assert claim is not None
+    claim = submit_and_claim(database, config)
     order = {"run_id": claim.run_id, "attempt": claim.attempt, "config": claim.config, "checkpoints": [], "data_dir": data_dir,
              "data_root": data_dir, "database_url": url, "broker_url": None, "spool_bytes": 1 << 28}  # fmt: skip
     Attempt(order).run(on_ready=lambda: None)

@@ -1,11 +1,12 @@
-"""A thousand viewers of twenty live runs, one of which never reads.
+"""How fast do live events reach a thousand viewers of twenty runs, while one more viewer never reads from its socket?
 
     python -m benchmarks.load.viewers '{"port", "token", "viewers", "runs", "seconds", "out"}'    # the process of the viewers
     python -m benchmarks.load.viewers '{"url", "runs"}'                                           # the process of the runs
 
-The process of the runs writes one flush per run every 250 ms until its stdin closes, and notes when each was committed. Viewers
-are plain sockets under one epoll. The delay of an event is from its commit until its last byte is at the viewer's socket, by the
-kernel's time stamp. How late the viewers' process then reads it is no delay of the server, and is a row of its own.
+The process of the runs writes one flush per run every 250 ms until its stdin closes, and records the time of each commit. The
+viewers are plain sockets, watched with one epoll object. The delay of an event is the time from its commit until its last byte
+arrives at the viewer's socket, according to the kernel's time stamp. After the arrival, some time passes until the viewers'
+process reads the event. This time is not part of the server's delay and has its own row in the table.
 """
 
 from __future__ import annotations
@@ -23,20 +24,19 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from benchmarks.load.harness import Row, Serving, child, new_database, percentiles, serving
+from benchmarks.service import Row, Serving, child, new_database, percentiles, serving, submit_and_claim
 from server.database.connection import Database
-from server.runs import lifecycle
 from server.series import recording
-from stablessm_core.config import parse_config
-from stablessm_core.forms import Form
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
 from worker.notify import publisher
 
 RUNS, PERIOD, STEPS, WIDTH = 20, 0.25, 4, 64
-OPENING = 50  # viewers that connect at the same time
-PATIENCE = 60.0  # for all to connect; for the stalled one to be dropped, after the measurement
-SO_TIMESTAMPNS = 35  # Linux: the arrival of what is received, in the ancillary data
+OPENING = 50  # number of viewers that connect at the same time
+PATIENCE = 60.0  # maximum time to wait until all viewers are connected and until the stalled viewer is dropped, in seconds
+SO_TIMESTAMPNS = 35  # Linux option that adds the arrival time of received data to the ancillary data
 STAMP = struct.Struct("qq")
 
 
@@ -48,9 +48,9 @@ def measure(url: str, folder: Path, *, seconds: float, viewers: int) -> list[Row
         out = folder / "received.npy"
         watching = child("benchmarks.load.viewers", json.dumps(watch | {"out": str(out)}))
         assert watching.stdout is not None
-        watching.stdout.readline()  # all are connected
+        watching.stdout.readline()  # this line means that all viewers are connected
         cpu, began = server.cpu_seconds(), time.monotonic()
-        watching.stdout.readline()  # the time is over
+        watching.stdout.readline()  # this line means that the viewers' measurement is over
         spent, window = server.cpu_seconds() - cpu, time.monotonic() - began
         seen = json.loads(watching.stdout.readline())
         wrote = json.loads(writer.communicate()[0].splitlines()[-1])
@@ -60,7 +60,7 @@ def measure(url: str, folder: Path, *, seconds: float, viewers: int) -> list[Row
     committed = {(run, seq): at for run, seq, at in wrote["committed"]}
     then = np.array([committed[run, seq] for run, seq in received[:, :2].astype(int).tolist()])
     delay, own = np.maximum(received[:, 2] - then, 0.0), received[:, 3] - received[:, 2]
-    beside = received[:, 0] == runs[0]  # viewers of the run that the stalled one watches
+    beside = received[:, 0] == runs[0]  # events of the run that the stalled viewer watches
     return [
         Row(
             f"{seen['open']} viewers of {RUNS} runs, commit to arrival, {len(delay):,} events",
@@ -95,18 +95,16 @@ def _start_runs(database: Database) -> list[int]:
     series = [scalar(TRAIN_LOSS), *layer_catalogue(0, WIDTH, Form.of_map("best", "discrete"))]
     runs = []
     for _ in range(RUNS):
+        claim = submit_and_claim(database, config)
         with database.write() as session:
-            lifecycle.submit(session, config)
-        with database.write() as session:
-            claim = lifecycle.claim(session, "load", {"devices": ["cpu"], "data": {}})
-            assert claim is not None
             recording.store_catalogue(session, claim.run_id, claim.attempt, series)
-            runs.append(claim.run_id)
+        runs.append(claim.run_id)
     return runs
 
 
 def write_runs(url: str, runs: list[int]) -> dict[str, object]:
-    """Flush every run each PERIOD, spread over it, until stdin closes; (run, seq, time of commit) of each."""
+    """Store one flush of every run per PERIOD, at evenly spaced times, until stdin closes. Returns (run, seq, time of commit)
+    for each flush."""
     database, rng, committed = Database(url), np.random.default_rng(0), []
     publish = publisher(database, None)
     began, cpu = time.monotonic(), time.process_time()
@@ -128,7 +126,7 @@ def write_runs(url: str, runs: list[int]) -> dict[str, object]:
 
 @dataclass
 class View:
-    """One viewer: `tail` is the beginning of an event whose end is still to come."""
+    """One viewer. tail: the received bytes of an event that is still incomplete."""
 
     run: int
     socket: socket.socket
@@ -136,11 +134,11 @@ class View:
     last: int | None = None
 
     def events(self, data: bytes) -> list[int]:
-        """Numbers of the events that are complete with these bytes."""
+        """The numbers of the events that these bytes complete."""
         data, begin, found = self.tail + data, 0, []
         while (at := data.find(b"\nid: ", begin)) >= 0 and (end := data.find(b"\n\n", at)) >= 0:
             number = data[at + 5 : data.index(b"\n", at + 5)]
-            if b"." not in number:  # else not the last frame of its event
+            if b"." not in number:  # an id with a dot means that more frames of the event follow
                 found.append(int(number))
             begin = end
         self.tail = data[at:] if at >= 0 else data[max(begin, len(data) - 4) :]
@@ -148,13 +146,13 @@ class View:
 
 
 class Watch:
-    """All viewers under one epoll."""
+    """All viewers, watched with one epoll object."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port, self.token = port, token
         self.views: dict[int, View] = {}
         self.poller = select.epoll()
-        self.received: list[tuple[int, int, float, float]] = []  # run, seq, arrived, read
+        self.received: list[tuple[int, int, float, float]] = []  # run, event number, time of arrival, time of reading
         self.counting = False
         self.missed = self.repeated = self.bytes = 0
         self.stalled: socket.socket | None = None
@@ -170,16 +168,16 @@ class Watch:
         return viewer
 
     def stall(self, run: int) -> None:
-        """A viewer far away that never reads: small packets, hardly any buffer."""
+        """Connect a viewer that never reads. Small packets and a very small receive buffer simulate a distant viewer."""
         self.stalled = socket.socket()
         self.stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.stalled.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
         self.stalled.connect(("127.0.0.1", self.port))
         self.stalled.sendall(self._request(run))
-        self.poller.register(self.stalled, 0)  # epoll reports errors and the end without being asked
+        self.poller.register(self.stalled, 0)  # epoll always reports errors and hang-ups
 
     def receive(self, seconds: float) -> None:
-        """Wait at most so long for data, and receive once from each socket that has some."""
+        """Wait at most `seconds` for data, and receive once from each socket that has data."""
         for fd, _ in self.poller.poll(seconds):
             view = self.views.get(fd)
             if view is None:
@@ -208,7 +206,7 @@ class Watch:
 
 
 def watch(port: int, token: str, viewers: int, runs: list[int], seconds: float, out: str) -> dict[str, object]:
-    """Open the viewers, then receive for `seconds`: what arrived goes to the file `out`."""
+    """Open the viewers, then receive for `seconds`. Writes the received events to the file `out`."""
     everyone = Watch(port, token)
     everyone.stall(runs[0])
     stalled_since, deadline = time.monotonic(), time.monotonic() + PATIENCE

@@ -1,1 +1,1 @@
-"""How long the scan takes, beside its bound and its alternatives."""
+"""How long does the scan take, compared with its floor (the minimum time to move its data) and with other implementations?"""

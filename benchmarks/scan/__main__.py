@@ -1,8 +1,9 @@
-"""How long the scan takes, beside its bound and its alternatives: `python -m benchmarks.scan [--output FILE]`.
+"""Compares the scan with its floor and with other implementations: `python -m benchmarks.scan [--output FILE]`.
 
-On a CUDA device: `benchmarks.scan.cuda`, under 8 minutes; `--tune [--kinds WORDS]` searches tiles for the kernel instead.
-On a CPU: `benchmarks.scan.cpu`, some 4 minutes for one number of threads; `make peers` installs what it compares with, and
-`.venv-peers/bin/python -m benchmarks.scan --device cpu --threads 1` runs it with them.
+On a CUDA device this command runs `benchmarks.scan.cuda`, which takes less than 8 minutes. With `--tune [--kinds WORDS]` it
+searches for fast tiles of the kernel instead. On a CPU it runs `benchmarks.scan.cpu`, which takes about 4 minutes for one
+number of threads. `make peers` installs the packages for the comparison. Then `.venv-peers/bin/python -m benchmarks.scan
+--device cpu --threads 1` includes these packages.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=15, help="on a GPU")
-    parser.add_argument("--minutes", type=float, help="peers not begun by then are left out (on a GPU 6.5, on a CPU 4)")
+    parser.add_argument("--minutes", type=float, help="after these, skip the remaining peers (on a GPU 6.5, on a CPU 4)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="on a CPU: threads, and cores to run on")
-    parser.add_argument("--seconds", type=float, default=3.0, help="on a CPU: for the turns of one case")
+    parser.add_argument("--seconds", type=float, default=3.0, help="on a CPU: time for one case")
     parser.add_argument("--tune", action="store_true", help="on a GPU: print rows for stablessm_core/scan/configurations.py")
     parser.add_argument("--walk", action="store_true", help="on a GPU: no tiles of few long chains at once (S3), for comparison")
     parser.add_argument("--kinds", default="", help="with --tune: only kinds that contain this, such as 'adjoints ltv'")
@@ -43,7 +44,7 @@ def main() -> None:
         parser.error("--tune needs a CUDA device, and this PyTorch sees none")
     if arguments.device == "cpu":
         pin(arguments.threads)
-    keep_freed_memory()  # as the process that trains does; a CPU would else be timed at clearing pages, too
+    keep_freed_memory()  # the training process also does this; otherwise the kernel spends CPU time on clearing pages
     lines = []
     for line in chain(heading(arguments.device), body(arguments)):
         print(line, flush=True)
@@ -63,20 +64,21 @@ def body(arguments: argparse.Namespace) -> Iterable[str]:
 
 
 def pin(threads: int) -> None:
-    """As many threads as cores, for all libraries: before any of them starts one."""
+    """Use `threads` cores, and the same number of threads in each library. Must be called before any library starts a
+    thread."""
     if hasattr(os, "sched_setaffinity"):  # Linux
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])  # the first core has the interrupts
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])  # the first core handles interrupts
     torch.set_num_threads(threads)
     jax_forms.prepare(threads)
 
 
 def heading(device: str) -> list[str]:
-    """Machine, versions, and which peers are missing."""
+    """The lines with the command, the machine, and the versions of the packages. A missing package is listed as absent."""
     machine = torch.cuda.get_device_name() if device == "cuda" else f"{processor()}, {torch.get_num_threads()} thread(s)"
     command = " ".join(["python -m benchmarks.scan", *(word for word in sys.argv[1:] if not word.endswith(".md"))])
     distributions = dict.fromkeys(peer.distribution for peer in peers.PEERS) if device == "cuda" else ("jax", "mambapy")
     return [
-        "# Scan: ours beside its bound and its alternatives",
+        "# Scan: our scan compared with its floor and with other implementations",
         "",
         f"`{command.removesuffix(' --output')}`, {time.strftime('%Y-%m-%d')}",
         "",

@@ -1,10 +1,13 @@
-"""The scan on a CPU beside its floor and its peers: the part of `benchmarks.scan` for a machine without a GPU.
+"""Compares the scan on a CPU with its floor and with scans of other packages: the part of `benchmarks.scan` for a machine
+without a GPU.
 
-Floor: elementwise operations of PyTorch that read and write what the scan must, their outputs given: `mul` and `addcmul` with one
-vector a (LTI), and one more `mul` where the gradient of a has b's shape (LTV); on complex numbers the same operations of complex
-numbers. Ours goes through autograd and makes room for its outputs; so does every form in PyTorch. JAX's are jitted functions of
-arrays already there, h and both gradients in one. Before anything is timed, its result is compared with the torch backend's: a
-form that differs or fails is reported so. Forms take turns in one process, and the least time counts: other work can only add.
+The floor is the time of elementwise PyTorch operations that read and write as much data as the scan. Their outputs are
+allocated in advance. For LTI (one vector a), these operations are `mul` and `addcmul`. For LTV (a has b's shape), there is one
+more `mul`. Complex cases use the same operations on complex tensors. Our scan and the other PyTorch forms go through autograd
+and allocate their outputs. The JAX forms are jitted functions of existing arrays that compute h and both gradients in one call.
+Before a form is timed, its result is compared with that of the torch backend. The report names the forms whose results differ
+and the forms that fail. The forms run alternately in one process. The report uses the minimum time, because other work on the
+machine can only add time.
 """
 
 from __future__ import annotations
@@ -24,26 +27,27 @@ from stablessm_core.scan import BACKENDS, linear_scan, resolve_backend
 
 SHAPES = ((64, 784, 64), (8, 4096, 256), (8, 100, 32), (1, 16384, 256), (1, 20000, 200))
 OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.float16)
-OF_OTHER_DTYPES = (8, 4096, 256)  # the shape that they are timed at
+OF_OTHER_DTYPES = (8, 4096, 256)  # shape (batch, length, d_state) for timing dtypes other than float32
 SMALL = (8, 100, 32)
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
-SHORTEST = 2e-4  # seconds of a sample: shorter calls are repeated
+SHORTEST = 2e-4  # minimum duration of a sample, in seconds; a shorter call is repeated within the sample
 Call = Callable[[], object]
 
 
 @dataclass
 class Timed:
-    """A form, and the shortest milliseconds of its forward pass and of forward + backward so far."""
+    """A form. ms: the minimum times so far of its forward pass and of forward + backward, in milliseconds."""
 
     name: str
     forward: Call | None
     both: Call
     ms: tuple[float, float] = (float("inf"), float("inf"))
-    peak: int = 0  # bytes at the worst moment of forward + backward, beside the arguments
+    peak: int = 0  # peak memory of forward + backward in addition to the arguments, in bytes
 
 
 def report(seconds: float, minutes: float) -> Iterator[str]:
-    """seconds: for the turns of one case. minutes: after them the rest is timed without peers."""
+    """The lines of the report. seconds: total measuring time of one case. minutes: after this time, the remaining cases are
+    timed without the scans of other packages."""
     deadline = time.monotonic() + 60 * minutes
     short = []
     yield "| shape (batch, length, d_state) | scan | form | forward, ms | forward + backward | floor / it | both | peak MB |"
@@ -61,9 +65,9 @@ def report(seconds: float, minutes: float) -> Iterator[str]:
             yield from (f"{head} {name} | {reason} | | | | |" for name, reason in wrong.items())
             short.append(f"{head} {in_short(timed)} |")
     names = backends()
-    yield "\n## Forward + backward in short\n"
-    yield "Milliseconds; in brackets the floor's share of them, and of the fastest other what it takes beside ours (the first)."
-    yield "MB: what PyTorch holds at the worst moment beside the arguments.\n"
+    yield "\n## Summary of forward + backward\n"
+    yield "Times are in milliseconds. The brackets show the floor's time divided by ours. For the fastest other form, they show"
+    yield "its time divided by that of our first form. MB: the peak memory that PyTorch allocates in addition to the arguments.\n"
     yield f"| shape | scan | floor | {' | '.join(f'ours, {name}' for name in names)} | fastest other | ours, MB |"
     yield "|---|---|---:|" + "---:|" * (len(names) + 2)
     yield from short
@@ -88,7 +92,9 @@ def in_short(timed: list[Timed]) -> str:
 
 
 def backends() -> list[str]:
-    """Ours that run on a CPU: the one that `auto` is first, without the loop, which is named among the alternatives."""
+    """Our backends on a CPU, starting with the backend that `auto` chooses. The loop backend is left out, because the report
+    lists it with the other forms.
+    """
 
     def runs(name: str) -> bool:
         try:
@@ -101,7 +107,7 @@ def backends() -> list[str]:
 
 
 def case(shape: tuple[int, int, int], lti: bool, dtype: torch.dtype, *, with_peers: bool) -> tuple[list[Timed], dict[str, str]]:
-    """What to time, the floor first, and what is not timed because it fails or differs."""
+    """The forms to time, starting with the floor. Also the reasons why the remaining forms are left out, by name."""
     a, b, weight = arguments(shape, lti, dtype)
     candidates: dict[str, forms.Form] = {f"ours, {name}": partial(linear_scan, backend=name) for name in backends()}
     if with_peers and dtype == torch.float32:
@@ -127,7 +133,7 @@ def case(shape: tuple[int, int, int], lti: bool, dtype: torch.dtype, *, with_pee
 
 
 def arguments(shape: tuple[int, int, int], lti: bool, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """a, b and the gradient of h; a is 0.5 to 0.99 in size, where complex with an angle."""
+    """a, b and the gradient of h. |a| is 0.5 to 0.99; a complex a also has an angle."""
     random = torch.Generator().manual_seed(0)
     size = shape[2:] if lti else shape
     a = 0.5 + 0.49 * torch.rand(size, generator=random)
@@ -152,7 +158,7 @@ def results(form: forms.Form, a: Tensor, b: Tensor, weight: Tensor) -> list[Tens
 
 
 def difference(found: Callable[[], list[Tensor]], truth: list[Tensor], dtype: torch.dtype) -> str | None:
-    """What is wrong with these values and gradients, or None. A form without values gives its gradients alone."""
+    """A message if the values or gradients of a form are wrong, otherwise None. Some forms return only gradients."""
     try:
         given = found()
         error = max(float((x - y).abs().max() / y.abs().max()) for x, y in zip(given, truth[-len(given) :], strict=True))
@@ -162,13 +168,15 @@ def difference(found: Callable[[], list[Tensor]], truth: list[Tensor], dtype: to
 
 
 def in_turns(timed: list[Timed], seconds: float) -> None:
-    """Each form gets turns until the time is up or its share of it is spent; at least three, a slow one two.
+    """Time the forms in turns until `seconds` have passed. A form that has used its share of the time is no longer called after
+    three turns. A slow form is no longer called after two turns.
 
-    In random order: what the call before leaves in the caches meets all of them.
+    The order is random, so that cache contents left by the previous call affect all forms equally.
     """
     order = random.Random(0)
     passes = [(form, which, call) for form in timed for which, call in enumerate((form.forward, form.both)) if call is not None]
-    first = [duration(call, 1) for _, _, call in passes]  # warm-up; the results of the comparison have warmed up most
+    # the first call is a warm-up; most forms have already been called once, when their results were compared
+    first = [duration(call, 1) for _, _, call in passes]
     repeats = [max(1, round(SHORTEST / each)) for each in first]
     spent, deadline, turn = [0.0] * len(passes), time.monotonic() + seconds, 0
     while turn < 3 or time.monotonic() < deadline:
@@ -186,7 +194,7 @@ def in_turns(timed: list[Timed], seconds: float) -> None:
 
 
 def duration(call: Call, repeats: int) -> float:
-    """Seconds of one call."""
+    """The mean time of one call, in seconds."""
     start = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -194,7 +202,7 @@ def duration(call: Call, repeats: int) -> float:
 
 
 def peak(call: Call) -> int:
-    """Bytes that PyTorch holds at the worst moment of a call, beside what it held before; from the profiler's allocations."""
+    """The peak number of bytes that a call allocates in PyTorch, from the profiler's events."""
     call()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
@@ -209,9 +217,9 @@ def peak(call: Call) -> int:
 
 
 def host_times() -> Iterator[str]:
-    """What a call costs in all where there is next to nothing to compute."""
+    """The lines about the overhead of a call, which is measured with almost nothing to compute."""
     yield "## A small call\n"
-    yield f"A call at {SMALL}, its work included, in microseconds, float32; `mul` makes room for its output:"
+    yield f"The time of one call at {SMALL} in float32, in microseconds, including the computation. `mul` allocates its output:"
     yield ""
     yield "| scan | form | forward | forward + backward |"
     yield "|---|---|---:|---:|"

@@ -1,8 +1,10 @@
-"""The scan on a GPU beside its floor and its peers: the part of `benchmarks.scan` that needs a CUDA device.
+"""Compares the scan on a GPU with its floor and with scans of other packages: the part of `benchmarks.scan` that needs a CUDA
+device.
 
-Time is device time between CUDA events, the L2 cache flushed before each call and the host's own time hidden behind a wait on
-the device; medians. Ours and the floors come first, then the peers until `minutes` are over. A peer's result is compared with
-ours before it is timed: one that differs or fails is reported so.
+Times are medians of device time between CUDA events. Before each call the L2 cache is flushed, and the device waits, so that
+the host's time is not measured. Our scan and the floors are timed first, then the scans of other packages (peers) until
+`minutes` have passed. A peer's result is compared with ours before the peer is timed. The report names the peers whose results
+differ from ours and the peers that fail.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ SHAPES = {
 VARIANTS = (("LTV", torch.float32), ("LTI", torch.float32), ("LTV", torch.bfloat16), ("LTI", torch.bfloat16))
 COMPLEX_VARIANTS = (("LTV", torch.complex64), ("LTI", torch.complex64))
 TOLERANCE = {torch.float32: 1e-3, torch.complex64: 1e-3, torch.bfloat16: 3e-2}
-Timed = tuple[float, float]  # milliseconds, forward and forward + backward
+Timed = tuple[float, float]  # times of forward and of forward + backward, in milliseconds
 
 
 @dataclass
 class Case:
-    """One shape and variant; its tensors are made when asked for, so that only one case at a time holds memory."""
+    """One shape and variant. `tensors` makes the tensors on demand, so that only one case at a time uses memory."""
 
     shape_name: str
     variant: str
@@ -43,7 +45,7 @@ class Case:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """As many bytes in the complex case as in the real one: half as many eigenvalues."""
+        """(batch, length, d_state). d_state is halved for complex tensors, so that they have as many bytes as real tensors."""
         batch, length, d_state = SHAPES[self.shape_name]
         return batch, length, d_state // 2 if self.dtype.is_complex else d_state
 
@@ -95,7 +97,8 @@ def row(case: Case, form: str, result: Timed | str, bound: Timed = (0.0, 0.0), o
 
 
 def against_ours(peer: Peer, case: Case, rounds: int) -> Timed | str:
-    """The peer's times, or why there are none. An LTI case has no peer: nobody has that path."""
+    """The peer's times, or the reason why it could not be timed. An LTI case has no peer, because no package supports a
+    constant a."""
     a, b, weight = case.tensors()
     truth = results(linear_scan, a, b, weight)
     if peer.layout == "BNT":
@@ -140,9 +143,9 @@ def median(call: Callable[[], object], rounds: int) -> float:
 
 
 def device_milliseconds(call: Callable[[], object]) -> float:
-    torch.empty(1 << 28, dtype=torch.int8, device="cuda").zero_()  # the cache now holds this
+    torch.empty(1 << 28, dtype=torch.int8, device="cuda").zero_()  # evict the scan's data from the cache
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(10_000_000)  # some milliseconds: the host runs ahead, so that its own time does not show
+    torch.cuda._sleep(10_000_000)  # the device waits some milliseconds, so that the host runs ahead and is not measured
     begin.record()
     call()
     end.record()
@@ -151,7 +154,7 @@ def device_milliseconds(call: Callable[[], object]) -> float:
 
 
 def launches() -> Iterator[str]:
-    """What a call costs the host, for tensors so small that nothing else counts."""
+    """The lines about the host time of a call, measured with tensors so small that device time is negligible."""
     a, b, weight = Case("small", "LTI", torch.float32).tensors()
     out = torch.empty_like(b)
 
@@ -167,7 +170,7 @@ def launches() -> Iterator[str]:
         linear_scan(a, b).backward(weight)
 
     yield f"Host time per call at {SHAPES['small']}, microseconds: two elementwise kernels {pair:.1f}, our forward"
-    yield f"{forward:.1f}, forward + backward {host_microseconds(both):.1f}. In a CUDA graph none of it is left."
+    yield f"{forward:.1f}, forward + backward {host_microseconds(both):.1f}. A CUDA graph removes this time."
 
 
 def host_microseconds(call: Callable[[], object], calls: int = 200) -> float:

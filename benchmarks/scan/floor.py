@@ -1,4 +1,4 @@
-"""The floor of the scan on a GPU: one elementwise kernel that moves the bytes the scan must move, and nothing else."""
+"""The floor of the scan on a GPU: one elementwise kernel that moves as many bytes as the scan."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 from __future__ import annotations
@@ -28,7 +28,8 @@ def move(x, y, z, out, other, count, BLOCK: tl.constexpr):
 
 
 def floor(b: Tensor, lti: bool) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Forward, and forward + backward. LTV: a, b -> h; a, h, grad -> da, db. LTI: b -> h; h, grad -> db."""
+    """The calls that move the bytes of forward and of forward + backward. LTV: a, b -> h; a, h, grad -> da, db. LTI: b -> h;
+    h, grad -> db."""
     b = torch.view_as_real(b) if b.is_complex() else b
     a, h, grad, da, db = (torch.empty_like(b).normal_() for _ in range(5))
     grid = (triton.cdiv(b.numel(), BLOCK),)

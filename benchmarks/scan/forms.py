@@ -1,4 +1,4 @@
-"""Other ways to compute h_t = a_t h_{t-1} + b_t, for `benchmarks.scan`: textbook forms, and the floor, on the CPU."""
+"""Textbook forms of h_t = a_t h_{t-1} + b_t on a CPU, for comparison with our scan in `benchmarks.scan`. Also the floor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 4096
 
 
 def alternatives(lti: bool, length: int) -> dict[str, Form]:
-    """mambapy's, where it is installed, and textbook forms, which are hopeless for very long sequences."""
+    """mambapy's scan, if mambapy is installed, and textbook scans. Forms that are far too slow at this length are left out."""
     found: dict[str, Form] = {"mambapy pscan": mambapy} if util.find_spec("mambapy") and not lti else {}
     if length > LONGEST:
         return found
@@ -29,7 +29,7 @@ def alternatives(lti: bool, length: int) -> dict[str, Form]:
 
 
 def mambapy(a: Tensor, b: Tensor) -> Tensor:
-    """It takes (batch, length, d_inner, d_state), and knows no constant a."""
+    """mambapy's scan. Its arguments have the shape (batch, length, d_inner, d_state). It has no form for a constant a."""
     h: Tensor = import_module("mambapy.pscan").pscan(a.unsqueeze(-1), b.unsqueeze(-1))
     return h.squeeze(-1)
 
@@ -43,7 +43,8 @@ def fft_convolution(a: Tensor, b: Tensor) -> Tensor:
 
 
 def chunked_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """A triangular Toeplitz matrix per eigenvalue within chunks, a second one (quadratic in the chunks) between them."""
+    """The scan by matrix products: one triangular Toeplitz matrix per eigenvalue within the chunks, and a second one between
+    the chunks. The cost is quadratic in the number of chunks."""
     batch, length, d_state = b.shape
     chunks = -(-length // CHUNK)
     x = pad(b, (0, 0, 0, chunks * CHUNK - length)).view(batch, chunks, CHUNK, d_state)
@@ -61,7 +62,7 @@ def toeplitz(a: Tensor, size: int) -> Tensor:
 
 
 def doubling(a: Tensor, b: Tensor) -> Tensor:
-    """Hillis and Steele: after step k every value covers 2^k inputs."""
+    """The parallel scan of Hillis and Steele: after step k every value covers 2^k inputs."""
     a, h, span = a.expand(b.shape), b, 1
     while span < b.shape[1]:
         h = torch.cat([h[:, :span], h[:, span:] + a[:, span:] * h[:, :-span]], dim=1)
@@ -71,7 +72,8 @@ def doubling(a: Tensor, b: Tensor) -> Tensor:
 
 
 def floor(a: Tensor, b: Tensor, grad: Tensor) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Elementwise work that moves the scan's bytes into memory already there: forward, and forward + backward.
+    """Elementwise operations that move as many bytes as the scan, into memory that is allocated in advance. Returns the calls
+    for forward and for forward + backward.
 
     Forward: (a), b -> h. Backward: (a), h, dL/dh -> db, (da).
     """

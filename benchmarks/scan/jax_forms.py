@@ -1,4 +1,4 @@
-"""The scan in JAX on a CPU, for `benchmarks.scan`: `lax.associative_scan` and `lax.scan`, jitted; nothing where JAX is absent."""
+"""The scan in JAX on a CPU, for `benchmarks.scan`: jitted `lax.associative_scan` and `lax.scan`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ Call = Callable[[], Any]
 
 
 def prepare(threads: int) -> None:
-    """Before JAX is imported. Its pool has as many threads as the process has cores; its matrix library obeys this one alone."""
+    """Set the number of threads. Must be called before JAX is imported. Without this setting for one thread, JAX's pool has as
+    many threads as the process has cores."""
     if threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false " + os.environ.get("XLA_FLAGS", "")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 
 def calls(a: Tensor, b: Tensor, weight: Tensor) -> dict[str, Call]:
-    """By name, what computes the states and gives the gradients of a and b. a: b's shape, or (d_state,)."""
+    """The functions that compute the states and the gradients of a and b, by name. Empty if JAX is not installed. a has b's
+    shape or the shape (d_state,)."""
     if util.find_spec("jax") is None:
         return {}
     jax: Any = import_module("jax")

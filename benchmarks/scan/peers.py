@@ -1,4 +1,4 @@
-"""Other people's scans on a GPU, each in the layout it wants, for `benchmarks.scan`. Absent ones are named as absent."""
+"""Scans of other packages on a GPU for `benchmarks.scan`. The report lists packages that are not installed as absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Form = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """layout: BTN is ours, (batch, length, d_state); BNT has time last, and is timed on tensors that lie so already."""
+    """The scan of another package. layout: BTN is our layout, (batch, length, d_state). BNT is (batch, d_state, length). Each
+    peer is timed on tensors in its own layout.
+    """
 
     name: str
     distribution: str
@@ -37,7 +39,7 @@ def accelerated_scan(kind: str) -> Form:
 
 
 def chunk_hgrn(a: Tensor, b: Tensor) -> Tensor:
-    """Takes log a."""
+    """fla's scan, which takes log a instead of a."""
     h: Tensor = importlib.import_module("fla.ops.hgrn").chunk_hgrn(b, a.log())[0]
     return h
 
@@ -54,7 +56,7 @@ def associative_scan(dim: int) -> Form:
     def compose(earlier: tuple[Tensor, Tensor], later: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         return earlier[0] * later[0], later[0] * earlier[1] + later[1]
 
-    torch._dynamo.config.recompile_limit = 256  # a version for every shape and dtype; by default the ninth would not be compiled
+    torch._dynamo.config.recompile_limit = 256  # one compiled version per shape and dtype; the default limit is 8
     return torch.compile(lambda a, b: scan(compose, (a, b), dim=dim)[1], dynamic=False)
 
 

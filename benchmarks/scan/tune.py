@@ -1,8 +1,9 @@
-"""Searches tiles for the scan kernel on the GPU at hand: the part of `benchmarks.scan --tune`.
+"""Searches for the fastest tiles of the scan kernel on this machine's GPU (`benchmarks.scan --tune`).
 
-From each row of the committed table it walks downhill: every neighbour that halves or doubles one of strips, rows, channels
-and warps is timed on S1, S2, S4 and S5 (walking), or on S3 (tiles at once); a better one becomes the next start. It prints each
-row as soon as it is settled, and stops at `minutes`. The device may then need another call for the rest (`--kinds`).
+The search starts from each row of the committed table and moves to faster neighbours. A neighbour has half or twice as many
+strips, rows, channels or warps. It is timed on the shapes S1, S2, S4 and S5, or on S3 if the tiles run concurrently. If it is
+faster, the search continues from it. The search prints a row as soon as no neighbour is faster, and stops after `minutes`. To
+search the remaining kinds, run the command again with `--kinds`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROUNDS = 7
 
 
 def rows(minutes: float, only: str) -> Iterator[str]:
-    """Lines for `configurations.TABLE`; `only` keeps the kinds whose name contains it."""
+    """Lines for `configurations.TABLE`. Only kinds whose name contains the text `only` are searched."""
     deadline = time.monotonic() + 60 * minutes
     capability = torch.cuda.get_device_capability()
     known = configurations.TABLE.get(capability) or configurations.TABLE[9, 0]
@@ -63,7 +64,7 @@ def neighbours(tile: Tile) -> Iterator[Tile]:
 
 
 def milliseconds(kind: Kind, tile: Tile, capability: tuple[int, int]) -> float:
-    """Geometric mean over the shapes; infinite if the tile cannot be compiled or launched."""
+    """The geometric mean of a tile's times over the shapes. Infinite if the tile cannot be compiled or launched."""
     kept = configurations.TABLE.get(capability)
     configurations.TABLE[capability] = (kept or {}) | {kind: (tile,) if not tile.look_back else (tile, tile)}
     try:

@@ -1,1 +1,1 @@
-"""How long a training step takes: launched in every way, and beside another revision and JAX."""
+"""How long does a training step take with each way to launch the step, and compared with another revision and with JAX?"""

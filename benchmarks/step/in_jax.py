@@ -1,7 +1,7 @@
-"""The process that trains the same model in JAX, in `benchmarks.step.turns`; its argument is the scan, as in lax.
+"""Trains the same model in JAX, in a process that `benchmarks.step.turns` starts. The argument names a scan of `jax.lax`.
 
-Forward, backward and AdamW are one jitted step that is donated weights and moments. Weights and batches are those of ours, and
-the first losses must be, too. Batches lie ready; nothing is recorded.
+Forward, backward and AdamW form one jitted step, to which the buffers of weights and moments are donated. The process uses our
+initial weights and our batches, and its first losses must equal ours. All batches are made in advance, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from benchmarks.scan import jax_forms
 from benchmarks.step.process import Open, make_rig, serve
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import MemorySink
+from stablessm_core.telemetry.sink import MemorySink
 
 BATCHES = 8
 LR, DECAY, BETAS, EPS = 1e-3, 0.01, (0.9, 0.999), 1e-8
@@ -49,7 +49,7 @@ class InJax:
         return loss
 
     def train(self, steps: int) -> float:
-        """Seconds."""
+        """Trains `steps` steps. Returns how long they take, in seconds."""
         began = time.perf_counter()
         for _ in range(steps):
             loss = self.one()

@@ -1,14 +1,15 @@
-"""How fast is a training step, and does anything wait for data? A part of `benchmarks.step`.
+"""How fast is a training step, and does the training wait for data? A part of `benchmarks.step`.
 
-Each way to launch a step (`train.execution`) trains the same model from the same seed, telemetry recorded and encoded; the ways
-take turns within each round, so that a slow moment of the machine hits all of them. Before anything is timed their losses are
-compared with the eager ones over 200 steps (fewer on a CPU). A way that cannot be had here is named with its reason.
+Each way to launch a step (`train.execution`) trains the same model from the same seed, with telemetry recorded and encoded. The
+ways take turns within each round, so that other load on the machine affects all of them. Before timing, the losses of each way
+are compared with the eager losses over 200 steps (fewer on a CPU). A way that this machine does not support is listed with the
+reason.
 
-busy: on CUDA the share of wall time in which any kernel or copy runs, from the profiler; on a CPU the share that is not spent
-making the batch.
+The column `busy` shows, on CUDA, the share of wall time in which a kernel or a copy runs, from the profiler. On a CPU it shows
+the share of wall time that is not spent on making the batch.
 
-On a CPU a second table tells what it is worth that the process keeps the memory it frees (`environment.keep_freed_memory`): eager
-steps in processes of their own, in turns.
+On a CPU a second table shows the gain from keeping freed memory in the process (`environment.keep_freed_memory`). Eager steps
+are timed with freed memory kept and with freed memory returned to the kernel, in separate processes that take turns.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.training import Rig, Shape, images, machine, table
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import MemorySink
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.training.environment import keep_freed_memory, pick_device
 
 CUDA_SHAPES = (Shape(2, 128, 64, 50), Shape(8, 512, 256, 16))
 CPU_SHAPES = (Shape(2, 128, 64, 50), Shape(2, 128, 64, 4), Shape(2, 32, 16, 8, 64))
-# name: (train.execution, steps of the run it stands for), what it should come to
+# expected execution mode: (train.execution, number of steps of the run that the measurement represents)
 WAYS = {
     "eager": ("eager", 1 << 30),
     "compile": ("compile", 1 << 30),
@@ -47,7 +48,7 @@ MEMORY = ("given back", "kept")
 
 
 def report(arguments: argparse.Namespace) -> Iterator[str]:
-    keep_freed_memory()  # as the process that trains does
+    keep_freed_memory()  # the training process also does this
     device, rounds = pick_device(arguments.device), arguments.rounds
     yield "# Training steps\n"
     yield f"`python -m benchmarks.step --device {device.type} --rounds {rounds}`, {time.strftime('%Y-%m-%d')}\n"
@@ -69,7 +70,7 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
     ]
     yield from table(head, rows)
     if device.type == "cpu":
-        yield "\n## Freed memory kept, or given back to the kernel\n"
+        yield "\n## Freed memory kept in the process or returned to the kernel\n"
         yield from freed_memory()
 
 
@@ -80,7 +81,7 @@ def measured(shape: Shape, device: torch.device, rounds: int, deadline: float) -
     refused: list[list[str]] = []
     losses: dict[str, np.ndarray] = {}
     for way, (execution, steps) in WAYS.items():
-        if rigs and time.monotonic() > deadline:  # never the first, eager: all others are compared with it
+        if rigs and time.monotonic() > deadline:  # the first way, eager, is never skipped: the others are compared with it
             refused.append([str(shape), way, "not reached in time", *[""] * 6])
             continue
         began = time.perf_counter()
@@ -128,7 +129,8 @@ def freed_memory() -> list[str]:
 
 
 def alone(memory: str, shape: Shape) -> tuple[float, float]:
-    """Median milliseconds of an eager step in this process, and how many pages the kernel handed out per step."""
+    """The median time of an eager step in this process, in milliseconds, and the number of pages that the kernel cleared per
+    step."""
     if memory == "kept":
         keep_freed_memory()
     rig = Rig(images(shape.length), shape, torch.device("cpu"))
@@ -154,7 +156,7 @@ def recorded_losses(rig: Rig, execution: str, steps: int) -> np.ndarray:
 
 
 def batch_ms(rig: Rig) -> float:
-    """Host time to have one batch; on CUDA its operations then run beside the training."""
+    """The host time to make one batch, in milliseconds. On CUDA the operations of a batch run in parallel with the training."""
     times = []
     for _ in range(50):
         rig.done += 1
@@ -165,7 +167,7 @@ def batch_ms(rig: Rig) -> float:
 
 
 def busy_ms(rig: Rig, steps: int = 20) -> float:
-    """Time per step in which the device does something."""
+    """The time per step in which the device is busy, in milliseconds."""
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         for _ in range(steps):
             rig.done += 1
@@ -174,7 +176,7 @@ def busy_ms(rig: Rig, steps: int = 20) -> float:
         torch.cuda.synchronize()
     spans = sorted((e.time_range.start, e.time_range.end) for e in recorded.events() if e.device_type == DeviceType.CUDA)
     total, until = 0.0, 0.0
-    for start, end in spans:  # the union: what overlaps counts once
+    for start, end in spans:  # if several kernels overlap, count their common time only once
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     return total / 1e3 / steps

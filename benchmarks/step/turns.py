@@ -1,9 +1,9 @@
-"""Our training step beside that of another revision and beside JAX's: the part of `benchmarks.step` with --against, on a CPU.
+"""Compares our training step on a CPU with the step of another revision and with a step in JAX (`benchmarks.step --against`).
 
-Each has a process of its own, kept alive, on the same cores; they take turns of a fraction of a second in random order, so that
-a slow moment of the machine meets all of them. Ours records its telemetry in both revisions. JAX: the same model, loss and AdamW
-as one jitted step, which records nothing and finds its batches ready; with `lax.scan` and with `lax.associative_scan`.
-Evaluation: forward pass and loss of a batch without gradients.
+Each of these steps runs in its own long-lived process on the same cores. The processes take turns of a fraction of a second in
+random order, so that other load on the machine affects all of them. Both revisions of StableSSM record telemetry. JAX runs the
+same model, loss and AdamW as one jitted step, with `lax.scan` and with `lax.associative_scan`. The JAX processes record
+nothing, and their batches are made in advance. An evaluation is the forward pass and the loss of one batch, without gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.step import process
 from benchmarks.training import Shape, table
 
 ROOT = Path(__file__).parents[2]
-# what is trained, and its task; C is the size of the runs of `make run`'s demo
+# the models and their tasks; C has the size of the demo runs of `make run`
 SHAPES = {
     "A": (Shape(2, 128, 64, 50), "images"),
     "B": (Shape(2, 128, 64, 4), "images"),
@@ -37,14 +37,14 @@ SHAPES = {
     "D": (Shape(2, 32, 16, 8, 64), "images"),
 }
 NAMES = "".join(SHAPES)
-SLICE = 0.25  # seconds of a turn, or one step
-ROUNDS = 6, 60  # at least, at most
+SLICE = 0.25  # duration of a turn in seconds; a turn has at least one step
+ROUNDS = 6, 60  # minimum and maximum number of rounds
 OURS, BEFORE, JAX = "ours", "before", ("JAX scan", "JAX associative_scan")
-Seconds = dict[str, list[float]]  # of a step, turn by turn
+Seconds = dict[str, list[float]]  # for each trainer: the time per step in each turn, in seconds
 
 
 class Trainer:
-    """A process that trains; it does nothing unless asked."""
+    """A training process that waits for requests."""
 
     def __init__(self, command: list[str], root: Path, threads: int) -> None:
         environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": str(threads)}
@@ -75,14 +75,14 @@ class Trainer:
 
 
 class Compared(NamedTuple):
-    ms: float  # the least
-    quotient: float  # median of the turns' (it / ours)
-    of_least: float
+    ms: float  # minimum time of a step, in milliseconds
+    quotient: float  # median over the turns of the quotient (time of this step / time of our step)
+    of_least: float  # quotient of the minimum times of the two steps
 
 
 def report(arguments: argparse.Namespace) -> Iterator[str]:
     threads, before = arguments.threads, arguments.against.resolve()
-    if hasattr(os, "sched_setaffinity"):  # Linux; processes that are started inherit it
+    if hasattr(os, "sched_setaffinity"):  # Linux; child processes inherit the affinity
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     trainers = started(before, threads)
     try:
@@ -112,7 +112,7 @@ def started(before: Path, threads: int) -> dict[str, Trainer]:
 
 def heading(arguments: argparse.Namespace, before: Path, by: dict[str, str]) -> Iterator[str]:
     cores = "one core" if arguments.threads == 1 else f"{arguments.threads} cores"
-    yield "# Training steps beside those of another revision and of JAX\n"
+    yield "# Training steps compared with another revision and with JAX\n"
     yield f"`python -m benchmarks.step --against FOLDER --threads {arguments.threads}`, {time.strftime('%Y-%m-%d')}\n"
     yield (
         f"{processor()}, {cores}; torch {torch.__version__}, jax {version('jax')}, python {platform.python_version()}; ours is "
@@ -120,8 +120,10 @@ def heading(arguments: argparse.Namespace, before: Path, by: dict[str, str]) -> 
         f"average at the start {os.getloadavg()[0]:.1f}.\n"
     )
     yield (
-        "float32, with telemetry. Milliseconds are the least of the turns; a quotient is the median of the turns' quotients, and "
-        "beside it that of the two least times: above 1 ours is faster. Of JAX's two scans the faster one is shown.\n"
+        "float32, with telemetry. Each time in milliseconds is that of the fastest turn. A quotient is the median of the "
+        "quotients in the single turns, followed by the quotient of the two shortest times. Above 1, our step is faster. The JAX "
+        "column shows the faster of JAX's two scans."
+        "\n"
     )
 
 
@@ -131,7 +133,7 @@ def revision(root: Path) -> str:
 
 
 def measured(trainers: dict[str, Trainer], name: str, shape: Shape, task: str, arguments: argparse.Namespace) -> list[list[str]]:
-    """The row of the training step, and that of the evaluation."""
+    """The rows of one shape in the table: the training step and the evaluation."""
     for trainer in trainers.values():
         trainer.begin("open", list(shape), task)
     for who, trainer in list(trainers.items()):
@@ -140,7 +142,7 @@ def measured(trainers: dict[str, Trainer], name: str, shape: Shape, task: str, a
         except ChildProcessError as error:
             if who not in JAX:
                 raise
-            print(f"{who} is left out from {name} on: {error}", file=sys.stderr)  # its own words stand above
+            print(f"{who} is left out from {name} on: {error}", file=sys.stderr)  # the process has already printed details
             del trainers[who]
     trained = in_turns(trainers, "train", arguments.seconds)
     evaluated = in_turns({who: trainers[who] for who in (OURS, BEFORE)}, "evaluate", arguments.seconds / 3)
@@ -162,7 +164,7 @@ def measured(trainers: dict[str, Trainer], name: str, shape: Shape, task: str, a
 
 
 def in_turns(trainers: dict[str, Trainer], what: str, seconds: float) -> Seconds:
-    """Seconds of one step, turn by turn."""
+    """For each trainer, the time per step in each turn, in seconds."""
     steps = {who: max(1, round(SLICE / (trainer.ask(what, 2) / 2))) for who, trainer in trainers.items()}
     found: Seconds = {who: [] for who in trainers}
     order, deadline, least = random.Random(0), time.monotonic() + seconds, min(ROUNDS)

@@ -1,1 +1,3 @@
-"""How well do alerts warn before numbers are lost, and what does acting at them save? Measured through the service."""
+"""How well do alerts warn before values become NaN, and how many runs are saved if training reacts to the alerts? The
+benchmark measures both through the service.
+"""

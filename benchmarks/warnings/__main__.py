@@ -1,11 +1,11 @@
-"""Short runs through a real installation, read back by the client; writes the tables and curves of docs/warnings.md.
+"""Trains short runs in a real installation, reads them through the client, and writes the results into docs/warnings.md.
 
     python -m benchmarks.warnings [--data-dir DIR] [--seeds 10 11 12] [--minutes 12] [--only-write]
 
-Of each seed every variant, optimizer, map and learning rate is trained with `on_warning: continue`; then the cells of `direct`
-and `best` that died or raised a critical alert are trained again with each other setting. After --minutes
-what has not ended is cancelled.
-The installation's data directory keeps runs and records: a second call goes on there, --only-write only writes the page again.
+For each seed, the benchmark trains every combination of variant, optimizer, map and learning rate with `on_warning: continue`.
+Then the runs with the map `direct` or `best` that died or raised a critical alert are trained again with every other value of
+`on_warning`. After --minutes the remaining runs are cancelled. The data directory keeps the runs and the records, so a second
+call continues where the first call stopped. With --only-write, nothing is trained and only the page is rewritten.
 """
 
 from __future__ import annotations
@@ -13,21 +13,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.service import installation
 from benchmarks.warnings.page import write
 from benchmarks.warnings.reading import Record, read
 from stablessm_core.client import ApiError, Client
-from stablessm_core.config import with_settings
+from stablessm_core.spec.paths import with_settings
 
 BASE: dict[str, Any] = {
     "task": {"name": "polynomial_memory", "length": 100},
@@ -54,7 +50,10 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd, momentum": {"optimizer.name": "sgd", "optimizer.momentum": 0.9},
 }
 RATES: dict[str, list[float]] = {"adamw": [0.05, 0.2, 0.5], "sgd": [0.05, 0.2, 0.5], "sgd, momentum": [0.02, 0.1, 0.3]}
-HIGHER: dict[str, list[float]] = {"sgd": [0.2, 1.0, 3.0], "sgd, momentum": [0.1, 0.5, 2.0]}  # where the others do not die
+HIGHER: dict[str, list[float]] = {
+    "sgd": [0.2, 1.0, 3.0],
+    "sgd, momentum": [0.1, 0.5, 2.0],
+}  # learning rates at which no run diverges are left out
 OTHER_RATES = {("warm-up, clipping", o): r for o, r in HIGHER.items()} | {("other task", o): r for o, r in HIGHER.items()}
 OTHER_RATES[("length 784", "adamw")] = [0.005, 0.02, 0.1]
 MAPS = ("direct", "relu", "exp", "best")
@@ -73,43 +72,10 @@ def main() -> None:
         data_dir = (arguments.data_dir or Path(folder) / "state").resolve()
         stored = data_dir / "warnings.json"
         if not arguments.only_write:
-            with installation(data_dir) as client:
+            with installation(data_dir, OMP_NUM_THREADS="1", STABLESSM_SLOTS="5") as client:
                 records = measure(client, arguments.seeds, arguments.minutes)
                 stored.write_text(json.dumps([record.data() for record in records]))
         write([Record(**one) for one in json.loads(stored.read_text())])
-
-
-@contextmanager
-def installation(data_dir: Path) -> Iterator[Client]:
-    """A client of `stablessm up` with five lanes, which is ended afterwards."""
-    data_dir.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "OMP_NUM_THREADS": "1", "STABLESSM_SLOTS": "5"}
-    environment.pop("STABLESSM_TOKEN", None)
-    command = [str(Path(sys.executable).parent / "stablessm"), "up", "--port", "0"]
-    with (data_dir / "up.log").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-    try:
-        yield Client(*_address(data_dir, process), timeout=300)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
-
-
-def _address(data_dir: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]:
-    for _ in range(1200):
-        if process.poll() is not None:
-            sys.exit((data_dir / "up.log").read_text()[-3000:])
-        try:
-            found = json.loads((data_dir / "up.json").read_text())
-            url, token = found["url"], (data_dir / "token").read_text().strip()
-            if found["pid"] == process.pid and url:
-                with Client(url, token) as client:
-                    client.ready()
-                return url, token
-        except (OSError, ValueError, KeyError, ApiError):  # not up yet
-            pass
-        time.sleep(0.2)
-    sys.exit("the installation does not come up")
 
 
 def measure(client: Client, seeds: list[int], minutes: float) -> list[Record]:
@@ -154,11 +120,12 @@ def _base(variant: str, optimizer: str, seed: int) -> dict[str, Any]:
 
 
 def wait(client: Client, until: float) -> None:
-    """Until every run has ended; at that time those that have not are cancelled and count nowhere."""
+    """Wait until every run has ended. At the time `until`, cancel the remaining runs, which are then left out of the
+    results."""
     while waiting := [run for status in ("queued", "running") for run in client.runs(status=status, limit=500)]:
         if time.monotonic() > until:
             for run in waiting:
-                with suppress(ApiError):  # it has just ended
+                with suppress(ApiError):  # the run may have just ended
                     client.cancel(run["id"])
         time.sleep(3)
 

@@ -1,4 +1,4 @@
-"""Writes what was measured between the markers of docs/warnings.md, and its curves as an SVG beside it."""
+"""Writes the results between the markers of docs/warnings.md, and the curves as an SVG file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _measured(records: Sequence[Record]) -> Iterator[str]:
     yield (
         f"{len(records)} runs, seeds {', '.join(map(str, seeds))}: {len(plain)} with `on_warning: continue`, of which "
         f"{sum(r.died for r in plain)} died, {sum(r.steps for r in plain):,} steps. {os.cpu_count()} {platform.machine()} cores, "
-        f"Python {platform.python_version()}, torch {version('torch')}, SQLite, many lanes and other programs beside them."
+        f"Python {platform.python_version()}, torch {version('torch')}, SQLite, with many lanes and other programs running."
     )
     yield "\n### Who dies\n"
     yield "| variant | optimizer | direct | relu | exp | best |\n| --- | --- | --- | --- | --- | --- |"
@@ -44,9 +44,9 @@ def _measured(records: Sequence[Record]) -> Iterator[str]:
         yield f"| {variant} | {optimizer} | {' | '.join(cells)} |"
     tensors = Counter((r.optimizer, "direct" if r.map == "direct" else "other maps", _last(r.fatal)) for r in plain if r.died)
     named = "; ".join(f"{o}, {m}: `{t}` {n}" for (o, m, t), n in sorted(tensors.items()))
-    yield f"\nFirst non-finite, as the recorder names it: {named}."
-    yield "\n### How well the alerts warn\n"
-    yield "Precision and recall count runs, with 95 % Wilson intervals; lead is in steps, the median and 10 to 90 %.\n"
+    yield f"\nThe first non-finite value that the recorder named, and in how many runs: {named}."
+    yield "\n### How well the alerts predict divergence\n"
+    yield "Precision and recall count runs, with 95 % Wilson intervals. The lead is in steps: the median, and 10 % to 90 %.\n"
     yield "| runs | alert | precision | recall | lead | false alarms per 1,000 healthy steps |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for name, group in _groups(plain):
@@ -54,14 +54,14 @@ def _measured(records: Sequence[Record]) -> Iterator[str]:
             found = rates(group, fired)
             if found.caught + found.false:
                 yield f"| {name} | {alert} | {found.precision} | {found.recall} | {found.lead} | {found.false_per_1000} |"
-    yield "\nThe same of any critical one, by variant:\n"
+    yield "\nThe same for any critical alert, by variant:\n"
     yield "| variant | precision | recall | lead | false alarms per 1,000 healthy steps |\n| --- | --- | --- | --- | --- |"
     for variant in dict.fromkeys(r.variant for r in plain):
         found = rates([r for r in plain if r.variant == variant], _critical)
         yield f"| {variant} | {found.precision} | {found.recall} | {found.lead} | {found.false_per_1000} |"
     yield "\n### What acting saves\n"
-    yield "Cells of `direct` and `best` that died or raised a critical alert, run again with each setting. In the end: of the"
-    yield "cells that died, how many no longer do; and of those that would have lived, how many still finish.\n"
+    yield "Cells of `direct` and `best` that died or raised a critical alert, run again with each setting. The table shows"
+    yield "how many of the cells that died now stay finite, and how many of the cells that would have lived still finish.\n"
     yield from _acted(records)
 
 
@@ -104,7 +104,8 @@ def _last(tensor: str | None) -> str:
 
 
 def _figure(records: Sequence[Record]) -> str:
-    """Precision over recall as the threshold falls, a panel per group; the same size and colours as the pages' charts."""
+    """An SVG with curves of precision over recall for a falling threshold, one panel per group of runs. It has the size and the
+    colours of the charts on the pages."""
     plain = [r for r in records if r.on_warning == "continue"]
     panels = [
         ("adamw, direct", [r for r in plain if r.optimizer == "adamw" and r.map == "direct"], SIGNALS),

@@ -1,4 +1,4 @@
-"""Precision, recall, lead time and false alarms of a rule over runs, with Wilson intervals. Pure functions."""
+"""Precision, recall, lead time and false alarms of a rule over a set of runs, with Wilson intervals. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.warnings.reading import Record
 
-Z = 1.96  # 95 %
+Z = 1.96  # quantile of the normal distribution for a 95 % confidence interval
 Fired = Callable[[Record], list[int]]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """caught, missed: runs that died, warned of before or not. false: runs that lived and were warned of. leads: steps."""
+    """Counts of runs. caught: runs that died after a warning. missed: runs that died without a warning. false: runs that
+    survived despite a warning. leads: for each caught run, the number of steps from the first warning to the fatal step."""
 
     caught: int
     missed: int
@@ -50,7 +51,8 @@ class Rates:
 
 
 def rates(records: Sequence[Record], fired: Fired) -> Rates:
-    """`fired`: the steps at which the rule raised an alert in a run. Only steps before the fatal one warn."""
+    """The rates of a rule over these runs. fired: returns the steps at which the rule raised an alert in a run. Only alerts
+    before the fatal step count as warnings."""
     died, lived = [r for r in records if r.died], [r for r in records if not r.died]
     early = [[step for step in fired(r) if step < r.steps] for r in died]
     leads = [r.steps - min(steps) for r, steps in zip(died, early, strict=True) if steps]
@@ -67,7 +69,8 @@ def rates(records: Sequence[Record], fired: Fired) -> Rates:
 
 
 def curve(records: Sequence[Record], signal: str) -> list[tuple[float, float, float]]:
-    """(threshold, recall, precision) of "the signal reached the threshold before the run died", largest threshold first."""
+    """(threshold, recall, precision) of the rule "the signal reached the threshold before the run died", for every threshold,
+    starting with the largest."""
     values = sorted(((r.signals.get(signal, 0.0), r.died) for r in records), reverse=True)
     deaths = sum(died for _, died in values)
     points, caught = [], 0
@@ -79,7 +82,7 @@ def curve(records: Sequence[Record], signal: str) -> list[tuple[float, float, fl
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
-    """The Wilson interval of count out of total."""
+    """The 95 % Wilson interval of the proportion count / total."""
     if not total:
         return 0.0, 1.0
     p, w = count / total, Z * Z / total

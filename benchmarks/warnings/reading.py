@@ -1,4 +1,4 @@
-"""What a run says of itself, through the client: how it ended, its alerts, and the largest of each signal before it died."""
+"""Reads runs through the client: how they ended, their alerts, and the largest value of each signal before they died."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.client import Client
-from stablessm_core.forms import Form
-from stablessm_core.stability import (
+from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.stability import (
     budget_limit,
     gradient_size,
     loss_over_best,
@@ -18,7 +19,6 @@ from stablessm_core.stability import (
     predicted_distance,
     predicted_weight_step,
 )
-from stablessm_core.telemetry import series as names
 
 ACTING = ("overflow_near", "training_explodes")
 SIGNALS = ("budget", "predicted budget", "loss over best", "largest |grad|/|w|")
@@ -26,7 +26,8 @@ SIGNALS = ("budget", "predicted budget", "loss over best", "largest |grad|/|w|")
 
 @dataclass(frozen=True)
 class Record:
-    """One run. alerts: (kind, severity, step). signals: the largest value before the fatal step, over its limit for budgets."""
+    """One run. alerts: (kind, severity, step). signals: the largest value of each signal before the fatal step. Overflow
+    budgets are divided by their limit."""
 
     id: int
     variant: str
@@ -51,7 +52,7 @@ class Record:
 
     @property
     def warned(self) -> list[int]:
-        """Steps of the critical alerts that come before numbers are lost."""
+        """Steps of the critical alerts that warn before values become non-finite."""
         return [step for kind, severity, step in self.alerts if kind in ACTING and severity == "critical"]
 
     def data(self) -> dict[str, Any]:
@@ -59,7 +60,7 @@ class Record:
 
 
 def read(client: Client, sweeps: set[str]) -> list[Record]:
-    """A record of every run of the sweeps of these names."""
+    """One record for every run in the sweeps with these names."""
     ids = [sweep["id"] for sweep in client.sweeps() if sweep["name"] in sweeps]
     runs = [run for sweep in ids for run in client.sweep(sweep)["runs"]]
     runs = [run for run in runs if run["status"] != "cancelled" or "on_warning" in run["status_reason"]]
@@ -89,7 +90,7 @@ def _record(client: Client, run_id: int) -> Record:
 
 def _signals(client: Client, run: dict[str, Any]) -> dict[str, float]:
     config, died = run["config"], run["status"] == "diverged"
-    last = None if not died else -1  # the fatal row warns nobody
+    last = None if not died else -1  # a signal in the fatal row comes too late to warn
 
     def of(name: str) -> np.ndarray:
         value = client.series(run["id"], name).value
@@ -100,7 +101,7 @@ def _signals(client: Client, run: dict[str, Any]) -> dict[str, float]:
     ratio = [of(names.layer_series(layer, "grad_over_weight")) for layer in layers]
     found = {"loss over best": _largest(loss_over_best(of(names.TRAIN_LOSS))[0]), "largest |grad|/|w|": _largest(*ratio)}
     if config["model"]["reparameterization"]["name"] != "direct":
-        return found  # no budget is ever above 0
+        return found  # only `direct` allows unstable eigenvalues; for other maps the overflow budget never exceeds 0
     length = config["task"]["length"] + (2 if config["task"]["name"] == "associative_recall" else 0)
     form, optimizer, limit = Form.of_map("direct", "discrete"), config["optimizer"], budget_limit(config["model"]["activation"])
     rate, norm = of(names.LR)[:, None], of(names.GRAD_NORM)[:, None]
