@@ -1,6 +1,6 @@
-"""What all tests share: markers by rule, fresh databases, a Redis of their own, data sets, a browser.
+"""Fixtures and hooks for all tests: markers, new databases, an empty Redis database, data sets and a browser.
 
-A missing service skips its tests; with REQUIRE_SERVICES=1 it fails them. `unavailable` is the only place that decides.
+If a service is missing, its tests are skipped; with REQUIRE_SERVICES=1 they fail. Only `unavailable` makes this decision.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,20 +27,21 @@ import pytest
 import redis
 from psycopg import sql
 from sqlalchemy import make_url
+from xdist.scheduler import LoadScopeScheduling
 
-# Before any test imports torch: several threads per tiny tensor only slow the tests down, and each other.
+# Set before any test imports torch: with such small tensors, several threads per operation only slow the tests down.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
-# The few kernels that a test compiles are not worth processes that each import torch first.
+# A test compiles few kernels, so separate compile processes, which must import torch first, do not pay off.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 _data_named = os.environ.get("STABLESSM_DATA", os.environ.get("DATA_OF_TESTS"))
 if _data_named:
-    os.environ["DATA_OF_TESTS"] = _data_named  # for xdist's processes: they get what this one leaves
+    os.environ["DATA_OF_TESTS"] = _data_named  # the processes of xdist inherit this variable
 # The developer's own settings must not leak into the tests.
 for _variable in [name for name in os.environ if name.startswith("STABLESSM_")]:
     del os.environ[_variable]
 
-collect_ignore = ["references"]  # needs what only `make references` installs
+collect_ignore = ["references"]  # these tests need packages that only `make references` installs
 
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES_URL = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://127.0.0.1:5432/postgres")
@@ -56,18 +58,7 @@ CHROMIUM_ARGUMENTS = [
 ]
 
 
-# Markers that follow from where a test lies and what it uses; `make check` leaves out everything that carries one of them.
-SLOW_FOLDERS = {"chaos", "end_to_end", "browser", "live", "backup", "access", "http", "verdict"}
-SLOW_FILES = {
-    *("test_checkpoint_uploads", "test_forks"),
-    *("test_attack", "test_cli", "test_compaction", "test_delivery", "test_demo", "test_dependency_audit", "test_errors"),
-    *("test_imports", "test_javascript", "test_migrations", "test_parent_death", "test_plug_in_tasks", "test_secrets"),
-    *("test_train", "test_two_versions", "test_wakeups", "test_webhooks"),
-    # many small ones that take long together
-    *("test_client", "test_client_coverage", "test_client_frames", "test_derivatives", "test_following", "test_fused"),
-    *("test_fuzz", "test_layers", "test_monitoring", "test_reparameterization", "test_scan_peers", "test_scan_transforms"),
-    *("test_scan_edges", "test_step", "test_sweeps", "test_task_data", "test_tasks", "test_verdicts", "test_warnings"),
-}
+# Fixtures that make a test slow or require a service. All other markers are set in the test files.
 MARKER_OF_FIXTURE = {
     "_postgres": "postgres",
     "_redis_database": "redis",
@@ -77,23 +68,67 @@ MARKER_OF_FIXTURE = {
 }
 
 
+HEAVY_SHARE = 0.8  # all files with browsers and whole installations start within this fraction of the run
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Adds the markers, and puts first what takes long: of several processes none is left with a long file at the end."""
+    """Add the markers that follow from fixtures, apply ONE_TEST_OF, and sort the files so that long files start early."""
     for item in items:
-        if item.path.stem in SLOW_FILES or not SLOW_FOLDERS.isdisjoint(item.path.relative_to(ROOT).parts):
-            item.add_marker("slow")
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])
     if (one_of := int(os.environ.get("ONE_TEST_OF", "1"))) > 1:
         by_file = groupby(items, key=lambda item: item.path)  # see tests/core/scan/test_scan_interpreter.py
         items[:] = [item for _, of_file in by_file for item in list(of_file)[::one_of]]
-    long_files = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("interpreter")}
-    items.sort(key=lambda item: item.path not in long_files)
+    turns = _turns(items)
+    items.sort(key=lambda item: turns[item.path])
 
 
-# A machine that is busy may stop for seconds anywhere: how long an example takes judges nothing here. Where a change is judged,
-# the same examples every time; everywhere else new ones are looked for.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return FilesOrTests(config, log)
+
+
+class FilesOrTests(LoadScopeScheduling):
+    """Assigns all tests of a file to one process, because they share their setup, unless the file is marked `spread`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if _is_spread(file) else file
+
+
+@cache
+def _is_spread(file: str) -> bool:
+    return "pytest.mark.spread" in (ROOT / file).read_text()  # reads the text, because the scheduling process imports no tests
+
+
+def _turns(items: list[pytest.Item]) -> dict[Path, float]:
+    """Sort key of each file: files with browsers and whole installations are spread evenly over the first part of the run.
+
+    If these files all started first, five installations would start at the same time on two cores. If one of them started last,
+    the other processes would have to wait for it.
+    """
+    files: tuple[list[Path], list[Path]] = ([], [])
+    for path, of_file in groupby(items, key=lambda item: item.path):
+        heavy = {"browser", "end_to_end", "worker"} & set(path.relative_to(ROOT).parts)
+        slow = any(item.get_closest_marker("slow") or item.get_closest_marker("long") for item in of_file)
+        files[bool(heavy and slow)].append(path)
+    others, heavies = files
+    turns = {path: number / len(others) for number, path in enumerate(others)}
+    return turns | {path: HEAVY_SHARE * number / len(heavies) for number, path in enumerate(heavies)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that use a database run on SQLite. Tests marked `both_engines` run on SQLite and on PostgreSQL."""
+    engines: list[Any] = ["sqlite"]
+    if metafunc.definition.get_closest_marker("both_engines"):
+        engines.append(pytest.param("postgres", marks=pytest.mark.postgres))
+    for fixture in ("database_url", "empty_database_url"):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, engines, indirect=True)
+
+
+# There is no time limit per example, because a busy machine may pause a test for seconds. With REQUIRE_SERVICES=1, hypothesis
+# uses the same examples in every run; otherwise it searches for new ones.
 _unhurried: dict[str, Any] = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("searching", **_unhurried)
 hypothesis.settings.register_profile("judged", derandomize=True, database=None, **_unhurried)
@@ -119,7 +154,7 @@ def services_required() -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_log_handler_stays() -> Iterator[None]:
-    """The service's logging, where a test started it, writes to a stream that is closed after the test."""
+    """Removes the log handlers that a test has added, because they write to a stream that is closed after the test."""
     yield
     root = logging.getLogger()
     root.handlers = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler] or [
@@ -129,13 +164,13 @@ def _no_log_handler_stays() -> Iterator[None]:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """An empty state directory, not yet created: the product makes it."""
+    """Path of a state directory that does not exist yet, because the product creates it."""
     return tmp_path / "state"
 
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """Folder of the real data sets: STABLESSM_DATA, which must then exist, or shared/data in or beside the checkout."""
+    """Folder of the real data sets: STABLESSM_DATA, which must exist if it is set, or shared/data in or beside the checkout."""
     if _data_named:
         if not Path(_data_named).is_dir():
             pytest.fail(f"STABLESSM_DATA={_data_named} is not a directory", pytrace=False)
@@ -148,18 +183,18 @@ def data_root() -> Path:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody uses and that no outgoing connection is given: those come from 32768 upwards."""
+    """A free TCP port on 127.0.0.1. It is below 32768, so the kernel does not use it for outgoing connections."""
     return unused_port()
 
 
 @pytest.fixture
 def another_free_port() -> int:
-    """A second one, for a test with two servers."""
+    """A second free port, for a test with two servers."""
     return unused_port()
 
 
 def unused_port() -> int:
-    choice = random.SystemRandom()  # hypothesis sets the seed of the other one, so that two runs would choose alike
+    choice = random.SystemRandom()  # hypothesis seeds the global generator, so two test runs would choose the same port
     while True:
         port = choice.randrange(12_000, 32_000)
         with socket.socket() as probe:
@@ -171,7 +206,7 @@ def unused_port() -> int:
 _ports_given: set[int] = set()
 
 
-# Databases: migrated once per session, then copied, because a copy costs milliseconds and a migration does not.
+# Databases: a template is migrated once per session and then copied, because a copy is much faster than a migration.
 
 
 @pytest.fixture(scope="session")
@@ -189,10 +224,10 @@ def empty_sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path, _sqlite_template: Path) -> str:
-    """A SQLite database of this test's own, migrated."""
+    """A new migrated SQLite database for this test."""
     path = tmp_path / "stablessm.db"
-    for file in _sqlite_template.parent.glob(f"{_sqlite_template.name}*"):  # -wal and -shm too, if they are still there
-        shutil.copy(file, path.with_name(file.name.replace(_sqlite_template.name, path.name)))  # with its rights
+    for file in _sqlite_template.parent.glob(f"{_sqlite_template.name}*"):  # includes the -wal and -shm files if they exist
+        shutil.copy(file, path.with_name(file.name.replace(_sqlite_template.name, path.name)))  # keeps the file mode
     return f"sqlite:///{path}"
 
 
@@ -222,8 +257,12 @@ def empty_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _postgres_copies(_postgres_template: str) -> Iterator[Callable[[], AbstractContextManager[str]]]:
-    """Gives a migrated database. The next one is copied, and those that are done with are dropped, while the tests go on."""
-    done: list[Future[None]] = []
+    """Provides migrated databases. The next database is copied in the background while a test runs.
+
+    All databases are dropped at the end of the session, because DROP DATABASE makes PostgreSQL write all dirty pages to disk,
+    including those of other tests.
+    """
+    used: list[str] = []
     with psycopg.connect(_libpq(POSTGRES_URL), autocommit=True) as server, ThreadPoolExecutor(1) as aside:
         ahead = [aside.submit(_create_database, server, _postgres_template)]
 
@@ -231,20 +270,17 @@ def _postgres_copies(_postgres_template: str) -> Iterator[Callable[[], AbstractC
         def copy() -> Iterator[str]:
             ahead.append(aside.submit(_create_database, server, _postgres_template))
             name = ahead.pop(0).result()
-            try:
-                yield _url_of(name)
-            finally:
-                done.append(aside.submit(_drop_database, server, name))
+            used.append(name)
+            yield _url_of(name)
 
         yield copy
-        done.append(aside.submit(_drop_database, server, ahead[0].result()))
-    for dropped in done:
-        dropped.result()
+        for name in [*used, ahead[0].result()]:
+            _drop_database(server, name)
 
 
 @pytest.fixture
 def postgres_url(_postgres_copies: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-    """A PostgreSQL database of this test's own, migrated, dropped after the test."""
+    """A new migrated PostgreSQL database for this test. It is dropped at the end of the session."""
     with _postgres_copies() as url:
         yield url
 
@@ -256,15 +292,15 @@ def module_postgres_url(_postgres: psycopg.Connection) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database of this test's own, on both engines in turn."""
+    """A new migrated database for this test. `pytest_generate_tests` chooses its engine."""
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture
 def empty_database_url(request: pytest.FixtureRequest) -> str:
-    """A database without tables, on both engines in turn."""
+    """A database without tables. `pytest_generate_tests` chooses its engine."""
     return str(request.getfixturevalue(f"empty_{request.param}_url"))
 
 
@@ -280,7 +316,7 @@ def _migrate(url: str) -> None:
 
 @contextmanager
 def _new_database(server: psycopg.Connection) -> Iterator[str]:
-    """URL of a new database without tables, dropped at the end."""
+    """URL of a new database without tables. The database is dropped when the context ends."""
     name = _create_database(server, None)
     try:
         yield _url_of(name)
@@ -296,7 +332,7 @@ def _create_database(server: psycopg.Connection, template: str | None) -> str:
 
 
 def _drop_database(server: psycopg.Connection, name: str) -> None:
-    """Connections that are still open included."""
+    """Drop the database, and close connections that are still open."""
     _when_unused(server, sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
@@ -305,7 +341,7 @@ def _url_of(name: str) -> str:
 
 
 def _when_unused(server: psycopg.Connection, statement: sql.Composed) -> None:
-    """Execute it once nobody is connected to the database it is about: a connection lives on for a while after it was closed."""
+    """Retry a statement until its database has no connections, because the server ends a closed connection with a delay."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -321,7 +357,7 @@ def _libpq(url: str) -> str:
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-# Redis: a numbered database that was empty when we took it; nobody else's keys are ever flushed.
+# Redis: a numbered database that was empty when the tests reserved it. Keys of other programs are never deleted.
 
 
 @pytest.fixture(scope="session")
@@ -345,9 +381,9 @@ def _redis_database() -> Iterator[str]:
 
 
 def _take(connection: redis.Redis) -> bool:
-    """True when the database is ours now: it was empty, or left behind by a test process of this machine that is gone."""
+    """Reserve the database and return True if it was empty or belonged to a test process of this machine that has ended."""
     with connection.pipeline() as together:
-        together.watch(REDIS_OWNER_KEY)  # another test process may be looking at the same moment: one of the two gets it
+        together.watch(REDIS_OWNER_KEY)  # if two test processes check at the same moment, only one of them gets the database
         owner = together.get(REDIS_OWNER_KEY)
         if owner is not None:
             host, _, pid = owner.decode().rpartition(":")
@@ -366,7 +402,7 @@ def _take(connection: redis.Redis) -> bool:
 
 @pytest.fixture
 def redis_url(_redis_database: str) -> Iterator[str]:
-    """An empty Redis database of this test's own."""
+    """An empty Redis database that only this test uses."""
     yield _redis_database
     _empty(_redis_database)
 
@@ -379,16 +415,16 @@ def module_redis_url(_redis_database: str) -> Iterator[str]:
 
 
 def _empty(url: str) -> None:
-    from server.runs.worker_wakeups import _sender
+    from server.lifecycle.worker_wakeups import _sender
 
-    _sender(url).wait()  # a wake-up of this test must not arrive in the next one's database
+    _sender(url).wait()  # so that no wake-up of this test reaches the next test
     with redis.Redis.from_url(url) as connection, connection.pipeline() as together:
         _empty_in(together)
         together.execute()
 
 
 def _empty_in(transaction: redis.client.Pipeline) -> None:
-    """Everything goes but our mark, in one transaction: without the mark another test process could take the database."""
+    """Delete all keys, and set the owner key again, without which another test process could reserve the database."""
     transaction.flushdb()
     transaction.set(REDIS_OWNER_KEY, f"{socket.gethostname()}:{os.getpid()}")
 
@@ -398,14 +434,14 @@ def _empty_in(transaction: redis.client.Pipeline) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of the Chromium executable: CHROMIUM_PATH, or the one on the PATH."""
+    """Path of the Chromium executable: CHROMIUM_PATH, or else chromium or chromium-browser on the PATH."""
     found = os.environ.get("CHROMIUM_PATH") or shutil.which("chromium") or shutil.which("chromium-browser")
     return found or _unavailable("no chromium executable on the PATH (or in CHROMIUM_PATH)")
 
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[object]:
-    """A real Chromium driven by Playwright's sync API (module scope: asyncio.run is impossible while it is open)."""
+    """A real Chromium, driven by Playwright's sync API. While it is open, asyncio.run is impossible, so it has module scope."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -418,5 +454,5 @@ def browser(chromium: str) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def node() -> str:
-    """Path of the node executable, for the pure helpers of the pages' scripts."""
+    """Path of the node executable, which runs the pure functions of the browser scripts."""
     return shutil.which("node") or _unavailable("no node executable on the PATH")

@@ -1,4 +1,4 @@
-"""A running StableSSM made of real processes, as a user starts it, and everything a test needs to ask of it."""
+"""A running StableSSM of real processes, started as a user starts it, with the helpers that tests need."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 COMMAND = str(Path(sys.executable).parent / "stablessm")
 MARK = "STABLESSM_TEST_MARK"
 FINAL = ("finished", "failed", "diverged", "cancelled")
-START_SECONDS = 150.0  # importing torch on a busy machine included
+START_SECONDS = 150.0  # includes importing torch on a busy machine
 
 
 def hold_port() -> socket.socket:
-    """Keeps a port of 127.0.0.1 for servers of the test, also between two of them: servers set SO_REUSEADDR and may bind it all
-    the same, while the kernel gives it to nobody who asks for any port, connections that go out included.
+    """Reserve a port of 127.0.0.1 for the servers of a test, even while no server runs. Servers set SO_REUSEADDR, so they can
+    still bind the port. The kernel does not assign it to other sockets or outgoing connections.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,7 +38,7 @@ def hold_port() -> socket.socket:
 
 @dataclass
 class Installation:
-    """The processes of one installation. All carry one mark in their environment, by which even orphans are found."""
+    """The processes of one installation. A mark in their environment identifies even orphans."""
 
     data_dir: Path
     port: int
@@ -49,7 +49,7 @@ class Installation:
     logs: list[Path] = field(default_factory=list)
 
     def start(self, *arguments: str, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        """`stablessm ARGUMENTS` in a process group of its own, as a shell would start it; `inside`: a command that starts it."""
+        """Start `stablessm ARGUMENTS` in its own process group, as a shell would. `inside`: a command that runs it."""
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         log = self.data_dir.parent / f"{len(self.logs)}-{arguments[0]}.log"
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self.environment, MARK: self.mark}
@@ -79,7 +79,7 @@ class Installation:
         return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
     def wait(self, what: str, ask: Callable[[], T | None], seconds: float = START_SECONDS) -> T:
-        """What `ask` returns once it is neither None nor False; fails with everything the processes said."""
+        """Call `ask` until its result is neither None nor False, and return it. Fails with the output of all processes."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             answer = ask()
@@ -91,7 +91,7 @@ class Installation:
         raise AssertionError(f"no {what} within {seconds:g} s\n{self.output()}")
 
     def wait_until_ready(self) -> None:
-        """The server answers and a worker that can train has reported."""
+        """Wait until the server answers and a worker that can train has registered."""
 
         def ready() -> bool:
             try:
@@ -104,7 +104,7 @@ class Installation:
         self.wait("server with a worker", ready)
 
     def wait_for_end(self, client: httpx.Client, run_id: int, seconds: float = START_SECONDS) -> dict[str, Any]:
-        """The run, once its status is final."""
+        """Wait until the run's status is final, and return the run."""
 
         def ended() -> dict[str, Any] | None:
             run: dict[str, Any] = client.get(f"/api/runs/{run_id}").raise_for_status().json()
@@ -116,7 +116,7 @@ class Installation:
         self.wait(f"step {step} of run {run_id}", lambda: client.get(f"/api/runs/{run_id}").json()["step"] >= step)
 
     def alive(self) -> list[psutil.Process]:
-        """Every living process that was started by this installation, however it is related to it now."""
+        """Every living process that this installation started, orphans included."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -127,7 +127,7 @@ class Installation:
         return found
 
     def stop(self, process: subprocess.Popen[bytes], with_signal: int = signal.SIGTERM, seconds: float = 60.0) -> int:
-        """Exit status after the signal; fails when the process is still there after `seconds`."""
+        """Send the signal and return the exit status; fails if the process still exists after `seconds`."""
         process.send_signal(with_signal)
         try:
             return process.wait(seconds)
@@ -135,24 +135,24 @@ class Installation:
             raise AssertionError(f"{process.args} still runs {seconds:g} s after {with_signal!r}\n{self.output()}") from None
 
     def wait_until_gone(self, seconds: float = 60.0) -> None:
-        """No process is left. The kernel ends the children of a process shortly after it, so one look is not enough."""
+        """Wait until no process is left. The kernel ends a process's children shortly after it, so one check is not enough."""
         deadline = time.monotonic() + seconds
         while left := self.alive():
-            assert time.monotonic() < deadline, f"{left} are left\n{self.output()}"
+            assert time.monotonic() < deadline, f"these processes are still running: {left}\n{self.output()}"
             time.sleep(0.05)
 
     def kill_all(self) -> None:
         deadline = time.monotonic() + 60
-        while (left := self.alive()) and time.monotonic() < deadline:  # again: one may have started another meanwhile
+        while (left := self.alive()) and time.monotonic() < deadline:  # repeated, because a process may have started another
             for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):  # ended with its parent
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has already ended with its parent
                     process.kill()
         for started in self.processes:
             started.wait(60)
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, str]]:
-    """Server-sent events of a streamed response, comments left out."""
+    """Server-sent events of a streamed response, without comments."""
     event: dict[str, str] = {}
     for line in response.iter_lines():
         if line:
@@ -160,6 +160,6 @@ def events(response: httpx.Response) -> Iterator[dict[str, str]]:
             if name:
                 event[name] = event.get(name, "") + value.removeprefix(" ")
         else:
-            if "data" in event:  # a block without data is no event
+            if "data" in event:  # a block without data is not an event
                 yield event
             event = {}

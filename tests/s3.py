@@ -1,4 +1,4 @@
-"""A real S3 server in this process, for the tests of what is kept in a bucket."""
+"""A real S3 server in this process for tests that store files in a bucket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def aws_variables(port: int) -> dict[str, str]:
 
 @contextmanager
 def s3_server(port: int = 0) -> Iterator[int]:
-    """Serves one empty bucket; gives the port. Programs find it by the AWS_* variables, which are set meanwhile."""
+    """Serves one empty bucket and yields the port. Meanwhile the AWS_* variables are set, so that programs find the server."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
@@ -35,8 +35,8 @@ def s3_server(port: int = 0) -> Iterator[int]:
     os.environ.update(variables)
     try:
         httpx.post(
-            f"{variables['AWS_ENDPOINT_URL']}/moto-api/reset"
-        ).raise_for_status()  # what an earlier server of this process kept
+            f"{variables['AWS_ENDPOINT_URL']}/moto-api/reset", timeout=120
+        ).raise_for_status()  # removes data of an earlier server in this process
         boto3.client("s3").create_bucket(Bucket=BUCKET)
         yield port
     finally:

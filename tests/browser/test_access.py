@@ -1,4 +1,4 @@
-"""Signing in and out, and a token's life on the page, in a real Chromium."""
+"""In a real Chromium, a user signs in and out, and creates, uses and revokes a token on the access page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from server.access.tokens import SECRET
 from tests.installation import Installation
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 TOKEN = "token-of-the-tests-0123456789"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -48,11 +48,11 @@ def page(browser: Any) -> Iterator[Any]:
 def sign_in(page: Any, address: str, token: str) -> None:
     page.goto(f"{address}/access")
     page.fill("#token", token)
-    with page.expect_navigation():  # until the next page is loaded, its scripts included
+    with page.expect_navigation():  # waits until the next page and its scripts are loaded
         page.click("text=Sign in >> visible=true")
 
 
-def test_a_person_signs_in_makes_a_token_revokes_it_and_signs_out(page: Any, address: str) -> None:
+def test_a_user_can_sign_in_create_and_revoke_a_token_and_sign_out(page: Any, address: str) -> None:
     sign_in(page, address, TOKEN)
     assert page.inner_text("h1") == "Access"
     page.fill("#name", "<b>ci</b>")
@@ -75,7 +75,7 @@ def test_a_person_signs_in_makes_a_token_revokes_it_and_signs_out(page: Any, add
     assert page.goto(f"{address}/access").status == 401
 
 
-def test_a_token_of_a_lesser_scope_sees_runs_and_is_told_what_it_may_not(page: Any, address: str) -> None:
+def test_a_read_token_can_see_runs_and_the_access_page_names_the_missing_scope(page: Any, address: str) -> None:
     made = httpx.post(f"{address}/api/tokens", json={"name": "wall", "scope": "read"}, headers=BEARER, timeout=60).json()[
         "secret"
     ]

@@ -1,4 +1,5 @@
-"""The comparison in a real Chromium: the table is the legend, what is pointed at stands out, the address gives the view again."""
+"""The comparison page in a real Chromium: the table of runs is the legend, the line of the run under the pointer is
+highlighted, and the URL restores the view."""
 
 from __future__ import annotations
 
@@ -10,17 +11,18 @@ from typing import Any
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
+from tests.browser.test_dashboard import becomes, eventually
 from tests.server.http_service import TOKEN, running
 from tests.server.recording import Recording, claimed
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 LOSS = '[data-chart="compare_loss"]'
 
 
 @pytest.fixture
 def address(sqlite_url: str, tmp_path: Path) -> Iterator[str]:
-    """Two maps with two seeds each: `direct` lost its second run, whose loss was the lowest of all."""
+    """A server with two maps and two seeds each. The second run of `direct` diverged, although its loss was lowest."""
     database = Database(sqlite_url)
     ends = {("best", 0): 0.5, ("best", 1): 0.6, ("direct", 0): 0.4, ("direct", 1): 0.01}
     for (name, seed), loss in ends.items():
@@ -49,7 +51,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 
 def lines(page: Any) -> list[str]:
-    """The runs whose lines can be seen in the drawn chart."""
+    """The ids of the runs whose lines are visible in the chart."""
     found: list[str] = page.evaluate(
         f"[...document.querySelectorAll('{LOSS} .scatterlayer .trace')].filter((g) => g.style.display !== 'none')"
         ".flatMap((g) => /tracerun(\\d+)/.exec(g.getAttribute('class'))?.[1] ?? [])"
@@ -57,35 +59,39 @@ def lines(page: Any) -> list[str]:
     return sorted(found)
 
 
-def test_runs_are_compared_and_the_address_gives_the_view_again(page: Any, address: str) -> None:
+def test_runs_are_compared_and_the_url_restores_the_view(page: Any, address: str) -> None:
     page.goto(f"{address}/compare?runs=1,2,3,4,99999&x=tokens")
     assert "Run 99999 does not exist" in page.inner_text("[data-missing]")
     page.wait_for_selector(f"{LOSS}[data-drawn-at]")
     assert lines(page) == ["1", "2", "3", "4"]
     assert page.evaluate(f"document.querySelector('{LOSS}').layout.xaxis.title.text") == "tokens"
     ranks = page.locator("section:has(> header:has-text('Groups')) tbody tr")
-    assert re.sub(r"\s+", " ", ranks.nth(0).inner_text()).startswith("1 best 2 / 2"), "what lost a run does not come first"
+    assert re.sub(r"\s+", " ", ranks.nth(0).inner_text()).startswith("1 best 2 / 2"), (
+        "a group with a lost run must not rank first"
+    )
     assert "1 lost" in ranks.nth(1).inner_text()
-    assert "1 of 2" in page.inner_text("section:has(> header:has-text('Differences to best'))")
+    assert "1 of 2" in page.inner_text("section:has(> header:has-text('Differences from best'))")
     assert page.locator("svg.parallel polyline").count() == 4
     headers = page.locator(".legend-table thead code").all_inner_texts()
     assert headers == ["model.reparameterization.name", "train.seed"]
 
     page.hover("tr[data-run='2'] .name")
-    assert page.locator(f"{LOSS}.dimmed").count() == 1
-    assert page.locator("polyline.lit").get_attribute("data-run") == "2"
+    page.locator(f"{LOSS}.dimmed").wait_for()
+    page.wait_for_selector("polyline.lit[data-run='2']", state="attached")
+    assert page.locator("polyline.lit").count() == 1
     page.locator("input[data-line='3']").uncheck()
-    assert lines(page) == ["1", "2", "4"]
+    eventually(page, lambda: lines(page) == ["1", "2", "4"], "the line of run 3 is hidden")
     page.wait_for_url("**/compare?*off=3*")
     page.select_option("[data-view=show]", "groups")
     page.locator("input[data-line='1']").check()
     page.wait_for_selector(f"{LOSS} .tracemedian1", state="attached")
     page.wait_for_selector(f"{LOSS} .tracerun1", state="attached")
+    page.wait_for_url("**/compare?*on=1*")
     assert [text.strip() for text in page.locator(".group-legend span").all_inner_texts()] == ["best (2)", "direct (2)"]
     page.reload()
     page.wait_for_selector(f"{LOSS}[data-drawn-at]")
     assert (page.input_value("[data-view=show]"), page.input_value("[data-view=x]"), lines(page)) == ("groups", "tokens", ["1"])
-    for x, button in ((0.3, "down"), (0.7, "up")):  # a zoom is kept in the address, and shown by both charts
+    for x, button in ((0.3, "down"), (0.7, "up")):  # the URL keeps the zoom, and both charts show it
         box = page.locator(f"{LOSS} .nsewdrag").first.bounding_box()
         page.mouse.move(box["x"] + x * box["width"], box["y"] + box["height"] / 2, steps=3)
         getattr(page.mouse, button)()
@@ -96,15 +102,20 @@ def test_runs_are_compared_and_the_address_gives_the_view_again(page: Any, addre
     page.reload()
     page.wait_for_selector('[data-chart="compare_max_ratio"][data-drawn-at]')
     assert [page.evaluate(zoomed, name) for name in ("compare_loss", "compare_max_ratio")] == [shown, shown]
-    page.locator(f"{LOSS} .nsewdrag").first.dblclick()
-    page.wait_for_url(lambda url: "from=" not in url)
+
+    def zoomed_out() -> bool:  # repeated, because Plotly ignores a double click that takes more than 0.3 s
+        page.locator(f"{LOSS} .nsewdrag").first.dblclick()
+        page.wait_for_timeout(500)
+        return "from=" not in page.url
+
+    eventually(page, zoomed_out, "a URL without a range")
     page.set_viewport_size({"width": 390, "height": 844})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    becomes(page, "document.documentElement.scrollWidth <= 390")  # resized charts are drawn again
 
 
-def test_one_run_alone_asks_for_a_second(page: Any, address: str) -> None:
+def test_a_comparison_of_one_run_requests_a_second_run(page: Any, address: str) -> None:
     page.goto(f"{address}/compare?runs=1,1")
-    assert "needs a second one" in page.inner_text("[data-alone]")
+    assert "needs a second run" in page.inner_text("[data-alone]")
     assert page.input_value("#runs") == "1,"
     page.wait_for_selector(f"{LOSS}[data-drawn-at]")
     assert lines(page) == ["1"]

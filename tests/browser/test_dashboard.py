@@ -1,6 +1,6 @@
-"""The dashboard in a real Chromium against a real installation: submit, watch it live, see it diverge, compare.
+"""The pages in a real Chromium with a real installation: submit a run, watch it live, see it diverge, and compare runs.
 
-One installation and one browser serve all tests; what a test leaves behind (runs) the next ones may build on, in file order.
+All tests share one installation and one browser. A test may use the runs that earlier tests of this file have created.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 
 from tests.installation import Installation, hold_port
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
 
 CURVE = {"task": {"name": "polynomial_memory", "length": 60}, "model": {"d_model": 8, "d_state": 16}, "train": {"batch_size": 8}}
 DIVERGING = {
     "name": "diverges",
     **CURVE,
     "model": {**CURVE["model"], "reparameterization": {"name": "direct"}, "activation": "identity"},
-    "optimizer": {"lr": 1.0, "warmup_steps": 2000},  # rises until the run leaves the finite numbers, whatever the rounding
+    "optimizer": {"lr": 1.0, "warmup_steps": 2000},  # the rate rises until the numbers overflow, however they are rounded
 }
 
 
@@ -53,14 +53,14 @@ def context(browser: Any, installation: Installation) -> Iterator[Any]:
 
 @pytest.fixture
 def page(context: Any, installation: Installation) -> Iterator[Any]:
-    """A page that fails its test on any script error, refused resource or request to another machine."""
+    """A browser page. The test fails on any script error, refused resource or request to another machine."""
     page = context.new_page()
     trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(f"script error: {error}"))
     page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
     page.on("request", lambda r: None if r.url.startswith((installation.url, "data:", "blob:")) else trouble.append(r.url))
     page.trouble = trouble
-    page.forgiven = []  # parts of messages, which may come after what caused them was seen on the page
+    page.forgiven = []  # parts of expected messages, some of which arrive after the page has shown their cause
     yield page
     page.close()
     assert not [one for one in trouble if not any(part in one for part in page.forgiven)]
@@ -76,15 +76,15 @@ def submit(installation: Installation, config: dict[str, Any]) -> int:
 
 
 def becomes(page: Any, expression: str) -> None:
-    """Wait until the JavaScript expression is true (asked from outside: the pages' policy forbids eval inside)."""
+    """Wait until the JavaScript expression is true. Polls from Python, because the pages' security policy forbids eval."""
     eventually(page, lambda: page.evaluate(f"() => {expression}"), expression)
 
 
 def eventually(page: Any, ask: Callable[[], Any], what: str, seconds: float = 150.0) -> None:
-    """Wait until `ask` gives something true: what a page shows it shows a little later than it is known."""
+    """Wait until `ask` returns a true value, because a page updates with a delay."""
     deadline = time.monotonic() + seconds
     while not ask():
-        assert time.monotonic() < deadline, f"never became true: {what}"
+        assert time.monotonic() < deadline, f"this did not become true: {what}"
         page.wait_for_timeout(50)
 
 
@@ -94,7 +94,7 @@ def drawn_step(page: Any, step: int) -> None:
 
 
 def trace(page: Any, chart: str, name: str) -> dict[str, Any]:
-    """A trace of a drawn chart as Plotly holds it: x and y as lists."""
+    """A trace of a drawn chart from Plotly's data, with x and y as lists."""
     found: dict[str, Any] | None = page.evaluate(
         """([chart, name]) => {
           const t = document.querySelector(`[data-chart="${chart}"]`).data?.find((t) => t.name === name);
@@ -106,14 +106,14 @@ def trace(page: Any, chart: str, name: str) -> dict[str, Any]:
     return found
 
 
-def test_an_empty_list_says_what_to_do_next(page: Any, installation: Installation) -> None:
+def test_an_empty_list_of_runs_links_to_the_submit_form(page: Any, installation: Installation) -> None:
     page.goto(installation.url)
     page.get_by_text("No runs yet").wait_for()
     page.get_by_role("link", name="Submit a run").click()
     page.wait_for_url("**/new")
 
 
-def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: Installation) -> None:
+def test_a_run_submitted_with_the_form_is_drawn_live(page: Any, installation: Installation) -> None:
     page.goto(f"{installation.url}/new")
     page.locator('[data-path="name"]').fill("from the form")
     page.locator('[data-path="task.name"]').select_option("polynomial_memory")
@@ -121,7 +121,7 @@ def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: 
     page.locator('[data-path="model.d_model"]').fill("8")
     page.locator('[data-path="model.d_state"]').fill("16")
     page.locator('[data-path="train.batch_size"]').fill("8")
-    page.locator('[data-path="train.steps"]').fill("200000")  # never over before somebody has looked
+    page.locator('[data-path="train.steps"]').fill("200000")  # so many that the run cannot end before the test has checked it
     page.get_by_text("Queue and priority").click()
     page.locator('[data-place="priority"]').fill("7")
     page.get_by_role("button", name="Submit run").click()
@@ -142,14 +142,14 @@ def test_a_run_submitted_in_the_form_draws_itself_live(page: Any, installation: 
         client.post("/api/runs/1/cancel").raise_for_status()
         last = installation.wait_for_end(client, 1)["step"]
     page.locator('[data-status="cancelled"]').first.wait_for()
-    page.locator("[data-log-text]", has_text="training ended: cancelled").wait_for()  # the page goes on reading to its last words
+    page.locator("[data-log-text]", has_text="training ended: cancelled").wait_for()  # the page reads the log to its end
     page.locator("[data-timeline] li", has_text="cancel requested").wait_for()
     page.locator(f'[data-part="checkpoints"] a[href$="/checkpoints/{last}"]').wait_for()
     page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
     drawn_step(page, last)
 
 
-def test_every_eigenvalue_is_a_row_of_the_heatmap(page: Any, installation: Installation) -> None:
+def test_the_heatmap_has_a_row_for_every_eigenvalue(page: Any, installation: Installation) -> None:
     page.goto(f"{installation.url}/runs/1")
     page.locator('[data-chart="grad_over_weight_heatmap"]').scroll_into_view_if_needed()
     becomes(page, "document.querySelector('[data-chart=\"grad_over_weight_heatmap\"]').dataset.drawn")
@@ -161,12 +161,12 @@ def test_every_eigenvalue_is_a_row_of_the_heatmap(page: Any, installation: Insta
     assert 100 < shape[1] <= 1000
 
 
-def test_a_diverging_run_raises_its_alert_while_one_watches(page: Any, installation: Installation) -> None:
+def test_the_open_page_of_a_diverging_run_shows_its_verdict_and_alerts(page: Any, installation: Installation) -> None:
     run = submit(installation, {**DIVERGING, "train": {**DIVERGING["train"], "steps": 5000}})
     page.goto(f"{installation.url}/runs/{run}")
     page.locator('[data-verdict="diverged"]').wait_for()
-    page.locator('.status[data-status="diverged"]').wait_for()  # the badge has the colour of its word
-    assert page.title() == "diverged · diverges · StableSSM"
+    page.locator('.status[data-status="diverged"]').wait_for()  # the badge has the colour of its status
+    becomes(page, "document.title === 'diverged · diverges · StableSSM'")
     with installation.client() as client:
         told = client.get(f"/api/runs/{run}").json()
         alerts = client.get(f"/api/runs/{run}/alerts").json()["alerts"]
@@ -185,7 +185,7 @@ def test_a_diverging_run_raises_its_alert_while_one_watches(page: Any, installat
         eventually(page, lambda: told["divergence"]["step"] in marked(), "a mark at the fatal step")
 
 
-def test_non_finite_values_are_drawn_as_what_they_are(page: Any, installation: Installation) -> None:
+def test_non_finite_values_are_marked_in_the_charts(page: Any, installation: Installation) -> None:
     page.goto(f"{installation.url}/runs/2")
     becomes(page, "document.querySelector('[data-chart=\"loss\"]').dataset.drawn")
     with installation.client() as client:
@@ -204,7 +204,7 @@ def test_non_finite_values_are_drawn_as_what_they_are(page: Any, installation: I
     eventually(page, lambda: marked() == rows, f"marks at {rows}")
 
 
-def test_two_runs_ticked_in_the_list_are_compared(page: Any, installation: Installation) -> None:
+def test_two_runs_selected_in_the_list_are_compared(page: Any, installation: Installation) -> None:
     page.goto(installation.url)
     for run in (1, 2):
         page.locator(f'[data-run="{run}"] input[type="checkbox"]').check()
@@ -215,28 +215,28 @@ def test_two_runs_ticked_in_the_list_are_compared(page: Any, installation: Insta
     assert lines == 2
     text = page.locator("main").inner_text()
     assert "model.reparameterization.name" in text
-    assert "model.d_state" not in text, "what the runs have in common is not a difference"
+    assert "model.d_state" not in text, "a setting that is equal in all runs must not be listed as a difference"
 
 
-def test_the_server_s_refusal_stands_at_the_field(page: Any, installation: Installation) -> None:
+def test_an_error_of_the_server_is_shown_at_its_form_field(page: Any, installation: Installation) -> None:
     page.goto(f"{installation.url}/new")
     page.locator('[data-path="train.steps"]').fill("-3")
     page.get_by_role("button", name="Submit run").click()
     error = page.locator('[data-error-for="train.steps"]')
     error.wait_for()
-    page.forgiven.append("422")  # the browser reports the refused request itself
+    page.forgiven.append("422")  # the browser itself logs the refused request
     assert ">= 1" in error.inner_text() or "greater than or equal to 1" in error.inner_text()
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1", "/runs/2", "/compare?runs=1,2", "/new", "/alerts", "/theory"])
-def test_a_page_fits_a_phone(page: Any, installation: Installation, path: str) -> None:
+def test_every_page_fits_a_phone_screen(page: Any, installation: Installation, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}{path}")
     page.wait_for_load_state("networkidle") if path != "/runs/1" else page.wait_for_load_state()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_lost_server_is_shown_and_the_stream_goes_on_after_it(page: Any, installation: Installation) -> None:
+def test_the_page_shows_a_lost_server_and_its_stream_resumes_afterwards(page: Any, installation: Installation) -> None:
     run = submit(installation, {**CURVE, "train": {**CURVE["train"], "steps": 100_000}})
     page.goto(f"{installation.url}/runs/{run}")
     drawn_step(page, 20)
@@ -248,13 +248,13 @@ def test_a_lost_server_is_shown_and_the_stream_goes_on_after_it(page: Any, insta
     drawn_step(page, before + 20)
     steps = trace(page, "loss", "train")["x"]
     assert steps == sorted(set(steps))
-    page.trouble.clear()  # the connections that were refused meanwhile
+    page.trouble.clear()  # errors of connections that were refused while the server was down
     page.forgiven += ["Failed to load resource", "net::ERR_"]
     with installation.client() as client:
         client.post(f"/api/runs/{run}/cancel")
 
 
-def test_no_chart_offers_to_send_data_away(page: Any, installation: Installation) -> None:
+def test_no_chart_offers_to_upload_data(page: Any, installation: Installation) -> None:
     page.goto(f"{installation.url}/runs/1")
     becomes(page, "document.querySelector('[data-chart=\"loss\"]').dataset.drawn")
     titles = page.evaluate("[...document.querySelectorAll('.modebar-btn')].map((b) => b.dataset.title ?? '')")
@@ -263,11 +263,11 @@ def test_no_chart_offers_to_send_data_away(page: Any, installation: Installation
 
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> {{7*7}} "
-TURNED = "\u202eesrever \u2067x"  # reverses what follows it, wherever text is not kept apart
+TURNED = "\u202eesrever \u2067x"  # reverses the text that follows, unless that text is isolated
 LONG = "unbroken" * 20
 
 
-def test_hostile_names_are_only_text_on_every_page(page: Any, installation: Installation) -> None:
+def test_hostile_names_are_shown_as_text_on_every_page(page: Any, installation: Installation) -> None:
     with installation.client() as client:
         for name in (HOSTILE, TURNED, LONG):
             tiny = {**DIVERGING, "name": name[:200], "tags": [name[:40]], "train": {"batch_size": 8, "steps": 60}}
@@ -298,13 +298,13 @@ def test_hostile_names_are_only_text_on_every_page(page: Any, installation: Inst
         assert page.evaluate(OPEN_TO_REVERSAL) == [], path
 
 
-# text that reverses its surroundings must stand in an element that keeps its direction to itself
+# Text that reverses its surroundings must be in an element with isolated text direction.
 OPEN_TO_REVERSAL = r"""() => {
   const open = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     if (!walker.currentNode.data.includes('\u202e')) continue;
-    if (element.closest('script, textarea, option, svg')) continue;  // each text of a form or a chart is laid out on its own
+    if (element.closest('script, textarea, option, svg')) continue;  // these elements lay out each text separately
     const style = getComputedStyle(element);
     const alone = style.display !== 'inline' && element.childNodes.length === 1;
     if (!alone && !/isolate|plaintext/.test(style.unicodeBidi)) open.push(element.outerHTML.slice(0, 200));

@@ -1,7 +1,6 @@
-"""A run's charts together in a real Chromium: one range, one cursor, alerts and marks that point at each
-other, a tail of new points.
+"""The charts of a run in a real Chromium share one range and one cursor, link alerts with their marks, and append new points.
 
-The runs are recorded by one worker before the first page is opened, but for the last test's, which trains while it is watched.
+Most tests use a run that diverged before the page is opened. One test submits a run that trains while its page is open.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.test_dashboard import (  # the same installation and pages, with runs of its own
+from tests.browser.test_dashboard import (  # this file uses the same fixtures, but its own runs
     CURVE,
     DIVERGING,
     becomes,
@@ -25,9 +24,9 @@ from tests.browser.test_dashboard import (  # the same installation and pages, w
 from tests.installation import Installation
 
 __all__ = ["context", "installation", "page"]
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
 
-# of the charts that can be seen: the others follow when they are scrolled to
+# The ranges of the visible charts; other charts are drawn when they are scrolled into view.
 RANGES = """() => Object.fromEntries([...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
   .filter((e) => e._fullLayout && e.getBoundingClientRect().top < innerHeight && e.getBoundingClientRect().bottom > 0)
   .map((e) => [e.dataset.chart, e._fullLayout.xaxis.range.map(Math.round)]))"""
@@ -45,19 +44,18 @@ def all_drawn(page: Any) -> None:
     becomes(page, f"{shown}.every((e) => e.dataset.drawn)")
 
 
-def test_all_charts_share_range_and_cursor_and_the_address_keeps_the_view(
+def test_all_charts_share_range_and_cursor_and_the_url_keeps_the_view(
     page: Any, installation: Installation, diverged: dict[str, Any]
 ) -> None:
     last = diverged["step"]
     page.goto(f"{installation.url}/runs/{diverged['id']}?from=20&to=60&scale=log&smooth=0.8&rows=end&eigenvalues=3")
     all_drawn(page)
     page.locator('[data-chart="grad_over_weight"]').scroll_into_view_if_needed()
-    assert {tuple(r) for r in page.evaluate(RANGES).values()} == {(20, 60)}
+    eventually(page, lambda: {tuple(r) for r in page.evaluate(RANGES).values()} == {(20, 60)}, "the URL's range in all charts")
     assert page.locator("[name=scale]").input_value() == "log"
-    faint = page.evaluate("document.querySelector('[data-chart=\"loss\"]').data.some((t) => t.opacity < 0.5)")
-    assert faint, "the raw line stays under the smoothed one"
-    order = page.evaluate("document.querySelector('[data-chart=\"grad_over_weight_heatmap\"]')._fullLayout.yaxis.type")
-    assert order == "category"
+    # the raw line remains visible under the smoothed line
+    becomes(page, "document.querySelector('[data-chart=\"loss\"]').data.some((t) => t.opacity < 0.5)")
+    becomes(page, "document.querySelector('[data-chart=\"grad_over_weight_heatmap\"]')._fullLayout.yaxis.type === 'category'")
     reasons = page.locator("[data-lines]").inner_text()
     assert "moved most" in reasons
     assert "λ 3" in reasons
@@ -67,6 +65,8 @@ def test_all_charts_share_range_and_cursor_and_the_address_keeps_the_view(
     eventually(page, lambda: all(r[1] >= last - 1 for r in page.evaluate(RANGES).values()), "all charts show the whole run")
 
     page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
+    # the chart is redrawn when it notices that it is visible; before that, it shows no cursor
+    eventually(page, lambda: page.evaluate(RANGES).get("loss", [0, 0])[1] >= last - 1, "the loss over the whole run")
     box = page.locator('[data-chart="loss"] .nsewdrag').first.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] / 2)
     page.locator('[data-chart="loss"] .cursor').wait_for()
@@ -83,7 +83,7 @@ def test_all_charts_share_range_and_cursor_and_the_address_keeps_the_view(
     page.get_by_role("heading", name="Keys").wait_for()
 
 
-def test_alerts_and_their_marks_point_at_each_other_and_the_end_is_one_click_away(
+def test_alerts_and_chart_marks_are_linked_and_a_button_shows_the_last_steps(
     page: Any, installation: Installation, diverged: dict[str, Any]
 ) -> None:
     last, blamed = diverged["step"], diverged["divergence"]
@@ -93,12 +93,10 @@ def test_alerts_and_their_marks_point_at_each_other_and_the_end_is_one_click_awa
     eventually(page, lambda: {r[1] for r in page.evaluate(RANGES).values()} == {last + 1}, "the end in all charts")
     if blamed["eigenvalue"] is not None:
         assert page.locator("[data-lines] li", has_text="blamed").inner_text().startswith(f"λ {blamed['eigenvalue']}")
-    marked = page.evaluate(
-        """() => [...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
-             .filter((e) => e.data.some((t) => t.name?.endsWith(' alert') && t.x?.length)).length"""
-    )
-    assert marked == page.locator("figure:not([hidden]) [data-chart]:not([data-slopes] *)").count(), (
-        "every chart has the run's alerts"
+    becomes(  # every chart marks the alerts of the run
+        page,
+        """[...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
+             .every((e) => e.data?.some((t) => t.name?.endsWith(' alert') && t.x?.length))""",
     )
     assert page.locator("[role=img]").count() == 0
     assert "At step" in (page.locator("#says-loss").text_content() or "")
@@ -116,23 +114,21 @@ def test_alerts_and_their_marks_point_at_each_other_and_the_end_is_one_click_awa
     page.locator("[data-alerts] li.linked").wait_for()
 
 
-def test_new_points_are_drawn_over_plotly_s_axes_and_the_page_says_how_it_ended(page: Any, installation: Installation) -> None:
+def test_new_points_match_plotly_s_axes_and_the_page_shows_the_end_of_the_run(page: Any, installation: Installation) -> None:
     run = submit(installation, {**CURVE, "train": {**CURVE["train"], "steps": 100_000}})
     page.goto(f"{installation.url}/runs/{run}")
     drawn_step(page, 20)
     settled = "Number(document.querySelector('[data-chart=\"loss\"]').dataset.drawn)"
-    # `_size`, `l2p` and `c2p` are not documented: what is drawn with them must lie where Plotly's own axes are
-    where = page.evaluate(
-        """() => { const e = document.querySelector('[data-chart="loss"]'), {xaxis, yaxis, _size} = e._fullLayout;
+    # The page draws new points with `_size`, `l2p` and `c2p`, which are undocumented. They must agree with Plotly's axes.
+    where = """() => { const e = document.querySelector('[data-chart="loss"]'), {xaxis, yaxis, _size} = e._fullLayout;
              const box = e.querySelector('.nsewdrag').getBoundingClientRect(), own = e.getBoundingClientRect();
              return [box.left - own.left - _size.l, box.top - own.top - _size.t, box.width - xaxis._length,
                      xaxis.l2p(xaxis.range[1]) - xaxis._length, yaxis.l2p(yaxis.range[0]) - yaxis._length,
                      yaxis.c2p(10 ** yaxis.range[1])]; }"""
-    )
-    assert all(abs(error) < 1.5 for error in where), where
+    eventually(page, lambda: all(abs(error) < 1.5 for error in page.evaluate(where)), "positions that agree with Plotly's axes")
 
     def inked() -> bool:
-        """Whether there is ink on the canvas of a chart that Plotly has not drawn again meanwhile."""
+        """True if new points are drawn on a canvas."""
         inked: bool = page.evaluate(
             """() => [...document.querySelectorAll('canvas.tail')].some((c) => c.width
                  && c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v) => v))"""
@@ -150,10 +146,12 @@ def test_new_points_are_drawn_over_plotly_s_axes_and_the_page_says_how_it_ended(
     page.locator('.status[data-status="cancelled"]').wait_for()
     eventually(page, lambda: page.locator('[data-live="eta"]').inner_text() not in ("", "–"), "how long it took")
     drawn_step(page, last)
-    assert page.locator('[data-stream="ended"]').count() == 1
+    page.locator('[data-stream="ended"]').wait_for()
 
 
-def test_a_page_whose_numbers_cannot_be_had_asks_again(page: Any, installation: Installation, diverged: dict[str, Any]) -> None:
+def test_a_page_whose_numbers_cannot_be_loaded_tries_again(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
     page.forgiven += ["Failed to load resource", "net::ERR_FAILED"]
     page.route("**/overview?**", lambda route: route.abort())
     page.goto(f"{installation.url}/runs/{diverged['id']}")

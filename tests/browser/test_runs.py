@@ -1,4 +1,4 @@
-"""The list of runs in a real Chromium: sorted, filtered, completed, edited, chosen, hidden, brought back, and kept current."""
+"""The list of runs in a real Chromium: sorting, filters with completion, editing, bulk actions, and live updates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
+from tests.browser.test_dashboard import becomes, eventually
 from tests.server.http_service import BEARER, BODY, TOKEN, running
 from tests.server.recording import Recording, claim
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 
 @pytest.fixture
@@ -37,16 +38,18 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 
 
 def submit(address: str, **changes: Any) -> int:
-    return int(httpx.post(f"{address}/api/runs", json=BODY | changes, headers=BEARER).raise_for_status().json()["id"])
+    return int(
+        httpx.post(f"{address}/api/runs", json=BODY | changes, headers=BEARER, timeout=120).raise_for_status().json()["id"]
+    )
 
 
 def order(page: Any, *runs: int) -> None:
-    """Wait until the list shows these runs, in this order."""
+    """Wait until the list shows exactly these runs in this order."""
     first, *others = (f"tr[data-run='{run}']" for run in runs)
     page.wait_for_selector(" + ".join([f"{first}:first-child", *others]) + ":last-child")
 
 
-def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any, address: str) -> None:
+def test_the_list_is_sorted_filtered_and_saved_as_a_view_without_reloading_the_page(page: Any, address: str) -> None:
     for seed, lr in ((2, 0.1), (0, 0.001), (1, 0.01)):
         submit(address, name=f"seed {seed}", train={"seed": seed}, optimizer={"lr": lr}, tags=["a tag"] if seed else [])
     page.reload()
@@ -56,7 +59,7 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
     assert page.get_attribute("th[data-column=lr]", "aria-sort") == "ascending"
     page.click("th[data-column=lr] a")
     order(page, 1, 3, 2)
-    assert "sort=-lr" in page.url
+    page.wait_for_url(re.compile("sort=-lr"))
     page.focus("#q")
     page.keyboard.type("ta")
     page.click("[role=option] >> text=/^tag$/")
@@ -66,7 +69,7 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
     order(page, 1, 3)
     page.keyboard.type("seed>")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[data-filter-error] [role=alert]")  # beside the box
+    page.wait_for_selector("[data-filter-error] [role=alert]")  # the error is shown beside the filter field
     assert page.input_value("#q") == 'tag="a tag" seed>'
     order(page, 1, 3)
     page.keyboard.type("1")
@@ -76,32 +79,34 @@ def test_a_list_is_sorted_filtered_and_saved_without_leaving_the_page(page: Any,
     page.go_back()
     order(page, 1, 3)
     assert (page.input_value("#sort"), page.is_visible("#sort")) == ("-lr", False)
-    page.set_viewport_size({"width": 390, "height": 844})  # no heads to click on
+    page.set_viewport_size({"width": 390, "height": 844})  # a narrow list has no column headers
     page.select_option("#sort", label="lr: lowest first")
     order(page, 3, 1)
-    assert "sort=lr" in page.url
+    page.wait_for_url(re.compile("sort=lr"))
     page.go_back()
     order(page, 1, 3)
     page.set_viewport_size({"width": 1440, "height": 900})
-    assert page.evaluate("window.stayed"), "all of this happened in place"
+    assert page.evaluate("window.stayed"), "the page must not have been reloaded"
     page.click("summary:has-text('Columns')")
     page.check(".chooser [value=seed]")
     page.fill("#any-column", "model.reparameterization.b")
-    page.click("text=Show these columns")
+    with page.expect_navigation():  # waits until the next page and its scripts are loaded
+        page.click("text=Show these columns")
     page.wait_for_selector("th[data-column='model.reparameterization.b']")
     order(page, 1, 3)
     page.click("summary:has-text('Save view')")
     page.fill("#view-name", "two of them")
-    page.click(".chooser >> text=Save")
+    with page.expect_navigation():
+        page.click(".chooser >> text=Save")
     page.wait_for_selector("[data-views] >> text=two of them")
     page.goto(address)
-    page.wait_for_selector("th[data-column=seed]")  # remembered in this browser
+    page.wait_for_selector("th[data-column=seed]")  # this browser remembers the columns
     order(page, 3, 2, 1)
     page.click("[data-views] >> text=two of them")
     order(page, 1, 3)
 
 
-def test_an_order_chosen_while_back_still_loads_keeps_the_filter_that_back_led_to(page: Any, address: str) -> None:
+def test_sorting_while_a_back_navigation_still_loads_keeps_the_filter_of_that_page(page: Any, address: str) -> None:
     for lr in (0.1, 0.001, 0.01):
         submit(address, optimizer={"lr": lr})
     page.reload()
@@ -113,50 +118,49 @@ def test_an_order_chosen_while_back_still_loads_keeps_the_filter_that_back_led_t
     held: list[Any] = []
     page.route("**/*part=list*", lambda route: held.append(route))
     page.go_back()
-    for _ in range(100):
-        if page.input_value("#q") == "lr!=0.01":
-            break
-        page.wait_for_timeout(50)
-    assert page.input_value("#q") == "lr!=0.01", "while the list is not there yet"
+    eventually(page, lambda: page.input_value("#q") == "lr!=0.01", "the filter field is restored before the list is loaded")
     page.unroute("**/*part=list*")
     page.set_viewport_size({"width": 390, "height": 844})
     page.select_option("#sort", label="lr: highest first")
     order(page, 1, 2)
-    assert held, "the list that back leads to was still asked for"
+    assert held, "the back navigation must have requested the list"
 
 
-def test_chosen_runs_are_hidden_deleted_and_brought_back_and_a_name_is_edited_in_place(page: Any, address: str) -> None:
+def test_selected_runs_can_be_hidden_deleted_and_restored_and_names_edited_in_place(page: Any, address: str) -> None:
     for seed in range(4):
         submit(address, name=f"seed {seed}", train={"seed": seed})
-    httpx.post(f"{address}/api/bulk/cancel", json={"runs": [1, 2]}, headers=BEARER).raise_for_status()
+    httpx.post(f"{address}/api/bulk/cancel", json={"runs": [1, 2]}, headers=BEARER, timeout=120).raise_for_status()
     page.reload()
     page.check("tr[data-run='4'] input[type=checkbox]")
     page.click("[data-do=compare]")
     page.wait_for_selector(".toast >> text=second run")
     page.click("tr[data-run='1'] input[type=checkbox]", modifiers=["Shift"])
-    assert page.inner_text("[data-count]") == "4 chosen"
+    becomes(page, "document.querySelector('[data-count]').textContent === '4 chosen'")
     page.click("[data-do=delete]")
     page.wait_for_selector(".toast >> text=2 runs moved to the trash")
     page.wait_for_selector(".toast.critical >> text=run 3 is queued")
     order(page, 4, 3)
-    assert page.inner_text("[data-count]") == "2 chosen", "what was refused stays chosen"
+    # runs that were not deleted must stay selected
+    becomes(page, "document.querySelector('[data-count]').textContent === '2 chosen'")
     page.click(".toast button >> text=Undo")
     order(page, 4, 3, 2, 1)
     page.click("[data-do=hide]")
     order(page, 2, 1)
     page.click(".toast:has-text('hidden') button")
+    page.wait_for_selector(".toast >> text=shown again")
+    page.wait_for_selector("[data-part=list]:not([aria-busy])")  # a list that arrives later would replace the form below
     order(page, 4, 3, 2, 1)
 
     page.focus("tr[data-run='2'] td.name a")
     page.keyboard.press("e")
-    assert page.evaluate("document.activeElement.value") == "seed 1"
+    becomes(page, "document.activeElement.value === 'seed 1'")
     page.keyboard.type("<b>renamed</b>")
     page.fill("tr[data-run='2'] [name=tags]", "x, y")
     page.fill("tr[data-run='2'] [name=notes]", "a note")
     page.keyboard.press("Enter")
     page.wait_for_selector("tr[data-run='2'] .chip:text-is('y')")
     assert page.inner_text("tr[data-run='2'] .title a") == "<b>renamed</b>"
-    shown = httpx.get(f"{address}/api/runs/2", headers=BEARER).json()
+    shown = httpx.get(f"{address}/api/runs/2", headers=BEARER, timeout=120).json()
     assert (shown["name"], shown["tags"], shown["notes"]) == ("<b>renamed</b>", ["x", "y"], "a note")
     page.goto(f"{address}/?compare=2")
     page.wait_for_selector("[data-looking-for] >> text=Run 2 is chosen")
@@ -165,11 +169,11 @@ def test_chosen_runs_are_hidden_deleted_and_brought_back_and_a_name_is_edited_in
     page.wait_for_url(re.compile(r"/compare\?runs=2,1"))
 
 
-def test_rows_come_by_themselves_change_colour_and_stay_under_the_pointer(page: Any, address: str, sqlite_url: str) -> None:
+def test_new_rows_appear_change_their_status_and_do_not_move_under_the_pointer(page: Any, address: str, sqlite_url: str) -> None:
     page.wait_for_selector("text=No runs yet")
     submit(address, name="first")
     order(page, 1)
-    assert page.title().startswith("1 queued")
+    becomes(page, "document.title.startsWith('1 queued')")
     database = Database(sqlite_url)
     taken = claim(database)
     Recording(database, taken, weird=False).write(60)
@@ -183,7 +187,7 @@ def test_rows_come_by_themselves_change_colour_and_stay_under_the_pointer(page: 
         lifecycle.finish(session, taken.run_id, taken.attempt, "diverged", "", {"train_loss": float("nan")}, {"step": 60})
     database.close()
     badge = page.locator("tr[data-run='1'] .status[data-status=diverged]")
-    badge.wait_for()  # what stays where it is goes on changing
+    badge.wait_for()  # rows that keep their position are still updated
     assert "diverged" in badge.inner_text()
     page.mouse.move(2, 2)
     order(page, 2, 1)

@@ -1,4 +1,4 @@
-"""Redis away: the run page goes on by polling and says so, and says when it is live again."""
+"""Without Redis, the run page polls and says so. When Redis returns, the page reports live updates again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
-from stablessm_core.config import parse_config
+from server.lifecycle import transitions as lifecycle
+from stablessm_core.spec.config import parse_config
 from tests.chaos.services import Missing, Redis
 from tests.installation import Installation, hold_port
 
-pytestmark = [pytest.mark.browser, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def redis_server(tmp_path: Path, unavailable: Callable[[str], NoReturn]) -> Iter
 
 @pytest.fixture
 def site(tmp_path: Path, postgres_url: str, redis_server: Redis) -> Iterator[Installation]:
-    """A server alone: nobody has to train for this."""
+    """A server without a worker, because this test needs no training."""
     with hold_port() as held:
         made = Installation(tmp_path / "state", held.getsockname()[1], token="token-of-the-tests-0123456789")
         made.environment["STABLESSM_TOKEN"] = str(made.token)
@@ -46,7 +46,7 @@ def site(tmp_path: Path, postgres_url: str, redis_server: Redis) -> Iterator[Ins
             made.kill_all()
 
 
-def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
+def test_the_page_reports_polling_without_redis_and_still_shows_changes(
     browser: Any, site: Installation, redis_server: Redis, postgres_url: str
 ) -> None:
     def ready() -> bool:
@@ -56,7 +56,7 @@ def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
         except (httpx.TransportError, KeyError):
             return False
 
-    site.wait("a server that is told of news", ready)
+    site.wait("a server that receives wake-ups", ready)
     database = Database(postgres_url)
     with database.write() as session:
         run = lifecycle.submit(session, parse_config({"task": {"name": "polynomial_memory"}})).id
@@ -69,7 +69,7 @@ def test_the_page_says_when_it_is_not_told_of_news_and_shows_them_all_the_same(
     redis_server.kill()
     page.locator("[data-stream=slow]", has_text="polling every 2 s").wait_for()
     with database.write() as session:
-        lifecycle.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # nobody tells the server
+        lifecycle.claim(session, "tester", {"devices": ["cpu"], "data": {}})  # without Redis, the server receives no wake-up
     page.locator(".status[data-status=running]").wait_for()
     page.reload()
     page.locator("[data-stream=slow]").wait_for()

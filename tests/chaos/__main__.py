@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: the long chaos suite. Prints what it does, then the table; exit status 1 on violations."""
+"""`python -m tests.chaos`: the long chaos suite. Prints each fault and then the table; exits with status 1 on violations."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.chaos.storm import Storm, table
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--injections", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=20, help="At least so many runs.")
-    parser.add_argument("--seed", type=int, default=None, help="Of the faults; a random one is made and printed.")
+    parser.add_argument("--runs", type=int, default=20, help="Submit at least this many runs.")
+    parser.add_argument("--seed", type=int, default=None, help="Seed of the faults; default: a random one, which is printed.")
     parser.add_argument("--pause", type=float, default=2.0, help="Seconds between two injections, on average.")
     parser.add_argument("--lease", type=int, default=6, help="--lease-seconds of the workers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
-        "--outage", type=float, default=30.0, help="Seconds for which the database is away at last; 0: not at all."
+        "--outage", type=float, default=30.0, help="Length of the final database outage in seconds; 0: no outage."
     )
-    parser.add_argument("--report", type=Path, help="Also write the table there.")
+    parser.add_argument("--report", type=Path, help="File to which the table is also written.")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing may be left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the finally block below cleans up
     seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
     again = f"python -m tests.chaos --seed {seed} --injections {given.injections} --runs {given.runs}"
     print(f"seed {seed}; the same faults again: {again}", flush=True)
@@ -50,8 +50,8 @@ def main() -> int:
         finally:
             site.close()
     facts = (
-        f"{len(storm.injections)} injections over {len(storm.runs)} runs in {time.monotonic() - begun:.0f} s, seed {seed}, lease "
-        f"{given.lease} s, {given.workers} workers, {os.cpu_count()} cores, Linux {platform.release()}, Python "
+        f"{len(storm.injections)} injections over {len(storm.verdicts)} runs in {time.monotonic() - begun:.0f} s, seed {seed}, "
+        f"lease {given.lease} s, {given.workers} workers, {os.cpu_count()} cores, Linux {platform.release()}, Python "
         f"{platform.python_version()}. Command: `{again}`"
     )
     report = f"{facts}\n\n{table(storm)}\n"

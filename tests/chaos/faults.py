@@ -1,4 +1,4 @@
-"""The faults: each one is injected, lasts for a random while, and is undone. `inject` gives what to do when it is over."""
+"""The faults. `inject` starts a fault and returns its duration and the function that undoes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.chaos.proxy import Mode
 from tests.chaos.site import Member, Site
 
 Undo = Callable[[], None]
-COSTLY = (  # may cost a run its worker: these last, or may last, longer than a lease
+COSTLY = (  # faults that can last longer than a lease, so that a run may lose its worker
     "trainer killed",
     "worker killed",
     "worker's machine lost power",
@@ -24,11 +24,11 @@ COSTLY = (  # may cost a run its worker: these last, or may last, longer than a 
 
 
 class Nothing(Exception):
-    """There is nothing to break at the moment: no run trains."""
+    """Raised if there is nothing to break at the moment, because no run is training."""
 
 
 def inject(kind: str, site: Site, chance: random.Random) -> tuple[float, Undo]:
-    """Break something; gives how many seconds it should stay broken, and how it is repaired. Raises Nothing."""
+    """Inject a fault. Returns how many seconds the fault should last and the function that undoes it. May raise Nothing."""
     return FAULTS[kind](site, chance)
 
 

@@ -1,8 +1,9 @@
-"""A TCP proxy that misbehaves on demand: between a service and its clients it delays, drips, swallows, refuses and cuts.
+"""A TCP proxy that misbehaves on demand: it delays, drips and swallows data, and refuses and resets connections between a
+service and its clients.
 
-`silent` is the half-open connection: bytes are taken and acknowledged and go nowhere, as behind a hung middlebox, so no timeout
-of TCP ever fires. What was swallowed is gone: a stream with a hole in it can never be used again, so connections that were
-silent are cut when the fault ends.
+The mode `silent` imitates a half-open connection: bytes are accepted and acknowledged but never forwarded, as behind a hung
+middlebox, so no TCP timeout ever fires. The swallowed bytes are lost, and a stream with a gap cannot be used any more.
+Connections that lost bytes are therefore reset when the fault ends.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import time
 from typing import Literal
 
 Mode = Literal["pass", "delay", "drip", "silent", "refuse"]
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST
-DRIP_BYTES = 200  # at a time
+RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER with which closing a socket sends RST
+DRIP_BYTES = 200  # bytes per drip
 
 
 class Proxy:
-    """127.0.0.1:`port` in front of `target`; start to finish in threads of this process."""
+    """Listens on 127.0.0.1:`port` and forwards to `target`, in threads of this process."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.mode: Mode = "pass"
-        self.seconds = 0.0  # of delay for each piece, or between two drips
-        self.holes = 0  # connections that lost bytes
+        self.seconds = 0.0  # delay of each chunk, or time between two drips
+        self.holes = 0  # number of connections that lost bytes
         self._pairs: dict[int, tuple[socket.socket, socket.socket]] = {}
         self._holed: set[int] = set()
         self._lock = threading.Lock()
@@ -36,14 +37,15 @@ class Proxy:
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def become(self, mode: Mode, seconds: float = 0.0) -> None:
-        """Change the behaviour of every connection, those that exist and those to come."""
-        with self._lock:  # with what follows from it: nothing passes, is swallowed or connects by the old mode any more
+        """Change the behaviour of every present and future connection."""
+        # Change the mode and take the connections to reset under one lock, so that nothing still follows the old mode.
+        with self._lock:
             self.seconds, self.mode = seconds, mode
             pairs = self._taken(only_holed=mode == "pass") if mode in ("refuse", "pass") else []
         self._reset(pairs)
 
     def cut(self) -> int:
-        """Reset connections in both directions, mid-stream; gives how many."""
+        """Reset all connections in both directions, mid-stream; returns their number."""
         with self._lock:
             pairs = self._taken()
         self._reset(pairs)
@@ -58,7 +60,7 @@ class Proxy:
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-                    end.shutdown(socket.SHUT_RDWR)  # wakes the pump; its close sends the reset
+                    end.shutdown(socket.SHUT_RDWR)  # wakes `_pump`; closing the socket then sends the reset
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -90,7 +92,7 @@ class Proxy:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         key = id(client)
         with self._lock:
-            refused = self.mode == "refuse"  # since it was accepted
+            refused = self.mode == "refuse"  # the mode may have changed since the connection was accepted
             if not refused:
                 self._pairs[key] = (client, server)
         if refused:

@@ -1,4 +1,4 @@
-"""A PostgreSQL and a Redis of our own, to be killed: on free ports, in a folder of their own, durable as in production."""
+"""A PostgreSQL and a Redis that tests may kill. They use free ports and their own folder, and are durable as in production."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 120.0
 
 
 class Missing(RuntimeError):
-    """A program that the suite needs is not installed, or may not be used here."""
+    """A program that the suite needs is not installed or cannot be used here."""
 
 
 def until(what: str, ask: Callable[[], bool], seconds: float = START_SECONDS) -> None:
@@ -34,7 +34,7 @@ def until(what: str, ask: Callable[[], bool], seconds: float = START_SECONDS) ->
 
 
 class Postgres:
-    """Started with initdb as user postgres when we are root, since it refuses to run as root. `url` goes past every proxy."""
+    """A PostgreSQL. Under root it runs as user postgres, because it refuses to run as root. `url` bypasses every proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._held = folder, hold_port()
@@ -60,7 +60,7 @@ class Postgres:
 
         def started() -> bool:
             if self._process is None or self._process.poll() is not None:
-                # it refuses while a process of the killed one still holds the shared memory
+                # PostgreSQL refuses to start while a process of the killed server still holds the shared memory
                 with (self.folder / "log").open("ab") as log:
                     self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", start_new_session=True)
             return self.answers()
@@ -75,7 +75,7 @@ class Postgres:
             return False
 
     def kill(self) -> None:
-        """kill -9 of every process of it, as a power cut would end them."""
+        """Kill every process of the server with kill -9, as a power cut would."""
         if self._process is None:
             return
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -97,7 +97,7 @@ class Postgres:
 
 
 class Redis:
-    """With an append-only file, so that `kill` and `start` keep what was queued; `kill(forget=True)` loses it."""
+    """A Redis with an append-only file: queued messages survive `kill` and `start`, but not `kill(forget=True)`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._held = folder, hold_port()
@@ -134,7 +134,7 @@ class Redis:
                 return False
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP makes it half-open: the kernel takes connections and bytes, and nobody answers until SIGCONT."""
+        """Send a signal. After SIGSTOP the kernel still accepts connections and bytes, but Redis is silent until SIGCONT."""
         if self._process is not None:
             self._process.send_signal(number)
 

@@ -1,4 +1,4 @@
-"""A whole installation on this machine, made to be broken: services, server and workers, a proxy on every connection."""
+"""A whole installation on this machine for fault tests: services, server and workers, with a proxy on every connection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARK = "STABLESSM_CHAOS_MARK"
 
 @dataclass
 class Member:
-    """The server or a worker, with its own lines to the database and the broker."""
+    """The server or a worker, with its own proxied connections to the database and the broker."""
 
     name: str
     arguments: list[str]
@@ -38,7 +38,7 @@ class Member:
 
 
 class Site:
-    """`lease`: the workers' --lease-seconds. Everything is in `folder` and gone after `close`, whatever state it is in."""
+    """The installation. `lease`: the workers' --lease-seconds. All files are in `folder`; `close` ends every process."""
 
     def __init__(self, folder: Path, *, workers: int, lease: int) -> None:
         self.folder, self.data_dir, self.lease, self._held = folder, folder / "state", lease, hold_port()
@@ -85,7 +85,7 @@ class Site:
             )
 
     def kill(self, member: Member) -> None:
-        """kill -9 of the process and of its training processes: what a power cut leaves of it."""
+        """Kill the process and its training processes with kill -9, as a power cut would."""
         for process in [*self.trainers(member, warm=True), *self._tree(member)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -94,7 +94,7 @@ class Site:
             member.process = None
 
     def lose_power(self, member: Member) -> list[int]:
-        """Kill a worker, and lose what was never synced to its disk: the spools of its runs, and a torn temporary file."""
+        """Kill a worker and remove the spools of its runs: they are never synced to disk, so a power cut would lose them."""
         runs = [self.run_of(process) for process in self.trainers(member)]
         self.kill(member)
         for run_id in filter(None, runs):
@@ -102,7 +102,7 @@ class Site:
         return [run_id for run_id in runs if run_id]
 
     def trainers(self, member: Member, *, warm: bool = False) -> list[psutil.Process]:
-        """Training processes of a worker; those that have a run, or with `warm` also those that wait for one."""
+        """Training processes of a worker that have a run; with `warm`, also those that wait for a run."""
         found = []
         for process in self._tree(member)[1:]:
             with contextlib.suppress(psutil.Error):
@@ -134,7 +134,7 @@ class Site:
             return False
 
     def submit(self, config: dict[str, Any]) -> int:
-        """By REST, asked again with the same key until it is answered: the server may be gone or cut off."""
+        """Submit by REST. Repeats the request with the same key until there is a response, because the server may be down."""
         key, answer = uuid.uuid4().hex, list[int]()
 
         def asked() -> bool:
@@ -153,7 +153,7 @@ class Site:
         return answer[0]
 
     def logs(self, characters: int = 6000) -> str:
-        """The ends of the logs, for whoever must find out what happened."""
+        """The ends of the logs, for diagnosis."""
         found = [*self.folder.glob("*.log"), *self.data_dir.glob("runs/*/log.txt")]
         return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-characters:]}" for path in sorted(found))
 

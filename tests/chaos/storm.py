@@ -1,4 +1,4 @@
-"""The storm: runs train while faults of every kind are injected at random moments, then each run is judged."""
+"""The storm: random faults of every kind are injected while runs train. Afterwards each run is judged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import psutil
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from server.database.models import FINAL, Run
-from server.runs.lifecycle import MAX_LOSSES
+from server.database.models import Run
+from server.lifecycle.transitions import MAX_LOSSES
+from stablessm_core.telemetry.statuses import FINAL
 from tests.chaos.faults import COSTLY, FAULTS, Nothing, Undo, inject
 from tests.chaos.site import Site
 from tests.chaos.verdict import Recorded, Verdict, judge
 
-_SMALL: dict[str, Any] = {  # about 10 ms a step, an alert episode that spans checkpoints, every eigenvalue at every step
+_SMALL: dict[str, Any] = {  # about 10 ms per step, with an alert episode that spans checkpoints
     "task": {"name": "polynomial_memory", "length": 200},
     "model": {"d_model": 16, "d_state": 8},
     "train": {"steps": 250, "batch_size": 48, "eval_every": 100, "checkpoint_every": 25, "device": "cpu"},
@@ -37,8 +38,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "optimizer": {"lr": 0.1}, "train": _SMALL["train"] | {"on_nonfinite": "rollback", "max_rollbacks": 2}
     },
 }  # fmt: skip
-UNFINISHED = 4  # runs that are queued or train, until the last injection
-QUIET_SECONDS = 6.0  # without any run that trains; then a fault may also strike while runs wait or are claimed
+UNFINISHED = 4  # number of queued or training runs that is maintained until the last injection
+QUIET_SECONDS = 6.0  # after this long without a training run, faults are also injected while runs are queued or claimed
 OUTAGE_STEPS = 3000
 SETTLE_SECONDS = 240.0
 
@@ -47,15 +48,15 @@ SETTLE_SECONDS = 240.0
 class Injection:
     kind: str
     at: float
-    trained: dict[int, int]  # run -> its step then
+    trained: dict[int, int]  # run -> its step at the injection
     ends_at: float
     undo: Undo | None
-    recovered_after: float | None = None  # until every run that was training has come further, or ended
+    recovered_after: float | None = None  # seconds until every run in `trained` has advanced or ended
 
 
 @dataclass
 class Storm:
-    """One installation, one seed. `wanted`: injections; `pause`: seconds between two of them, on average."""
+    """Faults from one seed. `wanted`: number of injections; `pause`: average number of seconds between two injections."""
 
     site: Site
     seed: int
@@ -69,7 +70,7 @@ class Storm:
     verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     def learn_the_truth(self) -> None:
-        """Train each configuration undisturbed."""
+        """Train each configuration once without faults and keep its records."""
         names = {self.site.submit(config): name for name, config in CONFIGS.items()}
         self._wait(names, SETTLE_SECONDS)
         self.truth = {name: Recorded.of(self.site.database, run_id) for run_id, name in names.items()}
@@ -77,7 +78,7 @@ class Storm:
         self.say(f"undisturbed: {statuses}")
 
     def rage(self) -> None:
-        """Inject, keep enough runs going, wait until they have ended, judge them."""
+        """Inject faults while enough runs train, wait until all runs have ended, and judge them."""
         chance = random.Random(self.seed)
         kinds: list[str] = []
         clerk, submitting = ThreadPoolExecutor(1), None
@@ -91,9 +92,9 @@ class Storm:
                 submitting = None
             elif submitting is None and states and sum(1 for status, *_ in states.values() if status not in FINAL) < UNFINISHED:
                 name = chance.choices(list(CONFIGS), weights=[4, 1, 1])[0]
-                submitting = name, clerk.submit(self.site.submit, CONFIGS[name])  # the server may be what is broken
+                submitting = name, clerk.submit(self.site.submit, CONFIGS[name])  # in a thread, because the server may be down
             if time.monotonic() >= next_at:
-                if not kinds:  # every kind comes up equally often, in random order
+                if not kinds:  # every kind of fault is injected equally often, in random order
                     kinds = list(FAULTS)
                     chance.shuffle(kinds)
                 if self._inject(kinds, chance, states):
@@ -108,13 +109,13 @@ class Storm:
             self.verdicts[run_id] = judge(Recorded.of(self.site.database, run_id), self.truth[name])
 
     def outage(self, seconds: float) -> None:
-        """The database away for so long, for everybody, while a run trains that takes longer than a lease by far."""
+        """Make the database unreachable for `seconds`, while a run trains for much longer than a lease."""
         config = _SMALL | {"train": _SMALL["train"] | {"steps": OUTAGE_STEPS}}
         run_id = self.site.submit(config)
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._states()[run_id][1] < 100:
             if time.monotonic() > deadline:
-                raise TimeoutError("the run that is to see the outage does not train")
+                raise TimeoutError("the run that the outage should affect does not train")
             time.sleep(0.1)
         stored = self._states()[run_id][1]
         self.site.postgres.kill()
@@ -141,17 +142,17 @@ class Storm:
 
     def _inject(self, kinds: list[str], chance: random.Random, states: dict[int, tuple[str, int, int]]) -> bool:
         training = {run_id: step for run_id, (status, step, _) in states.items() if status == "running"}
-        # three workers lost without a new checkpoint would rightly end the run as failed: let it get on first
+        # a run that loses its worker too often without a new checkpoint ends as failed: let it advance first
         fragile = any(lost >= MAX_LOSSES - 2 for status, _, lost in states.values() if status not in FINAL)
         quiet = not self.injections or time.monotonic() - self.injections[-1].at > QUIET_SECONDS
         if not training and not quiet:
-            return False  # nothing to disturb
+            return False  # no run to disturb
         kind = next((k for k in kinds if not (fragile and k in COSTLY)), None)
         if kind is None or any(i.undo and i.kind.split(":")[0] == kind.split(":")[0] for i in self.injections):
             return False
         try:
             seconds, undo = inject(kind, self.site, chance)
-        except (Nothing, psutil.NoSuchProcess):  # or what there was has ended meanwhile
+        except (Nothing, psutil.NoSuchProcess):  # no run is training, or its process has just ended
             return False
         kinds.remove(kind)
         now = time.monotonic()
@@ -188,7 +189,7 @@ class Storm:
             time.sleep(0.1)
 
     def _states(self) -> dict[int, tuple[str, int, int]]:
-        """Run -> status, step, workers lost; empty while PostgreSQL is away."""
+        """Run -> status, step, number of lost workers; empty while PostgreSQL is unreachable."""
         try:
             with self.site.database.read() as session:
                 rows = session.execute(select(Run.id, Run.status, Run.step, Run.workers_lost))
@@ -198,7 +199,7 @@ class Storm:
 
 
 def table(storm: Storm) -> str:
-    """fault | times injected | values lost | values doubled | recovery time: markdown, as it stands in docs/reliability.md."""
+    """The Markdown table of docs/reliability.md: fault, times injected, values lost, values doubled, recovery time."""
     touched = {kind: {run for i in storm.injections if i.kind == kind for run in i.trained} for kind in FAULTS}
     lines = [
         "| fault | times injected | values lost | values doubled | recovery, median | longest |",

@@ -1,4 +1,4 @@
-"""Whatever is killed, cut off, stopped or filled up: every step once, bit for bit, the cause named. The short chaos suite."""
+"""The short chaos suite: whatever fails, each run records every step once, bit for bit, and the cause is reported."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import NoReturn
 
 import pytest
 
-from server.database.models import FINAL
 from server.settings import run_folder
+from stablessm_core.telemetry.spool import left_behind
+from stablessm_core.telemetry.statuses import FINAL
 from tests.chaos.services import Missing, until
 from tests.chaos.site import Site
 from tests.chaos.storm import CONFIGS, Storm, table
 from tests.chaos.verdict import Recorded, judge
-from worker.spool import left_behind
 
 INJECTIONS, RUNS = 8, 5
-pytestmark = [pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def storm(unavailable: Callable[[str], NoReturn]) -> Iterator[Storm]:
-    """An installation of its own, and what its runs record when nothing disturbs them."""
+    """A separate installation, and the records of its undisturbed runs."""
     with tempfile.TemporaryDirectory(
         prefix="stablessm-chaos-", ignore_cleanup_errors=True
     ) as folder:  # also user postgres reads it
@@ -68,7 +68,7 @@ def _trains(site: Site, run_id: int, step: int) -> None:
 
 
 def _cut_off_with_a_spool(storm: Storm) -> tuple[int, int]:
-    """A run whose worker has lost the database and spools: run, and last step stored before."""
+    """(run, last stored step) of a run whose worker has lost the database and writes to its spool."""
     while True:
         run_id = storm.site.submit(CONFIGS["finishes"])
         _trains(storm.site, run_id, 60)
@@ -79,11 +79,12 @@ def _cut_off_with_a_spool(storm: Storm) -> tuple[int, int]:
         with contextlib.suppress(TimeoutError):
             until("records on disk", lambda spool=spool: len(list(left_behind(spool))) >= 6, 20)
             return run_id, run.step
-        for worker in storm.site.workers:  # we stood still, and it had hardly anything left to record: another one
+        # This process was paused, and the run had hardly any steps left to record: try another run.
+        for worker in storm.site.workers:
             worker.database.become("pass")
 
 
-def test_a_storm_of_faults_costs_no_step_and_doubles_none(storm: Storm) -> None:
+def test_random_faults_lose_and_duplicate_no_training_step(storm: Storm) -> None:
     storm.rage()
     report = f"CHAOS_SEED={storm.seed} repeats this\n{table(storm)}\n"
     print(report)
@@ -92,7 +93,7 @@ def test_a_storm_of_faults_costs_no_step_and_doubles_none(storm: Storm) -> None:
     assert storm.problems == [], report + storm.site.logs()
 
 
-def test_what_a_killed_trainer_left_on_disk_is_stored_by_its_worker(storm: Storm, site: Site) -> None:
+def test_a_worker_stores_the_steps_that_its_killed_training_process_left_on_disk(storm: Storm, site: Site) -> None:
     for _ in range(5):
         run_id, stored = _cut_off_with_a_spool(storm)
         for worker in site.workers:
@@ -101,25 +102,25 @@ def test_what_a_killed_trainer_left_on_disk_is_stored_by_its_worker(storm: Storm
             worker.database.become("pass")
         found = _finishes_as_undisturbed(storm, run_id)
         given_back = next((t for t in found.transitions if t.status == "queued" and t.reason != "submitted"), None)
-        # else its last record was on disk when it was killed, or its worker stood still for longer than a lease
+        # Otherwise every record was already stored at the kill, or the worker was paused for longer than a lease: try again.
         if given_back is not None and "lost contact" not in given_back.reason:
             break
     assert given_back is not None
     assert "SIGKILL" in given_back.reason
-    assert given_back.step > stored, "the steps of the outage came from the spool"
+    assert given_back.step > stored, "the worker must have stored the steps of the outage from the spool"
 
 
-def test_a_machine_that_loses_power_with_steps_on_its_disk_only_has_them_trained_again(storm: Storm, site: Site) -> None:
+def test_steps_that_only_existed_on_a_machine_that_lost_power_are_trained_again(storm: Storm, site: Site) -> None:
     run_id, _ = _cut_off_with_a_spool(storm)
     for worker in site.workers:
-        site.lose_power(worker)  # before the database is back: nothing of its spool may get there
+        site.lose_power(worker)  # before the database is back, so that no record of the spool reaches it
         worker.database.become("pass")
         site.start(worker)
     found = _finishes_as_undisturbed(storm, run_id)
     assert any("lost contact" in t.reason for t in found.transitions), [t.reason for t in found.transitions]
 
 
-def test_without_redis_queued_runs_start_all_the_same(storm: Storm, site: Site) -> None:
+def test_queued_runs_start_without_redis(storm: Storm, site: Site) -> None:
     site.redis.kill(forget=True)
     try:
         _finishes_as_undisturbed(storm, site.submit(CONFIGS["finishes"]))
@@ -127,7 +128,7 @@ def test_without_redis_queued_runs_start_all_the_same(storm: Storm, site: Site) 
         site.redis.start()
 
 
-def test_a_full_disk_fails_the_run_by_name_and_it_goes_on_when_there_is_room(
+def test_a_full_disk_fails_the_run_with_a_clear_reason_and_the_run_can_be_resumed(
     storm: Storm, site: Site, unavailable: Callable[[str], NoReturn]
 ) -> None:
     runs = site.data_dir / "runs"
@@ -142,7 +143,7 @@ def test_a_full_disk_fails_the_run_by_name_and_it_goes_on_when_there_is_room(
             until("verdict", lambda run_id=run_id: Recorded.of(site.database, run_id).run.status in FINAL)
             if Recorded.of(site.database, run_id).run.status == "failed":
                 break
-            filler.unlink()  # it had written its last checkpoint before: another one
+            filler.unlink()  # the run had already written its last checkpoint: try another run
         assert Recorded.of(site.database, run_id).run.status_reason.startswith("disk full"), site.logs()
         filler.unlink()
         with site.client() as client:
@@ -152,7 +153,7 @@ def test_a_full_disk_fails_the_run_by_name_and_it_goes_on_when_there_is_room(
         assert (found.steps, found.values) == (truth.steps, truth.values)
 
 
-def test_a_directory_that_cannot_be_written_fails_the_run_by_name(site: Site, unavailable: Callable[[str], NoReturn]) -> None:
+def test_a_read_only_run_directory_fails_the_run_with_a_clear_reason(site: Site, unavailable: Callable[[str], NoReturn]) -> None:
     with _tiny(site.data_dir / "runs", unavailable, "ro,size=3m"):
         run_id = site.submit(CONFIGS["finishes"])
         until("verdict", lambda: Recorded.of(site.database, run_id).run.status == "failed", 150)
@@ -161,7 +162,7 @@ def test_a_directory_that_cannot_be_written_fails_the_run_by_name(site: Site, un
 
 @contextlib.contextmanager
 def _tiny(folder: Path, unavailable: Callable[[str], NoReturn], options: str = "size=3m") -> Iterator[None]:
-    """A small file system of our own over `folder`."""
+    """Mounts a small tmpfs over `folder`."""
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True)
     if mounted.returncode:
         unavailable(f"no small file system could be mounted: {mounted.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Wall clocks jump (NTP, suspended machines, a wrong battery): leases, order and numbers do not depend on them."""
+"""Leases, order and numbers do not depend on wall clocks, which may jump (NTP, suspended machines, a weak battery)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Run, Transition, Worker
-from server.runs import lifecycle
-from server.runs.lost_runs import LostRun, LostRunReaper
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.lost_runs import LostRun, LostRunReaper
 from server.series.recording import store_flush, truncate
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
+
+pytestmark = [pytest.mark.both_engines, pytest.mark.long]
 
 MACHINE = {"devices": ["cpu"], "data": {}}
 DAY = 86_400.0
@@ -26,7 +28,9 @@ def database(database_url: str) -> Iterator[Database]:
     database.close()
 
 
-def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_jumps_change_neither_the_lease_nor_the_event_order_of_a_run(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, seconds = 1.7e9, 0.0
     monkeypatch.setattr(time, "time", lambda: now)
     reaper = LostRunReaper(database, 25.0, clock=lambda: seconds)
@@ -41,7 +45,7 @@ def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Dat
             assert lifecycle.heartbeat(session, run_id, 1)
             store_flush(session, run_id, 1, [], [], step)
             truncate(session, run_id, 1, step + 1, f"occasion {step}")
-        assert reaper.reap() == [], "nobody is lost because a clock was set"
+        assert reaper.reap() == [], "a changed clock must not make a run lost"
     with database.write() as session:
         lifecycle.finish(session, run_id, 1, "finished")
     with database.read() as session:
@@ -52,7 +56,7 @@ def test_a_run_keeps_its_lease_and_its_order_while_the_clock_jumps(database: Dat
     assert (run.seq, run.step) == (8, 5)
 
 
-def test_a_silent_run_is_lost_by_the_reapers_own_clock_although_the_wall_clock_stands_still(
+def test_a_silent_run_is_detected_as_lost_even_if_the_wall_clock_stands_still(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = 0.0
@@ -70,7 +74,7 @@ def test_a_silent_run_is_lost_by_the_reapers_own_clock_although_the_wall_clock_s
     assert seconds <= 30.0
 
 
-def test_a_worker_forgotten_because_another_machines_clock_jumped_makes_itself_known_again(
+def test_a_worker_that_was_removed_because_of_a_clock_jump_registers_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with database.write() as session:
@@ -81,7 +85,7 @@ def test_a_worker_forgotten_because_another_machines_clock_jumped_makes_itself_k
         with database.write() as session:
             lifecycle.register_worker(session, "there", "there", 1, MACHINE)
     with database.write() as session:
-        assert not lifecycle.beat_worker(session, "here"), "it learns that it must register"
+        assert not lifecycle.beat_worker(session, "here"), "the removed worker must be told to register again"
         lifecycle.register_worker(session, "here", "here", 1, MACHINE)
     with database.read() as session:
         assert set(session.scalars(select(Worker.id))) == {"here", "there"}

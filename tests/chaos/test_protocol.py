@@ -1,4 +1,4 @@
-"""The job protocol as a state machine: workers, zombies, a reaper and people act in any order, and all stays in order."""
+"""The job protocol as a state machine: workers, zombies, a reaper and people act in any order without breaking its rules."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.fence import LeaseLost
-from server.database.models import FINAL, AlertRow, BlockRow, CheckpointRow, Run, Transition
-from server.runs import lifecycle
-from server.runs.lost_runs import LostRunReaper
+from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, Transition
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.lost_runs import LostRunReaper
 from server.series.recording import store_checkpoint, store_flush, truncate
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
-from stablessm_core.telemetry.detectors import AlertKind, nonfinite_loss
+from stablessm_core.telemetry.detectors import KINDS, AlertKind
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS
+from stablessm_core.telemetry.statuses import FINAL
+
+pytestmark = [pytest.mark.both_engines, pytest.mark.long]
 
 LEASE = 10.0
 MACHINE = {"devices": ["cpu"], "data": {}}
@@ -32,14 +35,14 @@ MACHINE = {"devices": ["cpu"], "data": {}}
 
 @dataclass
 class Actor:
-    """A process that believes it trains the run. `step`: what it has written, as far as it knows."""
+    """A process that believes it trains the run. `step`: the last step that it believes it has written."""
 
     attempt: int
     step: int
 
 
 class Protocol(RuleBasedStateMachine):
-    """One run at a time. The value of step s is s, whoever computes it."""
+    """The job protocol with one run at a time. The recorded value of step s is s, whichever actor computes it."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -69,16 +72,16 @@ class Protocol(RuleBasedStateMachine):
         return run.status == "running" and run.attempt == actor.attempt
 
     def act(self, actor: Actor, what: Any) -> bool:
-        """Let the actor write; refused exactly when somebody else has the run, and then nothing has changed."""
+        """Let the actor write. The write is refused, and changes nothing, exactly when another actor owns the run."""
         owns, before = self.owns(actor), self.everything()
         try:
             with self.database.write() as session:
                 what(session)
         except LeaseLost:
-            assert not owns, "the owner was refused"
+            assert not owns, "the owner of the run was refused"
             assert self.everything() == before
             return False
-        assert owns, "a zombie's write landed"
+        assert owns, "a write of a process without the lease was stored"
         return True
 
     def everything(self) -> tuple[Any, ...]:
@@ -108,7 +111,7 @@ class Protocol(RuleBasedStateMachine):
         actor = self.someone(data)
         first = actor.step + 1
         values = np.arange(first, first + count, dtype=np.float32)[None]
-        alert = nonfinite_loss.KIND.alert(step=first, series=TRAIN_LOSS, value=float("nan"), message="NaN")
+        alert = KINDS["nonfinite_loss"].alert(step=first, series=TRAIN_LOSS, value=float("nan"), message="NaN")
 
         def store(session: Any) -> None:
             store_flush(session, self.run_id, actor.attempt, [Block(SCALARS, 0, first, 1, values)], [alert], first + count - 1)
@@ -116,7 +119,7 @@ class Protocol(RuleBasedStateMachine):
         if self.act(actor, store):
             actor.step += count
             after = self.everything()
-            if twice:  # the answer was lost
+            if twice:  # the response was lost, so the actor repeats the write
                 assert self.act(actor, store)
                 assert self.everything() == after
 
@@ -151,7 +154,8 @@ class Protocol(RuleBasedStateMachine):
         actor, run = self.someone(data), self.run()
         if (run.attempt, run.status) == (actor.attempt, status):
             with self.database.write() as session:
-                lifecycle.finish(session, self.run_id, actor.attempt, status, "again")  # the answer was lost: harmless
+                # The response was lost: repeating the call is harmless.
+                lifecycle.finish(session, self.run_id, actor.attempt, status, "again")
         else:
             self.act(actor, lambda s: lifecycle.finish(s, self.run_id, actor.attempt, status, "done"))
 
@@ -168,7 +172,7 @@ class Protocol(RuleBasedStateMachine):
         lost = self.reaper.reap()
         assert len(lost) <= (before.status == "running")
         if seconds > LEASE / 2:
-            assert lost == [], "after a gap in its own observation everybody gets a full lease"
+            assert lost == [], "after a gap in its own observation, the reaper must grant every run a full lease"
 
     @rule()
     def cancel(self) -> None:
@@ -183,7 +187,7 @@ class Protocol(RuleBasedStateMachine):
         assert not allowed or self.run().status == "queued"
 
     def someone(self, data: st.DataObject) -> Actor:
-        """Mostly the newest; sometimes one that should have given up long ago."""
+        """Usually the newest actor, sometimes an outdated one."""
         return self.actors[-1] if data.draw(st.integers(0, 2)) else data.draw(st.sampled_from(self.actors))
 
     @invariant()
@@ -196,7 +200,7 @@ class Protocol(RuleBasedStateMachine):
             checkpoints = session.scalars(select(CheckpointRow.step).where(CheckpointRow.run_id == self.run_id)).all()
         values = [float(v) for block in stored for v in decode(block.payload, (block.column_count, block.point_count))[0]]
         assert values == [float(step) for step in range(1, run.step + 1)]
-        assert all(step <= run.step for step in checkpoints), "a resume from there would leave a hole"
+        assert all(step <= run.step for step in checkpoints), "a resume from this checkpoint would leave a gap"
 
     @invariant()
     def the_history_only_goes_forward(self) -> None:
@@ -229,7 +233,7 @@ def database(database_url: str) -> Iterator[Database]:
     database.close()
 
 
-def test_nothing_is_lost_or_doubled_in_whatever_order_things_happen(database: Database) -> None:
+def test_no_order_of_protocol_events_loses_or_duplicates_a_step(database: Database) -> None:
     examples = settings(
         max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
     )

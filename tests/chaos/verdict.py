@@ -1,4 +1,4 @@
-"""What became of a run, judged from the database alone: against an undisturbed run of the same configuration, bit for bit."""
+"""Judges a run from the database alone: compares it bit for bit with an undisturbed run of the same configuration."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 from sqlalchemy import select
 
 from server.database.connection import Database
-from server.database.models import FINAL, AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
 from stablessm_core.telemetry.blocks import decode
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
+from stablessm_core.telemetry.statuses import FINAL
 
-TIMING = (TRAIN_RATE, STEP_TIME, HOST_MEMORY)  # differ between two runs of anything
-CAUSES = re.compile(r"lost contact with|training process (ended by|exited)|drained|answer to a claim|no training process")
-Stream = tuple[str, int]  # group, level
+TIMING = (TRAIN_RATE, STEP_TIME, HOST_MEMORY)  # series that measure time or memory and so differ between any two runs
+CAUSES = re.compile(r"lost contact with|training process (ended by|exited)|drained|response to a claim|no training process")
+Stream = tuple[str, int]  # (group, level)
 
 
 @dataclass
 class Recorded:
-    """A run as the database has it. `steps` and `values` by (group, level): in the order of the steps, timing left out."""
+    """A run as the database stores it. `steps` and `values` by (group, level), in the order of the steps, without TIMING."""
 
     run: Run
     transitions: list[Transition]
@@ -49,14 +50,14 @@ class Recorded:
         return recorded
 
     def learned(self) -> list[tuple[Any, ...]]:
-        """The alerts that training itself raised."""
+        """The alerts that training itself raised; alerts about attempts are left out."""
         own = [a for a in self.alerts if not KINDS[a.kind].of_attempt]
         return sorted((a.step, a.kind, a.series, a.tensor, a.eigenvalue or 0, a.value, a.message) for a in own)
 
 
 @dataclass
 class Verdict:
-    """`lost`, `doubled`: values, over all series and levels; `problems`: everything that must not be, in words."""
+    """`lost`, `doubled`: counts of values over all series and levels; `problems`: a sentence for every violation."""
 
     lost: int
     doubled: int
@@ -87,7 +88,7 @@ def judge(found: Recorded, truth: Recorded) -> Verdict:
 
 
 def history(found: Recorded) -> list[str]:
-    """What is wrong with the order of things: attempts, event numbers, fences, causes."""
+    """The violations found in attempts, event numbers, fences and causes."""
     run, problems = found.run, list[str]()
     claims = [t for t in found.transitions if t.status == "running" and t.reason.startswith("attempt ")]
     if [t.attempt for t in claims] != list(range(1, run.attempt + 1)):
@@ -101,14 +102,14 @@ def history(found: Recorded) -> list[str]:
     numbers = [t.seq for t in found.transitions] + [b.seq for b in found.blocks] + [a.seq for a in found.alerts]
     if max(numbers) != run.seq:
         problems.append(f"the run's last event is {run.seq}; the newest stored is {max(numbers)}")
-    until_seq = {t.attempt - 1: t.seq for t in claims}  # when the attempt before it ended for good
+    until_seq = {t.attempt - 1: t.seq for t in claims}  # for each attempt, the event number of the claim that ended it
     for block in found.blocks:
         if block.seq > until_seq.get(block.attempt, run.seq):
             problems.append(f"a block of attempt {block.attempt} landed after a newer attempt had begun")
     for given_back in (t for t in found.transitions if t.status == "queued" and t.reason != "submitted"):
         kind = "worker_lost" if given_back.reason.startswith("lost contact") else "trainer_crashed"
         alarms = [a for a in found.alerts if a.kind == kind and a.seq == given_back.seq]
-        lost = not given_back.reason.startswith(("drained", "the answer to a claim", "no training process"))
+        lost = not given_back.reason.startswith(("drained", "the response to a claim", "no training process"))
         if len(alarms) != lost:
             problems.append(f"{len(alarms)} alerts for {given_back.reason!r}")
         if not CAUSES.search(given_back.reason):

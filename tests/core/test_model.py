@@ -1,18 +1,19 @@
-"""The network: the right output for each kind of task, deterministic, causal, and it learns."""
+"""The network has the right output for each kind of task, is deterministic and causal, and is able to learn."""
 
 from dataclasses import dataclass
 
 import pytest
 import torch
 
-from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.layers import StableSSM
-from stablessm_core.model import Kind, Network, build_model
+from stablessm_core.model import Network, build_model
+from stablessm_core.spec.config import RunConfig, parse_config
+from stablessm_core.spec.task import TaskKind
 
 
 @dataclass(frozen=True)
 class Shape:
-    kind: Kind
+    kind: TaskKind
     input_size: int | None
     vocabulary: int | None
     output_size: int
@@ -40,7 +41,7 @@ def make_input(shape: Shape, batch: int = 3, length: int = 21) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.kind)
 @pytest.mark.parametrize("expansion", [0, 2])
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
-def test_each_kind_has_its_output_and_every_parameter_a_gradient(shape: Shape, expansion: int, time: str) -> None:
+def test_each_task_kind_has_its_output_shape_and_every_parameter_gets_a_gradient(shape: Shape, expansion: int, time: str) -> None:
     model = build_model(make_config(mlp_expansion=expansion, reparameterization={"time": time}), shape)
     output = model(make_input(shape))
     assert output.shape == ((3, 10) if shape.kind == "classification" else (3, 21, shape.output_size))
@@ -52,7 +53,7 @@ def test_each_kind_has_its_output_and_every_parameter_a_gradient(shape: Shape, e
 
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=lambda s: s.kind)
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
-def test_step_by_step_is_the_parallel_output(shape: Shape, time: str) -> None:
+def test_single_steps_give_the_same_output_as_the_parallel_form(shape: Shape, time: str) -> None:
     model = build_model(make_config(reparameterization={"time": time}), shape).double()
     x = make_input(shape)
     x = x.double() if x.is_floating_point() else x
@@ -63,14 +64,14 @@ def test_step_by_step_is_the_parallel_output(shape: Shape, time: str) -> None:
     torch.testing.assert_close(torch.stack(outputs, 1), model(x), rtol=1e-9, atol=1e-10)
 
 
-def test_classification_has_no_single_step() -> None:
+def test_a_classification_model_refuses_single_steps() -> None:
     model = build_model(make_config(), SHAPES[1])
     with pytest.raises(ValueError, match="whole sequences"):
         model.step(torch.zeros(1, 1), model.initial_states(1))
 
 
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]], ids=lambda s: s.kind)
-def test_no_output_sees_the_future(shape: Shape) -> None:
+def test_no_output_depends_on_future_inputs(shape: Shape) -> None:
     model = build_model(make_config(), shape)
     x = make_input(shape)
     changed = x.clone()
@@ -80,7 +81,7 @@ def test_no_output_sees_the_future(shape: Shape) -> None:
     assert not torch.allclose(before[:, 11:], after[:, 11:])
 
 
-def test_the_seed_decides_the_weights_and_nothing_else_is_disturbed() -> None:
+def test_the_seed_decides_the_weights_and_the_global_random_numbers_stay_unchanged() -> None:
     torch.manual_seed(123)
     untouched = torch.rand(4)
     torch.manual_seed(123)
@@ -92,7 +93,7 @@ def test_the_seed_decides_the_weights_and_nothing_else_is_disturbed() -> None:
     assert not torch.equal(first.state_dict()["head.weight"], third.state_dict()["head.weight"])
 
 
-def test_configuration_reaches_the_layers() -> None:
+def test_every_layer_gets_the_settings_of_the_configuration() -> None:
     config = make_config(
         n_layers=3,
         d_state=5,
@@ -113,13 +114,14 @@ def test_configuration_reaches_the_layers() -> None:
     assert all(module.p == 0.3 for module in model.modules() if isinstance(module, torch.nn.Dropout))
 
 
-def test_a_shape_with_both_or_neither_input_is_refused() -> None:
+def test_a_task_shape_with_both_or_neither_kind_of_input_is_refused() -> None:
     for shape in (Shape("regression", None, None, 1), Shape("regression", 1, 5, 1)):
         with pytest.raises(ValueError, match="exactly one"):
             Network(make_config().model, shape)
 
 
 @pytest.mark.parametrize("time", ["continuous", "discrete"])
+@pytest.mark.slow
 def test_a_small_network_learns_an_exponential_memory(time: str) -> None:
     model = build_model(
         make_config(n_layers=1, mlp_expansion=0, reparameterization={"time": time}), Shape("regression", 1, None, 1)

@@ -1,4 +1,4 @@
-"""Machines of a small network: network namespaces on a bridge, and the PostgreSQL and Redis that they reach over it."""
+"""A small network of machines: network namespaces on a bridge, with a PostgreSQL and a Redis that they can reach."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Unavailable = Callable[[str], NoReturn]
 
 @dataclass(frozen=True)
 class Network:
-    """`address` is the side of the bridge where the services are; machines are reached through `enter`."""
+    """Some machines. `address` is the bridge's address, where the services listen; `enter` runs commands on a machine."""
 
     address: str
-    names: dict[str, str]  # machine: its namespace, and of its cable's end at the bridge
+    names: dict[str, str]  # machine -> name of its namespace and of its interface at the bridge
 
     def enter(self, machine: str) -> list[str]:
         return ["ip", "netns", "exec", self.names[machine]]
@@ -38,7 +38,7 @@ class Network:
 
 @contextmanager
 def network(*machines: str, unavailable: Unavailable) -> Iterator[Network]:
-    """Namespaces, cables and bridge, gone afterwards whatever happened."""
+    """Creates namespaces, interface pairs and a bridge, and always removes them afterwards."""
     mark, third = secrets.token_hex(3), secrets.randbelow(250)
     bridge, prefix = f"ssmb{mark}", f"10.{200 + secrets.randbelow(50)}.{third}"
     names = {machine: f"ssm{mark}{number}" for number, machine in enumerate(machines)}
@@ -52,7 +52,7 @@ def network(*machines: str, unavailable: Unavailable) -> Iterator[Network]:
             _ip("link", "set", bridge, "up")
             for number, name in enumerate(names.values()):
                 _ip("netns", "add", name)
-                undo.callback(_ip, "netns", "del", name)  # and the cable with it
+                undo.callback(_ip, "netns", "del", name)  # also removes the interface pair
                 _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
                 _ip("link", "set", name, "master", bridge, "up")
                 _ip("-n", name, "addr", "add", f"{prefix}.{number + 10}/24", "dev", "eth0")
@@ -65,14 +65,14 @@ def network(*machines: str, unavailable: Unavailable) -> Iterator[Network]:
 
 @contextmanager
 def postgres(folder: Path, address: str, unavailable: Unavailable) -> Iterator[str]:
-    """URL of a PostgreSQL of our own at this address, open to its network."""
+    """URL of a new PostgreSQL at this address that accepts connections from its network."""
     found = shutil.which("pg_ctl") or next((str(p) for p in sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"))[::-1]), None)
     if found is None:
         unavailable("no pg_ctl: PostgreSQL is not installed")
     programs, data = Path(os.path.realpath(found)).parent, folder / "data"
     folder.mkdir()
     shutil.chown(folder, "postgres")
-    for parent in folder.parents:  # PostgreSQL is another user and must get there
+    for parent in folder.parents:  # PostgreSQL runs as another user and needs access
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o001)
     as_postgres = ["runuser", "-u", "postgres", "--"]
@@ -101,13 +101,13 @@ def postgres(folder: Path, address: str, unavailable: Unavailable) -> Iterator[s
         yield f"postgresql+psycopg://stablessm@{address}:5432/postgres"
     finally:
         pid = int((data / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, 3)  # SIGQUIT: at once, children too
+        os.kill(pid, 3)  # SIGQUIT ends PostgreSQL and its children at once
         process.wait(90)
 
 
 @contextmanager
 def redis_server(folder: Path, address: str, unavailable: Unavailable) -> Iterator[str]:
-    """URL of a Redis of our own at this address."""
+    """URL of a new Redis at this address."""
     if shutil.which("redis-server") is None:
         unavailable("no redis-server on the PATH")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Each service of docker-compose.yml starts with the command and environment written there, on a real PostgreSQL and Redis."""
+"""Each service of docker-compose.yml starts with its command and environment, on a real PostgreSQL and Redis."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.installation import Installation
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 TOKEN = "a-token-of-the-tests-0123456789"
-pytestmark = [pytest.mark.postgres, pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.redis]
 
 
 @pytest.fixture
 def installation(
     data_dir: Path, free_port: int, empty_postgres_url: str, redis_url: str, tmp_path: Path
 ) -> Iterator[Installation]:
-    """Nothing started yet; `begin` starts services with the addresses of the test's own PostgreSQL, Redis and port."""
+    """An installation without processes. `begin` starts services with this test's PostgreSQL, Redis and port."""
     made = Installation(data_dir, free_port, TOKEN)
     made.environment = {"DATABASE": empty_postgres_url, "BROKER": redis_url, "STATE": str(data_dir), "DATA": str(tmp_path)}
     try:
@@ -38,7 +38,7 @@ def installation(
 
 
 def command_of(service: str) -> list[str]:
-    """The service's command: its own, or that of its stage in the Dockerfile."""
+    """The command of the service in docker-compose.yml, or else that of its stage in the Dockerfile."""
     if "command" in COMPOSE[service]:
         return list(COMPOSE[service]["command"])
     stage = COMPOSE[service]["build"]["target"]
@@ -48,7 +48,7 @@ def command_of(service: str) -> list[str]:
 
 
 def environment_of(service: str, here: Installation) -> dict[str, str]:
-    """The service's environment, with this test's addresses where the containers' are."""
+    """The service's environment, with this test's addresses instead of those of the containers."""
     environment: dict[str, Any] = dict(COMPOSE[service]["environment"])
     replaced = {
         "STABLESSM_DATABASE_URL": here.environment["DATABASE"],
@@ -81,7 +81,7 @@ def health(here: Installation, service: str) -> int:
     return subprocess.run(command, env=environment, capture_output=True, timeout=120).returncode
 
 
-def test_the_services_do_the_main_job_together(installation: Installation) -> None:
+def test_the_compose_services_train_a_submitted_run(installation: Installation) -> None:
     assert begin(installation, "migrate").wait(180) == 0, installation.output()
     server = begin(installation, "server")
     installation.wait("healthy server", lambda: health(installation, "server") == 0)
@@ -97,7 +97,7 @@ def test_the_services_do_the_main_job_together(installation: Installation) -> No
     installation.wait_until_gone()
 
 
-def test_the_server_is_reached_by_its_published_names_only(installation: Installation) -> None:
+def test_the_server_accepts_only_its_published_host_names(installation: Installation) -> None:
     assert begin(installation, "migrate").wait(180) == 0, installation.output()
     begin(installation, "server")
     installation.wait("healthy server", lambda: health(installation, "server") == 0)

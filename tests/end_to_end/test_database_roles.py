@@ -1,4 +1,4 @@
-"""On PostgreSQL server and worker need rows only: with the roles of postgres-roles.sql they do their job and cannot do more."""
+"""On PostgreSQL, server and worker work with the roles of postgres-roles.sql, which allow only access to rows."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from server.backup.archive import verify
 from server.backup.create import backup
 from server.database.connection import Database
 from server.database.models import Base, User
-from server.runs import lifecycle
-from stablessm_core.config import RunConfig
+from server.lifecycle import transitions as lifecycle
+from stablessm_core.spec.config import RunConfig
 from tests.installation import Installation
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-the-tests-0123456789"
 BODY = {"task": {"name": "polynomial_memory", "length": 20}, "train": {"steps": 30, "batch_size": 4}}
-SECONDS = 240.0  # for a run of a few steps, on a busy machine
+SECONDS = 240.0  # time limit for a run of a few steps on a busy machine
 ACCESS = ("tokens", "audit", "webhooks", "ended_sessions", "users", "views")
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.spread, pytest.mark.slow, pytest.mark.postgres]
 
 
 @dataclass
 class Roles:
-    """A migrated database and what it is called by its owner, a server and a worker."""
+    """A migrated database with its URLs for the owner, a server and a worker."""
 
     owner: str
     server: str
@@ -43,7 +43,7 @@ class Roles:
     backup: str
 
     def apply(self) -> None:
-        """postgres-roles.sql, as its head says, with names of this test's own."""
+        """Apply postgres-roles.sql as described at its beginning, with role names of this test."""
         urls = {kind: make_url(getattr(self, kind)) for kind in ("server", "worker", "backup")}
         names = [part for kind, url in urls.items() for part in ("--set", f"{kind}={url.username}")]
         environment = {**os.environ, **{f"{kind.upper()}_PASSWORD": str(url.password) for kind, url in urls.items()}}
@@ -79,7 +79,7 @@ def roles(postgres_url: str, unavailable: Callable[[str], NoReturn]) -> Iterator
                     owner.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def test_server_and_worker_do_everything_they_do_with_rows_alone(roles: Roles, data_dir: Path, free_port: int) -> None:
+def test_server_and_worker_need_only_row_access(roles: Roles, data_dir: Path, free_port: int) -> None:
     here = Installation(data_dir, free_port, TOKEN)
     common = {"STABLESSM_TOKEN": TOKEN, "STABLESSM_DATA_DIR": str(data_dir)}
     try:
@@ -91,7 +91,7 @@ def test_server_and_worker_do_everything_they_do_with_rows_alone(roles: Roles, d
         with here.client() as client:
             run = client.post("/api/runs", json=BODY).raise_for_status().json()
             assert here.wait_for_end(client, run["id"], SECONDS)["status"] == "finished"
-            # from the beginning of a run to what is told about it
+            # every kind of access, from the submission of runs to reports about them
             sweep = client.post("/api/sweeps", json={"base": BODY, "grid": {"train.seed": [1, 2]}}).raise_for_status().json()
             endless = BODY | {"train": {"steps": 1_000_000, "batch_size": 4}}
             long = client.post("/api/runs", json=endless, params={"queue": "other"}).raise_for_status().json()
@@ -120,7 +120,7 @@ def test_server_and_worker_do_everything_they_do_with_rows_alone(roles: Roles, d
 
 
 @pytest.mark.parametrize("who", ["server", "worker"])
-def test_neither_can_touch_the_schema_or_the_machine(roles: Roles, who: str) -> None:
+def test_neither_role_can_change_the_schema_or_access_the_machine(roles: Roles, who: str) -> None:
     forbidden = [
         "DROP TABLE runs", "ALTER TABLE runs ADD COLUMN x int", "CREATE TABLE x (y int)", "CREATE TEMP TABLE x (y int)",
         "TRUNCATE runs CASCADE", "DROP INDEX ix_runs_queue", "CREATE SCHEMA x", "DROP SCHEMA public CASCADE",
@@ -137,14 +137,14 @@ def test_neither_can_touch_the_schema_or_the_machine(roles: Roles, who: str) -> 
         for statement in forbidden:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)
-        connection.execute("GRANT ALL ON runs TO PUBLIC")  # PostgreSQL warns, and grants nothing
+        connection.execute("GRANT ALL ON runs TO PUBLIC")  # PostgreSQL warns but grants nothing
     with psycopg.connect(libpq(roles.owner)) as owner:
         rights = owner.execute("SELECT count(*) FROM information_schema.role_table_grants WHERE grantee = 'PUBLIC' "
                                "AND table_schema = 'public'").fetchone()  # fmt: skip
         assert rights == (0,)
 
 
-def test_a_worker_keeps_to_a_user_s_quota_and_reads_nobody_s_name(roles: Roles) -> None:
+def test_a_worker_respects_a_user_s_quota_but_cannot_read_user_names(roles: Roles) -> None:
     owner, worker = Database(roles.owner), Database(roles.worker)
     with owner.write() as session:
         session.add(User(id=3, name="alice", max_running=1, created_at=1.0))
@@ -161,29 +161,31 @@ def test_a_worker_keeps_to_a_user_s_quota_and_reads_nobody_s_name(roles: Roles) 
     worker.close()
 
 
-def test_a_migration_is_the_owner_s(roles: Roles) -> None:
+def test_only_the_owner_role_can_migrate(roles: Roles) -> None:
     for url in (roles.server, roles.worker):
         database = Database(url)
         try:
             with pytest.raises(ProgrammingError, match=r"must be owner|permission denied"):
                 database.migrate("0004", lose=True)
             assert database.check_schema()
-            database.migrate()  # nothing to do
+            database.migrate()  # has nothing to do
         finally:
             database.close()
 
 
-def test_every_table_is_decided_about(roles: Roles) -> None:
+def test_every_table_has_defined_privileges(roles: Roles) -> None:
     closed = {"worker": set(ACCESS), "server": set()}
     with psycopg.connect(libpq(roles.owner)) as owner:
         for who in ("server", "worker"):
             name = make_url(getattr(roles, who)).username
             for table in Base.metadata.tables:
                 (may,) = owner.execute("SELECT has_table_privilege(%s, %s, 'SELECT')", [name, table]).fetchone() or (None,)
-                assert may is (table not in closed[who]), f"{who}, {table}: decide about it in postgres-roles.sql"
+                assert may is (table not in closed[who]), (
+                    f"{who}, {table}: grant or deny access to this table in postgres-roles.sql"
+                )
 
 
-def test_a_backup_needs_a_role_that_can_only_read(roles: Roles, data_dir: Path, tmp_path: Path) -> None:
+def test_a_read_only_role_can_make_a_backup(roles: Roles, data_dir: Path, tmp_path: Path) -> None:
     owner, reader = Database(roles.owner), Database(roles.backup)
     with owner.write() as session:
         lifecycle.submit(session, RunConfig(**BODY))

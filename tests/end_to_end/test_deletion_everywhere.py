@@ -1,4 +1,4 @@
-"""A run that was trained on two machines is deleted: its folder goes from the one that works, and from the late one."""
+"""When a run that was trained on two machines is deleted, both machines remove its folder, even the one that was offline."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from server.settings import run_folder
 from tests.installation import Installation
 from tests.server.http_service import application, client_of
 
+pytestmark = pytest.mark.long
+
 CONFIG = {
     "task": {"name": "polynomial_memory", "length": 8},
     "model": {"d_model": 4, "d_state": 4},
@@ -22,7 +24,9 @@ CONFIG = {
 
 
 @pytest.mark.timeout(600)
-def test_its_folder_goes_from_every_machine_the_late_one_too(postgres_url: str, tmp_path: Path, free_port: int) -> None:
+def test_a_deleted_run_s_folder_is_removed_on_every_machine_even_on_one_that_was_offline(
+    postgres_url: str, tmp_path: Path, free_port: int
+) -> None:
     machines = [tmp_path / name for name in ("first", "second")]
     site = Installation(tmp_path / "server", free_port)
     database = Database(postgres_url)
@@ -35,7 +39,7 @@ def test_its_folder_goes_from_every_machine_the_late_one_too(postgres_url: str, 
             first = start(machines[0])
             runs = [client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"] for _ in range(2)]
             run, kept = runs
-            for number in runs:  # one after the other
+            for number in runs:  # the runs train one after the other
                 site.wait_for_step(client, number, 10)
                 client.post(f"/api/runs/{number}/cancel").raise_for_status()
                 site.wait_for_end(client, number)
@@ -43,18 +47,20 @@ def test_its_folder_goes_from_every_machine_the_late_one_too(postgres_url: str, 
             start(machines[1])
             client.post(f"/api/runs/{run}/resume").raise_for_status()
             site.wait("it on the second machine", lambda: run_folder(machines[1], run).is_dir())
-            assert client.delete(f"/api/runs/{run}").status_code == 409, "it trains"
+            assert client.delete(f"/api/runs/{run}").status_code == 409, "a running run must not be deleted"
             client.post(f"/api/runs/{run}/cancel").raise_for_status()
             site.wait_for_end(client, run)
             assert all(run_folder(machine, run).is_dir() for machine in machines)
             assert client.delete(f"/api/runs/{run}").status_code == 204
             with database.write() as session:
-                session.execute(update(DeletedRun).values(at=1.0))  # long ago
+                session.execute(update(DeletedRun).values(at=1.0))  # the deletion happened long ago
             site.wait("the folder gone from the machine that works", lambda: not run_folder(machines[1], run).exists())
-            assert run_folder(machines[0], run).is_dir(), "nobody is there to remove it"
+            assert run_folder(machines[0], run).is_dir(), "no worker of this machine is running to remove the folder"
             start(machines[0])
             site.wait("the folder gone from the late machine", lambda: not run_folder(machines[0], run).exists())
-            assert any(run_folder(machines[0], kept).rglob("step-*.safetensors")), "a run that nobody deleted"
+            assert any(run_folder(machines[0], kept).rglob("step-*.safetensors")), (
+                "the folder of a run that was not deleted must stay"
+            )
     finally:
         site.kill_all()
         database.close()

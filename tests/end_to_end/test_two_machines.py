@@ -1,4 +1,4 @@
-"""Two machines, each a network namespace of its own: one is cut off, its run is trained by the other, and it comes back."""
+"""Two machines as network namespaces: one is disconnected, the other trains its run, and the first is reconnected."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from server.series.reading import read_series
 from tests.end_to_end.machines import Unavailable, network, postgres, redis_server
 from tests.installation import FINAL, Installation
 
+pytestmark = [pytest.mark.both_engines, pytest.mark.long]
+
 STEPS = 200
-LEASE_SECONDS = 20  # so long that a busy machine does not cost a run its lease
-CONFIG = {  # about 10 ms a step: slow enough to be caught in the middle
+LEASE_SECONDS = 20  # long enough that a run does not lose its lease on a busy machine
+CONFIG = {  # about 10 ms per step, slow enough that the test can interrupt the run
     "task": {"name": "polynomial_memory", "length": 200},
     "model": {"d_model": 16, "d_state": 8},
     "train": {"steps": STEPS, "batch_size": 64, "eval_every": 0, "checkpoint_every": 50},
@@ -25,7 +27,7 @@ CONFIG = {  # about 10 ms a step: slow enough to be caught in the middle
 
 
 @pytest.mark.timeout(900)
-def test_a_machine_that_is_cut_off_loses_its_run_to_the_other_and_can_write_nothing_when_it_is_back(
+def test_a_disconnected_machine_loses_its_run_and_cannot_write_after_it_reconnects(
     tmp_path: Path, free_port: int, unavailable: Unavailable
 ) -> None:
     with (
@@ -40,7 +42,8 @@ def test_a_machine_that_is_cut_off_loses_its_run_to_the_other_and_can_write_noth
         try:
             site.start("serve", "--port", str(free_port), "--data-dir", str(site.data_dir), *shared)
             logs = {}
-            for machine in net.names:  # no common disk: a run that moves begins again, and gets to the same bits
+            # No shared disk: a run that moves to another machine restarts from the beginning and produces the same bits.
+            for machine in net.names:
                 own = ("--data-dir", str(tmp_path / machine), "--queues", f"default,{machine}", "--slots", "1")
                 site.start("worker", *own, "--lease-seconds", str(LEASE_SECONDS), *shared, inside=net.enter(machine))
                 logs[machine] = site.logs[-1]
@@ -65,7 +68,7 @@ def _drive(site: Installation, client: httpx.Client, database: Database, logs: d
 
     def training() -> dict[str, int] | None:
         known = client.get("/api/runs").json()["runs"]
-        if sum(r["status"] not in FINAL for r in known) < 3:  # one waits behind the two that train
+        if sum(r["status"] not in FINAL for r in known) < 3:  # one run waits behind the two that train
             runs.append(client.post("/api/runs", json=CONFIG).json()["id"])
         owners = {r["worker"]: r["id"] for r in known if r["status"] == "running" and r["step"] >= 20}
         return {machine_of[worker]: run for worker, run in owners.items()} if len(owners) == 2 else None
@@ -75,13 +78,13 @@ def _drive(site: Installation, client: httpx.Client, database: Database, logs: d
         net.cut("first")
         if client.get(f"/api/runs/{lost}").json()["status"] == "running":
             break
-        net.heal("first")  # it had ended a moment before
+        net.heal("first")  # the run had already ended: try again
     site.wait("its run given to the other", lambda: client.get(f"/api/runs/{lost}").json()["attempt"] == 2)
     net.heal("first")
     for run in runs:
         ended = site.wait_for_end(client, run)
         assert (ended["status"], ended["attempt"]) == ("finished", 2 if run == lost else 1), ended
-    site.wait("the refusal", lambda: "lease lost" in logs["first"].read_text() or "not ours" in logs["first"].read_text())
+    site.wait("the refusal", lambda: "lease lost" in logs["first"].read_text() or "no longer owns" in logs["first"].read_text())
 
     with database.read() as session:
         reasons = list(session.scalars(select(Transition.reason).where(Transition.run_id == lost).order_by(Transition.seq)))
@@ -95,7 +98,7 @@ def _drive(site: Installation, client: httpx.Client, database: Database, logs: d
 
 
 def _everything(session, run: int) -> dict[str, tuple[list[int], bytes]]:  # type: ignore[no-untyped-def]
-    """Steps and bits of every series that does not measure time or memory; every step exactly once."""
+    """Steps and bits of every series that does not measure time or memory. Asserts that every step occurs exactly once."""
     names = session.scalars(select(SeriesRow.name).where(SeriesRow.run_id == run, SeriesRow.derived.is_(False)))
     found = {}
     for name in sorted(names):

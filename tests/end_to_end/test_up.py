@@ -1,4 +1,4 @@
-"""`stablessm up` for one person on one machine: starts, shows, stops, and leaves nothing behind."""
+"""`stablessm up` for one person on one machine: it starts, shows runs, stops, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.installation import COMMAND, Installation, hold_port
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LONG = {
     "task": {"name": "polynomial_memory", "length": 40},
     "model": {"d_model": 8, "d_state": 8},
@@ -34,11 +34,11 @@ def installation(data_dir: Path, free_port: int) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One that is up, for tests that only look at it."""
+    """A running installation for tests that only read from it."""
     with hold_port() as held:
         made = Installation(tmp_path_factory.mktemp("running") / "state", held.getsockname()[1])
         try:
-            up(made)
+            up(made, "--slots", "2")
             yield made
         finally:
             made.kill_all()
@@ -51,14 +51,14 @@ def up(installation: Installation, *more: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("with_signal", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_within_ten_seconds_and_leaves_no_process(installation: Installation, with_signal: signal.Signals) -> None:
+def test_up_stops_within_ten_seconds_and_leaves_no_process(installation: Installation, with_signal: signal.Signals) -> None:
     def stopped_after() -> float:
         process = up(installation)
         with installation.client() as client:
             run_id = client.post("/api/runs", json=LONG).json()["id"]
             installation.wait_for_step(client, run_id, 20)
             assert len(installation.alive()) >= 3  # server, worker, training child
-            with client.stream("GET", f"/api/runs/{run_id}/stream") as response:  # an open page must not hold it up
+            with client.stream("GET", f"/api/runs/{run_id}/stream") as response:  # an open page must not delay the shutdown
                 assert response.status_code == 200
                 begun = time.monotonic()
                 assert installation.stop(process, with_signal) == 0, installation.output()
@@ -66,18 +66,18 @@ def test_it_stops_within_ten_seconds_and_leaves_no_process(installation: Install
         installation.wait_until_gone()
         return seconds
 
-    assert any(stopped_after() <= 10 for _ in range(3)), "this process may stand still while it measures, but not each time"
+    assert any(stopped_after() <= 10 for _ in range(3)), "no shutdown took at most 10 s, although three were measured"
 
 
-def test_ctrl_c_reaches_the_whole_group_and_still_ends_cleanly(installation: Installation) -> None:
+def test_ctrl_c_ends_the_whole_process_group_cleanly(installation: Installation) -> None:
     process = up(installation)
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
     assert process.wait(60) == 0, installation.output()
     installation.wait_until_gone()
     assert "Traceback" not in installation.output()
 
 
-def test_an_interrupted_run_goes_on_after_the_next_start(installation: Installation) -> None:
+def test_an_interrupted_run_resumes_after_the_next_start(installation: Installation) -> None:
     process = up(installation)
     with installation.client() as client:
         run_id = client.post("/api/runs", json=LONG).json()["id"]
@@ -108,7 +108,7 @@ def test_a_killed_installation_leaves_no_process_and_starts_again(installation: 
         installation.wait("second attempt", lambda: client.get(f"/api/runs/{run_id}").json()["attempt"] >= 2)
 
 
-def test_a_second_one_on_the_same_data_directory_refuses(running: Installation) -> None:
+def test_a_second_installation_on_the_same_data_directory_refuses_to_start(running: Installation) -> None:
     command = [COMMAND, "up", "--data-dir", str(running.data_dir), "--port", "0"]
     second = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert second.returncode == 1
@@ -116,7 +116,7 @@ def test_a_second_one_on_the_same_data_directory_refuses(running: Installation) 
     assert "Traceback" not in second.stderr
 
 
-def test_an_occupied_port_is_said_in_one_line(running: Installation, tmp_path: Path) -> None:
+def test_an_occupied_port_is_reported_in_one_line(running: Installation, tmp_path: Path) -> None:
     command = [COMMAND, "up", "--data-dir", str(tmp_path / "other"), "--port", str(running.port)]
     second = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert second.returncode == 1
@@ -124,8 +124,8 @@ def test_an_occupied_port_is_said_in_one_line(running: Installation, tmp_path: P
     assert "Traceback" not in second.stderr
 
 
-def test_the_printed_address_lets_a_browser_in(running: Installation) -> None:
-    # the server answers a moment before its address is printed
+def test_the_printed_address_signs_a_browser_in(running: Installation) -> None:
+    # the server answers shortly before it prints its address
     address = running.wait("printed address", lambda: re.search(rf"{running.url}/\?token=\S+\n", running.output()))
     with httpx.Client(follow_redirects=True, timeout=60) as browser:
         page = browser.get(address[0].strip())
@@ -135,7 +135,7 @@ def test_the_printed_address_lets_a_browser_in(running: Installation) -> None:
     assert (running.data_dir / "token").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_demo_moves_at_once_and_is_submitted_once(installation: Installation) -> None:
+def test_the_demo_starts_training_at_once_and_is_submitted_only_once(installation: Installation) -> None:
     process = up(installation, "--demo")
     with installation.client() as client:
         runs = client.get("/api/runs", params={"limit": 50}).json()["runs"]
@@ -159,6 +159,14 @@ def test_the_demo_moves_at_once_and_is_submitted_once(installation: Installation
 def listed(client: httpx.Client) -> list[dict[str, object]]:
     runs: list[dict[str, object]] = client.get("/api/runs", params={"limit": 50}).json()["runs"]
     return runs
+
+
+def test_the_worker_has_the_requested_slots(running: Installation) -> None:
+    def slots() -> list[int]:
+        with running.client() as client:
+            return [worker["slots"] for worker in client.get("/api/workers").json()["workers"]]
+
+    assert running.wait("a worker", slots) == [2]
 
 
 def test_the_command_line_finds_the_server_by_itself(running: Installation, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""As much of PromQL as the shipped rules use, evaluated over scrapes: (seconds, samples by name and labels), oldest first."""
+"""Evaluates the part of PromQL that the shipped rules use. A scrape is (seconds, samples by name and labels); oldest first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUANTILE_NEEDS = "histogram_quantile of a sum of rates"
 
 
 def selectors(node: Any) -> Iterator[Any]:
-    """Every vector selector of an expression."""
+    """All vector selectors of an expression."""
     if isinstance(node, promql.VectorSelector):
         yield node
     elif isinstance(node, promql.MatrixSelector):
@@ -33,7 +33,7 @@ def selectors(node: Any) -> Iterator[Any]:
 
 
 def grouped(node: Any) -> Iterator[tuple[Any, list[str]]]:
-    """(expression, labels) of every aggregation in an expression."""
+    """(inner expression, labels) of every aggregation in an expression."""
     if isinstance(node, promql.AggregateExpr) and node.modifier is not None:
         yield node.expr, node.modifier.labels
     for name in ("lhs", "rhs", "expr"):
@@ -44,7 +44,7 @@ def grouped(node: Any) -> Iterator[tuple[Any, list[str]]]:
 
 
 def evaluate(node: Any, scrapes: list[Scrape]) -> Vector | float:
-    """What an expression gives now, at the last scrape; a rule fires for each element of it."""
+    """The value of an expression at the last scrape. A rule fires if its value is a vector with at least one element."""
     match node:
         case promql.NumberLiteral():
             return float(node.val)
@@ -83,7 +83,9 @@ def _binary(op: str, node: Any, left: Vector | float, right: Vector | float) -> 
         return right | left
     if op.startswith("and"):
         assert isinstance(right, dict)
-        assert getattr(node.modifier, "matching", None) is not None, "`and on ()`, or labels would have to match"
+        assert getattr(node.modifier, "matching", None) is not None, (
+            "write `and on ()`, because plain `and` requires equal labels"
+        )
         return left if right else {}
     pairs = [
         (k, v, right if isinstance(right, float) else right[k]) for k, v in left.items() if isinstance(right, float) or k in right
@@ -96,7 +98,7 @@ def _binary(op: str, node: Any, left: Vector | float, right: Vector | float) -> 
 
 
 def _increase(matrix: Any, scrapes: list[Scrape]) -> Vector:
-    """Without the extrapolation to the whole range: alone whether it is above a limit matters here."""
+    """The increase without extrapolation to the whole range, because the rules only compare the increase with a limit."""
     inside = [samples for at, samples in scrapes if scrapes[-1][0] - at <= matrix.range.total_seconds()]
     found: Vector = {}
     for before, after in pairwise(inside):
@@ -118,7 +120,7 @@ def _sum(node: Any, values: Vector | float) -> Vector:
 
 
 def _quantile(q: float, values: Vector | float) -> Vector:
-    """The upper bound of the bucket that holds the quantile; nothing without observations."""
+    """The upper bound of the bucket that contains the quantile. Empty without observations."""
     assert isinstance(values, dict), QUANTILE_NEEDS
     buckets = sorted((float(dict(labels)["le"].replace("+Inf", "inf")), count) for labels, count in values.items())
     if not buckets or not buckets[-1][1]:

@@ -1,4 +1,4 @@
-"""The folder of data sets that a developer names reaches every process of a test run."""
+"""The data folder that a developer sets in STABLESSM_DATA reaches every process of a test run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_folder_named_reaches_the_processes_of_a_parallel_run(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_the_configured_data_folder_reaches_every_process_of_a_parallel_test_run(tmp_path: Path) -> None:
     given = tmp_path / "absent"
     tests = ["tests/core/tasks/test_task_data.py", "-k", "real_data"]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--numprocesses", "1", *tests]

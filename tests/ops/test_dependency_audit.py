@@ -1,4 +1,5 @@
-"""The dependency audit finds what is known, accepts only with a reason, and never calls clean what it could not ask about."""
+"""The dependency audit finds known vulnerabilities, accepts them only with a reason, and never reports success if the advisory
+service gives no answer."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def advisory(package: str, identity: str, **more: Any) -> dict[str, Any]:
-    """As the OSV service describes one (https://ossf.github.io/osv-schema/)."""
+    """An advisory in the OSV format (https://ossf.github.io/osv-schema/)."""
     affected = {
         "package": {"name": package, "ecosystem": "PyPI"},
         "ranges": [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "2.0"}]}],
@@ -34,7 +37,7 @@ KNOWN = {
 
 @pytest.fixture
 def service() -> Iterator[str]:
-    """An OSV service; /nothing is one that knows of no advisories."""
+    """URL of a local OSV service. Its path /nothing returns no advisories."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -64,7 +67,7 @@ def audit(service: str, folder: Path, *pins: str, accepted: str = "") -> tuple[i
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_known_vulnerability_fails_and_says_what_mends_it(service: str, tmp_path: Path) -> None:
+def test_a_known_vulnerability_fails_the_audit_and_names_the_fixed_version(service: str, tmp_path: Path) -> None:
     code, said = audit(service, tmp_path, "good==1.0", "bad==1.0", "taken-back==1.0")
     assert code == 1, said
     assert "bad 1.0: CVE-1 PYSEC-1 mended in 2.0" in said
@@ -72,7 +75,7 @@ def test_a_known_vulnerability_fails_and_says_what_mends_it(service: str, tmp_pa
     assert "NOT AUDITED" not in said
 
 
-def test_one_that_is_accepted_with_a_reason_passes(service: str, tmp_path: Path) -> None:
+def test_a_vulnerability_that_is_accepted_with_a_reason_passes_the_audit(service: str, tmp_path: Path) -> None:
     assert audit(service, tmp_path, "bad==1.0", accepted="CVE-1 we never call that function\n")[0] == 0
     code, said = audit(service, tmp_path, "bad==1.0", accepted="PYSEC-1\n")
     assert (code, "has no reason" in said) == (1, True)
@@ -81,23 +84,25 @@ def test_one_that_is_accepted_with_a_reason_passes(service: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("away", ["http://127.0.0.1:1/query", "{}/nothing"])
-def test_a_service_without_advisories_is_said_loudly_and_does_not_fail(service: str, tmp_path: Path, away: str) -> None:
+def test_an_advisory_service_without_answers_is_reported_but_does_not_fail_the_audit(
+    service: str, tmp_path: Path, away: str
+) -> None:
     code, said = audit(away.format(service.removesuffix("/query")), tmp_path, "bad==1.0")
     assert (code, "NOT AUDITED" in said) == (0, True), said
 
 
-def test_pins_that_cannot_be_read_are_not_a_service_that_is_away(service: str, tmp_path: Path) -> None:
+def test_unreadable_pins_are_not_reported_as_an_unreachable_service(service: str, tmp_path: Path) -> None:
     code, said = audit(service, tmp_path, "good>=1.0")
     assert (code, "cannot read" in said, "NOT AUDITED" in said) == (1, True, False), said
 
 
-def test_packages_that_the_service_does_not_have_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_packages_that_the_advisory_service_does_not_know_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     sys.path.insert(0, str(ROOT / ".ci"))
     try:
         from audit import judge
     finally:
         sys.path.pop(0)
-    # as pip-audit 2.10 reports an index that answers 404, which only its PyPI service does
+    # This is how pip-audit 2.10 reports a package that its index does not have. Only its PyPI service reports this.
     private = {"name": "private", "skip_reason": "Dependency not found on PyPI and could not be audited: private (3)"}
     known_bad = {"name": "django", "version": "2.0", "vulns": [{"id": "A", "aliases": [], "fix_versions": [], "description": ""}]}
     good = {"name": "good", "version": "1.0", "vulns": []}

@@ -1,4 +1,4 @@
-"""The shipped dashboard and alert rules speak of what server and worker really show, and each rule fires when it should."""
+"""The shipped dashboard and alert rules use only metrics that server and worker export, and each rule fires when it should."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server.access.tokens import create_token
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.settings import Settings
 from tests.ops.promql import Scrape, evaluate, grouped, selectors
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed, nonfinite, submitted
 from tests.worker.station import away
+from worker.gpus import Booking
 from worker.lanes import Lanes
 from worker.metrics import LaneCounts, serve_metrics
+from worker.process_pool import ProcessPool
 from worker.write_statistics import zeros
+
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "monitoring"
 RULES = {rule["alert"]: rule for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"] for rule in group["rules"]}
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
-SCRAPED = {"job", "instance"}  # labels that Prometheus adds, and a metric of its own
-UP = "up"
+SCRAPED = {"job", "instance"}  # labels that Prometheus adds
+UP = "up"  # a metric that Prometheus adds
 HOUR = 3600.0
 
 
@@ -64,7 +68,7 @@ def worker_text(data_dir: Path) -> str:
 
 @pytest.fixture
 def scrape(sqlite_url: str, tmp_path: Path, nvidia_smi: None) -> Scrape:
-    """What a used server and a worker show, everything in order."""
+    """The metrics of a healthy server and a healthy worker that have already handled requests and runs."""
     database = Database(sqlite_url)
     run = claimed(database)
     Recording(database, run).write(4, [nonfinite()])
@@ -80,7 +84,7 @@ def scrape(sqlite_url: str, tmp_path: Path, nvidia_smi: None) -> Scrape:
     return time.time(), samples(server, "stablessm") | samples(worker_text(tmp_path), "stablessm-worker")
 
 
-def test_every_metric_and_label_of_rules_and_dashboard_exists(scrape: Scrape) -> None:
+def test_every_metric_and_label_of_the_rules_and_the_dashboard_exists(scrape: Scrape) -> None:
     labels: dict[str, set[str]] = {}
     for name, given in scrape[1]:
         labels.setdefault(name, set()).update(dict(given))
@@ -89,7 +93,7 @@ def test_every_metric_and_label_of_rules_and_dashboard_exists(scrape: Scrape) ->
     for where, query in queries:
         tree = promql.parse(query)
         for selector in selectors(tree):
-            assert selector.name in labels, f"{where}: {selector.name} is shown by nobody"
+            assert selector.name in labels, f"{where}: {selector.name} is not exported by server or worker"
             for matcher in selector.matchers.matchers:
                 assert matcher.name in labels[selector.name], f"{where}: {selector.name} has no label {matcher.name}"
         for inner, by in grouped(tree):
@@ -102,7 +106,7 @@ def test_every_metric_and_label_of_rules_and_dashboard_exists(scrape: Scrape) ->
             assert named <= known, (panel["title"], named - known)
 
 
-# What has to be different for each rule to fire: a metric's new value, in every series of it.
+# The change that makes each rule fire: the new value of a metric, for all its label sets.
 FIRES: dict[str, dict[str, float]] = {
     "Down": {UP: 0},
     "WorkerDown": {UP: 0},
@@ -120,7 +124,7 @@ FIRES: dict[str, dict[str, float]] = {
 }
 
 
-def test_each_rule_is_silent_in_order_and_fires_when_it_should(scrape: Scrape) -> None:
+def test_each_alert_rule_is_silent_when_healthy_and_fires_on_its_condition(scrape: Scrape) -> None:
     at, healthy = scrape
     healthy |= {key: healthy[key] or 1.0 for key in healthy if key[0] == "stablessm_live_push"}
     healthy |= {key: 1e12 for key in healthy if key[0].startswith("stablessm_disk_")}
@@ -129,14 +133,14 @@ def test_each_rule_is_silent_in_order_and_fires_when_it_should(scrape: Scrape) -
     assert FIRES.keys() == RULES.keys()
     for name, changes in FIRES.items():
         changed = healthy | {key: changes[key[0]] for key in healthy if key[0] in changes}
-        if name == "WritesSlow":  # an observation of more than ten minutes
+        if name == "WritesSlow":  # adds an observation of more than ten minutes
             late = {key for key in healthy if key[0] in changes and ("le", "+Inf") in key[1]}
             changed = healthy | {key: healthy[key] + 1 for key in late}
         assert evaluate(promql.parse(RULES[name]["expr"]), [before, (at, changed)]), name
 
 
 @pytest.mark.slow
-def test_metrics_answer_while_the_database_is_really_away_and_database_away_fires(database_url: str, tmp_path: Path) -> None:
+def test_metrics_answer_during_a_database_outage_and_the_rule_database_away_fires(database_url: str, tmp_path: Path) -> None:
     database = Database(database_url)
     with database.write() as session:
         _, secret = create_token(session, "prometheus", "read", None)
@@ -145,12 +149,12 @@ def test_metrics_answer_while_the_database_is_really_away_and_database_away_fire
     with client_of(app) as client:
         client.headers.update(headers)
         there = client.get("/metrics").raise_for_status().text
-        app.state.access.token_cache._loaded -= 2 * HOUR  # as after hours of an outage: what is known of tokens is old
+        app.state.access.token_cache._loaded -= 2 * HOUR  # imitates hours of an outage, after which the cached tokens are old
         with away(database):
             app.state.database.close()
             begun = time.monotonic()
             gone = client.get("/metrics")
-            assert time.monotonic() - begun < 9, "a scrape has 10 s"
+            assert time.monotonic() - begun < 9, "Prometheus allows 10 s for a scrape"
             assert gone.status_code == 200, gone.text
             assert client.get("/api/runs").status_code == 503
             assert client.get("/metrics", headers={"Authorization": "Bearer ssm_" + "x" * 43}).status_code == 401
@@ -165,7 +169,7 @@ def test_metrics_answer_while_the_database_is_really_away_and_database_away_fire
     database.close()
 
 
-def test_a_worker_shows_its_process_lanes_writes_disk_and_gpus(nvidia_smi: None, tmp_path: Path) -> None:
+def test_the_metrics_of_a_worker_show_process_lanes_writes_disk_and_gpus(nvidia_smi: None, tmp_path: Path) -> None:
     shown = {
         (sample.name, sample.labels.get("uuid")): sample.value
         for family in text_string_to_metric_families(worker_text(tmp_path))
@@ -182,24 +186,26 @@ def test_a_worker_shows_its_process_lanes_writes_disk_and_gpus(nvidia_smi: None,
     assert {"stablessm_disk_free_bytes", "stablessm_worker_spool_bytes", "stablessm_worker_write_delay_seconds_count"} <= names
 
 
-def test_without_a_gpu_its_numbers_are_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_metrics_are_absent_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "stablessm_worker_lanes 2.0" in (text := worker_text(tmp_path))
     assert "gpu" not in text
 
 
-def test_the_lanes_of_a_worker_are_counted(sqlite_url: str, tmp_path: Path) -> None:
-    lanes = Lanes(Settings(data_dir=tmp_path, database_url=sqlite_url), slots=3, spool_bytes=1 << 20)
+def test_a_worker_counts_its_lanes(sqlite_url: str, tmp_path: Path) -> None:
+    lanes = Lanes(
+        Settings(data_dir=tmp_path, database_url=sqlite_url), ProcessPool(3, Booking([], tmp_path)), spool_bytes=1 << 20
+    )
     assert lanes.counts() == LaneCounts(3, 0, 0)
     assert lanes.writes()["values_dropped"] == 0
 
 
-def test_a_port_that_is_taken_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_occupied_metrics_port_gives_a_clear_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ClickException, match="--metrics-port: cannot listen"):
         serve_metrics("127.0.0.1", taken.getsockname()[1], tmp_path, lambda: LaneCounts(1, 0, 1), zeros)
 
 
-def test_every_counter_ends_in_total_and_the_page_is_short(scrape: Scrape, sqlite_url: str, tmp_path: Path) -> None:
+def test_every_counter_name_ends_in_total_and_the_metrics_page_is_short(scrape: Scrape, sqlite_url: str, tmp_path: Path) -> None:
     def each_route(app: Any) -> Iterator[str]:
         for route in app.state.routes:
             if "GET" in route.methods and not route.path.endswith(("/stream", "/metrics")):

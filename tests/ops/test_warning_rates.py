@@ -1,4 +1,4 @@
-"""The rates of docs/warnings.md count what they say."""
+"""The rates in docs/warnings.md are computed as the page describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def run(died: bool, steps: int, alerts: list[int], loss: float = 1.0) -> Record:
     return Record(1, "wider", "sgd", "best", 0.1, 10, "continue", end, steps, None, told, {"loss over best": loss})
 
 
-def test_only_an_alert_before_the_fatal_step_warns_and_one_in_a_run_that_lives_is_false() -> None:
+def test_only_alerts_before_the_fatal_step_count_and_alerts_in_finished_runs_are_false() -> None:
     runs = [run(True, 9, [4, 7]), run(True, 9, [9]), run(True, 9, []), run(False, 300, [20, 150]), run(False, 700, [])]
     found = rates(runs, lambda r: r.warned)
     assert (found.caught, found.missed, found.false, found.lived) == (1, 2, 1, 2)
@@ -22,12 +22,12 @@ def test_only_an_alert_before_the_fatal_step_warns_and_one_in_a_run_that_lives_i
     assert found.false_per_1000.startswith("2.00 [")
 
 
-def test_the_interval_is_wilsons() -> None:
+def test_the_confidence_interval_is_wilson_s() -> None:
     assert [round(x, 4) for x in wilson(7, 10)] == [0.3968, 0.8922]
     assert [round(x, 4) for x in wilson(0, 20)] == [0.0, 0.1611]
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def test_a_curve_goes_down_the_thresholds_and_takes_ties_together() -> None:
+def test_a_curve_has_one_point_per_distinct_value_in_descending_order() -> None:
     runs = [run(True, 9, [], 50.0), run(False, 9, [], 40.0), run(True, 9, [], 40.0), run(False, 9, [], 2.0)]
     assert curve(runs, "loss over best") == [(50.0, 0.5, 1.0), (40.0, 1.0, 2 / 3), (2.0, 1.0, 0.5)]

@@ -1,4 +1,4 @@
-"""Whether a layer of ours and a public one of the same weights are the same function, in float32."""
+"""Compares one of our layers with a public layer that has the same weights, in float32."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from benchmarks.layers.pair import Pair
 
-LENGTH = 131  # no multiple of any chunk
+LENGTH = 131  # not a multiple of any chunk length
 
 
 def assert_same(pair: Pair, d_model: int, *, tolerance: float = 1e-5, length: int = LENGTH) -> None:
-    """Output, and the gradients of the input and of every weight, within `tolerance` of the largest number of each."""
+    """Compare output and gradients of the input and all weights, each within `tolerance` times its largest number."""
     x = torch.randn(2, length, d_model, requires_grad=True)
     grad = torch.randn(2, length, d_model)
     last = length - pair.lag
@@ -27,4 +27,4 @@ def assert_same(pair: Pair, d_model: int, *, tolerance: float = 1e-5, length: in
 
 def near(mine: Tensor, public: Tensor, what: str, tolerance: float) -> None:
     error = float((mine - public).abs().max() / public.abs().max())
-    assert error < tolerance, f"{what} differs by {error:.1e} of its largest number"
+    assert error < tolerance, f"{what}: error is {error:.1e} of the largest absolute value"

@@ -1,4 +1,4 @@
-"""Other people's libraries: their warnings are not ours; and where they are meant to be installed, none may be missing."""
+"""Ignores the warnings of third-party libraries. Where these libraries are required, a missing library is a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _same_numbers_every_time() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """With REQUIRE_REFERENCES=1, which `make references` sets, a file that would be skipped has failed."""
+    """With REQUIRE_REFERENCES=1, which `make references` sets, a file that would be skipped fails."""
     report = yield
     if report.skipped and os.environ.get("REQUIRE_REFERENCES") == "1":
         report.outcome = "failed"

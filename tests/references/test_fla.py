@@ -1,6 +1,6 @@
-"""The layers of flash-linear-attention: the same function of the same weights, and as many of them.
+"""Our layers equal those of flash-linear-attention: the same function of the same weights, and the same number of weights.
 
-In a process of its own: where transformers finds fla, it takes fla's kernels, and a CPU has none.
+These tests run in a separate process: if fla is installed, transformers uses fla's kernels, which do not run on a CPU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from benchmarks.layers import of_fla
 from benchmarks.layers.pair import count
-from stablessm_core.layers.registry import LAYERS
 from stablessm_core.matrix_state import scalar_decay
+from stablessm_core.spec.layers import LAYERS
 from tests.references.agreement import assert_same, near
 
 pytest.importorskip("fla")
@@ -26,18 +26,18 @@ WITH_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", [*PAIRS, *WITH_OPTIONS])
-def test_a_layer_is_the_public_one(name: str) -> None:
+def test_our_layer_matches_the_public_implementation(name: str) -> None:
     assert_same((PAIRS | WITH_OPTIONS)[name](24), 24)
 
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("d_model", [24, 64])
-def test_a_layer_has_as_many_weights_as_the_public_one(name: str, d_model: int) -> None:
-    bounds = d_model if name == "hgrn" else 0  # a row a layer of the matrix that is the whole model's there
+def test_our_layer_has_as_many_weights_as_the_public_implementation(name: str, d_model: int) -> None:
+    bounds = d_model if name == "hgrn" else 0  # one row of lower bounds; in fla the matrix belongs to the model
     assert LAYERS[name]().parameters(d_model) == count(PAIRS[name](d_model).theirs) + bounds
 
 
-def test_decay_by_a_scalar_is_simple_gla() -> None:
+def test_scalar_decay_matches_simple_gla() -> None:
     naive = import_module("fla.ops.simple_gla.naive")
     q, k = torch.randn(2, 2, 131, 3, 5)
     v, g = torch.randn(2, 131, 3, 7), -torch.rand(2, 131, 3)

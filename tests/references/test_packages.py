@@ -1,4 +1,4 @@
-"""The layers of packages that have one or two: the same function of the same weights, and as many of them."""
+"""Our layers equal those of smaller packages: the same function of the same weights, and the same number of weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.layers import of_packages
 from benchmarks.layers.pair import count
-from stablessm_core.layers.registry import LAYERS
+from stablessm_core.spec.layers import LAYERS
 from tests.references.agreement import LENGTH, assert_same, near
 
 for _package in ("transformers", "mambapy", "s5", "LRU_pytorch", "neural_ssm", "minGRU_pytorch"):
@@ -28,13 +28,13 @@ MIN_GRU = {"minGRU-pytorch": of_packages.min_gru, "minGRU-pytorch, wide": partia
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_layer_is_the_public_one(name: str) -> None:
+def test_our_layer_matches_the_public_implementation(name: str) -> None:
     assert_same(PAIRS[name](24), 24)
 
 
 @pytest.mark.parametrize("name", MIN_GRU)
-def test_min_gru_is_the_public_one_to_what_its_logarithms_leave(name: str) -> None:
-    """That one scans logarithms, whose sum over the steps has lost digits: in float64 enough of them are left."""
+def test_min_gru_matches_the_public_package_within_its_log_space_error(name: str) -> None:
+    """The package scans logarithms, and their sum over the steps loses digits. In float64 enough digits remain."""
     assert_same(MIN_GRU[name](24), 24, tolerance=1e-3)
     pair = MIN_GRU[name](24)
     x = torch.randn(2, LENGTH, 24, dtype=torch.float64)
@@ -42,8 +42,8 @@ def test_min_gru_is_the_public_one_to_what_its_logarithms_leave(name: str) -> No
 
 
 @pytest.mark.parametrize("mode", ["loop", "scan"])
-def test_l2ru_is_the_public_one_but_for_the_jitter(mode: str) -> None:
-    """That one makes its matrices in the weights' precision, ours in float64; its B ignores the 1e-6 added to a factor."""
+def test_l2ru_matches_the_public_package_except_for_its_jitter(mode: str) -> None:
+    """The package computes its matrices in the weights' precision; we use float64. Its B omits the 1e-6 added to a factor."""
     assert_same(of_packages.l2ru(24, mode=mode), 24, tolerance=1e-3)
     pair = of_packages.l2ru(24, mode=mode)
     theirs, ours = pair.theirs.double().set_param(), pair.ours.double().system()
@@ -52,13 +52,13 @@ def test_l2ru_is_the_public_one_but_for_the_jitter(mode: str) -> None:
         near(ours[which], theirs[which], name, tolerance)
 
 
-def test_weights_are_as_many_as_in_the_public_layers() -> None:
+def test_our_layers_have_as_many_weights_as_the_public_layers() -> None:
     d_model = 24
     assert LAYERS["min_gru"]().parameters(d_model) == count(of_packages.min_gru(d_model).theirs)
     assert LAYERS["l2ru"]().parameters(d_model) == count(of_packages.l2ru(d_model).theirs)
     s5 = LAYERS["s5"]()
     assert s5.parameters(d_model) - s5.readout(d_model) == count(of_packages.s5_of_s5_pytorch(d_model).theirs)
-    # the paper's D is a vector, that package's a matrix
+    # D is a vector in the paper, but a matrix in that package
     matrix = d_model**2 - d_model
     lru = LAYERS["lru"]()
     assert lru.parameters(d_model) - lru.readout(d_model) + matrix == count(of_packages.lru_of_lru_pytorch(d_model).theirs)

@@ -1,4 +1,4 @@
-"""The layers that transformers has: the same function of the same weights, and as many of them."""
+"""Our layers equal those of transformers: the same function of the same weights, and the same number of weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.layers import of_transformers
 from benchmarks.layers.pair import Pair, count
-from stablessm_core.layers.registry import LAYERS
+from stablessm_core.spec.layers import LAYERS
 from tests.references.agreement import assert_same
 
 pytest.importorskip("transformers")
@@ -24,11 +24,11 @@ WITH_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", [*PAIRS, *WITH_OPTIONS])
-def test_a_layer_is_the_public_one(name: str) -> None:
+def test_our_layer_matches_the_public_implementation(name: str) -> None:
     assert_same((PAIRS | WITH_OPTIONS)[name](24), 24)
 
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("d_model", [24, 64])
-def test_a_layer_has_as_many_weights_as_the_public_one(name: str, d_model: int) -> None:
+def test_our_layer_has_as_many_weights_as_the_public_implementation(name: str, d_model: int) -> None:
     assert LAYERS[name]().parameters(d_model) == count(PAIRS[name](d_model).theirs)

@@ -1,6 +1,6 @@
-"""An attacker who has read the OpenAPI document: every operation with valid and invalid input, alone and in sequences.
+"""An attacker who has read the OpenAPI document calls every operation with valid and invalid input, alone and in sequences.
 
-schemathesis makes the requests; they go over HTTP to a real server. `Tally` says what came back.
+schemathesis generates the requests and sends them over HTTP to a real server. `Tally` counts the responses.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.errors import FlakyStrategyDefinition
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-# The document cannot say which fields of a configuration exclude each other, so input that fits it may still be refused.
+# The document cannot express which fields of a configuration exclude each other, so the server may refuse input that fits it.
 EXCUSED = [positive_data_acceptance]
-SEQUENCE = 20  # requests of one sequence, each using what earlier ones answered
-BATCH = 10  # sequences that share a seed
-schemathesis.serializer.alias("application/x-tar", "application/octet-stream")  # what it sends is no archive, which is the point
-SECONDS = 60.0  # until an answer must be there; a busy machine may pause for longer than the ten seconds that are usual
+SEQUENCE = 20  # number of requests in a sequence; a request uses the responses to earlier ones
+BATCH = 10  # number of sequences that share a seed
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")  # sends arbitrary bytes instead of an archive
+SECONDS = 60.0  # time limit of a response: a busy machine may pause for longer than the default of ten seconds
 
 
 def _repeats(case: schemathesis.Case, url: str) -> bool:
-    """Whether a query parameter is given several times: the last one counts then, which the document has no words for.
+    """Whether a query parameter occurs several times. The last value then counts, which the document cannot express.
 
-    A list of one is sent as if it were no list, and some queries are sent as text that the case does not hold apart.
+    A list of one value is sent like a single value, and some queries are sent as text that the case does not split.
     """
     names = [name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True)]
     return len(names) > len(set(names)) or any(isinstance(value, list) for value in (case.query or {}).values())
@@ -37,7 +37,7 @@ def _repeats(case: schemathesis.Case, url: str) -> bool:
 
 @dataclass
 class Tally:
-    """Requests by operation and by status, and every answer the document does not promise."""
+    """Numbers of requests by operation and by status, and every response that contradicts the document."""
 
     operations: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -56,12 +56,12 @@ class Tally:
             for failure in failures.exceptions:
                 if "Schema-violating request accepted" in str(failure) and _repeats(case, response.request.url):
                     continue
-                answer, asked = response.content[:300], case.as_curl_command()  # an answer may be binary
+                answer, asked = response.content[:300], case.as_curl_command()  # a response may be binary
                 text = f"{case.operation.label} -> {response.status_code}: {failure}: {answer!r} {asked}"
                 self.problems[text] += 1
 
     def lines(self) -> Iterator[str]:
-        """A Markdown table of what was asked and what came back."""
+        """A Markdown table of requests and response statuses."""
         yield "| operation | requests |"
         yield "| --- | ---: |"
         yield from (f"| `{label}` | {count:,} |" for label, count in sorted(self.operations.items()))
@@ -72,7 +72,7 @@ class Tally:
 
 def settings(examples: int, **more: Any) -> hypothesis.settings:
     return hypothesis.settings(
-        derandomize=False,  # the seeds are ours
+        derandomize=False,  # we choose the seeds
         max_examples=examples,
         deadline=None,
         database=None,
@@ -83,7 +83,7 @@ def settings(examples: int, **more: Any) -> hypothesis.settings:
 
 
 def attack(url: str, headers: dict[str, str], requests: int, tally: Tally, *, seed: int = 0) -> None:
-    """At least `requests` requests at the service: half of them operation by operation, half in sequences."""
+    """Send at least `requests` requests: half of them to one operation after another, half in sequences."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=headers).exclude(path_regex="/stream$")
     operations = [found.ok() for found in schema.get_all_operations()]
     for operation in operations:
@@ -112,6 +112,6 @@ def _attack_in_sequences(schema: Any, headers: dict[str, str], tally: Tally, see
             tally.judge(case, response, headers)
 
     hypothesis.seed(seed)(Attacker)
-    # The service remembers earlier sequences and may answer the same beginning differently: that ends the batch, no more.
+    # The service keeps state, so it may answer a repeated sequence differently. This only ends the batch.
     with suppress(FlakyStrategyDefinition):
         Attacker.run(settings=settings(BATCH, stateful_step_count=SEQUENCE))

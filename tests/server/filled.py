@@ -1,4 +1,4 @@
-"""A database with something in every table and every kind of value, at any version of the schema; and its checksums."""
+"""Fills a database of any schema version with rows in every table and every kind of value, and computes checksums."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from sqlalchemy import Connection, Table, insert, inspect, select
 
 from server.database.connection import Database
-from server.database.models import STATUSES, Base
+from server.database.models import Base
 from server.database.payloads import checksum
 from stablessm_core.telemetry.blocks import encode
+from stablessm_core.telemetry.statuses import STATUSES
 from tests.server.recording import WEIRD
 
 HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
@@ -23,7 +24,7 @@ PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
-    """Rows by table, parents first; every status, every nullable column both ways, bytes and floats at their extremes."""
+    """Rows by table, parents first: every status, nullable columns with and without a value, extreme bytes and floats."""
     runs, blocks, alerts, transitions, checkpoints, series = [], [], [], [], [], []
     logs, tracebacks = [], []
     for number, status in enumerate(STATUSES, 1):
@@ -94,7 +95,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def fill(database: Database) -> None:
-    """Put in all rows, as far as the present schema has tables and columns for them."""
+    """Insert all rows for which the database's schema has tables and columns."""
     with database.engine.begin() as connection:
         for name, values in rows().items():
             if inspect(connection).has_table(name):
@@ -103,7 +104,7 @@ def fill(database: Database) -> None:
 
 
 def present(connection: Connection, name: str) -> Table:
-    """The model's table with the columns that the database has now."""
+    """The model's table, reduced to the columns that the database has."""
     from sqlalchemy import Column, MetaData
 
     there = {column["name"] for column in inspect(connection).get_columns(name)}
@@ -112,7 +113,7 @@ def present(connection: Connection, name: str) -> Table:
 
 
 def checksums(database: Database, columns: dict[str, list[str]] | None = None) -> dict[str, str]:
-    """SHA-256 by table over every value; `columns` limits it to those of an older schema."""
+    """SHA-256 of all values by table; `columns` limits it to the columns of an older schema."""
     found = {}
     with database.engine.connect() as connection:
         for name in Base.metadata.tables:
@@ -135,5 +136,5 @@ def columns_of(database: Database) -> dict[str, list[str]]:
 
 def _exact(value: Any) -> Any:
     if isinstance(value, bytes):
-        return [len(value), hashlib.sha256(value).hexdigest()]  # payloads are large, and looked at hundreds of times
+        return [len(value), hashlib.sha256(value).hexdigest()]  # payloads are large and are read hundreds of times
     return value.hex() if isinstance(value, float) else value

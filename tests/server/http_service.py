@@ -1,4 +1,4 @@
-"""The real application for the tests of the HTTP half: in-process for REST, behind a real uvicorn for streams."""
+"""The real application for HTTP tests: in this process for REST, behind a real uvicorn for streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def application(url: str, folder: Path, **more: Any) -> FastAPI:
 
 
 class InProcess(httpx.BaseTransport):
-    """Carries requests to an application in an event loop of its own thread, started up and shut down as in production."""
+    """Passes requests to an application in the event loop of a separate thread, with startup and shutdown as in production."""
 
     def __init__(self, app: FastAPI) -> None:
         self.app = app
@@ -67,7 +67,7 @@ def client_of(app: FastAPI, *, token: str | None = TOKEN) -> httpx.Client:
 
 
 def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
-    """The error of a refusal, after checking that it has the one body."""
+    """The error of a refused request. Asserts the status and the common structure of the body."""
     assert answer.status_code == status, (answer.status_code, answer.text[:500])
     body = answer.json()
     assert set(body) == {"error"}
@@ -88,7 +88,7 @@ def running(url: str, folder: Path, *, listen: int = 0, **more: Any) -> Iterator
     address = f"http://127.0.0.1:{port}"
     try:
         while not server.started:
-            assert thread.is_alive(), "the server ended while it started"
+            assert thread.is_alive(), "the server ended during startup"
             threading.Event().wait(0.01)
         yield address, server
     finally:
@@ -98,7 +98,7 @@ def running(url: str, folder: Path, *, listen: int = 0, **more: Any) -> Iterator
 
 
 def frames(answer: httpx.Response) -> Iterator[dict[str, Any]]:
-    """Events of a stream: {"event", "id", "data" (decoded)}; comments and the retry line are left out."""
+    """Events of a stream as {"event", "id", "data" (decoded)}, without comments and the retry line."""
     event: dict[str, Any] = {}
     for line in answer.iter_lines():
         if line:

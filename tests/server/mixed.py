@@ -1,5 +1,5 @@
-"""A run of layers of several kinds, recorded without a trainer: a selective one with a further record, a complex one, a fixed
-one, one whose gates alone decide; and the numbers that a reader must find."""
+"""A run with several kinds of layers, recorded without a trainer, and the numbers that a reader must find. The layers are a
+selective layer with an additional record, a complex layer, a fixed layer, and a layer that depends only on its gates."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core.forms import GATES, Form, spread
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.forms import GATES, Form, spread
 from tests.server.recording import claimed
 
 MODEL = {"layers": ["rg_lru", "s4d", "lru", "rwkv4"], "d_model": 8}
 SELECTIVE = replace(Form.of_map("exp", "continuous"), dt=None, gate=True)
 COMPLEX = replace(Form.of_map("exp", "continuous"), phase="imaginary")
-# id: eigenvalues, form, step sizes, gates
+# record id -> numbers of eigenvalues, form, numbers of step sizes and of gates
 RECORDS: dict[str, tuple[int, Form, int | None, int]] = {
     "0": (8, SELECTIVE, None, 4),
     "0.dt_bias": (4, Form("none", "discrete", "none"), None, 0),
@@ -30,7 +30,7 @@ MEASURED = {"true_eigenvalue": 6, "true_boundary_distance": 6, "certified_gain":
 
 
 def mixed_run(database: Database, steps: int = 60) -> dict[str, np.ndarray]:
-    """Records a run of MODEL; gives every recorded and derived series as it must be read, (steps, width)."""
+    """Record a run of MODEL. Returns the expected values of every recorded and derived series, (steps, width)."""
     claim = claimed(database, model=MODEL)
     catalogue = [names.scalar(names.TRAIN_LOSS)]
     for id_, (width, form, dts, gates) in RECORDS.items():
@@ -46,7 +46,7 @@ def mixed_run(database: Database, steps: int = 60) -> dict[str, np.ndarray]:
     for id_, (_, form, _, _) in RECORDS.items():
         own = [s for s in catalogue if s.group == names.layer_group(id_)]
         recorded = {s.name: _numbers(s.name, s.width, steps, rng) for s in own if not s.derived}
-        if id_ == "0":  # as in the first step of a layer whose weights begin at 0
+        if id_ == "0":  # as in the first step of a layer with initial weights of 0
             recorded["ssm/0/weight"][[0, 2], 0], recorded["ssm/0/grad_over_weight"][[0, 2], 0] = 0, np.inf
         inputs = {kind: recorded[f"ssm/{id_}/{kind}"].astype(np.float32).astype(np.float64) for kind in form.inputs}
         wide = spread(inputs, RECORDS[id_][0], axis=0)
@@ -62,7 +62,7 @@ def mixed_run(database: Database, steps: int = 60) -> dict[str, np.ndarray]:
 
 
 def _numbers(name: str, width: int, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Weights that wander slowly, positive gates in their order."""
+    """Random values of a series: weights change slowly, and gates are positive."""
     kind = name.rpartition("/")[2]
     walk = rng.normal(size=(width, 1)) + 0.05 * rng.normal(size=(width, steps)).cumsum(axis=1)
     if kind in GATES:

@@ -1,4 +1,4 @@
-"""What the code of schema 0001 (release 0.1.0) sends to the database, statement by statement, for as long as it is supported."""
+"""The SQL statements that the code of schema 0001 (release 0.1.0) sends. They are kept as long as that schema is supported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import text
 
 from server.database.connection import Database
-from stablessm_core.config import RunConfig
+from stablessm_core.spec.config import RunConfig
 
 RUN = (
     "id, name, tags, notes, config, sweep_id, cloned_from, idempotency_key, status, status_reason, priority, needs_cuda, "
@@ -31,7 +31,7 @@ BLOCK = (
 
 
 def submitted_by_old_code(database: Database, config: dict[str, Any] | None = None) -> int:
-    """A queued run as the old server inserts it; gives its id."""
+    """Insert a queued run as the old server does, and return its id."""
     now = time.time()
     full = RunConfig.model_validate({"task": {"name": "polynomial_memory"}, **(config or {})}).model_dump(mode="json")
     with database.engine.begin() as connection:
@@ -43,7 +43,7 @@ def submitted_by_old_code(database: Database, config: dict[str, Any] | None = No
 
 
 def trained_by_old_code(database: Database, steps: int) -> int | None:
-    """Claim the first queued run as the old worker does, write `steps` blocks under its fence, finish it; gives its id."""
+    """Claim the first queued run as the old worker does, write `steps` blocks under its fence, finish it, and return its id."""
     lock = "" if database.path else " FOR UPDATE SKIP LOCKED"
     with database.engine.begin() as connection:
         first = (

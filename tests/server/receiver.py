@@ -1,4 +1,4 @@
-"""A real HTTP or HTTPS server that webhooks call, with the ways in which such a server can behave badly."""
+"""A real HTTP or HTTPS server that webhooks call. It can misbehave as real receivers do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 
 @dataclass
 class Receiver:
-    """`answers` are given one after the other, the last for ever; `calls` is what came: (headers, body)."""
+    """A receiver. It gives `answers` in order and repeats the last one; `calls` has the (headers, body) of each request."""
 
     port: int = 0
     answers: list[bytes] = field(default_factory=lambda: [b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"])
     calls: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    drip: bool = False  # send the answer byte by byte, for ever
-    held: threading.Event = field(default_factory=threading.Event)  # answers wait while it is cleared
+    drip: bool = False  # send an endless answer, byte by byte
+    held: threading.Event = field(default_factory=threading.Event)  # while this event is cleared, answers wait
 
     def __post_init__(self) -> None:
         self.held.set()
@@ -72,7 +72,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
                 receiver.held.wait()
                 stream.sendall(receiver.answers.pop(0) if len(receiver.answers) > 1 else receiver.answers[0])
         except (OSError, ValueError):
-            pass  # the other side has gone: some tests are about that
+            pass  # the client has disconnected, which some tests cause deliberately
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -86,7 +86,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:
-    """(file of a self-signed certificate of this name, a server's context with it)."""
+    """(file of a self-signed certificate for this name, SSL context of a server with it)."""
     key, file = folder / "key.pem", folder / "certificate.pem"
     until = datetime.timedelta(days=2).days
     command = [

@@ -1,4 +1,4 @@
-"""A run that records known numbers into a database, without a trainer, and the same numbers beside it to compare with."""
+"""Writes known numbers of a run into a database without a trainer, and keeps them for comparison."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from server.database.connection import Database
 from server.database.models import Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.forms import DERIVED, Form
+from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.forms import DERIVED, Form
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, SeriesSpec, layer_catalogue, layer_group, scalar
 
 CPU = {"devices": ["cpu"], "data": {"digits": "ok"}}
@@ -23,7 +23,7 @@ WEIRD = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 0x80000000], n
 
 
 def config(**changes: Any) -> RunConfig:
-    """A small run; changes are dotted paths with __ for the dot."""
+    """The configuration of a small run; changes are given by path, with __ for the dot."""
     data: dict[str, Any] = {"task": {"name": "polynomial_memory"}}
     for path, value in changes.items():
         *parents, last = path.split("__")
@@ -40,7 +40,7 @@ def submitted(database: Database, **changes: Any) -> int:
 
 
 def claimed(database: Database, **changes: Any) -> lifecycle.Claim:
-    """A run of this configuration, claimed; nothing else may be queued."""
+    """Submit and claim a run of this configuration. No other run may be queued."""
     submitted(database, **changes)
     return claim(database)
 
@@ -73,7 +73,7 @@ def nonfinite(kind: str = "nonfinite_loss", step: int = 3, **fields: Any) -> Ale
 
 @dataclass
 class Recording:
-    """Writes layer groups and the loss of a claimed run as the recorder does; `truth` holds what a reader must find."""
+    """Writes layer groups and the loss of a claimed run as the recorder does; `truth`: the values that a reader must find."""
 
     database: Database
     claim: lifecycle.Claim
@@ -104,7 +104,7 @@ class Recording:
         return self.first + self.every * np.arange(len(self.truth[TRAIN_LOSS]))
 
     def write(self, points: int, alerts: Iterable[Alert] = ()) -> list[Block]:
-        """One flush of `points` recorded steps; gives its blocks."""
+        """Write one flush of `points` recorded steps and return its blocks."""
         flush = self._group(SCALARS, [TRAIN_LOSS], self.rng.standard_normal((1, points)))
         for layer in range(self.layers):
             group = layer_group(layer)
@@ -121,7 +121,7 @@ class Recording:
         return flush
 
     def cut(self, from_step: int) -> None:
-        """Forget what lies at or after `from_step`, and record on from there."""
+        """Drop everything from `from_step` on, and continue recording there."""
         kept = int((self.steps < from_step).sum())
         self.truth = {name: values[:kept] for name, values in self.truth.items()}
         self.next, self._levels = from_step, {}

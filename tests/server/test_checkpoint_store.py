@@ -1,4 +1,4 @@
-"""Checkpoints in a store: a folder that machines share, and a bucket of a real S3 server."""
+"""Checkpoints in a store: a shared folder, and a bucket on a real S3 server."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_checkpoint_comes_back_as_it_was(store: CheckpointStore, file: Path, tmp_path: Path) -> None:
+def test_a_stored_checkpoint_is_fetched_unchanged(store: CheckpointStore, file: Path, tmp_path: Path) -> None:
     store.put(file, NAME)
-    store.put(file, NAME)  # again: replaces it
+    store.put(file, NAME)  # a second `put` replaces the file
     assert store.stored(7) == [NAME]
     assert store.stored(77) == []
+    assert store.sizes() == {NAME: len(CONTENT)}
     target = tmp_path / "other machine" / "checkpoint"
     store.fetch(NAME, target, SHA256)
     assert target.read_bytes() == CONTENT
@@ -46,18 +47,18 @@ def test_a_checkpoint_comes_back_as_it_was(store: CheckpointStore, file: Path, t
         assert opened.read() == CONTENT
 
 
-def test_what_is_not_what_was_recorded_never_becomes_a_file(store: CheckpointStore, file: Path, tmp_path: Path) -> None:
+def test_a_missing_or_changed_checkpoint_is_never_written_to_disk(store: CheckpointStore, file: Path, tmp_path: Path) -> None:
     target = tmp_path / "other" / "checkpoint"
     with pytest.raises(NotStored, match="not in the checkpoint store"):
         store.fetch(NAME, target, SHA256)
     file.write_bytes(CONTENT[:-1])
     store.put(file, NAME)
-    with pytest.raises(StoreError, match=f"recorded is {SHA256}"):
+    with pytest.raises(StoreError, match=f"expected {SHA256}"):
         store.fetch(NAME, target, SHA256)
     assert list(target.parent.iterdir()) == []
 
 
-def test_a_run_s_checkpoints_are_removed_and_no_other_s(store: CheckpointStore, file: Path) -> None:
+def test_removing_a_run_removes_only_its_own_checkpoints(store: CheckpointStore, file: Path) -> None:
     other = NAME.replace("runs/7/", "runs/70/")
     store.put(file, NAME)
     store.put(file, other)
@@ -67,12 +68,12 @@ def test_a_run_s_checkpoints_are_removed_and_no_other_s(store: CheckpointStore, 
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "runs/../../secret", "elsewhere/7/x", ".."])
-def test_only_names_of_runs_are_looked_up(store: CheckpointStore, file: Path, name: str) -> None:
-    with pytest.raises(StoreError, match="no name of a checkpoint"):
+def test_paths_outside_of_run_folders_are_refused(store: CheckpointStore, file: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="is not the path of a checkpoint"):
         store.put(file, name)
 
 
-def test_a_bucket_that_is_away_is_a_store_error_within_seconds(file: Path, free_port: int) -> None:
+def test_an_unreachable_bucket_gives_a_store_error(file: Path, free_port: int) -> None:
     with s3_server() as port:
         store = CheckpointStore(f"s3://{BUCKET}")
         store.put(file, NAME)
@@ -82,6 +83,6 @@ def test_a_bucket_that_is_away_is_a_store_error_within_seconds(file: Path, free_
 
 
 @pytest.mark.parametrize("url", ["", "s3:/bucket", "s3://", "ftp://host/x", "file://relative", "/a/path"])
-def test_an_impossible_store_is_refused_with_what_is_allowed(url: str) -> None:
-    with pytest.raises(ValueError, match="allowed are s3://bucket/prefix and file:///folder"):
+def test_an_invalid_store_url_is_refused_with_the_allowed_forms(url: str) -> None:
+    with pytest.raises(ValueError, match="allowed: s3://bucket/prefix and file:///folder"):
         Settings.from_environment(checkpoint_store=url)

@@ -14,7 +14,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def test_everything_has_a_default_inside_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_paths_are_inside_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.from_environment()
     assert settings.data_dir == tmp_path / ".stablessm"
@@ -23,7 +23,7 @@ def test_everything_has_a_default_inside_the_data_directory(tmp_path: Path, monk
     assert (settings.broker_url, settings.host, settings.port, settings.auth) == (None, "127.0.0.1", 8000, True)
 
 
-def test_the_command_line_wins_over_the_environment_and_empty_variables_are_unset(
+def test_options_override_environment_variables_and_empty_variables_count_as_unset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {
@@ -48,8 +48,9 @@ def test_the_command_line_wins_over_the_environment_and_empty_variables_are_unse
     assert Settings.from_environment(data_root=tmp_path).data_root == tmp_path
 
 
-def test_address_and_access_are_options_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"PORT": "tcp://10.0.0.1:8000", "HOST": "0.0.0.0", "AUTH": "0"}.items():  # as Kubernetes sets the first
+def test_address_and_authentication_are_not_read_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Kubernetes sets variables such as this PORT.
+    for name, value in {"PORT": "tcp://10.0.0.1:8000", "HOST": "0.0.0.0", "AUTH": "0"}.items():
         monkeypatch.setenv(f"STABLESSM_{name}", value)
     settings = Settings.from_environment()
     assert (settings.port, settings.host, settings.auth) == (8000, "127.0.0.1", True)
@@ -58,12 +59,12 @@ def test_address_and_access_are_options_only(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("variable", "given", "said"),
     [
-        ("STABLESSM_RUNS_PER_MINUTE", "abc", "'abc'; allowed are whole numbers from 0 to 1000000"),
-        ("STABLESSM_RUNS_PER_MINUTE", "1.5", "'1.5'; allowed are whole numbers from 0 to 1000000"),
-        ("STABLESSM_RUNS_PER_MINUTE", "2000000", "2000000; allowed are 0 to 1000000"),
-        ("STABLESSM_AUDIT_DAYS", "0", "0; allowed are 1 to 1000000"),
-        ("STABLESSM_LEASE_SECONDS", "x" * 100, f"'{'x' * 40}'; allowed are numbers from 6 to 600"),
-        ("STABLESSM_LEASE_SECONDS", "nan", "nan; allowed are 6 to 600"),
+        ("STABLESSM_RUNS_PER_MINUTE", "abc", "'abc'; allowed: whole numbers from 0 to 1000000"),
+        ("STABLESSM_RUNS_PER_MINUTE", "1.5", "'1.5'; allowed: whole numbers from 0 to 1000000"),
+        ("STABLESSM_RUNS_PER_MINUTE", "2000000", "2000000; allowed: 0 to 1000000"),
+        ("STABLESSM_AUDIT_DAYS", "0", "0; allowed: 1 to 1000000"),
+        ("STABLESSM_LEASE_SECONDS", "x" * 100, f"'{'x' * 40}'; allowed: numbers from 6 to 600"),
+        ("STABLESSM_LEASE_SECONDS", "nan", "nan; allowed: 6 to 600"),
     ],
 )
 def test_a_variable_out_of_its_limits_is_refused_in_one_line(
@@ -75,14 +76,14 @@ def test_a_variable_out_of_its_limits_is_refused_in_one_line(
     assert str(refused.value) == f"{variable} is {said}"
 
 
-def test_a_password_is_not_in_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_about_a_database_url_does_not_contain_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STABLESSM_DATABASE_URL", "mysql://user:hush@db/x")
     with pytest.raises(ValueError, match="database URL starts with 'mysql'") as refused:
         Settings.from_environment()
     assert "hush" not in str(refused.value)
 
 
-def test_a_later_change_of_directory_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_change_of_directory_does_not_change_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings(data_dir=Path("state"), data_root=Path("sets"))
     monkeypatch.chdir("/")
@@ -90,7 +91,7 @@ def test_a_later_change_of_directory_moves_nothing(tmp_path: Path, monkeypatch: 
     assert settings.data_root == tmp_path / "sets"
 
 
-def test_the_token_does_not_show_when_settings_are_printed() -> None:
+def test_the_repr_of_the_settings_does_not_contain_the_token() -> None:
     assert "hush" not in repr(Settings(token="hush"))
 
 
@@ -102,16 +103,16 @@ def test_the_token_does_not_show_when_settings_are_printed() -> None:
         ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
     ],
 )
-def test_database_urls_take_the_spellings_people_use(url: str, expected: str) -> None:
+def test_common_spellings_of_database_urls_are_accepted(url: str, expected: str) -> None:
     assert normalize_url(url) == expected
 
 
 @pytest.mark.parametrize("url", ["mysql://h/d", "postgresql+asyncpg://h/d", "stablessm.db", "sqlite://", "sqlite:///:memory:"])
-def test_other_databases_are_refused(url: str) -> None:
+def test_unsupported_databases_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"database URL|must be a file"):
         normalize_url(url)
 
 
 def test_a_port_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^port is 70000; allowed are 0 to 65535$"):
+    with pytest.raises(ValueError, match=r"^port is 70000; allowed: 0 to 65535$"):
         Settings.from_environment(port=70_000)

@@ -1,4 +1,4 @@
-"""The browser's modules, made loadable for node: copied beside a package.json that says they are ES modules."""
+"""Makes the browser's modules loadable in node by copying them next to a package.json that declares ES modules."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every chart is defined once, carries no data, offers nothing to strangers, and shows what is not finite."""
+"""Every chart is defined once, contains no data, has no link to other servers, and shows non-finite values."""
 
 import base64
 from pathlib import Path
@@ -8,10 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from stablessm_core.typed_arrays import encode
+from stablessm_core.telemetry.typed_arrays import encode
 from web import figures
 from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues
-from web.figures import CHARTS, CONFIG, catalogue, spec
+from web.charts import CHARTS, layer, run, several, theory
+from web.figures import CONFIG, catalogue, spec
 from web.palette import COLORS
 
 RATIO = "ssm/0/grad_over_weight"
@@ -23,34 +24,36 @@ def numbers(array: dict[str, str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("chart", CHARTS)
-def test_chart_is_a_valid_figure_without_data(chart: str) -> None:
+@pytest.mark.slow
+def test_every_chart_definition_is_a_valid_figure_without_data(chart: str) -> None:
     figure = spec(chart)
-    go.Figure(figure)  # plotly's own validation
+    go.Figure(figure)  # plotly validates the figure
     for trace in figure["data"]:
         assert not {"x", "y", "z", "base"} & set(trace)
         assert trace["meta"]["field"]
     assert "template" not in figure["layout"]
 
 
-def test_unknown_chart_is_refused_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_chart_lists_the_known_charts() -> None:
     with pytest.raises(ValueError, match="grad_over_weight_heatmap"):
         spec("nonsense")
 
 
-def test_no_chart_offers_to_send_data_away() -> None:
+def test_no_chart_offers_to_upload_data_to_plotly() -> None:
     assert CONFIG["showSendToCloud"] is False
     assert CONFIG["displaylogo"] is False
     assert CONFIG["plotlyServerURL"] == ""
     assert all(entry["config"] == CONFIG for entry in catalogue().values())
 
 
-def test_binding_leaves_the_definition_as_it_was() -> None:
+def test_binding_data_does_not_change_the_chart_definition() -> None:
     before = repr(spec("grad_over_weight"))
     bind(spec("grad_over_weight"), {RATIO: {"step": np.arange(3.0), "value": np.ones((3, 4), np.float32)}})
     assert repr(spec("grad_over_weight")) == before
 
 
-def test_bound_figure_is_valid_and_within_its_limits() -> None:
+@pytest.mark.slow
+def test_a_figure_with_data_is_valid_and_within_its_size_limits() -> None:
     values = np.exp(np.random.default_rng(0).normal(size=(3000, 600))).astype(np.float32)
     data = {RATIO: {"step": np.arange(1.0, 3001.0), "value": values}}
     items = [{"key": str(i), "column": i, "label": f"eigenvalue {i}", "color": "line-0"} for i in range(600)]
@@ -61,10 +64,10 @@ def test_bound_figure_is_valid_and_within_its_limits() -> None:
     rows, columns = numbers(heat["z"]).shape
     assert rows <= MAX_ROWS
     assert columns <= MAX_COLUMNS
-    assert numbers(heat["z"]).max() == pytest.approx(np.log10(values.max()), rel=1e-6)  # no extreme is lost
+    assert numbers(heat["z"]).max() == pytest.approx(np.log10(values.max()), rel=1e-6)  # the reduced columns keep the maximum
 
 
-def test_nonfinite_values_are_gaps_in_the_line_and_marks_that_say_which() -> None:
+def test_nonfinite_values_are_drawn_as_gaps_in_the_line_and_as_labelled_marks() -> None:
     value = np.array([1, 2, np.nan, np.inf, -np.inf, 3], np.float32)
     figure = bind(spec("loss"), {"train/loss": {"step": np.arange(1.0, 7.0), "value": value}})
     line = next(t for t in figure["data"] if t["name"] == "train")
@@ -76,12 +79,12 @@ def test_nonfinite_values_are_gaps_in_the_line_and_marks_that_say_which() -> Non
 
 
 def cells(trace: dict[str, Any]) -> list[tuple[float, float]]:
-    """(eigenvalue, step) of each cell that a map of marks shows."""
+    """(eigenvalue, step) of each marked cell in a trace of marks."""
     x, y, z = (numbers(trace[name]) for name in "xyz")
     return [(float(y[row]), float(x[column])) for row, column in np.argwhere(z == 1)]
 
 
-def test_heatmap_shows_cells_that_are_no_number_apart() -> None:
+def test_the_heatmap_marks_nan_and_infinite_cells_separately() -> None:
     value = np.ones((4, 3), np.float32)
     value[2, 1], value[3, 2], value[0, 0] = np.nan, np.inf, 0
     traces = bind(spec("grad_over_weight_heatmap"), {RATIO: {"step": np.arange(4.0), "value": value}})["data"]
@@ -92,21 +95,21 @@ def test_heatmap_shows_cells_that_are_no_number_apart() -> None:
     assert minus["visible"] is False
 
 
-def test_top_eigenvalues_put_the_lost_ones_first() -> None:
+def test_top_eigenvalues_lists_non_finite_eigenvalues_first() -> None:
     value = np.tile(np.arange(10, dtype=np.float32), (5, 1))
     value[4, 2] = np.nan
     assert top_eigenvalues({"step": np.arange(5.0), "value": value}, 3) == [2, 8, 9]
 
 
 def weights_at_zero() -> dict[str, Any]:
-    """Ratios that are infinite because two weights are 0 at first, and one that is because its gradient is."""
+    """Two ratios that are infinite because their weights are 0 at first, and one because its gradient is infinite."""
     ratio, gradient = np.tile(np.arange(1, 7, dtype=np.float32), (4, 1)), np.ones((4, 6), np.float32)
     ratio[0, [0, 3]], ratio[2, 5], gradient[2, 5] = np.inf, np.inf, np.inf
     step = np.arange(1.0, 5.0)
     return {RATIO: {"step": step, "value": ratio}, "ssm/0/gradient": {"step": step, "value": gradient}}
 
 
-def test_a_ratio_that_is_infinite_because_its_weight_is_0_is_marked_as_that_and_counts_as_no_loss() -> None:
+def test_an_infinite_ratio_of_a_zero_weight_gets_its_own_mark_and_is_not_counted_as_non_finite() -> None:
     data = weights_at_zero()
     traces = {t["meta"]["field"]: t for t in bind(spec("grad_over_weight"), data)["data"]}
     assert traces["zero_weight"]["text"] == ["step 1: infinite: weight is 0 in eigenvalue 0 and 1 more"]
@@ -117,7 +120,7 @@ def test_a_ratio_that_is_infinite_because_its_weight_is_0_is_marked_as_that_and_
     assert top_eigenvalues(data[RATIO], 2) == [0, 3]
 
 
-def test_rows_of_the_heat_map_are_not_called_lost_while_the_gradient_is_finite() -> None:
+def test_heat_map_rows_are_not_marked_as_lost_while_the_gradient_is_finite() -> None:
     data = weights_at_zero()
 
     def rows() -> dict[str, Any]:
@@ -140,7 +143,7 @@ def places(trace: dict[str, Any]) -> np.ndarray:
     return numbers(trace["x"]) + 1j * numbers(trace["y"])
 
 
-def test_the_disc_shows_each_eigenvalue_once_above_the_real_axis_where_it_began_and_is() -> None:
+def test_the_disc_shows_the_first_and_current_position_of_each_eigenvalue_above_the_real_axis() -> None:
     data = complex_eigenvalues()
     size, angle = data["ssm/0/eigenvalue"]["value"], data["ssm/0/phase"]["value"]
     found = bind(spec("unit_disc"), data, items=[{"key": "0", "column": 0, "label": "", "color": "line-0", "dash": "dot"}])[
@@ -156,7 +159,7 @@ def test_the_disc_shows_each_eigenvalue_once_above_the_real_axis_where_it_began_
     assert places(traces["end"]) == places(traces["path"])[-1:]
 
 
-def test_the_half_plane_has_decay_to_the_left_and_says_which_eigenvalues_are_lost() -> None:
+def test_the_half_plane_shows_decay_on_the_left_and_counts_non_finite_eigenvalues() -> None:
     data = complex_eigenvalues()
     data["ssm/0/rate"]["value"][3, 1] = np.nan
     traces = {t["meta"]["field"]: t for t in bind(spec("half_plane"), data)["data"] if t["meta"].get("plane")}
@@ -167,14 +170,14 @@ def test_the_half_plane_has_decay_to_the_left_and_says_which_eigenvalues_are_los
     assert set(numbers(traces["boundary"]["x"]) if isinstance(traces["boundary"]["x"], dict) else traces["boundary"]["x"]) == {0}
 
 
-def test_of_very_many_eigenvalues_some_places_are_marked_and_the_legend_says_how_many() -> None:
+def test_a_plot_of_very_many_eigenvalues_shows_a_part_and_the_legend_states_which() -> None:
     found = bind(spec("unit_disc"), complex_eigenvalues(2048))["data"]
     now = next(t for t in found if t["meta"]["field"] == "now")
     assert now["name"] == "now (1 of 5)"
     assert now["customdata"] == list(range(0, 2048, 5))
 
 
-def test_lines_of_gates_are_those_that_the_chosen_eigenvalues_share() -> None:
+def test_gate_lines_belong_to_the_gates_of_the_chosen_eigenvalues() -> None:
     gates = {f"ssm/0/gate_{part}": np.full((3, 4), scale, np.float32) * np.arange(1, 5) for part, scale in
              (("min", 1), ("mean", 2), ("max", 3))}  # fmt: skip
     data = {name: {"step": np.arange(3.0), "value": values} for name, values in gates.items()}
@@ -182,10 +185,12 @@ def test_lines_of_gates_are_those_that_the_chosen_eigenvalues_share() -> None:
     lines = [t for t in bind(spec("gates"), data, items=items, eigenvalues=8)["data"] if t["meta"].get("each")]
     assert [float(numbers(t["y"])[0]) for t in lines] == [4, 12, 8]
     alone = [t["name"] for t in bind(spec("gates"), data, eigenvalues=8)["data"] if t["meta"].get("each")]
-    assert {name.split(",")[0] for name in alone} == {"λ 0", "λ 2", "λ 4", "λ 6"}, "the first eigenvalue of each gate"
+    assert {name.split(",")[0] for name in alone} == {"λ 0", "λ 2", "λ 4", "λ 6"}, (
+        "the lines must show the first eigenvalue of each gate"
+    )
 
 
-def test_alerts_stand_on_the_chart_of_their_series_only() -> None:
+def test_an_alert_is_shown_only_on_the_chart_of_its_series() -> None:
     alert = {"step": 4, "series": "ssm/1/grad_over_weight", "severity": "critical", "message": "<img src=x onerror=alert(1)>"}
     data = {f"ssm/{layer}/grad_over_weight": {"step": np.arange(9.0), "value": np.ones((9, 2), np.float32)} for layer in (0, 1)}
 
@@ -197,7 +202,7 @@ def test_alerts_stand_on_the_chart_of_their_series_only() -> None:
     assert shown("grad_over_weight", 0) == shown("loss", 1) == []
 
 
-def test_names_with_markup_stay_text() -> None:
+def test_markup_in_names_is_escaped() -> None:
     items = [{"key": "7", "label": "<a href='javascript:x'>&", "color": "map-best", "dash": "dot"}]
     data = {"7:train/loss": {"step": np.arange(2.0), "value": np.ones(2, np.float32)}}
     trace = bind(spec("compare_loss"), data, items=items, colors={"map-best": "#123456"})["data"][0]
@@ -206,20 +211,20 @@ def test_names_with_markup_stay_text() -> None:
     assert trace["line"] == {"color": "#123456", "dash": "dot", "width": 1.5}
 
 
-def test_a_map_without_a_colour_of_its_own_is_grey() -> None:
+def test_a_map_without_an_assigned_colour_is_grey() -> None:
     items = [{"key": "7", "label": "mine", "color": "map-mine", "dash": "dot"}]
     data = {"7:train/loss": {"step": np.arange(2.0), "value": np.ones(2, np.float32)}}
     assert bind(spec("compare_loss"), data, items=items, colors=COLORS)["data"][0]["line"]["color"] == COLORS["muted"]
 
 
-def test_median_of_a_step_ignores_what_is_not_finite() -> None:
+def test_the_median_of_a_step_ignores_non_finite_values() -> None:
     value = np.array([[1, np.nan, 5, 3], [np.inf, 2, 4, np.nan], [np.nan] * 4], np.float32)
     traces = bind(spec("weight"), {"ssm/0/weight": {"step": np.arange(3.0), "value": value}})["data"]
     middle = next(t for t in traces if t["meta"]["field"] == "median")
     np.testing.assert_array_equal(numbers(middle["y"]), np.array([3, 3, np.nan], np.float32))
 
 
-def test_typed_arrays_are_little_endian_with_their_shape() -> None:
+def test_typed_arrays_are_sent_as_little_endian_with_their_shape() -> None:
     array = np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32)
     wire = encode(array)
     assert wire["shape"] == "2, 2"
@@ -227,6 +232,9 @@ def test_typed_arrays_are_little_endian_with_their_shape() -> None:
     assert encode(np.arange(3))["dtype"] == "f8"
 
 
-def test_every_file_of_a_chart_is_registered_under_its_own_name() -> None:
-    files = {file.stem for file in (Path(figures.__file__).parent / "charts").glob("*.py")}
-    assert set(CHARTS) == files - {"__init__", "parts", "shapes"}
+def test_every_chart_in_the_chart_tables_has_a_unique_name() -> None:
+    rows = [chart.name for table in (run, layer, several, theory) for chart in table.CHARTS]
+    assert len(rows) == len(set(rows))
+    assert set(CHARTS) == set(rows)
+    tables = {file.stem for file in (Path(figures.__file__).parent / "charts").glob("*.py")}
+    assert tables == {"__init__", "parts", "shapes", "run", "layer", "several", "theory"}

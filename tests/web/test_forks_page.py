@@ -1,10 +1,12 @@
-"""The part of a run's page that tests the cause: what it offers, its forks with their outcome, siblings that survived."""
+"""The part of the run page that tests the cause of a divergence: buttons, forks with their outcome, surviving siblings."""
 
 from __future__ import annotations
 
 import json
 import re
 from typing import Any
+
+import pytest
 
 from stablessm_core.maps import MAPS
 from tests.web.test_templates import CHARTS, EVIL, LOST, PAST, SERIES, Tags, a_run, render
@@ -29,14 +31,15 @@ def shown(
     offered: dict[str, Any] = OFFERED,
 ) -> Tags:  # fmt: skip
     found = {"run_id": 7, "died_at": died, "begins_at": 40, "forks": list(forks)}
-    context = {"series": SERIES, "alerts": {"alerts": []}, "forks": found, "fork_said": "recurrent_lr 0"} | offered
+    context = {"series": SERIES, "alerts": {"alerts": []}, "forks": found, "fork_summary": "recurrent_lr 0"} | offered
     return render("run.html", run=run, siblings={"run_id": 7, "siblings": list(siblings)}, **context, **CHARTS, **PAST)
 
 
-def test_a_run_that_died_offers_to_take_the_cause_away() -> None:
+@pytest.mark.slow
+def test_the_page_of_a_diverged_run_offers_forks_that_remove_the_cause() -> None:
     tags = shown(a_run(status="diverged", divergence=LOST), forks=(FORK,), siblings=(SIBLING,))
     text = re.sub(r"\s+", " ", tags.text)
-    assert "goes on from step 40, the last good checkpoint, with the same batches and one thing changed" in text
+    assert "starts a run from step 40, the last good checkpoint, with the same batches and one thing changed" in text
     offered = [json.loads(attrs["data-changes"] or "") for attrs in tags.all("data-changes")]
     assert offered == [{"optimizer.recurrent_lr": 0}, {}, {"optimizer.lr": 0.001}, {"optimizer.name": "sgd"}, {}]
     assert "The same steps in siblings that survived" in text
@@ -47,15 +50,16 @@ def test_a_run_that_died_offers_to_take_the_cause_away() -> None:
     assert "hidden" not in confirmed
 
 
-def test_what_no_map_leads_to_and_nothing_trains_is_neither_changed_nor_frozen() -> None:
+def test_forks_offer_no_map_change_or_freezing_for_layers_that_support_neither() -> None:
     tags = shown(a_run(status="diverged", divergence=LOST), offered={"fork_maps": [], "freezable": False})
     offered = [json.loads(attrs["data-changes"] or "") for attrs in tags.all("data-changes")]
     assert offered == [{"optimizer.lr": 0.001}, {"optimizer.name": "sgd"}, {}]
     assert not list(tags.all("data-map-choice"))
-    assert "No map leads from a weight to the eigenvalues" in re.sub(r"\s+", " ", tags.text)
+    assert "These layers have no map from a weight to an eigenvalue" in re.sub(r"\s+", " ", tags.text)
 
 
-def test_a_run_that_lives_and_has_no_forks_is_left_alone_and_a_fork_says_where_it_comes_from() -> None:
+@pytest.mark.slow
+def test_a_healthy_run_is_offered_no_forks_and_a_fork_shows_its_origin() -> None:
     assert "Test the cause" not in shown(a_run(status="finished"), died=None).text
     fork = shown(a_run(status="running", forked_from=3, forked_at_step=400), died=None)
     assert "forked from run 3 at step 400 with recurrent_lr 0" in re.sub(r"\s+", " ", fork.text)

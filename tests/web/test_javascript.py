@@ -1,4 +1,4 @@
-"""The pure parts of the browser's modules hold in node, and draw what Python draws."""
+"""The pure parts of the browser's modules run in node and draw the same figures as Python."""
 
 import base64
 import json
@@ -15,12 +15,15 @@ from server.http.api.overview import pack
 from server.series import overview
 from server.series.layout import Layout
 from server.series.reading import read_series
-from stablessm_core.typed_arrays import encode
+from stablessm_core.telemetry.typed_arrays import encode
 from tests.server.mixed import mixed_run
 from tests.server.recording import Recording, claimed
 from web.binding import bind
-from web.figures import CHARTS, spec
+from web.charts import CHARTS
+from web.figures import spec
 from web.formatting import ago, duration, number
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 TESTS = Path(__file__).parent / "js"
 RATIO, LOSS, DISTANCE = "ssm/1/grad_over_weight", "train/loss", "ssm/1/boundary_distance"
@@ -34,12 +37,12 @@ def run_node(static: Path, *arguments: str, stdin: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(p.name for p in TESTS.glob("*.test.mjs")))
-def test_module_tests_pass_in_node(static_modules: Path, name: str) -> None:
+def test_the_javascript_module_tests_pass_in_node(static_modules: Path, name: str) -> None:
     assert "# fail 0" in run_node(static_modules, "--test", "--test-reporter=tap", str(TESTS / name))
 
 
-def sick_data() -> dict[str, dict[str, np.ndarray]]:
-    """A run that leaves the finite numbers: raw series, one of buckets, one wide enough to be folded."""
+def nonfinite_data() -> dict[str, dict[str, np.ndarray]]:
+    """A run that becomes NaN: raw series, a series in buckets, and a series so wide that columns are merged."""
     rng = np.random.default_rng(3)
     step = np.arange(1.0, 1301.0)
     loss = (rng.random(1300) + 0.1).astype(np.float32)
@@ -52,8 +55,8 @@ def sick_data() -> dict[str, dict[str, np.ndarray]]:
     size[1299, 4], size[:, 5], angle[600:, 6] = np.nan, np.inf, np.nan
     weight, gradient = np.ones_like(ratio), np.ones_like(ratio)
     ratio[0, :3], weight[0, :3] = np.inf, 0
-    ratio[2, 40], gradient[2, 40] = np.inf, np.inf  # not because of its weight
-    gates = np.exp(rng.normal(size=(3, 1300, 30))).astype(np.float32)  # of 300 eigenvalues
+    ratio[2, 40], gradient[2, 40] = np.inf, np.inf  # infinite because of its gradient, not because of its weight
+    gates = np.exp(rng.normal(size=(3, 1300, 30))).astype(np.float32)  # 30 gates of 300 eigenvalues
     complex_ = {"eigenvalue": size, "phase": angle, "rate": size - 0.1, "phase_weight": 10 * angle, "weight": weight,
                 "gradient": gradient, "gate_min": gates[0], "gate_mean": gates[1], "gate_max": gates[2]}  # fmt: skip
     return {
@@ -115,7 +118,7 @@ def assert_same(python: object, browser: object, where: str) -> None:
     if isinstance(python, dict):
         assert isinstance(browser, dict), where
         assert sorted(python) == sorted(browser), where
-        for key in python.keys() - {"hovertext"}:  # words for the mouse; each side formats numbers its own way
+        for key in python.keys() - {"hovertext"}:  # without hover texts, in which each side formats numbers differently
             assert_same(python[key], browser[key], f"{where}.{key}")
     elif isinstance(python, list):
         assert isinstance(browser, list), where
@@ -128,13 +131,13 @@ def assert_same(python: object, browser: object, where: str) -> None:
         assert python == browser, where
 
 
-def test_server_and_browser_write_numbers_and_times_alike(static_modules: Path) -> None:
+def test_server_and_browser_format_numbers_and_times_identically(static_modules: Path) -> None:
     rng = np.random.default_rng(0)
     numbers = [0, -0.0, 1, 999_999, 1_000_000, 1e9, -1e9, 1e-3, 9.9996e-4, 1234.5, 12345.5, 0.5, 2.5, 1e300, 5e-324, 99999.99]
     numbers += [*(rng.choice([-1, 1], 400) * 10 ** rng.uniform(-12, 14, 400)), *rng.integers(0, 10**10, 50).tolist()]
     spans = [0, 0.4, 1, 4.9, 59.5, 60, 61, 3599.6, 3661, 90_000.0, 1e7]
     code = (
-        "const {number, duration, ago} = await import(`${process.env.STATIC}/format.js`);"
+        "const {number, duration, ago} = await import(`${process.env.STATIC}/lib/format.js`);"
         "const {n, s} = JSON.parse(process.argv[1]); console.log(JSON.stringify([n.flatMap((x) => [number(x), number(x, 6)]),"
         "s.map((x) => duration(x)),"
         "s.flatMap((x) => [ago(0, x), ago(x, 0)])]));"
@@ -142,17 +145,21 @@ def test_server_and_browser_write_numbers_and_times_alike(static_modules: Path) 
     given = json.dumps({"n": numbers, "s": spans}, default=float)
     browser = json.loads(run_node(static_modules, "--input-type=module", "-e", code, given))
     words = [[ago(0, x), ago(x, 0)] for x in spans]
-    python = [[f(x) for x in numbers for f in (number, six)], [duration(x) for x in spans], [w for pair in words for w in pair]]
+    python = [
+        [f(x) for x in numbers for f in (number, six_digits)],
+        [duration(x) for x in spans],
+        [w for pair in words for w in pair],
+    ]
     assert browser == python
     assert [number(x) for x in ("NaN", "Infinity", "-Infinity", None)] == ["NaN", "+Inf", "−Inf", "–"]
 
 
-def six(x: float) -> str:
+def six_digits(x: float) -> str:
     return number(x, 6)
 
 
-def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:
-    data = sick_data()
+def test_browser_and_python_build_the_same_figures(static_modules: Path) -> None:
+    data = nonfinite_data()
     charts = [c for c in CHARTS if not c.startswith(("theory", "sweep"))]
     items = {c: RANGES if c == "compare_ranges" else RUNS for c in charts if c.startswith("compare")}
     cases, expected = [], []
@@ -171,10 +178,10 @@ def test_browser_and_python_bind_the_same_figures(static_modules: Path) -> None:
 
 
 @pytest.mark.parametrize(("layer", "eigenvalues"), [(None, 6), ("0", 8), ("1", 6), ("2", 4), ("0.dt_bias", 4)])
-def test_an_overview_is_drawn_as_the_buckets_it_sums_up(
+def test_charts_from_an_overview_equal_charts_from_all_buckets(
     static_modules: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str, layer: str | None, eigenvalues: int
 ) -> None:
-    """What the page of a long run draws of a layer is what the charts' own binding draws of all its eigenvalues."""
+    """On the page of a long run, charts from an overview equal charts from the buckets of all eigenvalues."""
     monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
     database = Database(sqlite_url)
     if layer is None:
@@ -186,13 +193,15 @@ def test_an_overview_is_drawn_as_the_buckets_it_sums_up(
     with database.read() as session:
         layout = Layout(session, 1)
         rows = [row for row in layout.series.values() if row.name.startswith(f"ssm/{id_}/")]
-        found, lines = overview.read_overview(session, layout, rows, points=points, lines=[2], top=3, by=ratio, heat=[ratio])
+        found, lines = overview.read_overview(
+            session, layout, rows, overview.OverviewOptions(points=points, lines=[2], top=3, by=ratio, heat=[ratio])
+        )
         buckets = {row.name: read_series(session, 1, row.name, max_points=points) for row in rows}
     database.close()
     data = {
         name: {p: np.asarray(getattr(s, p)) for p in ("step", "min", "max", "last", "nonfinite")}
         for name, s in buckets.items()
-        if s.value is None  # what was computed at evaluations has few points
+        if s.value is None  # series that are computed at evaluations have only few points
     }
     charts = [c for c in CHARTS if CHARTS[c].scope == "layer" and not c.startswith(("true", "gain"))]
     items = [{"key": str(c), "column": c, "label": f"eigenvalue {c}", "color": "line-0", "dash": "dot"} for c in lines]
@@ -205,7 +214,7 @@ def test_an_overview_is_drawn_as_the_buckets_it_sums_up(
         python = plain(bind(spec(chart), data, **options))
         assert isinstance(python, dict)
         for ours, theirs in zip(python["data"], browser["data"], strict=True):
-            if ours["type"] == "heatmap" and ours["meta"]["field"] == "heat":  # codes are as fine as shades can be told apart
+            if ours["type"] == "heatmap" and ours["meta"]["field"] == "heat":  # overview codes are rounded to shades
                 for mine, shown in zip(ours.pop("z", []), theirs.pop("z", []), strict=True):
                     fine = 12 / 250
                     assert [v if isinstance(v, str) else pytest.approx(v, abs=fine) for v in mine] == shown

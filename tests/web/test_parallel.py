@@ -1,9 +1,9 @@
-"""Parallel coordinates: what is written at an axis stays beside it."""
+"""Parallel coordinates: the labels of an axis stay beside the axis."""
 
 from web.parallel import LETTER, parallel_lines
 
 
-def test_a_long_value_is_cut_before_the_next_axis() -> None:
+def test_a_long_value_is_truncated_before_the_next_axis() -> None:
     fields = [{"field": f"task.f{i}", "values": ["polynomial_memory", "digits"]} for i in range(8)]
     ends = [{"outcome": "stable", "loss": loss} for loss in (0.1, 0.2)]
     runs = [{"id": i, "config": {}, "forms": []} for i in (1, 2)]

@@ -1,4 +1,4 @@
-"""The run page says what is true before any script has run, and its charts can be read by those who do not see them."""
+"""The run page is correct before any script has run, and screen readers can read its charts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run_page(**changes: Any) -> pages.Tags:
     return pages.render("run.html", run=pages.a_run(**changes), **context, **pages.CHARTS, **pages.PAST)
 
 
-def test_the_header_s_extremes_are_of_all_layers_and_steps_and_come_from_the_server() -> None:
+def test_the_header_shows_the_servers_extremes_over_all_layers_and_steps() -> None:
     numbers = {"largest_ratio": 43.2, "largest_relative_step": 2.5, "nearest_distance": -0.01, "overflow_budget": 0.75}
     result = {"train_loss": 0.125, "eval_accuracy": 0.5}
     shown = "".join(run_page(status="finished", result=result, started_at=10.0, finished_at=15.0, **numbers).text.split())
@@ -23,14 +23,21 @@ def test_the_header_s_extremes_are_of_all_layers_and_steps_and_come_from_the_ser
         assert said.replace(" ", "") in shown
 
 
-def test_plots_are_groups_because_they_hold_buttons() -> None:
+def test_the_header_shows_tags_and_notes() -> None:
+    shown = run_page(tags=["paper"], notes="seed 3 <again>").text
+    assert "paper" in shown
+    assert "seed 3 <again>" in shown
+    assert not [attrs for _, attrs in run_page(notes="").tags if attrs.get("class") == "run-notes"]
+
+
+def test_plots_have_the_role_group_because_they_contain_buttons() -> None:
     shown = run_page()
     plots = [attrs for _, attrs in shown.tags if "data-chart" in attrs]
     assert plots
     assert {attrs["role"] for attrs in plots} == {"group"}
     names = [tag for tag, _ in shown.tags]
     titles = {after for tag, after in pairwise(names) if tag == "figcaption"}
-    assert titles == {"h2"}, "a chart's title comes right below the page's"
+    assert titles == {"h2"}, "chart titles must be one heading level below the page title"
 
 
 def test_the_heat_map_marks_non_finite_values_of_its_own_series() -> None:

@@ -1,4 +1,4 @@
-"""A real worker process on a real database, and what a test needs to ask of both."""
+"""A real worker process with a real database, and the helpers that tests need."""
 
 from __future__ import annotations
 
@@ -20,31 +20,33 @@ import psycopg
 from sqlalchemy import select
 
 from server.database.connection import Database
-from server.database.models import FINAL, AlertRow, Run, Transition
-from server.runs import lifecycle
-from server.runs.logs import read_log, read_tracebacks
-from server.runs.worker_wakeups import wake_workers
+from server.database.models import AlertRow, Run, Transition
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.logs import read_log, read_tracebacks
+from server.lifecycle.worker_wakeups import wake_workers
 from server.series.reading import read_series
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.series import TRAIN_LOSS
+from stablessm_core.telemetry.statuses import FINAL
 
 T = TypeVar("T")
 
-START_SECONDS = 120.0  # importing torch on a busy machine included
-MEMORY_BYTES = 12 << 30  # address space of each process: what a run may ask for before it is out of memory
+START_SECONDS = 120.0  # includes importing torch on a busy machine
+MEMORY_BYTES = 12 << 30  # limit on the address space of each process; a run that needs more is out of memory
 STEPS = 150
-SMALL: dict[str, Any] = {  # about 10 ms a step: slow enough to be caught in the middle
+SMALL: dict[str, Any] = {  # about 10 ms per step, slow enough that a test can interrupt the run
     "task": {"name": "polynomial_memory", "length": 200},
     "model": {"d_model": 16, "d_state": 8},
     "train": {"steps": STEPS, "batch_size": 64, "eval_every": 0, "checkpoint_every": 30},
 }
-LONG_STEP: dict[str, Any] = {  # loops over time in Python: a step takes ten seconds on a fast machine, minutes on a busy one
+# Loops over time in Python: a step takes ten seconds on a fast machine, minutes on a busy machine.
+LONG_STEP: dict[str, Any] = {
     "task": {"name": "polynomial_memory", "length": 50_000},
     "model": {"n_layers": 8, "d_model": 8, "d_state": 8},
     "train": {"steps": 100, "batch_size": 2, "eval_every": 0, "scan_backend": "reference"},
     "alerts": {"no_progress_seconds": 1.0},
 }
-TOO_LARGE: dict[str, Any] = {  # allowed by the configuration's limits, not by this machine's
+TOO_LARGE: dict[str, Any] = {  # within the limits of the configuration, but too large for this machine's memory
     "task": {"name": "polynomial_memory", "length": 1000},
     "model": {"d_model": 8192, "d_state": 8, "mlp_expansion": 0},
     "train": {"steps": 10, "batch_size": 1000, "eval_every": 0},
@@ -52,11 +54,11 @@ TOO_LARGE: dict[str, Any] = {  # allowed by the configuration's limits, not by t
 
 
 class TooLate(AssertionError):
-    """The run went on while this process stood still, and ended before it could be disturbed."""
+    """Raised if the run ended before the test could disturb it, because this process was paused."""
 
 
 def in_time(scenario: Callable[[], T], tries: int = 5) -> T:
-    """What `scenario` gives, in another try when it came too late for its run: no step is so long that nobody could miss it."""
+    """The result of `scenario`. If it was too late for its run, it is tried again, because any run may end too early."""
     for _ in range(tries - 1):
         try:
             return scenario()
@@ -67,7 +69,7 @@ def in_time(scenario: Callable[[], T], tries: int = 5) -> T:
 
 @dataclass
 class Station:
-    """One installation's worker. `start` may be called again after the process ended."""
+    """The worker of one installation. `start` may be called again after the process has ended."""
 
     database: Database
     data_dir: Path
@@ -99,22 +101,22 @@ class Station:
         return self.processes[-1]
 
     def children(self) -> list[psutil.Process]:
-        """Training processes of the worker, warm ones included."""
+        """Training processes of the worker, including warm ones."""
         found = []
         for child in psutil.Process(self.process.pid).children():
             try:
                 if "worker.trainer" in child.cmdline():
                     found.append(child)
             except psutil.NoSuchProcess:
-                continue  # a zombie, too
+                continue  # psutil raises this for a zombie as well
         return found
 
     def idle(self) -> list[psutil.Process]:
-        """Training processes without a run: they write no run's log."""
+        """Training processes without a run, which write no run log."""
         return [child for child in self.children() if not _log_of(child).endswith("log.txt")]
 
     def trainer_of(self, run_id: int) -> psutil.Process:
-        """The training process of a run: the one that writes its log. Raises TooLate when the run has ended."""
+        """The training process that writes the run's log. Raises TooLate if the run has ended."""
         log = str(self.data_dir / "runs" / str(run_id) / "log.txt")
 
         def found() -> psutil.Process | None:
@@ -124,7 +126,7 @@ class Station:
         return self.until(f"training process of run {run_id}", found)
 
     def hit_trainer(self, run_id: int, number: signal.Signals) -> None:
-        """Send a signal to the training process of a run. Raises TooLate when it has ended."""
+        """Send a signal to the training process of a run. Raises TooLate if the run has ended."""
         try:
             self.trainer_of(run_id).send_signal(number)
         except psutil.NoSuchProcess as gone:
@@ -145,7 +147,7 @@ class Station:
             return session.get_one(Run, run_id)
 
     def until(self, what: str, ask: Callable[[], T | None], seconds: float = START_SECONDS) -> T:
-        """What `ask` gives once it is neither None nor False; fails with the worker's log."""
+        """Call `ask` until its result is neither None nor False, and return the result. Fails with the worker's log."""
         deadline = time.monotonic() + seconds
         while (answer := ask()) is None or answer is False:
             assert time.monotonic() < deadline, f"no {what} within {seconds:g} s\n{self.log.read_text(errors='replace')}"
@@ -169,7 +171,7 @@ class Station:
         return run
 
     def until_step(self, run_id: int, step: int, attempt: int = 1) -> None:
-        """The run has come this far in this attempt; raises TooLate at once when it has ended instead."""
+        """Wait until the run has reached this step in this attempt. Raises TooLate as soon as the run has ended."""
 
         def there() -> bool:
             run = self._not_ended(run_id)
@@ -178,7 +180,7 @@ class Station:
         self.until(f"step {step} of run {run_id}", there)
 
     def losses(self, run_id: int) -> tuple[list[int], bytes]:
-        """Recorded steps of the training loss, and the bits of its values."""
+        """(recorded steps, bits of the values) of the training loss."""
         with self.database.read() as session:
             data = read_series(session, run_id, TRAIN_LOSS, max_points=1_000_000)
         assert data.value is not None
@@ -194,7 +196,7 @@ class Station:
             return list(session.scalars(select(AlertRow.kind).where(AlertRow.run_id == run_id)))
 
     def run_log(self, run_id: int) -> list[tuple[int, str]]:
-        """Attempt and text of each piece of the run's log in the database."""
+        """(attempt, text) of each piece of the run's log in the database."""
         with self.database.read() as session:
             return [(piece.attempt, piece.text) for piece in read_log(session, run_id)]
 
@@ -203,7 +205,7 @@ class Station:
             return {row.attempt: row.text for row in read_tracebacks(session, run_id)}
 
     def stop(self) -> tuple[int, float]:
-        """SIGTERM; exit code, and seconds until it ended. Fails when a training process outlives the worker."""
+        """Send SIGTERM. Returns exit code and seconds until the end; fails if a training process outlives the worker."""
         children = self.children()
         begun = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -223,7 +225,7 @@ class Station:
 
 @contextmanager
 def away(database: Database) -> Iterator[None]:
-    """The real database really out of reach: Postgres refuses and ends connections, SQLite's file is locked by another."""
+    """Make the database unreachable: PostgreSQL refuses and ends connections, and SQLite's file cannot be opened."""
     if database.path is None:
         name = database.engine.url.database
         admin = database.engine.url.set(drivername="postgresql", database="postgres").render_as_string(hide_password=False)
@@ -236,11 +238,11 @@ def away(database: Database) -> Iterator[None]:
                 connection.execute(f'ALTER DATABASE "{name}_away" ALLOW_CONNECTIONS true')
                 _rename_once_unused(connection, f"{name}_away", name)
     else:
-        # Both ways in one rename: a writer that opened the path in between would make an empty database there and keep it open.
+        # One rename in each direction: if the path were missing for a moment, a writer would create an empty database there.
         hidden, nowhere = database.path.with_suffix(".hidden"), database.path.with_suffix(".nowhere")
         database.close()
         os.link(database.path, hidden)
-        nowhere.symlink_to(database.path.parent / "missing" / "folder")  # "unable to open database file"
+        nowhere.symlink_to(database.path.parent / "missing" / "folder")  # leads to "unable to open database file"
         nowhere.replace(database.path)
         try:
             yield
@@ -249,8 +251,8 @@ def away(database: Database) -> Iterator[None]:
 
 
 def _rename_once_unused(connection: psycopg.Connection, name: str | None, other: str) -> None:
-    """Only a database without any connection can be renamed: ending them is not enough, since one that is just being made, or
-    has not yet heard of its end, would go on working.
+    """Rename a database once it has no connections. Ending the connections once is not enough: a connection that is just being
+    opened, or that has not yet received the end, would continue to work.
     """
     deadline = time.monotonic() + 90
     while True:

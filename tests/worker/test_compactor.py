@@ -1,4 +1,4 @@
-"""The worker's compactor compacts ended runs by itself."""
+"""The worker's compactor compacts ended runs automatically."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from sqlalchemy import func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_flush
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import TRAIN_LOSS, scalar
-from worker.compactor import Compactor
+from worker.chores import Compactor
+
+pytestmark = pytest.mark.both_engines
 
 
 @pytest.fixture
@@ -41,9 +43,10 @@ def _ended(database: Database) -> int:
     return claim.run_id
 
 
-def test_it_compacts_every_ended_run_by_itself_and_ends_when_told(database: Database) -> None:
+@pytest.mark.slow
+def test_the_compactor_compacts_every_ended_run_and_stops_on_request(database: Database) -> None:
     runs, stop = [_ended(database) for _ in range(2)], threading.Event()
-    compactor = Compactor(database, stop, look=0.02, settled=-1.0)
+    compactor = Compactor(database, stop, poll=0.02, settled=-1.0)
     compactor.start()
     deadline = time.monotonic() + 60
     done: list[float | None] = [None]

@@ -1,4 +1,4 @@
-"""Training processes from the fork server: each as alone, as clean and as equal in its bits as a spawned one."""
+"""Training processes from the fork server are as isolated and as clean as spawned ones, and give the same bits."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import CheckpointRow, Worker
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.settings import Settings
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from tests.extending import ROOT
 from tests.worker.station import SMALL, STEPS, Station, TooLate, in_time
 from worker.fork_server import why_not_fork
 
+pytestmark = pytest.mark.long
+
 SECTION = """
 from typing import ClassVar, Literal
-from stablessm_core.tasks.polynomial_memory.section import PolynomialMemory
+from stablessm_core.spec.tasks.polynomial_memory import PolynomialMemory
 
 class Meddler(PolynomialMemory):
     name: Literal["meddler"]
@@ -37,7 +39,7 @@ class Meddler(PolynomialMemory):
 TASK = """
 import builtins, ctypes, json, os, random, signal, subprocess, threading
 import numpy, torch
-from stablessm_core.tasks.polynomial_memory.data import PolynomialMemoryTask
+from stablessm_core.tasks.polynomial_memory import PolynomialMemoryTask
 
 def make(section, data_root):
     note = {
@@ -72,7 +74,7 @@ def make(section, data_root):
 
 @pytest.fixture(scope="module")
 def plug_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A task of another package, which may do harm to the process that trains it; gives the file of what it found there."""
+    """Installs a plug-in task that can harm its training process. Returns the file with its observations."""
     site = tmp_path_factory.mktemp("site")
     package, metadata = site / "stablessm_meddler", site / "stablessm_meddler-1.0.dist-info"
     files = {
@@ -100,7 +102,7 @@ def station(plug_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def spawning(plug_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """A worker whose fork server must refuse: OpenBLAS has a thread of its own there as soon as numpy is imported."""
+    """A worker whose fork server must refuse to fork, because OpenBLAS starts a thread there when numpy is imported."""
     made = _station(tmp_path_factory.mktemp("spawned"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENBLAS_NUM_THREADS", "2")
@@ -116,7 +118,7 @@ def _station(folder: Path) -> Station:
 
 
 def submit(station: Station, harm: str) -> int:
-    """A run of the plug-in task, which the worker has and this process lacks."""
+    """Submit a run of the plug-in task, which is installed for the worker but not for this process."""
     with station.database.write() as session:
         run = lifecycle.submit(session, parse_config(SMALL | {"train": {"steps": 3, "eval_every": 0}}))
         run.config = run.config | {"task": {"name": "meddler", "length": 50, "harm": harm}}
@@ -134,12 +136,20 @@ def capabilities(station: Station) -> dict[str, Any]:
 
 
 def fork_server(station: Station) -> psutil.Process:
-    children = psutil.Process(station.process.pid).children()
-    return next(child for child in children if "worker.fork_server" in child.cmdline())
+    def running() -> psutil.Process | None:
+        for child in psutil.Process(station.process.pid).children():
+            try:
+                if "worker.fork_server" in child.cmdline():
+                    return child
+            except psutil.NoSuchProcess:
+                continue  # psutil raises this for a zombie as well
+        return None
+
+    return station.until("the fork server", running)
 
 
 def bits(station: Station, run_id: int) -> tuple[bytes, dict[str, bytes]]:
-    """Of the losses, and of what the last checkpoint holds of model, optimizer and random numbers."""
+    """The bits of the losses, and those of model, optimizer and random state in the last checkpoint."""
     with station.database.read() as session:
         rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step))
         tensors = load_file(station.data_dir / rows.all()[-1].path)
@@ -150,19 +160,19 @@ def bits(station: Station, run_id: int) -> tuple[bytes, dict[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(station: Station) -> tuple[bytes, dict[str, bytes]]:
-    """Bits of the small run, trained by a forked process."""
+    """The bits of the small run, trained by a forked process without disturbance."""
     run = station.until_ended(station.submit(SMALL))
     assert (run.status, run.step, run.attempt) == ("finished", STEPS, 1), run.status_reason
     return bits(station, run.id)
 
 
-def test_a_worker_says_that_its_training_processes_are_forked(station: Station) -> None:
+def test_a_worker_reports_that_its_training_processes_are_forked(station: Station) -> None:
     known = capabilities(station)
     assert known["processes"] == "forked"
     assert "meddler" in known["tasks"]
 
 
-def test_a_server_with_a_thread_is_refused_and_its_worker_spawns_to_the_same_bits(
+def test_a_worker_whose_fork_server_has_threads_spawns_processes_that_give_the_same_bits(
     spawning: Station, undisturbed: tuple[bytes, dict[str, bytes]]
 ) -> None:
     run = spawning.until_ended(spawning.submit(SMALL))
@@ -173,7 +183,7 @@ def test_a_server_with_a_thread_is_refused_and_its_worker_spawns_to_the_same_bit
     assert [line["level"] for line in logged if "training processes are spawned" in line["msg"]] == ["warning"]
 
 
-def test_nothing_that_a_run_does_to_its_process_reaches_another(
+def test_changes_of_process_state_by_one_run_do_not_affect_other_runs(
     station: Station, plug_in: Path, undisturbed: tuple[bytes, dict[str, bytes]]
 ) -> None:
     plug_in.unlink(missing_ok=True)
@@ -183,12 +193,12 @@ def test_nothing_that_a_run_does_to_its_process_reaches_another(
     seeds = [note.pop("seeds") for note in notes]
     assert notes == [notes[0]] * 6
     for kind, drawn in zip(("random", "numpy", "torch"), zip(*seeds, strict=True), strict=True):
-        assert len(set(drawn)) == 6, f"{kind} draws the same in two processes"
+        assert len(set(drawn)) == 6, f"{kind} draws the same random numbers in two processes"
     run = station.until_ended(station.submit(SMALL))
     assert bits(station, run.id) == undisturbed
 
 
-def test_a_segmentation_fault_costs_its_own_run_alone(station: Station, undisturbed: tuple[bytes, dict[str, bytes]]) -> None:
+def test_a_segmentation_fault_fails_only_its_own_run(station: Station, undisturbed: tuple[bytes, dict[str, bytes]]) -> None:
     def scenario() -> tuple[int, int]:
         beside = station.submit(SMALL)
         station.until_step(beside, 10)
@@ -199,13 +209,13 @@ def test_a_segmentation_fault_costs_its_own_run_alone(station: Station, undistur
         assert "Fatal Python error: Segmentation fault" in (station.data_dir / "runs" / str(faulty) / "log.txt").read_text()
         return beside, following
 
-    for run_id in scenario():
+    for run_id in in_time(scenario):
         run = station.until_ended(run_id)
         assert (run.status, run.attempt) == ("finished", 1), run.status_reason
         assert bits(station, run_id) == undisturbed
 
 
-def test_what_a_run_leaves_behind_ends_with_it(station: Station) -> None:
+def test_child_processes_that_a_run_leaves_behind_are_ended(station: Station) -> None:
     for _ in range(2):
         assert station.until_ended(submit(station, "child")).status == "finished"
 
@@ -214,10 +224,13 @@ def test_what_a_run_leaves_behind_ends_with_it(station: Station) -> None:
         zombies = [child for child in children if child.status() == psutil.STATUS_ZOMBIE]
         return len(zombies) <= 1 and not any("sleep" in child.name() for child in children if child not in zombies)
 
-    station.until("the end of what they started", only_ours)  # one may still wait to be reaped with the next run
+    # One zombie may remain until the next run reaps it.
+    station.until("the end of what they started", only_ours)
 
 
-def test_runs_do_not_notice_the_end_of_the_fork_server(station: Station, undisturbed: tuple[bytes, dict[str, bytes]]) -> None:
+def test_runs_are_not_affected_when_the_fork_server_is_killed(
+    station: Station, undisturbed: tuple[bytes, dict[str, bytes]]
+) -> None:
     def scenario() -> int:
         station.until("two warm processes", lambda: len(station.idle()) == 2)
         before = station.submit(SMALL)
@@ -234,10 +247,10 @@ def test_runs_do_not_notice_the_end_of_the_fork_server(station: Station, undistu
     killed = in_time(scenario)
     assert fork_server(station).pid != killed
     assert capabilities(station)["processes"] == "forked"
-    assert "the fork server ended" in station.log.read_text()
+    station.until("the log line about its end", lambda: "the fork server ended" in station.log.read_text())
 
 
-def test_nothing_lives_on_when_the_worker_is_killed(station: Station) -> None:
+def test_all_child_processes_end_when_the_worker_is_killed(station: Station) -> None:
     def scenario() -> list[psutil.Process]:
         if station.process.poll() is not None:
             station.start("--slots", "2")
@@ -246,12 +259,13 @@ def test_nothing_lives_on_when_the_worker_is_killed(station: Station) -> None:
         station.until_step(run_id, 10)
         everything = psutil.Process(station.process.pid).children(recursive=True)
         station.process.send_signal(signal.SIGKILL)
+        station.process.wait()
         if station.run(run_id).status != "running":
             raise TooLate(f"run {run_id} had ended")
         return everything
 
     everything = in_time(scenario)
-    assert len(everything) >= 3  # the server, the run, what waits
+    assert len(everything) >= 3  # the fork server, the run's process and the waiting process
     _gone, alive = psutil.wait_procs(everything, 60)
     assert not alive
 
@@ -259,24 +273,24 @@ def test_nothing_lives_on_when_the_worker_is_killed(station: Station) -> None:
 SERVER = """
 import sys
 from worker import fork_server
-fork_server._preload()
+fork_server.preload()
 print(fork_server.why_not_fork())
 before = set(sys.modules)
 from pathlib import Path
 from worker.capabilities import report, warm_up
 warm_up()
 report()
-from stablessm_core.config import parse_config
-from stablessm_core.telemetry.sinks import MemorySink
+from stablessm_core.spec.config import parse_config
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.training.train import train
-config = parse_config({"task": {"name": "polynomial_memory"}, "model": {"d_model": 4, "d_state": 4}, "train": {"steps": 2}})
+model, steps = {"d_model": 4, "d_state": 4}, {"steps": 2, "device": "cpu"}
+config = parse_config({"task": {"name": "polynomial_memory"}, "model": model, "train": steps})
 train(config, sink=MemorySink(), data_root=Path(sys.argv[1]), checkpoint_dir=Path(sys.argv[1]))
 print(sorted(set(sys.modules) - before))
 """
 
 
-@pytest.mark.slow
-def test_a_forked_process_has_next_to_nothing_to_import(tmp_path: Path) -> None:
+def test_a_forked_process_imports_almost_no_further_modules(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], capture_output=True, text=True, check=True)
     refused, imported = done.stdout.splitlines()
     assert refused == "None"
@@ -284,7 +298,7 @@ def test_a_forked_process_has_next_to_nothing_to_import(tmp_path: Path) -> None:
     assert len([name for name in ast.literal_eval(imported) if name != "torch.profiler._cupti_monitor"]) <= 3, imported
 
 
-def test_a_process_is_not_forked_with_a_thread_or_an_open_gpu(tmp_path: Path) -> None:
+def test_a_process_with_a_second_thread_or_an_open_gpu_is_not_forked(tmp_path: Path) -> None:
     for name in ("task/1", "task/2", "fd"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "comm").write_text("python\n") if name != "fd" else (tmp_path / "fd" / "1").symlink_to("/dev/null")

@@ -1,4 +1,4 @@
-"""Forks through a real worker: a replay has the bits of its original, a frozen recurrence lives where the original died."""
+"""Forks with a real worker: a replay has the bits of its original, and a frozen recurrence survives where the original died."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import pytest
 
 from server.database.connection import Database
 from server.database.models import Run
-from server.runs.deletion import purge
-from server.runs.forking import died_at, fork_run, forks_of
-from server.runs.lifecycle import Fork, submit
-from server.runs.trash import move_to_trash
+from server.keep.deletion import purge
+from server.keep.trash import move_to_trash
+from server.lifecycle.forking import died_at, fork_run, forks_json
+from server.lifecycle.transitions import Fork, submit
 from server.series.reading import read_series
 from server.settings import Settings
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from tests.worker.station import Station
 
+pytestmark = pytest.mark.slow
+
 FATAL, PARTED = 15, 10
-DYING: dict[str, Any] = {  # `direct` with steps many times the distance to the boundary
+DYING: dict[str, Any] = {  # `direct` with steps that are many times larger than the distance to the boundary
     "task": {"name": "polynomial_memory", "length": 100},
     "model": {"d_model": 16, "d_state": 8, "reparameterization": {"name": "direct"}},
     "optimizer": {"lr": 0.3},
@@ -57,7 +59,7 @@ def weights(station: Station, run_id: int) -> tuple[list[int], np.ndarray]:
     return data.step.tolist(), data.value
 
 
-def test_forks_go_on_from_the_last_good_checkpoint_and_say_what_the_original_died_of(forks: Forks) -> None:
+def test_forks_continue_from_the_last_good_checkpoint_and_show_the_cause_of_the_divergence(forks: Forks) -> None:
     station, _, original = forks
     replay, frozen, other = (
         made(forks),
@@ -70,7 +72,8 @@ def test_forks_go_on_from_the_last_good_checkpoint_and_say_what_the_original_die
     ]
 
     steps, losses = station.losses(original.id)
-    assert station.losses(replay) == (steps[PARTED:], losses[4 * PARTED :])  # bit for bit, under the original's numbers
+    # The replay's losses equal the original's bit for bit, under the same step numbers.
+    assert station.losses(replay) == (steps[PARTED:], losses[4 * PARTED :])
     assert ended[replay].divergence == original.divergence
     assert ended[replay].environment is not None
     assert ended[replay].environment["fork"] == {"at_step": PARTED, "changed": "nothing (a replay)", "moments": "kept"}
@@ -79,16 +82,17 @@ def test_forks_go_on_from_the_last_good_checkpoint_and_say_what_the_original_die
     assert rows == list(range(PARTED + 1, 41))
     assert (frozen_weights == frozen_weights[0]).all()
     assert (frozen_weights[0] == weights(station, original.id)[1][PARTED]).all()
-    # at step 10 eigenvalues are outside, where `best` has none: it begins where all of them can be reached
+    # At step 10, some eigenvalues are outside the stability boundary, and `best` cannot represent them. So the fork begins at
+    # an earlier step, at which `best` can represent every eigenvalue.
     assert ended[other].forked_at_step == 0
     assert ended[frozen].step == 40
     with station.database.read() as session:
         assert died_at(session, station.run(original.id)) == FATAL
-        told = {fork["id"]: fork["outcome"] for fork in forks_of(session, station.run(original.id))}
+        told = {fork["id"]: fork["outcome"] for fork in forks_json(session, station.run(original.id))}
     assert told == {replay: "dies", frozen: "lives", other: "lives"}
 
 
-def test_a_fork_whose_checkpoint_is_gone_fails_with_a_sentence(forks: Forks) -> None:
+def test_a_fork_whose_checkpoint_is_missing_fails_with_a_clear_reason(forks: Forks) -> None:
     station, settings, original = forks
     folder = settings.data_dir / "runs" / str(original.id)
     shutil.move(folder, kept := Path(f"{folder}-kept"))
@@ -99,7 +103,7 @@ def test_a_fork_whose_checkpoint_is_gone_fails_with_a_sentence(forks: Forks) -> 
     finally:
         shutil.move(kept, folder)
     assert failed.status == "failed"
-    said = f"the checkpoint of step {PARTED} of run {original.id}, from which this fork begins, cannot be had on this machine"
+    said = f"the checkpoint of step {PARTED} of run {original.id}, from which this fork begins, is not available on this machine"
     assert failed.status_reason.startswith(said)
     with station.database.write() as session:
         move_to_trash(session, original.id, by="a test")
@@ -107,4 +111,4 @@ def test_a_fork_whose_checkpoint_is_gone_fails_with_a_sentence(forks: Forks) -> 
     with station.database.write() as session:
         orphan = submit(session, parse_config(DYING), fork=Fork(original.id, PARTED, {})).id
     failed = station.until_ended(orphan)
-    assert "is not there any more: run 1 was deleted" in failed.status_reason
+    assert "no longer exists: run 1 was deleted" in failed.status_reason

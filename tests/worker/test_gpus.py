@@ -1,4 +1,4 @@
-"""A GPU trains for one worker at a time: booked by UUID, across workers, and free only when its training process is gone."""
+"""A GPU trains for one worker at a time: it is locked by UUID across workers and freed when its training process has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Worker
-from server.runs.answers import waits_for
+from server.lifecycle.answers import waits_for
 from tests.worker.station import SMALL, Station
 from worker.gpus import Booking, Gpu, GpuError, visible_gpus
 
@@ -26,7 +26,7 @@ A, B = "GPU-0aaaaaaa-1111-2222-3333-444444444444", "GPU-0bbbbbbb-1111-2222-3333-
 
 @pytest.fixture
 def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose nvidia-smi lists two GPUs; gives the folder of their locks."""
+    """Imitates a machine whose nvidia-smi lists two GPUs; returns the folder of their locks."""
     nvidia_smi(tmp_path, f"printf '0, {A}, NVIDIA H100\\n1, {B}, NVIDIA L4\\n'")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("STABLESSM_GPU_LOCKS", str(tmp_path / "locks"))
@@ -45,7 +45,7 @@ def nvidia_smi(folder: Path, script: str) -> None:
     ("named", "uuids"),
     [(None, [A, B]), ("1,0", [B, A]), ("1", [B]), (B, [B]), ("GPU-0b", [B]), ("0,0", [A]), ("", []), ("-1", [])],
 )
-def test_a_gpu_is_known_by_its_uuid_however_it_is_named(
+def test_visible_gpus_are_identified_by_uuid_in_every_notation(
     two_gpus: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, uuids: list[str]
 ) -> None:
     if named is not None:
@@ -53,13 +53,13 @@ def test_a_gpu_is_known_by_its_uuid_however_it_is_named(
     assert [gpu.uuid for gpu in visible_gpus()] == uuids
 
 
-def test_part_of_a_gpu_is_booked_under_its_own_name(two_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mig_partition_is_identified_by_its_own_name(two_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c6d")
     assert [gpu.uuid for gpu in visible_gpus()] == ["MIG-5c6d"]
 
 
 @pytest.mark.parametrize("named", ["2", "GPU-0", "GPU-9"])
-def test_a_name_that_fits_no_gpu_or_two_is_refused_with_those_there_are(
+def test_an_unknown_or_ambiguous_gpu_name_is_refused_with_the_existing_gpus(
     two_gpus: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -67,7 +67,7 @@ def test_a_name_that_fits_no_gpu_or_two_is_refused_with_those_there_are(
         visible_gpus()
 
 
-def test_gpus_that_cannot_be_listed_are_an_error_and_a_machine_without_any_is_none(two_gpus: Path, tmp_path: Path) -> None:
+def test_unlistable_gpus_are_an_error_unless_the_machine_has_no_gpu(two_gpus: Path, tmp_path: Path) -> None:
     nvidia_smi(tmp_path, "exit 9")
     assert visible_gpus(tmp_path) == []
     (tmp_path / "nvidia0").touch()
@@ -89,7 +89,7 @@ def test_no_gpu_is_booked_twice(tmp_path: Path) -> None:
     mine.release()
 
 
-def test_workers_of_every_user_can_book_whatever_the_umask(tmp_path: Path) -> None:
+def test_workers_of_every_user_can_book_gpus_whatever_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0o077)
     try:
         Booking([Gpu(A, "H100")], tmp_path / "locks").take(0)
@@ -99,14 +99,15 @@ def test_workers_of_every_user_can_book_whatever_the_umask(tmp_path: Path) -> No
     assert stat.S_IMODE((tmp_path / "locks" / A).stat().st_mode) == 0o644
 
 
-def test_a_lock_is_a_file_in_the_folder_whatever_the_gpu_is_called(tmp_path: Path) -> None:
+def test_a_gpu_lock_file_is_always_inside_the_lock_folder(tmp_path: Path) -> None:
     booking = Booking([Gpu("MIG-../../up", "MIG")], tmp_path / "locks")
     assert booking.take(0) is not None
     assert [path.name for path in (tmp_path / "locks").iterdir()] == ["MIG-.._.._up"]
     booking.release()
 
 
-def test_a_worker_without_a_folder_for_its_locks_says_so_and_ends(
+@pytest.mark.slow
+def test_a_worker_without_a_usable_lock_folder_ends_with_a_clear_error(
     two_gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -125,14 +126,15 @@ def stations(sqlite_url: str, tmp_path: Path) -> Iterator[list[Station]]:
         station.close()
 
 
-@pytest.mark.slow
-def test_workers_of_one_machine_get_a_gpu_each_and_one_without_waits_for_it(two_gpus: Path, stations: list[Station]) -> None:
+@pytest.mark.long
+def test_workers_on_one_machine_get_one_gpu_each_and_a_third_worker_waits(two_gpus: Path, stations: list[Station]) -> None:
     first, second, third = stations
     for station in (first, second):
         station.start("--slots", "1")
     booked = [first.until("training process", lambda s=station: gpus_of(s)) for station in (first, second)]
     assert sorted(map(list, booked)) == [[A], [B]]
-    third.start()  # as many lanes as GPUs are free: one, which waits
+    # A worker has one lane per free GPU, and at least one lane. No GPU is free for the third worker, so its only lane waits.
+    third.start()
     problem = third.until("its row", lambda: problem_of(third))
     assert "no free GPU: every GPU here (2) is booked" in problem
     assert not third.children()
@@ -151,12 +153,12 @@ def test_workers_of_one_machine_get_a_gpu_each_and_one_without_waits_for_it(two_
 
 
 def gpus_of(station: Station) -> set[str] | None:
-    """What its training processes may see; None before there is one."""
+    """The GPUs that the worker's training processes can see; None before the first process."""
     return {child.environ()["CUDA_VISIBLE_DEVICES"] for child in station.children()} or None
 
 
 def problem_of(station: Station) -> str | None:
-    """What the worker's row says is wrong, "" if nothing is; None before there is a row."""
+    """The problem in the worker's row: "" if there is no problem, None if there is no row yet."""
     with station.database.read() as session:
         rows = {row.id: row.capabilities for row in session.scalars(select(Worker))}
     mine = [capabilities for name, capabilities in rows.items() if f":{station.process.pid}:" in name]

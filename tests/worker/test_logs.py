@@ -1,4 +1,4 @@
-"""Who reads the logs finds a run in every process by its number and attempt, and no secret; the numbers of writing are real."""
+"""The logs of every process contain run and attempt but no secret, and the metrics of writes are correct."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import pytest
 from server.database.connection import Database
 from server.database.models import Worker
 from server.logs import LineFormatter, without_secrets
-from stablessm_core.telemetry.sinks import Flush
+from stablessm_core.telemetry.messages import TruncateMessage
+from stablessm_core.telemetry.sink import Flush
 from tests.worker.station import SMALL, Station
-from worker.records import TruncateRecord
 from worker.write_statistics import WriteStatistics, WriteTotals, zeros
+
+pytestmark = pytest.mark.spread
 
 SECRET = "s3cret-s3cret-s3cret"
 LEAKS = [
@@ -41,7 +43,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_is_found_by_number_and_attempt_in_every_process_and_its_writes_are_counted(station: Station) -> None:
+def test_every_process_logs_run_and_attempt_and_the_run_s_writes_are_counted(station: Station) -> None:
     station.start("--slots", "1")
     run = station.submit(SMALL)
     station.until_ended(run)
@@ -56,7 +58,7 @@ def test_a_run_is_found_by_number_and_attempt_in_every_process_and_its_writes_ar
     assert sum(numbers["counts"]) > 0
     assert numbers["sum"] > 0
 
-    def told() -> list[dict[str, Any]] | None:  # the worker hears of the end a moment after it is in the database
+    def told() -> list[dict[str, Any]] | None:  # the worker logs the end shortly after it is stored
         lines = [line for line in lines_of(station.log) if line.get("run") == run]
         return lines if {"claimed", "training", "run finished"} <= {line["msg"] for line in lines} else None
 
@@ -70,7 +72,7 @@ def test_a_run_is_found_by_number_and_attempt_in_every_process_and_its_writes_ar
 
 @pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("leak", LEAKS)
-def test_no_secret_reaches_a_line(leak: str, form: str) -> None:
+def test_no_log_line_contains_a_secret(leak: str, form: str) -> None:
     out = io.StringIO()
     handler = logging.StreamHandler(out)
     handler.setFormatter(LineFormatter({"run": 1}, form))
@@ -83,30 +85,30 @@ def test_no_secret_reaches_a_line(leak: str, form: str) -> None:
         log.exception("failed")
     assert SECRET not in out.getvalue()
     assert "run" in out.getvalue()
-    assert "user" in out.getvalue() or "user" not in leak  # the rest of an address stays readable
+    assert "user" in out.getvalue() or "user" not in leak  # the rest of a URL stays readable
 
 
-def test_ordinary_text_stays_as_it_is() -> None:
+def test_text_without_secrets_is_logged_unchanged() -> None:
     for text in ("step 12: loss 0.5", "http://127.0.0.1:8000/runs/1?series=a@b", "bearer of news", "time 12:30:11 a@b"):
         assert without_secrets(text) == text
 
 
-def test_values_that_are_given_up_are_counted_as_dropped() -> None:
+def test_discarded_values_are_counted_as_dropped() -> None:
     import numpy as np
 
     from stablessm_core.telemetry.blocks import Block
 
     writes, flush = WriteStatistics(), Flush([Block("g", 0, 1, 1, np.zeros((3, 4), np.float32))], [], 4, None)
-    for record in (flush, TruncateRecord(0, ""), flush, flush):
-        writes.handed_over(record)
-    writes.stored(70)
-    writes.given_up()
+    for record in (flush, TruncateMessage(0, ""), flush, flush):
+        writes.count_recorded(record)
+    writes.count_stored(70)
+    writes.count_dropped()
     numbers = writes.numbers
     assert [numbers[f"values_{what}"] for what in ("recorded", "stored", "dropped")] == [36, 12, 24]
     assert (sum(numbers["counts"]), numbers["spool_bytes"]) == (1, 70)
 
 
-def test_a_worker_adds_up_its_training_processes_and_keeps_those_that_are_gone() -> None:
+def test_write_totals_sum_over_current_and_ended_training_processes() -> None:
     totals, one = WriteTotals(), zeros() | {"values_stored": 5, "spool_bytes": 7, "sum": 0.5}
     totals.update(1, 1, one)
     totals.update(1, 1, one | {"values_stored": 6})

@@ -1,4 +1,4 @@
-"""A worker of one named queue, and a server in front of it: what is submitted to that queue is trained."""
+"""A worker that serves one named queue trains the runs that a server submits to it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""No absolute path of a worker reaches a reader: a real worker whose data is damaged and whose run fails, and everything that is
-answered, drawn and printed afterwards."""
+"""No absolute path of a worker reaches a reader. The test uses a real worker, damaged data and a failing run, and searches all
+responses, pages and output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def station(sqlite_url: str, tmp_path: Path) -> Iterator[Station]:
     station.close()
 
 
-def test_what_readers_get_names_no_absolute_path(station: Station, tmp_path: Path) -> None:
+def test_no_response_page_or_output_contains_an_absolute_path_of_the_worker(station: Station, tmp_path: Path) -> None:
     station.start("--slots", "1")
 
     def knows_its_data() -> bool:
@@ -47,7 +47,7 @@ def test_what_readers_get_names_no_absolute_path(station: Station, tmp_path: Pat
     assert run.status == "failed"
     assert "words.txt" in run.status_reason
     log = station.data_dir / "runs" / str(run_id) / "log.txt"
-    assert str(station.data_dir) in log.read_text(), "what is planted is there to be left out"
+    assert str(station.data_dir) in log.read_text(), "the local log must contain the path, so that the test can detect a leak"
     station.until("the end of its log", lambda: any("run failed" in text for _, text in station.run_log(run_id)))
     answers = {}
     with (

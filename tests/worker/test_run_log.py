@@ -1,4 +1,4 @@
-"""What a run prints reaches the database while it trains and after a crash: in order, bounded, without secrets and paths."""
+"""A run's output reaches the database while it trains and after a crash: in order, bounded, without secrets and paths."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import pytest
 from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import LogRow
-from server.runs import lifecycle
-from server.runs.logs import KEPT_FIRST, KEPT_LAST, PIECE, append_log, read_log
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.logs import KEPT_FIRST, KEPT_LAST, PIECE, append_log, read_log
 from tests.server.recording import CPU, claimed
+from worker.redaction import Redactor
 from worker.run_log import LogShipper
-from worker.shown_text import ShownText
+
+pytestmark = pytest.mark.both_engines
 
 SECRET = "s3cret-s3cret-s3cret"
 
@@ -36,7 +38,7 @@ def log_file(tmp_path: Path) -> Path:
 
 def shipper(database: Database, claim: lifecycle.Claim, log_file: Path) -> LogShipper:
     log_file.parent.mkdir(exist_ok=True)
-    shown = ShownText(log_file.parent, log_file.parent / "data")
+    shown = Redactor(log_file.parent, log_file.parent / "data")
     return LogShipper(database, claim.run_id, claim.attempt, log_file, shown)
 
 
@@ -45,10 +47,10 @@ def stored(database: Database, run_id: int, after: int = 0) -> str:
         return "".join(f"[{piece.cut}]" * (piece.cut > 0) + piece.text for piece in read_log(session, run_id, after))
 
 
-def test_lines_arrive_in_order_whole_and_once(database: Database, log_file: Path) -> None:
+def test_log_lines_are_stored_whole_in_order_and_once(database: Database, log_file: Path) -> None:
     claim = claimed(database)
     ship = shipper(database, claim, log_file)
-    ship.ship()  # nothing is there yet
+    ship.ship()  # there is no log yet
     for text, expected in (("one\ntw", "one\n"), ("o\n", "one\ntwo\n"), ("three", "one\ntwo\n")):
         with log_file.open("a") as file:
             file.write(text)
@@ -60,7 +62,7 @@ def test_lines_arrive_in_order_whole_and_once(database: Database, log_file: Path
     assert stored(database, claim.run_id, after=6) == "o\nthree\n"
 
 
-def test_storing_the_same_twice_changes_nothing(database: Database) -> None:
+def test_storing_the_same_log_text_twice_changes_nothing(database: Database) -> None:
     claim = claimed(database)
     for _ in range(2):
         with database.write() as session:
@@ -68,18 +70,18 @@ def test_storing_the_same_twice_changes_nothing(database: Database) -> None:
     assert stored(database, claim.run_id) == "one\n"
 
 
-def test_a_later_attempt_has_its_own_part_and_ends_the_right_of_the_one_before(database: Database, log_file: Path) -> None:
+def test_a_later_attempt_has_its_own_log_and_the_earlier_attempt_can_no_longer_write(database: Database, log_file: Path) -> None:
     first = claimed(database)
     log_file.parent.mkdir()
     log_file.write_text("of the first\n")
-    shipper_of_first = LogShipper(database, first.run_id, 1, Path("/nowhere"), ShownText(log_file.parent, log_file.parent))
+    shipper_of_first = LogShipper(database, first.run_id, 1, Path("/nowhere"), Redactor(log_file.parent, log_file.parent))
     shipper_of_first._path, shipper_of_first._read_to = log_file, 0
     shipper_of_first.ship()
     with database.write() as session:
         lifecycle.release(session, first.run_id, 1, "drained")
     with log_file.open("a") as file:
         file.write("the last words of the first\n")
-    shipper_of_first.ship()  # nobody has it yet
+    shipper_of_first.ship()  # no other worker has the run yet
     with database.write() as session:
         second = lifecycle.claim(session, "other", CPU)
     assert second is not None
@@ -97,10 +99,11 @@ def test_a_later_attempt_has_its_own_part_and_ends_the_right_of_the_one_before(d
     ]
 
 
-def test_a_long_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(database: Database, log_file: Path) -> None:
+@pytest.mark.slow
+def test_a_long_log_keeps_its_beginning_and_end_and_counts_the_missing_characters(database: Database, log_file: Path) -> None:
     claim = claimed(database)
     ship = shipper(database, claim, log_file)
-    with log_file.open("w") as file:  # in bursts, so that pieces that were stored are deleted again
+    with log_file.open("w") as file:  # in bursts, so that stored pieces are deleted again
         for number in range(100_000):
             file.write(f"line {number}\n")
             if number % 9_000 == 0:
@@ -111,7 +114,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(dat
     assert text.startswith("line 0\nline 1\n")
     assert text.endswith("line 99998\nline 99999\n")
     assert KEPT_FIRST + KEPT_LAST <= len(text) <= KEPT_FIRST + KEPT_LAST + 4 * PIECE
-    assert text.count("[") == 1, "one place says what is missing"
+    assert text.count("[") == 1, "the missing characters must be counted in one place"
     before, _, rest = text.partition("[")
     assert before.endswith("\n") or before[-20:].rsplit("\n", 1)[-1].startswith("line ")
     missing = int(rest.partition("]")[0])
@@ -120,7 +123,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(dat
         assert session.query(LogRow).count() <= (KEPT_FIRST + KEPT_LAST) // PIECE + 6
 
 
-def test_a_flood_without_line_breaks_stays_bounded_and_says_what_it_leaves_out(database: Database, log_file: Path) -> None:
+def test_a_very_long_line_is_shortened_and_counts_the_missing_characters(database: Database, log_file: Path) -> None:
     claim = claimed(database)
     ship = shipper(database, claim, log_file)
     log_file.write_bytes(b"x" * 500_000 + b"\nand then\n\xff\x00\x1b[31mred\x1b[0m\rdone\n")
@@ -131,7 +134,7 @@ def test_a_flood_without_line_breaks_stays_bounded_and_says_what_it_leaves_out(d
     assert len(text) < 2 * PIECE
 
 
-def test_nothing_is_lost_while_the_database_is_away(sqlite_url: str, log_file: Path) -> None:
+def test_no_log_text_is_lost_while_the_database_is_unreachable(sqlite_url: str, log_file: Path) -> None:
     from tests.worker.station import away
 
     database = Database(sqlite_url)
@@ -141,14 +144,14 @@ def test_nothing_is_lost_while_the_database_is_away(sqlite_url: str, log_file: P
     log_file.write_text("before\n")
     with away(database), log_file.open("a") as file:
         file.write("meanwhile\n")
-    ship.finish(wait=30)
+    ship.finish(wait=120)
     assert stored(database, claim.run_id) == "before\nmeanwhile\n"
     database.close()
 
 
-def test_no_secret_and_no_absolute_path_of_the_machine_is_stored(tmp_path: Path) -> None:
+def test_the_stored_log_contains_no_secret_and_no_absolute_path(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    shown = ShownText(state, state / "data")
+    shown = Redactor(state, state / "data")
     packages, home = sysconfig.get_path("purelib"), os.path.expanduser("~")
     planted = {
         f"cannot read {state}/runs/3/log.txt": "cannot read runs/3/log.txt",
@@ -167,8 +170,8 @@ def test_no_secret_and_no_absolute_path_of_the_machine_is_stored(tmp_path: Path)
     for stays in ("http://host:8000/api/runs/3", "and/or 1/2/3", "runs/3/log.txt ./a/b ../c/d", "4 / 2 / 1"):
         planted[stays] = stays
     for given, expected in planted.items():
-        assert shown.clean(given) == expected
-        assert shown.clean(expected) == expected
+        assert shown.redact(given) == expected
+        assert shown.redact(expected) == expected
     line = json.dumps(
         {
             "time": "T",
@@ -181,5 +184,5 @@ def test_no_secret_and_no_absolute_path_of_the_machine_is_stored(tmp_path: Path)
             "trace": f"T\n {state}/y",
         }
     )
-    assert shown.clean_line(line) == "T error a.b: x step=7\nT\n y"
-    assert shown.clean_values({"a": [f"{state}/x", 1, None]}) == {"a": ["x", 1, None]}
+    assert shown.redact_log_line(line) == "T error a.b: x step=7\nT\n y"
+    assert shown.redact_values({"a": [f"{state}/x", 1, None]}) == {"a": ["x", 1, None]}

@@ -1,4 +1,4 @@
-"""Wake-ups of workers and of live streams arrive in milliseconds through a broker, and a broken broker delays nobody."""
+"""Wake-ups of workers and live streams arrive within milliseconds through a broker. A broken broker causes no delay."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from sqlalchemy.exc import OperationalError
 
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _sender, wake_workers
+from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _sender, wake_workers
 from server.settings import Settings
 from tests.worker.station import Station
 from worker.celery_app import listen
+from worker.gpus import Booking
 from worker.lanes import Lanes
 from worker.notify import publisher
+from worker.process_pool import ProcessPool
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
 @contextmanager
@@ -35,7 +39,7 @@ def _hung_server() -> Iterator[str]:
 
 
 @pytest.mark.redis
-def test_a_wake_up_becomes_one_message_without_arguments(redis_url: str) -> None:
+def test_a_wake_up_is_one_message_without_arguments(redis_url: str) -> None:
     wake_workers(redis_url)
     with redis.Redis.from_url(redis_url) as client:
         deadline = time.monotonic() + 90
@@ -46,12 +50,12 @@ def test_a_wake_up_becomes_one_message_without_arguments(redis_url: str) -> None
     assert b'"argsrepr": "()"' in messages[0]
 
 
-def test_without_a_broker_nothing_is_sent() -> None:
+def test_waking_workers_without_a_broker_does_nothing() -> None:
     wake_workers(None)
     wake_workers("")
 
 
-def test_a_broker_that_is_down_or_hangs_holds_up_nobody() -> None:
+def test_a_broker_that_is_down_or_hangs_delays_no_caller() -> None:
     def seconds(url: str) -> float:
         begun = time.perf_counter()
         wake_workers(url)
@@ -59,19 +63,21 @@ def test_a_broker_that_is_down_or_hangs_holds_up_nobody() -> None:
 
     with _hung_server() as address:
         hung, down = f"redis://{address}/0", "redis://127.0.0.1:1/1"
-        # the best of five: this thread may be stopped at any moment, but a call that waited would wait each time
+        # The shortest of five times: this thread may be paused at any time, but a call that waits would wait every time.
         assert min(seconds(hung) for _ in range(5)) < 0.05
         assert min(seconds(down) for _ in range(5)) < 0.05
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and not (_sender(hung).lost and _sender(down).lost):
             time.sleep(0.05)
         assert _sender(down).lost >= 1
-        assert _sender(hung).lost >= 1, "a hung broker is given up after 5 s"
+        assert _sender(hung).lost >= 1, "a hung broker must count as failed after 5 s"
 
 
 @pytest.mark.redis
-def test_a_worker_that_stops_leaves_the_wake_ups_to_others(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
-    lanes = Lanes(Settings(data_dir=tmp_path, database_url=sqlite_url), slots=1, spool_bytes=1 << 20)
+def test_a_stopped_worker_leaves_wake_ups_to_other_workers(sqlite_url: str, redis_url: str, tmp_path: Path) -> None:
+    lanes = Lanes(
+        Settings(data_dir=tmp_path, database_url=sqlite_url), ProcessPool(1, Booking([], tmp_path)), spool_bytes=1 << 20
+    )
     listener = threading.Thread(target=listen, args=(redis_url, lanes), daemon=True)
     listener.start()
     with redis.Redis.from_url(redis_url) as client:
@@ -83,13 +89,13 @@ def test_a_worker_that_stops_leaves_the_wake_ups_to_others(sqlite_url: str, redi
         _until(listening)
         lanes.stop.set()
         listener.join(60)
-        assert not listener.is_alive(), "it does not end"
+        assert not listener.is_alive(), "the listening thread did not end"
         wake_workers(redis_url)
         _until(lambda: client.llen(f"stablessm:{QUEUE}") == 1)
         assert not listening()
 
 
-def test_a_worker_stops_while_the_broker_is_away(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_worker_can_stop_while_the_broker_is_unreachable(sqlite_url: str, tmp_path: Path) -> None:
     Database(sqlite_url).migrate()
     station = Station(Database(sqlite_url), tmp_path, broker_url="redis://127.0.0.1:1/0")
     process = station.start()
@@ -109,34 +115,37 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.redis
-def test_news_go_through_redis_where_redis_is_the_broker(sqlite_url: str, redis_url: str) -> None:
+def test_new_events_are_published_through_redis_if_redis_is_the_broker(sqlite_url: str, redis_url: str) -> None:
     database = Database(sqlite_url)
     with redis.Redis.from_url(redis_url) as client, client.pubsub(ignore_subscribe_messages=True) as subscription:
         subscription.subscribe(EVENTS_CHANNEL)
         heard, deadline = None, time.monotonic() + 90
-        while heard != b"987654":  # pub/sub ignores database numbers: others talk too
+        # Pub/sub ignores database numbers, so there may be messages from other tests.
+        while heard != b"987654":
             assert time.monotonic() < deadline
-            publisher(database, redis_url)(987_654)  # again: the subscription takes a moment, and who publishes never waits long
+            # Published repeatedly, because the subscription takes a moment and a publisher gives up quickly.
+            publisher(database, redis_url)(987_654)
             if (message := subscription.get_message(timeout=1)) is not None:
                 heard = message["data"]
     database.close()
 
 
 @pytest.mark.postgres
-def test_news_go_through_postgres_where_there_is_no_redis(postgres_url: str) -> None:
+def test_new_events_are_published_through_postgresql_without_redis(postgres_url: str) -> None:
     database = Database(postgres_url)
     with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"LISTEN {EVENTS_NOTIFY}")
         heard, deadline = list[str](), time.monotonic() + 90
         while not heard:
             assert time.monotonic() < deadline
-            publisher(database, None)(42)  # again: who publishes never waits long
+            # Published repeatedly, because a publisher gives up quickly.
+            publisher(database, None)(42)
             heard = [n.payload for n in connection.notifies(timeout=5, stop_after=1)]
     assert heard == ["42"]
     database.close()
 
 
-def test_a_broken_bus_is_tried_once_and_then_left_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_to_a_hung_redis_is_tried_once_and_then_paused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(sqlite_url)
     monkeypatch.setattr("worker.notify.PAUSE_SECONDS", 100.0)
     tries: list[None] = []
@@ -145,20 +154,21 @@ def test_a_broken_bus_is_tried_once_and_then_left_alone(sqlite_url: str, monkeyp
     with _hung_server() as address:
         publish = publisher(database, f"redis://{address}/0")
         for run in range(1000):
-            publish(run)  # would take a second each
+            publish(run)  # each call would take a second if it tried again
+        _until(lambda: bool(tries))
         time.sleep(3)
     assert len(tries) == 1
     database.close()
 
 
 @pytest.mark.postgres
-def test_a_database_call_that_hangs_is_cut_off(postgres_url: str) -> None:
+def test_a_hung_database_call_is_cut_off(postgres_url: str) -> None:
     database = Database(postgres_url)
     guard(database, limit_seconds=0.5)
 
     def hang() -> None:
         with database.engine.connect() as connection:
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # so that only the guard can end it
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # so that only the guard can end the query
             connection.exec_driver_sql("SELECT pg_sleep(200)")
 
     begun = time.monotonic()
@@ -171,6 +181,6 @@ def test_a_database_call_that_hangs_is_cut_off(postgres_url: str) -> None:
             with database.engine.connect() as connection:
                 assert connection.exec_driver_sql("SELECT 1").scalar() == 1
             break
-        except OperationalError:  # on a machine that stands still for half a second the guard cuts off this one, too
+        except OperationalError:  # if the machine pauses for half a second, the guard also ends this query
             assert time.monotonic() < deadline
     database.close()

@@ -1,4 +1,4 @@
-"""A database that falls silent holds nobody up for longer than the limit, however often it happens."""
+"""A silent database delays a caller at most for the limit, no matter how often it falls silent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _ask(database: Database) -> None:
 
 
 def _answers(database: Database) -> None:
-    """Sooner or later: on a machine that stands still for half a second the watchdog cuts off a good connection, too."""
+    """Wait until the database answers. If the machine pauses for half a second, the watchdog also ends a good connection."""
     deadline = time.monotonic() + 90
     while True:
         try:
@@ -52,18 +52,18 @@ def _fails_soon(database: Database) -> None:
     begun = time.monotonic()
     with pytest.raises(DATABASE_AWAY):
         _ask(database)
-    assert time.monotonic() - begun < 90, "without the watchdog it would hang for ever"
+    assert time.monotonic() - begun < 90, "the watchdog did not end the call"
 
 
-def test_a_pooled_connection_that_fell_silent_is_given_up_already_when_it_is_taken(database: Database, proxy: Proxy) -> None:
-    _answers(database)  # one connection waits in the pool
+def test_a_pooled_connection_that_became_silent_is_ended_when_it_is_taken(database: Database, proxy: Proxy) -> None:
+    _answers(database)  # afterwards one connection is in the pool
     proxy.become("silent")
     _fails_soon(database)
     proxy.become("pass")
     _answers(database)
 
 
-def test_a_statement_whose_answer_never_comes_is_given_up(database: Database, proxy: Proxy) -> None:
+def test_a_statement_without_a_response_is_cut_off(database: Database, proxy: Proxy) -> None:
     def ask_twice() -> None:
         with database.write() as session:
             session.execute(text("SELECT 1"))
@@ -78,14 +78,14 @@ def test_a_statement_whose_answer_never_comes_is_given_up(database: Database, pr
     _answers(database)
 
 
-def test_a_new_connection_that_is_never_answered_is_given_up(database: Database, proxy: Proxy) -> None:
+def test_a_new_connection_without_a_response_is_cut_off(database: Database, proxy: Proxy) -> None:
     proxy.become("silent")
     _fails_soon(database)
     proxy.become("pass")
     _answers(database)
 
 
-def test_the_watchdog_outlives_connections_that_were_lost_in_use(database: Database, proxy: Proxy) -> None:
+def test_the_watchdog_keeps_working_after_connections_were_lost_in_use(database: Database, proxy: Proxy) -> None:
     def lose() -> None:
         with database.write() as session:
             session.execute(text("SELECT 1"))
@@ -95,7 +95,7 @@ def test_the_watchdog_outlives_connections_that_were_lost_in_use(database: Datab
     for _ in range(3):
         with pytest.raises(DATABASE_AWAY):
             lose()
-    time.sleep(3 * LIMIT)  # it comes to look at them
+    time.sleep(3 * LIMIT)  # long enough for the watchdog to check the lost connections
     _answers(database)
     proxy.become("silent")
     _fails_soon(database)

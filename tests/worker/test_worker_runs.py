@@ -1,8 +1,9 @@
-"""Runs through a real worker process, polled on SQLite and woken by Celery on PostgreSQL: every fault costs one run at most."""
+"""Runs with a real worker process, which polls SQLite or is woken by Celery on PostgreSQL: a fault affects at most one run."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from sqlalchemy import select
 
 from server.database.connection import Database
 from server.database.models import Run, Worker
-from server.runs import lifecycle
-from server.runs.lost_runs import LostRunReaper
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.lost_runs import LostRunReaper
 from server.settings import Settings
+from stablessm_core.telemetry.spool import left_behind
 from tests.worker.station import LONG_STEP, SMALL, STEPS, TOO_LARGE, Station, TooLate, away, in_time
-from worker.spool import left_behind
 from worker.writer import DATABASE_AWAY
 
 ALL_STEPS = list(range(1, STEPS + 1))
@@ -47,7 +48,7 @@ def station(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def undisturbed(station: Station) -> tuple[list[int], bytes]:
-    """Steps and losses of the small run when nothing happens to it."""
+    """Steps and losses of the small run without any fault."""
     run = station.until_ended(station.submit(SMALL))
     assert (run.status, run.step, run.attempt) == ("finished", STEPS, 1), run.status_reason
     return station.losses(run.id)
@@ -66,12 +67,12 @@ def test_a_run_is_trained_and_stored_completely(station: Station, undisturbed: t
     station.until("an empty spool", lambda: not list((station.data_dir / "runs" / "1").glob("spool/*")))
 
 
-def test_the_worker_says_what_it_can_do(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
+def test_the_worker_reports_its_capabilities(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
     def row() -> Worker | None:
         with station.database.read() as session:
             return session.scalars(select(Worker)).one_or_none()
 
-    worker = station.until("the worker's row", row)  # a run may be claimed before it is written
+    worker = station.until("the worker's row", row)  # a run may be claimed before this row is written
     assert worker.slots == 2
     assert worker.capabilities["devices"][0] == "cpu"
     assert "torch" in worker.capabilities["backends"]
@@ -80,7 +81,7 @@ def test_the_worker_says_what_it_can_do(station: Station, undisturbed: tuple[lis
 
 
 @only_polling
-def test_a_run_is_given_to_a_process_that_was_warm_before(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
+def test_a_run_starts_in_a_training_process_that_was_already_warm(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
     def scenario() -> None:
         station.until("two warm processes", lambda: len(station.idle()) == 2)
         warm = {child.pid for child in station.idle()}
@@ -92,7 +93,9 @@ def test_a_run_is_given_to_a_process_that_was_warm_before(station: Station, undi
     in_time(scenario)
 
 
-def test_a_run_whose_process_crashes_twice_ends_bit_identical(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
+def test_a_run_whose_process_crashes_twice_gives_bit_identical_results(
+    station: Station, undisturbed: tuple[list[int], bytes]
+) -> None:
     def scenario() -> int:
         run_id = station.submit(SMALL)
         station.until_step(run_id, 35)
@@ -112,13 +115,15 @@ def test_a_run_whose_process_crashes_twice_ends_bit_identical(station: Station, 
     assert "SIGKILL" in reasons
     assert station.alerts(run_id) == ["trainer_crashed", "trainer_crashed"]
     crash = station.tracebacks(run_id)
-    assert set(crash) == {1}, "nothing is known of a process that was killed from outside"
+    assert set(crash) == {1}, "a process that was killed from outside must have no traceback"
     assert crash[1].startswith("Fatal Python error: Segmentation fault")
+    station.until("the end of its log", lambda: "training ended: finished" in "".join(t for _, t in station.run_log(run_id)))
     log = station.run_log(run_id)
     assert {1, 2, 3} == {attempt for attempt, _ in log}
     text = "".join(text for _, text in log)
     assert text.count("training on ") == 3
-    assert "going on after step 30, from its checkpoint" in text
+    # the last checkpoint before the signal depends on the speed of the machine
+    assert re.search(r"resuming after step [3-9]0, from its checkpoint", text)
     assert "Fatal Python error" in text
     assert str(station.data_dir) not in "".join([text, crash[1], reasons])
 
@@ -138,7 +143,7 @@ def test_a_run_that_always_crashes_fails_after_three_attempts(station: Station) 
 
 
 @only_polling
-def test_a_run_without_memory_fails_with_that_reason_and_the_next_one_trains(
+def test_a_run_without_enough_memory_fails_with_this_reason_and_the_next_run_trains(
     station: Station, undisturbed: tuple[list[int], bytes]
 ) -> None:
     run_id = station.submit(TOO_LARGE)
@@ -164,10 +169,10 @@ def test_a_step_that_does_not_end_raises_an_alert_and_is_cancelled_within_two_se
         station.until("alert", lambda: "no_progress" in station.alerts(run_id))
         run, seconds = _cancelled(station, run_id)
         assert set(station.alerts(run_id)) == {"no_progress"}
-        # a step that ended in the meantime was not cut off
+        # infinite if the step ended in the meantime, because then no step was cut off
         return seconds if "the training step in progress was cut off" in run.status_reason else float("inf")
 
-    # half a second of grace; several tries, because this process may stand still while it measures
+    # The grace period is half a second. Several tries, because this process may be paused while it measures.
     assert any(cancelled_after() < 2.5 for _ in range(5))
 
 
@@ -180,12 +185,13 @@ def test_a_cancelled_run_stops_between_two_steps_and_keeps_its_steps(
         run, seconds = _cancelled(station, run_id)
         steps, _ = station.losses(run_id)
         assert steps == list(range(1, run.step + 1))
-        return seconds if run.status_reason == "cancelled" else float("inf")  # cut off: its process stood still
+        # Infinite if the step was cut off, because then its process was paused.
+        return seconds if run.status_reason == "cancelled" else float("inf")
 
     assert any(cancelled_after() < 2.5 for _ in range(5))
 
 
-def test_a_worker_asked_to_stop_leaves_no_process_and_its_run_goes_on_later(
+def test_a_stopped_worker_leaves_no_process_and_its_run_resumes_later(
     station: Station, undisturbed: tuple[list[int], bytes]
 ) -> None:
     def scenario() -> int:
@@ -212,7 +218,7 @@ def test_a_worker_asked_to_stop_leaves_no_process_and_its_run_goes_on_later(
 
 
 @only_polling
-def test_a_killed_worker_leaves_no_process_and_its_run_goes_on_elsewhere(
+def test_a_killed_worker_leaves_no_process_and_its_run_resumes_on_another_worker(
     station: Station, undisturbed: tuple[list[int], bytes]
 ) -> None:
     def scenario() -> int:
@@ -224,7 +230,7 @@ def test_a_killed_worker_leaves_no_process_and_its_run_goes_on_elsewhere(
         station.process.kill()
         station.process.wait()
         _gone, alive = psutil.wait_procs(children, 60)
-        assert not alive, "training processes outlive their worker"
+        assert not alive, "training processes must not outlive their worker"
         station._not_ended(run_id)
         return run_id
 
@@ -238,13 +244,13 @@ def test_a_killed_worker_leaves_no_process_and_its_run_goes_on_elsewhere(
     assert station.losses(run_id) == undisturbed
 
 
-def test_a_run_that_was_given_to_another_is_left_and_its_worker_says_so(station: Station) -> None:
+def test_a_worker_stops_a_run_that_was_given_to_another_worker_and_logs_this(station: Station) -> None:
     run_id = station.submit(SMALL | {"train": SMALL["train"] | {"steps": 1_000_000}})
     station.until_step(run_id, 1)
     trainer = station.trainer_of(run_id)
 
     def given_away() -> bool:
-        trainer.suspend()  # so that only its worker can notice
+        trainer.suspend()  # so that only the worker can notice
         try:
             with station.database.write() as session:
                 lifecycle.release(session, run_id, 1, "given away by the test")
@@ -252,7 +258,7 @@ def test_a_run_that_was_given_to_another_is_left_and_its_worker_says_so(station:
                 assert claim is not None
                 lifecycle.finish(session, claim.run_id, claim.attempt, "cancelled")
             return True
-        except DATABASE_AWAY:  # it was stopped in a transaction of its own
+        except DATABASE_AWAY:  # the trainer was suspended during its own transaction
             trainer.resume()
             return False
 
@@ -262,14 +268,14 @@ def test_a_run_that_was_given_to_another_is_left_and_its_worker_says_so(station:
 
     def said() -> bool:
         lines = [json.loads(line) for line in station.log.read_text().splitlines()]
-        return any("not ours any more" in line["msg"] and line["run"] == run_id for line in lines)
+        return any("no longer owns the run" in line["msg"] and line["run"] == run_id for line in lines)
 
     station.until("word of it", said)
     assert (station.run(run_id).status, station.run(run_id).attempt) == ("cancelled", 2)
 
 
 @only_celery
-def test_training_goes_on_while_the_database_is_away(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
+def test_training_continues_while_the_database_is_unreachable(station: Station, undisturbed: tuple[list[int], bytes]) -> None:
     def scenario() -> int:
         run_id = station.submit(SMALL)
         station.until_step(run_id, 40)
@@ -286,12 +292,13 @@ def test_training_goes_on_while_the_database_is_away(station: Station, undisturb
     run = station.until_ended(run_id)
     assert (run.status, run.attempt) == ("finished", 1), station.reasons(run_id)
     assert station.losses(run_id) == undisturbed
-    station.until("the end of its log", lambda: "training ended: finished" in "".join(t for _, t in station.run_log(1)))
-    station.until("an empty spool", lambda: not _spool(station, run_id).exists())  # it goes after the last record was stored
+    station.until("the end of its log", lambda: "training ended: finished" in "".join(t for _, t in station.run_log(run_id)))
+    # The spool is removed after its last record was stored.
+    station.until("an empty spool", lambda: not _spool(station, run_id).exists())
 
 
 def _cancelled(station: Station, run_id: int) -> tuple[Run, float]:
-    """The run after its cancel, and how long that took."""
+    """Cancel a run; returns the ended run and the time in seconds until its end."""
     begun = time.monotonic()
     station.cancel(run_id)
     run = station.until_ended(run_id)

@@ -1,4 +1,4 @@
-"""What a run records is stored in order and once, also when the database goes away in between or the run is given to another."""
+"""A run's records are stored in order and once, even if the database is unreachable or another worker receives the run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from sqlalchemy import select, text
 
 from server.database.connection import Database
 from server.database.models import AlertRow, BlockRow, Run
-from server.runs import lifecycle
-from stablessm_core.config import parse_config
+from server.lifecycle import transitions as lifecycle
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block, decode
-from stablessm_core.telemetry.recorder import Flush
+from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.series import SCALARS, TRAIN_LOSS, scalar
+from stablessm_core.telemetry.sink import Flush
+from stablessm_core.telemetry.spool import Spool, left_behind
 from tests.worker.station import away
-from worker.records import EndRecord
-from worker.spool import Spool, left_behind
 from worker.writer import DATABASE_AWAY, Writer
 
-STEPS = 8  # per flush
+pytestmark = pytest.mark.both_engines
+
+STEPS = 8  # steps per flush
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def _flush(number: int) -> Flush:
 
 
 def _stored_steps(database: Database, run_id: int) -> list[int]:
-    """The recorded values, which are the steps themselves, in the order of the run's events."""
+    """The recorded values, which equal their steps, in the order of the run's events."""
     with database.read() as session:
         rows = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id).order_by(BlockRow.seq)).all()
         return [int(v) for row in rows for v in decode(row.payload, (row.column_count, row.point_count))[0]]
@@ -77,7 +79,7 @@ def _stored_steps(database: Database, run_id: int) -> list[int]:
 def _until(what: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -86,7 +88,7 @@ def _connected(url: str, backend: int) -> bool:
         return other.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", (backend,)).fetchone() is not None
 
 
-def test_a_flush_is_in_the_database_within_milliseconds_of_being_handed_over(database: Database, tmp_path: Path) -> None:
+def test_a_flush_is_stored_within_milliseconds(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
@@ -99,13 +101,15 @@ def test_a_flush_is_in_the_database_within_milliseconds_of_being_handed_over(dat
         writer.wait_stored(90)
         waits.append(time.perf_counter() - begun)
     assert _stored_steps(database, claim.run_id) == list(range(1, 20 * STEPS + 1))
-    # the best of twenty: a machine that stands still now and then says nothing, a wait that is built in would be in every one
+    # The shortest of twenty times: a pause of the machine affects some of them, a wait in the code would affect all.
     assert min(handovers) < 0.002, handovers
     assert min(waits) < 0.05, waits
     assert not (tmp_path / "spool").exists()
 
 
-def test_while_the_database_is_away_records_go_to_disk_and_arrive_afterwards_in_order(database: Database, tmp_path: Path) -> None:
+def test_during_a_database_outage_records_are_spooled_to_disk_and_stored_later_in_order(
+    database: Database, tmp_path: Path
+) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
@@ -117,7 +121,7 @@ def test_while_the_database_is_away_records_go_to_disk_and_arrive_afterwards_in_
         _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 29)
         assert not writer.full
     writer.write(_flush(30))
-    writer.finish(EndRecord("finished", "", {"train_loss": float("nan")}))
+    writer.finish(EndMessage("finished", "", {"train_loss": float("nan")}))
     assert _stored_steps(database, claim.run_id) == list(range(1, 31 * STEPS + 1))
     with database.read() as session:
         run = session.get_one(Run, claim.run_id)
@@ -125,7 +129,7 @@ def test_while_the_database_is_away_records_go_to_disk_and_arrive_afterwards_in_
     assert not (tmp_path / "spool").exists()
 
 
-def test_a_full_spool_asks_training_to_wait_loses_nothing_and_says_so(database: Database, tmp_path: Path) -> None:
+def test_a_full_spool_makes_training_wait_loses_nothing_and_raises_an_alert(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path, limit=2000)
     writer.open([scalar(TRAIN_LOSS)])
@@ -144,7 +148,7 @@ def test_a_full_spool_asks_training_to_wait_loses_nothing_and_says_so(database: 
         assert "2000 bytes" in alerts[0].message
 
 
-def test_who_lost_the_run_writes_nothing_more(database: Database, tmp_path: Path) -> None:
+def test_a_writer_that_lost_its_run_writes_nothing_more(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     lost = threading.Event()
     writer = _writer(database, claim, tmp_path, on_lease_lost=lost.set)
@@ -157,21 +161,21 @@ def test_who_lost_the_run_writes_nothing_more(database: Database, tmp_path: Path
         assert lifecycle.claim(session, "another", {"devices": ["cpu"], "data": {}}) is not None
     writer.write(_flush(1))
     assert lost.wait(90)
-    assert _stored_steps(database, claim.run_id) == []  # without a checkpoint the claim took every step back
+    assert _stored_steps(database, claim.run_id) == []  # without a checkpoint, the claim removed all steps
 
 
-def test_what_no_retry_cures_is_reported_instead_of_retried(database: Database, tmp_path: Path) -> None:
+def test_a_permanent_error_is_reported_instead_of_retried(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
     (tmp_path / "step-50").touch()
-    writer.checkpoint(50, tmp_path / "step-50", "ab" * 32)  # of steps whose telemetry never came
+    writer.checkpoint(50, tmp_path / "step-50", "ab" * 32)  # a checkpoint whose telemetry was never written
     with pytest.raises(ValueError, match="comes before its telemetry"):
-        writer.finish(EndRecord("finished", ""))
+        writer.finish(EndMessage("finished", ""))
 
 
 @pytest.mark.postgres
-def test_a_transaction_that_was_ended_because_the_process_had_been_stopped_in_it_is_tried_again(postgres_url: str) -> None:
+def test_a_transaction_ended_by_an_idle_timeout_counts_as_an_unreachable_database(postgres_url: str) -> None:
     database = Database(postgres_url)
 
     def wake_up_late() -> None:
@@ -187,7 +191,7 @@ def test_a_transaction_that_was_ended_because_the_process_had_been_stopped_in_it
     database.close()
 
 
-def test_recorded_checkpoints_are_needed_until_newer_ones_are_recorded(database: Database, tmp_path: Path) -> None:
+def test_recorded_checkpoints_are_needed_until_newer_checkpoints_are_recorded(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
@@ -201,17 +205,19 @@ def test_recorded_checkpoints_are_needed_until_newer_ones_are_recorded(database:
     for step in (8, 16):
         writer.checkpoint(step, files[step], "ab" * 32)
     writer.wait_stored(90)
-    assert writer.needed() == [8, 16]
-    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["attempt-1"], "nobody resumes from older ones"
+    assert writer.needed_checkpoints() == [8, 16]
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["attempt-1"], (
+        "folders of attempts without a recorded checkpoint must be removed"
+    )
     with away(database):
         writer.checkpoint(24, files[24], "ab" * 32)
         _until(lambda: len(list(left_behind(tmp_path / "spool"))) == 1)
-        assert writer.needed() == [8, 16], "nobody knows of the newest yet"
+        assert writer.needed_checkpoints() == [8, 16], "the newest checkpoint is not recorded yet"
     writer.wait_stored(90)
-    assert writer.needed() == [16, 24]
+    assert writer.needed_checkpoints() == [16, 24]
 
 
-def test_what_is_in_memory_when_the_process_gives_up_is_left_to_its_worker(database: Database, tmp_path: Path) -> None:
+def test_records_in_memory_are_spooled_to_disk_when_the_process_gives_up(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     writer.open([scalar(TRAIN_LOSS)])
@@ -224,7 +230,7 @@ def test_what_is_in_memory_when_the_process_gives_up_is_left_to_its_worker(datab
     assert _stored_steps(database, claim.run_id) == list(range(1, STEPS + 1))
 
 
-def test_a_record_that_moves_to_the_spool_while_it_is_looked_for_is_not_missed(database: Database, tmp_path: Path) -> None:
+def test_a_record_that_moves_to_the_spool_during_a_lookup_is_not_lost(database: Database, tmp_path: Path) -> None:
     claim = _claimed(database)
     writer = _writer(database, claim, tmp_path)
     looked, moved = threading.Event(), threading.Event()
@@ -239,7 +245,8 @@ def test_a_record_that_moves_to_the_spool_while_it_is_looked_for_is_not_missed(d
     writer._spool = Slow(tmp_path / "slow", 1 << 20)
     writer.open([scalar(TRAIN_LOSS)])
     assert looked.wait(90)
-    writer.save_for_later()  # waits for the look, or goes between it and the record
+    # Either waits for `first`, or runs between `first` and the removal of the record.
+    writer.save_for_later()
     moved.set()
     writer.write(_flush(0))
     writer.wait_stored(90)

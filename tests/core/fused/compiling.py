@@ -1,4 +1,4 @@
-"""Compiles the fused layer's kernels for an H200 without having one, and reads what they need out of the machine code."""
+"""Compiles the fused layer's kernels for an H200 without a GPU, and reads their resource usage from the machine code."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ INTEGERS = {"length", "d_model", "d_state", "tiles", "all_tiles", "each"}
 class Needs(NamedTuple):
     registers: int
     stack: int  # bytes per thread in device memory: spilled registers
-    shared: int  # bytes
+    shared: int  # bytes of shared memory
     ptx: str
 
 
 def compiled(kernel: str, *, warps: int, x: str = "*fp32", **constants: Any) -> Needs:
-    """x: Triton's type of the input, which its gradient has, too."""
+    """Compile a kernel. x: Triton's type of the input and of its gradient."""
     function = getattr(triton_kernels, kernel)
     constants = {name: value for name, value in constants.items() if name in function.arg_names}
     known = dict.fromkeys(constants, "constexpr") | dict.fromkeys(INTEGERS, "i32") | {"x": x, "dx": x}

@@ -1,4 +1,5 @@
-"""The fused layer is the layer: values, gradients, states and telemetry, at less memory; chosen only where it was measured."""
+"""The fused layer equals the unfused one in values, gradients, states and telemetry, needs less memory, and is chosen only
+where its speed was measured."""
 
 from __future__ import annotations
 
@@ -11,23 +12,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stablessm_core.activations import ACTIVATIONS
-from stablessm_core.config import ActivationName, RunConfig
 from stablessm_core.fused import choice
 from stablessm_core.fused.operator import fused_layer, layer_outputs
 from stablessm_core.layers import StableSSM
 from stablessm_core.model import build_model
+from stablessm_core.numerics.activations import ACTIVATIONS
 from stablessm_core.reparameterization import get_reparameterization
 from stablessm_core.scan import linear_scan
+from stablessm_core.spec.config import RunConfig
+from stablessm_core.spec.layers.stable_ssm import ActivationName
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.training.environment import _layers
-from tests.core.scan.cases import most_alive
+from tests.core.scan.cases import peak_memory
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 CPU = torch.device("cpu")
 
 
 def pair(d_model: int = 5, d_state: int = 7, time: str = "discrete", **options: object) -> tuple[StableSSM, StableSSM]:
-    """The same layer, unfused and fused."""
+    """(unfused, fused) versions of the same layer."""
     torch.manual_seed(0)
     map_ = get_reparameterization("best", time=time)
     plain = StableSSM(d_model, d_state, reparameterization=map_, fused="off", **options)
@@ -68,7 +72,7 @@ def test_negative_zero_and_boundary_eigenvalues_agree() -> None:
     torch.testing.assert_close(last, h, rtol=1e-9, atol=1e-9)
 
 
-def test_float32_error_is_at_most_twice_the_unfused_layers() -> None:
+def test_the_float32_error_is_at_most_twice_the_error_of_the_unfused_layer() -> None:
     plain, fused = pair(64, 64, eigenvalue_range=(0.5, 0.9999))
     x, weight = torch.randn(2, 4, 1000, 64, generator=torch.Generator().manual_seed(1)).unbind(0)
     truth = solve(copy.deepcopy(plain).double(), x.double(), weight.double())
@@ -76,7 +80,7 @@ def test_float32_error_is_at_most_twice_the_unfused_layers() -> None:
         assert (one - true).norm() <= 2 * (other - true).norm() + 1e-7 * true.norm()
 
 
-def test_under_bfloat16_autocast_states_are_float32_and_values_as_good_as_unfused() -> None:
+def test_bfloat16_autocast_keeps_float32_states_and_the_accuracy_of_the_unfused_layer() -> None:
     plain, fused = pair(32, 32)
     x, weight = torch.randn(2, 3, 200, 32, generator=torch.Generator().manual_seed(1)).unbind(0)
     truth = solve(plain, x, weight)
@@ -87,7 +91,7 @@ def test_under_bfloat16_autocast_states_are_float32_and_values_as_good_as_unfuse
         assert (one - true).norm() <= 2 * (other - true).norm() + 1e-6 * true.norm()
 
 
-def test_step_gives_what_the_fused_form_gives() -> None:
+def test_single_steps_give_the_same_output_as_the_fused_form() -> None:
     _, fused = pair()
     x = torch.randn(3, 150, 5)
     whole, state, outputs = fused(x), fused.initial_state(3), []
@@ -107,14 +111,14 @@ def arguments(length: int = 130, dtype: torch.dtype = torch.float64) -> tuple[Te
 
 
 @pytest.mark.parametrize("activation", ["gelu", "identity", "silu", "tanh"])
-def test_gradients_are_those_of_finite_differences(activation: str) -> None:
+def test_gradients_match_finite_differences(activation: str) -> None:
     def outputs(*given: Tensor) -> Tensor:
         return fused_layer(*given, activation=activation, products=torch.float64, backend="torch")[0]
 
     assert torch.autograd.gradcheck(outputs, arguments(), fast_mode=True)
 
 
-def test_the_operator_keeps_pytorchs_contract() -> None:
+def test_the_operator_passes_pytorchs_opcheck() -> None:
     rest = ("tanh", torch.float32, "torch")
     torch.library.opcheck(layer_outputs, (*arguments(dtype=torch.float32), *rest))
 
@@ -125,8 +129,8 @@ def test_two_runs_give_the_same_bits() -> None:
     assert all(torch.equal(a, b) for a, b in zip(solve(fused, x, weight), solve(fused, x, weight), strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo, of the maps
-def test_it_compiles_whole() -> None:
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by Dynamo
+def test_the_fused_layer_compiles_as_one_graph() -> None:
     _, fused = pair()
     x = torch.randn(2, 140, 5)
     wanted = fused(x)
@@ -134,7 +138,7 @@ def test_it_compiles_whole() -> None:
     torch.testing.assert_close(compiled(x), wanted)
 
 
-def test_a_non_finite_input_spoils_its_own_row_from_its_own_step_on() -> None:
+def test_a_non_finite_input_changes_only_its_own_sequence_from_its_own_step_on() -> None:
     _, fused = pair()
     x = torch.randn(3, 300, 5)
     x[1, 140, 2] = float("nan")
@@ -147,7 +151,7 @@ def test_a_non_finite_input_spoils_its_own_row_from_its_own_step_on() -> None:
     assert torch.equal(fused.last_state.isfinite().all(1), torch.tensor([True, False, True]))
 
 
-def test_a_diverging_eigenvalue_shows_in_the_last_state_alone() -> None:
+def test_a_diverging_eigenvalue_makes_only_the_last_state_non_finite() -> None:
     torch.manual_seed(0)
     layer = StableSSM(6, 10, reparameterization=get_reparameterization("direct", time="discrete"), fused="on")
     with torch.no_grad():
@@ -158,7 +162,7 @@ def test_a_diverging_eigenvalue_shows_in_the_last_state_alone() -> None:
 
 
 def kept_for_backward(layer: StableSSM, x: Tensor) -> int:
-    """Bytes that wait for the backward pass beside the input and the parameters."""
+    """Bytes that the layer saves for the backward pass, not counting the input and the parameters."""
     ours = {t.untyped_storage().data_ptr() for t in (x, *layer.parameters(), *layer.buffers())}
     kept: dict[int, int] = {}
 
@@ -172,7 +176,7 @@ def kept_for_backward(layer: StableSSM, x: Tensor) -> int:
     return sum(size for pointer, size in kept.items() if pointer not in ours)
 
 
-def test_it_keeps_no_states_for_the_backward_pass() -> None:
+def test_the_fused_layer_keeps_no_states_for_the_backward_pass() -> None:
     plain, fused = pair(32, 64)
     x = torch.randn(4, 2048, 32, requires_grad=True)
     states = 4 * 2048 * 64 * 4
@@ -180,14 +184,14 @@ def test_it_keeps_no_states_for_the_backward_pass() -> None:
     assert kept_for_backward(fused, x) <= states / 32
 
 
-def test_its_peak_memory_is_at_most_half() -> None:
+def test_the_fused_layer_needs_at_most_half_the_peak_memory() -> None:
     plain, fused = pair(64, 64)
     x = torch.randn(4, 4096, 64, requires_grad=True)
-    held = [most_alive(lambda layer=layer: layer(x).sum().backward()) for layer in (fused, plain)]
+    held = [peak_memory(lambda layer=layer: layer(x).sum().backward()) for layer in (fused, plain)]
     assert 2 * held[0] <= held[1]
 
 
-def test_only_the_measured_table_or_a_wish_chooses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_form_runs_only_if_requested_or_faster_in_the_measured_table(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"d_model": 64, "d_state": 64, "steps": 1 << 16, "dtype": torch.float32}
     assert choice.choose("auto", CPU, **shape).described() == {"form": "unfused", "reason": "measured slower on cpu"}
     assert choice.choose("off", CPU, **shape).backend is None
@@ -202,7 +206,7 @@ def test_only_the_measured_table_or_a_wish_chooses_it(monkeypatch: pytest.Monkey
         choice.choose("maybe", CPU, **shape)
 
 
-def test_a_models_layers_take_what_the_run_asks_for_and_its_environment_says_so() -> None:
+def test_a_models_layers_follow_the_runs_fused_setting_and_the_environment_records_it() -> None:
     def environment(wanted: str) -> tuple[Tensor, dict[str, str]]:
         config = RunConfig.model_validate(
             {"task": {"name": "polynomial_memory"}, "model": {"d_model": 8, "d_state": 8}, "train": {"fused": wanted}}
@@ -218,7 +222,7 @@ def test_a_models_layers_take_what_the_run_asks_for_and_its_environment_says_so(
     torch.testing.assert_close(y, plain)
 
 
-def test_where_it_is_not_chosen_no_bit_changes() -> None:
+def test_a_layer_that_does_not_choose_the_fused_form_keeps_every_bit() -> None:
     plain, _ = pair(16, 16)
     auto = copy.deepcopy(plain)
     auto.fused = "auto"
@@ -241,12 +245,12 @@ def test_where_it_is_not_chosen_no_bit_changes() -> None:
         ({"backend": "triton"}, ValueError, "backend 'triton' cannot run here: .*; backend 'torch' works on cpu"),
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, object], error: type[Exception], message: str) -> None:
+def test_arguments_that_do_not_fit_together_are_refused(changed: dict[str, object], error: type[Exception], message: str) -> None:
     a, B, C, D, x = (t.detach() for t in arguments(4, torch.float32))
     given = {"a": a, "B": B, "C": C, "D": D, "x": x, "activation": "tanh", "products": torch.float32, "backend": "torch"}
     with pytest.raises(error, match=message):
         fused_layer(**(given | changed))
 
 
-def test_every_activation_of_the_configuration_has_its_functions() -> None:
+def test_every_activation_of_the_configuration_is_implemented() -> None:
     assert set(ACTIVATIONS) == set(get_args(ActivationName))

@@ -1,12 +1,14 @@
-"""Products of real sequences with complex weights held as real pairs."""
+"""Products of real sequences with complex weights that are stored as pairs of real numbers."""
 
+import pytest
 import torch
 
-from stablessm_core.layers.complex_weights import complex_product, real_part_of_product
-from stablessm_core.layers.readout import GatedReadout
+from stablessm_core.layers.parts.complex_weights import complex_product, real_part_of_product
+from stablessm_core.layers.parts.readout import GatedReadout
 
 
-def test_the_products_are_those_of_complex_numbers() -> None:
+@pytest.mark.slow
+def test_products_of_real_pairs_match_complex_multiplication() -> None:
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     B, C = torch.randn(4, 3, 2, dtype=torch.float64), torch.randn(3, 4, 2, dtype=torch.float64)
     h = complex_product(x, B)
@@ -21,7 +23,7 @@ def test_under_autocast_the_complex_product_keeps_float32() -> None:
         assert real_part_of_product(torch.randn(3, 4, 2), h).dtype == torch.bfloat16
 
 
-def test_the_readout_is_the_gated_linear_unit_and_starts_as_published() -> None:
+def test_the_readout_is_a_gated_linear_unit_with_the_published_initialization() -> None:
     torch.manual_seed(0)
     for initial in ("lecun", "uniform"):
         readout = GatedReadout(400, initial).double()

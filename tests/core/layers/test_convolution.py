@@ -1,14 +1,15 @@
-"""Causal convolutions: the sums they promise, nothing of the future, nothing that wraps around."""
+"""Causal convolutions: correct sums, no influence of future inputs, no wrap-around."""
 
 import pytest
 import torch
 
-from stablessm_core.layers.convolution import ShortConvolution, fast_length, fft_convolution
+from stablessm_core.layers.parts.convolution import ShortConvolution, fast_length, fft_convolution
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_short_convolution_is_its_sum_and_its_steps(length: int, bias: bool) -> None:
+@pytest.mark.slow
+def test_the_short_convolution_matches_its_explicit_sum_and_its_single_steps(length: int, bias: bool) -> None:
     conv = ShortConvolution(5, 4, bias=bias).double()
     x = torch.randn(3, length, 5, dtype=torch.float64)
     y = conv(x)
@@ -23,7 +24,8 @@ def test_the_short_convolution_is_its_sum_and_its_steps(length: int, bias: bool)
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_short_convolution_is_the_general_one_and_its_derivatives_are_right(length: int, bias: bool) -> None:
+@pytest.mark.slow
+def test_the_short_convolution_matches_its_vmap_form_and_has_exact_derivatives(length: int, bias: bool) -> None:
     conv = ShortConvolution(2, 4, bias=bias).double()
     x = torch.randn(2, length, 2, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(conv(x), torch.func.vmap(conv)(x[None])[0], rtol=1e-12, atol=1e-12)
@@ -35,7 +37,7 @@ def test_the_short_convolution_is_the_general_one_and_its_derivatives_are_right(
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 100, 4097])
-def test_the_convolution_by_fft_is_the_causal_sum(length: int) -> None:
+def test_the_fft_convolution_matches_the_causal_sum(length: int) -> None:
     x, kernel = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(3, length, dtype=torch.float64)
     y = fft_convolution(x, kernel)
     assert y.shape == x.shape
@@ -46,7 +48,7 @@ def test_the_convolution_by_fft_is_the_causal_sum(length: int) -> None:
         torch.testing.assert_close(y[:, t], wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_the_convolution_by_fft_has_exact_gradients_and_keeps_float32_under_autocast() -> None:
+def test_the_fft_convolution_has_exact_gradients_and_keeps_float32_under_autocast() -> None:
     x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(fft_convolution, (x, kernel))
@@ -55,5 +57,5 @@ def test_the_convolution_by_fft_has_exact_gradients_and_keeps_float32_under_auto
         assert fft_convolution(x.detach().bfloat16(), kernel.detach().float()).dtype == torch.float32
 
 
-def test_lengths_of_transforms_are_even_and_have_small_factors_only() -> None:
+def test_fft_lengths_are_even_and_have_only_small_prime_factors() -> None:
     assert [fast_length(n) for n in (1, 2, 7, 13, 511, 2 * 4097 - 1)] == [2, 2, 8, 16, 512, 8640]

@@ -1,4 +1,4 @@
-"""DSS: published kernels, the convolution is the scan, modes of a softmax may grow."""
+"""DSS: the published kernels, a convolution that equals the scan, and modes that may grow under a softmax."""
 
 import math
 from typing import Any
@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from stablessm_core.layers import DSS
-from stablessm_core.layers.dss.section import Dss
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.dss import Dss
+from stablessm_core.watch.watchable import watched_records
 
 NATIVE = {"exp": "exp", "softmax": "direct"}
 
@@ -24,16 +24,16 @@ def made(d_model: int = 3, d_state: int = 4, version: str = "exp", map_: str | N
 
 
 def growing(layer: DSS) -> DSS:
-    """With every other mode growing, where the map can."""
+    """The layer, changed so that every other mode grows if its map allows growth."""
     with torch.no_grad():
         layer.w[::2] = 0.3
-        layer.log_dt[:, 1] += 0.2  # the two step sizes differ once they are trained
+        layer.log_dt[:, 1] += 0.2  # training makes the two step sizes differ
     return layer
 
 
 @pytest.mark.parametrize(("length", "normalised"), [(1, None), (2, None), (7, 5), (7, 9), (333, None), (333, 400)])
 @pytest.mark.parametrize("version", ["exp", "softmax"])
-def test_the_convolution_is_the_scan(version: str, length: int, normalised: int | None) -> None:
+def test_the_convolution_form_matches_the_scan_form(version: str, length: int, normalised: int | None) -> None:
     known = normalised if version == "softmax" else None
     layers = [made(3, 5, version, form=form, length=known).double() for form in ("convolution", "scan")]
     if version == "softmax":
@@ -45,7 +45,7 @@ def test_the_convolution_is_the_scan(version: str, length: int, normalised: int 
 
 
 @pytest.mark.parametrize("version", ["exp", "softmax"])
-def test_steps_are_the_convolution_also_where_modes_grow(version: str) -> None:
+def test_single_steps_match_the_convolution_even_if_modes_grow(version: str) -> None:
     layer = made(2, 3, version, length=20 if version == "softmax" else None).double()
     if version == "softmax":
         growing(layer)
@@ -63,7 +63,7 @@ def test_steps_are_the_convolution_also_where_modes_grow(version: str) -> None:
     [("softmax", [-0.21295263, -0.13902459, -0.04509904]), ("exp", [0.30017163, 0.26187064, 0.16875877])],
 )
 @pytest.mark.parametrize("form", ["convolution", "scan"])
-def test_kernels_are_the_known_ones(version: str, kernel: list[float], form: str) -> None:
+def test_kernels_match_known_values(version: str, kernel: list[float], form: str) -> None:
     layer = made(1, 2, version, "direct", form=form).double()
     layer.readout = nn.Identity()
     with torch.no_grad():
@@ -77,11 +77,11 @@ def test_kernels_are_the_known_ones(version: str, kernel: list[float], form: str
     torch.testing.assert_close(layer(impulse)[0, :3, 0].tolist(), kernel, rtol=0, atol=4e-7)
 
 
-def test_a_softmax_weighs_the_steps_by_shares_of_one() -> None:
+def test_the_softmax_version_weights_the_steps_with_weights_that_sum_to_1() -> None:
     layer = growing(made(1, 2, "softmax").double())
     layer.readout = nn.Identity()
     lambda_, z = layer._modes()
-    share = torch.softmax((z.real[..., None] * torch.arange(50)), -1)  # of real modes
+    share = torch.softmax((z.real[..., None] * torch.arange(50)), -1)  # the weights of real modes
     with torch.no_grad():
         layer.Lambda_imag.zero_()
         layer.D.zero_()
@@ -89,15 +89,36 @@ def test_a_softmax_weighs_the_steps_by_shares_of_one() -> None:
     impulse = torch.zeros(1, 50, 1, dtype=torch.float64)
     impulse[0, 0] = 1
     wanted = (share / lambda_.real[:, None]).sum(1)[0]
-    # the published reciprocal adds 1e-7 to what it divides by
+    # the published reciprocal adds 1e-7 to the denominator
     torch.testing.assert_close(layer(impulse)[0, :, 0], wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_modes_that_grow_far_beyond_float32_leave_the_kernel_finite() -> None:
+@pytest.mark.parametrize(("size", "left"), [(0.01, 0.999), (0.00125, 0.94), (0.001, 0.909), (1e-5, 0.001)])
+def test_the_epsilon_of_the_softmax_version_damps_a_mode_as_documented(size: float, left: float) -> None:
+    layer = made(1, 1, "softmax", length=40).double()
+    layer.readout = nn.Identity()
+    dt, length = 1e-3, 40
+    rate = math.sqrt(size / (dt * length))  # |e^(zL) - 1| |lambda| is nearly dt L rate^2
+    size = -math.expm1(-rate * dt * length) * rate
+    with torch.no_grad():
+        layer.w.fill_(-rate)
+        layer.Lambda_imag.zero_()
+        layer.log_dt.fill_(math.log(dt))
+        layer.W.copy_(torch.tensor([1.0, 0.0]))
+        layer.D.zero_()
+    impulse = torch.zeros(1, 40, 1, dtype=torch.float64)
+    impulse[0, 0] = 1
+    undamped = math.expm1(-rate * dt) / (-rate * math.expm1(-rate * dt * length))
+    damping = layer(impulse)[0, 0, 0].item() / undamped
+    assert damping == pytest.approx(size**2 / (size**2 + 1e-7), rel=1e-5)
+    assert damping == pytest.approx(left, abs=0.01)
+
+
+def test_the_kernel_stays_finite_even_if_modes_grow_beyond_float32() -> None:
     layer = growing(made(3, 4, "softmax"))
     with torch.no_grad():
         layer.log_dt.fill_(0.0)
-    y = layer(torch.randn(2, 1000, 3))  # e^300
+    y = layer(torch.randn(2, 1000, 3))  # modes reach e^300
     y.sum().backward()
     assert y.isfinite().all()
     assert layer.last_state is not None
@@ -107,6 +128,7 @@ def test_modes_that_grow_far_beyond_float32_leave_the_kernel_finite() -> None:
 
 @pytest.mark.parametrize("version", ["exp", "softmax"])
 @pytest.mark.parametrize("form", ["convolution", "scan"])
+@pytest.mark.slow
 def test_gradients_are_exact(form: str, version: str) -> None:
     layer = made(2, 3, version, form=form).double()
     if version == "softmax":
@@ -121,14 +143,14 @@ def test_gradients_are_exact(form: str, version: str) -> None:
     assert torch.autograd.gradcheck(run, (x, *values))
 
 
-def test_modes_start_from_hippo_and_steps_alike() -> None:
+def test_modes_start_from_hippo_and_both_step_sizes_of_a_channel_start_equal() -> None:
     layer = made(5, 2)
     torch.testing.assert_close(layer.Lambda_imag.detach(), torch.tensor([4.603293, 0.556501]), rtol=0, atol=1e-5)
     torch.testing.assert_close(layer.reparameterization(layer.w).detach(), torch.full((2,), -0.5))
     assert torch.equal(layer.log_dt[:, 0], layer.log_dt[:, 1])
 
 
-def test_what_is_watched_are_shared_modes_and_the_steps_of_all_channels() -> None:
+def test_the_records_watch_the_shared_modes_and_the_step_sizes_of_all_channels() -> None:
     for version in ("exp", "softmax"):
         layer = made(5, 4, version)
         with torch.no_grad():
@@ -143,20 +165,20 @@ def test_what_is_watched_are_shared_modes_and_the_steps_of_all_channels() -> Non
 
 
 @pytest.mark.parametrize("version", ["exp", "softmax"])
-def test_the_parameters_are_those_of_the_published_layer(version: str) -> None:
+def test_the_layer_has_the_published_number_of_parameters(version: str) -> None:
     kernel = 2 * 64 + 2 * 64 * 64 + 2 * 64
     assert Dss(version=version).parameters(64) == kernel + 64 + 64 * 64 + 64
     assert Dss(version=version, d_state=4).parameters(3) == sum(p.numel() for p in made(version=version).parameters())
 
 
-def test_a_softmax_over_the_length_of_each_input_has_no_steps() -> None:
+def test_a_softmax_over_the_length_of_each_input_does_not_support_single_steps() -> None:
     layer = made(version="softmax")
     for call in (lambda: layer.initial_state(1), lambda: layer.step(torch.zeros(1, 3), torch.zeros(1, 3, 4))):
         with pytest.raises(ValueError, match="needs a length"):
             call()
 
 
-def test_native_maps_are_those_of_the_version_and_what_does_not_fit_is_refused() -> None:
+def test_each_version_has_its_native_map_and_invalid_options_are_refused() -> None:
     assert {version: Dss(version=version).native for version in NATIVE} == NATIVE
     for wrong in ({"version": "clip"}, {"length": 5}, {"dt_min": 1.0}):
         with pytest.raises(ValidationError):

@@ -1,8 +1,9 @@
-"""What holds for every layer, whichever it is: a new one is covered as soon as it is registered."""
+"""Claims that hold for every layer. A new layer is covered as soon as it is registered."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +11,20 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
-from stablessm_core.forms import GATES, spread
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.registry import LAYERS
-from stablessm_core.layers.section import LayerSection
 from stablessm_core.maps import MAPS
 from stablessm_core.maps import formulas as formulas_of
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import Record, Watchable, watched_records
+from stablessm_core.spec.layer import LayerSection
+from stablessm_core.spec.layers import LAYERS
+from stablessm_core.telemetry.forms import GATES, spread
+from stablessm_core.watch.watchable import Record, Watchable, watched_records
+from tests.core.layers.alerts import nonfinite_alerts
 
 D_MODEL = 8
-# options that make a layer small or choose another of its forms, several lists of them per layer; others are built as they are
+# Options by layer that make it small or choose another of its forms. Layers that are not listed use their defaults.
 SMALL: dict[str, list[dict[str, Any]]] = {
     "stable_ssm": [{"d_state": 5, "activation": "tanh"}],
     "hyena": [
@@ -48,7 +51,8 @@ def section_of(name: str, options: dict[str, Any]) -> LayerSection:
 
 
 def time_of(section: LayerSection) -> str | None:
-    return "discrete" if section.name == "stable_ssm" else section.map_time  # alone, it takes its time from the map
+    # stable_ssm is the only layer whose map chooses between discrete and continuous time.
+    return "discrete" if section.name == "stable_ssm" else section.map_time
 
 
 def made(name: str, options: dict[str, Any], map_: str | None = None, seed: int = 0) -> Any:
@@ -72,7 +76,7 @@ def tensors(state: Any) -> Iterator[Tensor]:
 
 
 def recorded(record: Record, gates: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """One step of what is recorded, each kind spread to the record's width."""
+    """The recorded values of one step by kind, each repeated to the record's width."""
     weight = (
         record.weight
         if record.weight is not None
@@ -93,7 +97,8 @@ every_layer = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{n}-{i}
 
 @every_layer
 @pytest.mark.parametrize("length", [1, 2, 35])
-def test_steps_give_what_the_whole_sequence_gives(name: str, options: dict[str, Any], length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_give_the_same_output_as_the_whole_sequence(name: str, options: dict[str, Any], length: int) -> None:
     layer = made(name, options).double()
     x = x_of(3, length, torch.float64)
     with torch.no_grad():
@@ -108,7 +113,7 @@ def test_steps_give_what_the_whole_sequence_gives(name: str, options: dict[str, 
 
 
 @every_layer
-def test_the_section_counts_what_the_layer_has(name: str, options: dict[str, Any]) -> None:
+def test_the_section_reports_the_layers_number_of_parameters_and_eigenvalues(name: str, options: dict[str, Any]) -> None:
     section, layer = section_of(name, options), made(name, options)
     section.check(D_MODEL)
     assert section.parameters(D_MODEL) == sum(p.numel() for p in layer.parameters())
@@ -120,7 +125,7 @@ def test_the_section_counts_what_the_layer_has(name: str, options: dict[str, Any
 
 
 @every_layer
-def test_what_is_watched_fits_together(name: str, options: dict[str, Any]) -> None:
+def test_the_watched_records_of_every_layer_are_consistent(name: str, options: dict[str, Any]) -> None:
     layer = made(name, options)
     assert isinstance(layer, Watchable)
     assert layer.last_state is None
@@ -145,7 +150,7 @@ def test_what_is_watched_fits_together(name: str, options: dict[str, Any]) -> No
 
 
 @every_layer
-def test_gates_are_smallest_mean_and_largest_of_the_last_forward(name: str, options: dict[str, Any]) -> None:
+def test_gates_returns_minimum_mean_and_maximum_of_the_last_forward_pass(name: str, options: dict[str, Any]) -> None:
     layer = made(name, options)
     layer(x_of(4, 9))
     gates = layer.gates()
@@ -170,11 +175,46 @@ def test_the_same_seed_gives_the_same_bits(name: str, options: dict[str, Any]) -
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+def summed_squares(layer: nn.Module, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The loss of one sequence (length, d_model)."""
+    return functional_call(layer, weights, (x[None],)).square().sum()
+
+
+AROUND = [{"name": "s4d", "d_state": 6}, {"name": "dss", "d_state": 3}, {"name": "l2ru"}, {"name": "s4", "kernel": "cauchy"}]
+WITH_MIXERS = CASES + [("hyena", {"inner": inner}) for inner in AROUND]
+
+
+@pytest.mark.parametrize("per", ["sequence", "replica"])
+@pytest.mark.parametrize(("name", "options"), WITH_MIXERS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(WITH_MIXERS)])
+def test_vmap_of_grad_gives_the_gradients_of_autograd_for_each_sequence_and_each_replica_of_the_weights(
+    name: str, options: dict[str, Any], per: str
+) -> None:
+    layer = made(name, options).double()
+    x = x_of(3, 9, torch.float64)
+    weights = {key: value.detach() for key, value in layer.named_parameters()}
+    given = {key: torch.stack([value, 1.01 * value, 0.99 * value]) for key, value in weights.items()}
+    if per == "sequence":
+        found = vmap(grad(lambda w, row: summed_squares(layer, w, row)), (None, 0))(weights, x)
+    else:
+        found = vmap(grad(lambda w, row: summed_squares(layer, w, row)))(given, x)
+    for i, row in enumerate(x):
+        leaves = {k: (weights[k] if per == "sequence" else given[k][i]).clone().requires_grad_() for k in weights}
+        wanted = torch.autograd.grad(summed_squares(layer, leaves, row), list(leaves.values()))
+        for key, gradient in zip(leaves, wanted, strict=True):
+            scale = 1e-300 + gradient.abs().max().item()
+            torch.testing.assert_close(
+                found[key][i], gradient, rtol=0, atol=1e-9 * scale, msg=lambda text, key=key: f"{key}: {text}"
+            )
+
+
 MAPPED = [(name, options) for name, options in CASES if time_of(section_of(name, options))]
 
 
 @pytest.mark.parametrize(("name", "options"), MAPPED, ids=[f"{n}-{i}" for i, (n, _) in enumerate(MAPPED)])
-def test_every_map_that_reaches_starts_as_the_same_function(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_a_new_layer_computes_the_same_function_with_every_map_that_reaches_its_eigenvalues(
+    name: str, options: dict[str, Any]
+) -> None:
     section = section_of(name, options)
     time = time_of(section)
     assert time
@@ -199,7 +239,8 @@ def test_every_map_that_reaches_starts_as_the_same_function(name: str, options: 
 
 @every_layer
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
-def test_input_that_is_not_finite_raises_nothing(name: str, options: dict[str, Any], bad: float) -> None:
+@pytest.mark.slow
+def test_non_finite_input_raises_no_exception(name: str, options: dict[str, Any], bad: float) -> None:
     layer = made(name, options)
     x = x_of(2, 40)
     x[1, 17, 2] = bad
@@ -207,12 +248,13 @@ def test_input_that_is_not_finite_raises_nothing(name: str, options: dict[str, A
     y.sum().backward()
     layer.step(x[:, 17], layer.initial_state(2))
     assert layer.last_state.shape[0] == 2
-    torch.testing.assert_close(y[0], layer(x_of(2, 40))[0], rtol=1e-4, atol=1e-5)  # the other sequence does not notice
+    torch.testing.assert_close(y[0], layer(x_of(2, 40))[0], rtol=1e-4, atol=1e-5)  # the other sequence is not affected
 
 
 @every_layer
 @pytest.mark.parametrize("length", [1, 33])
-def test_float32_and_autocast_work(name: str, options: dict[str, Any], length: int) -> None:
+@pytest.mark.slow
+def test_every_layer_works_in_float32_and_under_autocast(name: str, options: dict[str, Any], length: int) -> None:
     layer = made(name, options)
     for batch in (1, 3):
         y = layer(x_of(batch, length))
@@ -231,7 +273,49 @@ def test_float32_and_autocast_work(name: str, options: dict[str, Any], length: i
 
 
 @every_layer
-def test_a_copy_and_a_loaded_state_are_the_layer(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_converting_a_layer_to_an_unsupported_dtype_names_the_layer_and_both_dtypes_and_changes_nothing(
+    name: str, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    layer = made(name, options)
+    before = copy.deepcopy(layer.state_dict())
+    message = f"{type(layer).__name__} was to be converted to {dtype}; its parameters may be torch.float32 or torch.float64"
+    for model in (layer, nn.Sequential(layer)):
+        with pytest.raises(TypeError, match=message):
+            model.to(dtype)
+    for key, value in layer.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+    assert layer.double().float()(x_of(2, 5)).dtype == torch.float32
+
+
+STEPPED = [case for case in CASES if made(*case).records()[0].log_dt is not None]
+
+
+@pytest.mark.parametrize(("name", "options"), STEPPED, ids=[f"{n}-{i}" for i, (n, _) in enumerate(STEPPED)])
+@pytest.mark.parametrize("log_dt", [200.0, -200.0, 100.0, -100.0, float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("which", ["all", "one"])
+def test_an_extreme_step_size_gives_finite_numbers_or_an_alert_that_names_the_layers_tensor_and_eigenvalue(
+    name: str, options: dict[str, Any], log_dt: float, which: str
+) -> None:
+    layer = made(name, options)
+    (record, *_) = layer.records()
+    per_step = record.width // record.log_dt.numel()
+    with torch.no_grad():
+        record.log_dt.view(-1)[slice(None) if which == "all" else -1] = log_dt
+    alerts = nonfinite_alerts(layer, x_of(2, 20))
+    if log_dt < 0 and math.isfinite(log_dt):
+        assert not alerts
+    if alerts:
+        fatal = alerts[0]
+        assert fatal.tensor in ("ssm.state", "ssm.log_dt")
+        if math.isfinite(log_dt) or math.isnan(log_dt):
+            assert fatal.layer == 0
+            assert fatal.eigenvalue >= (0 if which == "all" else record.width - per_step)
+    assert alerts or all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@every_layer
+def test_a_copied_layer_and_a_layer_with_loaded_state_give_the_same_output(name: str, options: dict[str, Any]) -> None:
     layer = made(name, options)
     x = x_of(2, 12)
     layer(x).sum().backward()
@@ -242,6 +326,6 @@ def test_a_copy_and_a_loaded_state_are_the_layer(name: str, options: dict[str, A
 
 
 @every_layer
-def test_the_section_survives_json(name: str, options: dict[str, Any]) -> None:
+def test_the_section_survives_a_round_trip_through_json(name: str, options: dict[str, Any]) -> None:
     section = section_of(name, options)
     assert LAYERS[name].model_validate_json(section.model_dump_json()) == section

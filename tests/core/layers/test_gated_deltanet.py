@@ -1,4 +1,4 @@
-"""Gated DeltaNet: one result in every form, the published layer and start, parity, eigenvalues and gates as they are."""
+"""Gated DeltaNet: one result in every form, the published layer and initial weights, parity, correct eigenvalues and gates."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import torch
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.gated_deltanet.layer import GatedDeltaNetBlock
-from stablessm_core.layers.gated_deltanet.section import GatedDeltaNet
+from stablessm_core.layers.gated_deltanet import GatedDeltaNetBlock
 from stablessm_core.maps import MAPS, formulas
 from stablessm_core.matrix_state import delta_rule
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.gated_deltanet import GatedDeltaNet
+from stablessm_core.watch.watchable import watched_records
 
 REACHING = [
     name
@@ -31,7 +31,8 @@ def x_of(length: int, d_model: int = 5, batch: int = 2) -> torch.Tensor:
 
 @pytest.mark.parametrize("allow_neg_eigval", [False, True])
 @pytest.mark.parametrize(("d_model", "length"), [(1, 7), (5, 1), (6, 2), (7, 70), (3, 4097)])
-def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, length: int, allow_neg_eigval: bool) -> None:
+@pytest.mark.slow
+def test_single_steps_match_every_form_of_the_recurrence(d_model: int, length: int, allow_neg_eigval: bool) -> None:
     layer, x = make(d_model, allow_neg_eigval=allow_neg_eigval).double(), 3 * x_of(length, d_model)
     with torch.no_grad():
         state, outputs = layer.initial_state(2), []
@@ -49,8 +50,8 @@ def test_gradients_are_right() -> None:
 
 
 @pytest.mark.parametrize("allow_neg_eigval", [False, True])
-def test_the_layer_is_the_published_one(allow_neg_eigval: bool) -> None:
-    """With the transition written out as a matrix."""
+def test_the_layer_computes_the_published_recurrence(allow_neg_eigval: bool) -> None:
+    """Computes the published recurrence with the transition as an explicit matrix."""
     layer, x = make(allow_neg_eigval=allow_neg_eigval).double(), x_of(9)
     qkv = functional.silu(layer.conv(x @ layer.in_qkv.weight.T))
     q, k, v = (part.unflatten(-1, (2, -1)) for part in qkv.split([6, 6, 12], -1))
@@ -68,8 +69,8 @@ def test_the_layer_is_the_published_one(allow_neg_eigval: bool) -> None:
     torch.testing.assert_close(layer(x), o @ layer.out_proj.weight.T, rtol=1e-10, atol=1e-10)
 
 
-def test_a_state_that_changes_its_sign_counts_parity() -> None:
-    """beta = 2 at every one, nothing at a zero: no decay in (0, 1) can do that."""
+def test_a_state_that_changes_its_sign_computes_parity() -> None:
+    """Uses beta = 2 at every 1 and no change at a 0. A decay in (0, 1) cannot count parity."""
     bits = torch.randint(2, (1, 300), generator=torch.Generator().manual_seed(0)).double()
     key = torch.ones(1, 300, 1, 1, dtype=torch.float64)
     o, _ = delta_rule(key, key, 0 * key, 2 * bits[..., None], 0 * bits[..., None], torch.ones(1, 1, 1, 1, dtype=torch.float64))
@@ -77,14 +78,14 @@ def test_a_state_that_changes_its_sign_counts_parity() -> None:
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x, native = x_of(50).float(), make()
     layer = make(reparameterization=get_reparameterization(name, time="continuous"))
     torch.testing.assert_close(layer(x), native(x), rtol=1e-4, atol=1e-5)
     assert native.reparameterization.name == "exp"
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(4, n_heads=500, head_width=1)
     rates, dt = layer.w.exp(), functional.softplus(layer.dt_bias)
     assert 0.0099 < rates.min().item() < 0.5
@@ -95,7 +96,7 @@ def test_it_starts_as_published() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"n_heads": 3, "head_width": 5, "expand": 1, "allow_neg_eigval": True}])
-def test_it_is_built_from_its_section(options: dict[str, int]) -> None:
+def test_the_layer_is_built_from_its_configuration_section(options: dict[str, int]) -> None:
     section = GatedDeltaNet(**options)
     given = Surroundings(7, get_reparameterization("exp", time="continuous"))
     layers = []
@@ -109,8 +110,8 @@ def test_it_is_built_from_its_section(options: dict[str, int]) -> None:
         assert torch.equal(a, b)
 
 
-def test_it_has_as_many_parameters_as_the_public_one() -> None:
-    """Those of fla's layer of the same widths: projections, convolutions without bias, A_log and dt_bias, a norm per head."""
+def test_the_layer_has_as_many_parameters_as_the_public_implementation() -> None:
+    """fla's layer has projections, convolutions without bias, A_log and dt_bias, and one norm weight per head dimension."""
     d, heads, keys, values = 64, 4, 64, 128
     public = d * (2 * keys + 3 * values + 2 * heads) + 4 * (2 * keys + values) + 2 * heads + values // heads
     assert GatedDeltaNet().parameters(64) == public == 34344
@@ -140,7 +141,7 @@ def test_the_recurrence_stays_in_float32_under_autocast() -> None:
     torch.testing.assert_close(y.float(), layer(x), rtol=0.1, atol=0.05)
 
 
-def test_a_transform_of_torch_func_sees_the_same_layer() -> None:
+def test_torch_func_vmap_gives_the_same_outputs_as_the_layer() -> None:
     layer, x = make().double(), x_of(7)
     wanted = torch.stack([layer(x), layer(2 * x)])
     torch.testing.assert_close(torch.func.vmap(layer)(torch.stack([x, 2 * x])), wanted, rtol=1e-10, atol=1e-12)

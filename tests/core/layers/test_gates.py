@@ -1,14 +1,14 @@
-"""Statistics of gates: the extremes and the mean over batch and time, without a gradient; decays that stay finite and exact."""
+"""Statistics of gates: extremes and means over batch and time, without gradients. Decays are finite and exact."""
 
 import math
 
 import pytest
 import torch
 
-from stablessm_core.layers.gates import decay_of, gate_statistics
+from stablessm_core.layers.parts.gates import decay_of, gate_statistics
 
 
-def test_statistics_are_those_over_batch_and_time() -> None:
+def test_gate_statistics_are_taken_over_batch_and_time() -> None:
     s = torch.rand(3, 5, 4, 2, requires_grad=True)
     lowest, mean, highest = gate_statistics(s)
     rows = s.detach().reshape(15, 8)
@@ -18,12 +18,12 @@ def test_statistics_are_those_over_batch_and_time() -> None:
     assert not mean.requires_grad
 
 
-def test_statistics_of_half_precision_are_taken_in_float32() -> None:
+def test_gate_statistics_of_half_precision_values_are_computed_in_float32() -> None:
     s = torch.full((2, 600, 1), 100.0, dtype=torch.float16)
     assert gate_statistics(s).tolist() == [[100.0], [100.0], [100.0]]
 
 
-def test_a_decay_is_exact_near_the_boundary_and_finite_where_nothing_remains() -> None:
+def test_a_decay_is_exact_near_the_boundary_and_finite_for_a_fully_closed_gate() -> None:
     decay = decay_of(torch.tensor([1e-12, 0.5, 1.0]))
     assert decay[:2].tolist() == pytest.approx([1e-12, math.log(2)], rel=1e-6)
     assert 16 < decay[2].item() < 18

@@ -1,4 +1,4 @@
-"""GLA: one result in every form, the published layer and start, gates as they are."""
+"""GLA: one result in every form, the published layer and initial weights, correct gates."""
 
 import pytest
 import torch
@@ -6,9 +6,9 @@ from pydantic_core import PydanticCustomError
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.gla.layer import GatedLinearAttention
-from stablessm_core.layers.gla.section import Gla
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.layers.gla import GatedLinearAttention
+from stablessm_core.spec.layers.gla import Gla
+from stablessm_core.watch.watchable import watched_records
 
 
 def make(d_model: int = 6, n_heads: int = 2, seed: int = 0, **options: object) -> GatedLinearAttention:
@@ -23,7 +23,8 @@ def x_of(length: int, d_model: int = 6, batch: int = 2) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("d_model", "n_heads", "length"), [(1, 1, 7), (5, 1, 1), (6, 2, 2), (7, 7, 70), (12, 2, 64), (3, 1, 4097)]
 )
-def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, n_heads: int, length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_match_every_form_of_the_recurrence(d_model: int, n_heads: int, length: int) -> None:
     layer, x = make(d_model, n_heads).double(), 5 * x_of(length, d_model)
     with torch.no_grad():
         S, outputs = layer.initial_state(2), []
@@ -35,12 +36,13 @@ def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, n_head
             torch.testing.assert_close(layer.last_state, S.abs().amax(3).flatten(1), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_are_right() -> None:
     layer, x = make(4).double(), x_of(7, 4, 1).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_the_layer_is_the_published_one() -> None:
+def test_the_layer_computes_the_published_recurrence() -> None:
     layer, x = make().double(), x_of(9)
     q, k, v = ((x @ projection.weight.T).unflatten(-1, (2, -1)) for projection in (layer.q_proj, layer.k_proj, layer.v_proj))
     z = x @ layer.gate_in.weight.T @ layer.gate_out.weight.T + layer.gate_out.bias
@@ -55,7 +57,7 @@ def test_the_layer_is_the_published_one() -> None:
     torch.testing.assert_close(layer(x), o @ layer.o_proj.weight.T, rtol=1e-10, atol=1e-10)
 
 
-def test_it_has_as_many_parameters_as_the_public_one() -> None:
+def test_the_layer_has_as_many_parameters_as_the_public_implementation() -> None:
     assert Gla().parameters(64) == 17968
     layers = []
     for _ in range(2):
@@ -66,7 +68,7 @@ def test_it_has_as_many_parameters_as_the_public_one() -> None:
         assert torch.equal(a, b)
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(64, 4)
     fans = ((layer.q_proj, 2**-2.5, 96), (layer.gate_in, 2**-2.5, 80), (layer.gate_out, 2**-2.5, 48), (layer.o_proj, 0.5, 128))
     for projection, gain, fan in fans:
@@ -76,7 +78,7 @@ def test_it_starts_as_published() -> None:
     assert torch.exp(-layer.gates()["decay"][1]).mean().item() == pytest.approx(0.957603, abs=2e-3)  # sigmoid(0)^(1/16)
 
 
-def test_widths_that_do_not_divide_are_refused() -> None:
+def test_widths_that_do_not_divide_evenly_are_refused() -> None:
     Gla().check(64)
     with pytest.raises(PydanticCustomError, match="is 4; allowed: a divisor of d_model = 6"):
         Gla().check(6)
@@ -84,7 +86,7 @@ def test_widths_that_do_not_divide_are_refused() -> None:
         GatedLinearAttention(6)
 
 
-def test_what_decides_a_key_channels_decay_is_watched_with_the_decay_itself() -> None:
+def test_the_decay_of_a_key_channel_is_watched_together_with_the_weights_that_decide_it() -> None:
     layer, x = make().double(), x_of(9)
     (record,) = watched_records(layer)
     assert (record.form.data["map"], record.width, record.record.gates, record.path) == ("gate", 4, 4, "gate_out.weight")
@@ -97,7 +99,7 @@ def test_what_decides_a_key_channels_decay_is_watched_with_the_decay_itself() ->
     torch.testing.assert_close(torch.from_numpy(derived), torch.exp(-decay).log().mean((0, 1)).exp())
 
 
-def test_gates_that_are_shut_or_open_give_no_nan() -> None:
+def test_fully_closed_and_fully_open_gates_give_no_nan() -> None:
     layer, x = make(), x_of(70).float()
     for bias in (-1e4, 1e4):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""HGRN: its recurrence in every form, the published lower bounds at the start, a forget gate that is the eigenvalue."""
+"""HGRN: its recurrence in every form, the published initial lower bounds, and a forget gate that equals the eigenvalue."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.hgrn.layer import HGRN
-from stablessm_core.layers.hgrn.section import Hgrn
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.layers.hgrn import HGRN
+from stablessm_core.spec.layers.hgrn import Hgrn
+from stablessm_core.watch.watchable import watched_records
 
 
 def make(d_model: int = 5, expand: int = 1, index: int = 1, n_layers: int = 3, **options: str) -> HGRN:
@@ -33,7 +33,7 @@ def forget_gate(layer: HGRN, x: torch.Tensor, bound: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_it_is_the_public_recurrence_in_its_block(index: int) -> None:
+def test_the_layer_computes_the_public_recurrence_inside_its_block(index: int) -> None:
     layer, x = make(index=index).double(), x_of(40)
     f = forget_gate(layer, x, index / 3)
     driven = (1 - f) * functional.silu(layer.input(x))
@@ -47,7 +47,8 @@ def test_it_is_the_public_recurrence_in_its_block(index: int) -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 @pytest.mark.parametrize(("d_model", "expand", "length"), [(1, 1, 7), (5, 2, 1), (5, 1, 2), (7, 3, 63), (3, 1, 4097)])
-def test_step_gives_what_the_scan_gives(d_model: int, expand: int, length: int, backend: str) -> None:
+@pytest.mark.slow
+def test_single_steps_match_the_scan(d_model: int, expand: int, length: int, backend: str) -> None:
     layer, x = make(d_model, expand, scan_backend=backend).double(), x_of(length, d_model)
     with torch.no_grad():
         torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
@@ -59,14 +60,14 @@ def test_gradients_are_right() -> None:
 
 
 @pytest.mark.parametrize("n_layers", [1, 2, 5])
-def test_lower_bounds_start_as_the_cumulated_softmax_over_layers(n_layers: int) -> None:
+def test_lower_bounds_start_as_the_cumulative_softmax_over_layers(n_layers: int) -> None:
     softmax = torch.zeros(n_layers, 5).softmax(0)
     published = softmax.cumsum(0) - softmax[0]
     for index in range(n_layers):
         torch.testing.assert_close(make(index=index, n_layers=n_layers).lower_bound().detach(), published[index])
 
 
-def test_a_lower_bound_is_the_softmax_of_the_first_layers_together_against_the_others() -> None:
+def test_a_lower_bound_is_the_total_softmax_weight_of_the_preceding_layers() -> None:
     layer = make(index=2, n_layers=5)
     with torch.no_grad():
         layer.gamma.copy_(torch.linspace(-3, 3, 5))
@@ -74,28 +75,28 @@ def test_a_lower_bound_is_the_softmax_of_the_first_layers_together_against_the_o
     torch.testing.assert_close(layer.lower_bound(), weights[:2].sum(0))
 
 
-def test_a_layer_beyond_the_last_is_refused() -> None:
+def test_a_layer_index_beyond_the_last_layer_is_refused() -> None:
     with pytest.raises(ValueError, match="index is 3 of 3 layers"):
         make(index=3)
 
 
 @pytest.mark.parametrize("expand", [1, 2])
 @pytest.mark.parametrize("index", [0, 1])
-def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(index: int, expand: int) -> None:
+def test_the_section_builds_a_layer_with_the_public_number_of_parameters(index: int, expand: int) -> None:
     section = Hgrn(expand=expand)
     assert section.map_time is section.initial_range(8) is None
     layers = []
     for _ in range(2):
         torch.manual_seed(3)
         layers.append(build_layer(section, Surroundings(8, None, index=index, n_layers=2)))
-    public = expand * (4 * 64 + 8)  # and per layer one row of the model's lower bounds
+    public = expand * (4 * 64 + 8)  # without the layer's row of lower bounds, which belongs to the model in fla
     assert section.parameters(8) == sum(p.numel() for p in layers[0].parameters()) == public + expand * 8
     assert section.eigenvalues(8) == watched_records(layers[0])[0].width
     for a, b in zip(*(layer.parameters() for layer in layers), strict=True):
         assert torch.equal(a, b)
 
 
-def test_the_forget_gate_is_watched_by_the_rows_that_decide_it_and_the_bound_beside_it() -> None:
+def test_the_records_watch_the_weight_rows_of_the_forget_gate_and_its_lower_bound() -> None:
     layer, x = make(5, 2).double(), x_of(9)
     first, second = watched_records(layer)
     assert (first.form.map, first.width, first.path, first.record.gates) == ("gate", 10, "forget.weight", 10)
@@ -115,7 +116,7 @@ def test_the_forget_gate_is_watched_by_the_rows_that_decide_it_and_the_bound_bes
     torch.testing.assert_close(layer.last_state, state.detach(), rtol=1e-10, atol=1e-12)
 
 
-def test_a_gate_that_keeps_everything_has_the_decay_that_a_difference_would_lose() -> None:
+def test_the_decay_of_a_nearly_fully_open_gate_has_no_cancellation_error() -> None:
     layer = make(1)
     with torch.no_grad():
         layer.forget.weight.fill_(30.0)

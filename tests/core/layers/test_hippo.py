@@ -1,24 +1,24 @@
-"""HiPPO-LegS in diagonal form: the published numbers, and the matrix that it came from."""
+"""HiPPO-LegS in diagonal form: the published numbers, and the matrix from which they follow."""
 
 import pytest
 import torch
 
-from stablessm_core.layers.hippo import legs
+from stablessm_core.layers.parts.hippo import legs
 
 
-def test_four_states_have_the_known_modes() -> None:
+def test_four_states_have_the_published_modes() -> None:
     frequencies, P, _ = legs(4)
     torch.testing.assert_close(frequencies, torch.tensor([0.556501, 4.603293], dtype=torch.float64), rtol=0, atol=1e-6)
     torch.testing.assert_close(P, torch.tensor([0.683724, 1.879500], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("d_state", "largest"), [(16, 80.97), (32, 325.43), (64, 1303.27)])
-def test_the_highest_frequency_grows_with_the_square_of_the_states(d_state: int, largest: float) -> None:
+def test_the_highest_frequency_grows_with_the_square_of_the_number_of_states(d_state: int, largest: float) -> None:
     assert legs(d_state).frequencies[-1].item() == pytest.approx(largest, abs=0.005)
 
 
 @pytest.mark.parametrize("d_state", [2, 4, 8])
-def test_with_its_correction_the_eigenvalues_are_those_of_the_triangular_matrix(d_state: int) -> None:
+def test_the_low_rank_correction_gives_the_eigenvalues_of_the_triangular_hippo_matrix(d_state: int) -> None:
     frequencies, P, B = legs(d_state)
     Lambda = torch.complex(torch.full_like(frequencies, -0.5), frequencies)
     whole = torch.diag(torch.cat([Lambda, Lambda.conj()]))

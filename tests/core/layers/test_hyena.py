@@ -1,4 +1,4 @@
-"""The mixer: the published products around the layer within, whose eigenvalues are the ones that are watched."""
+"""The Hyena mixer: the published products around its inner layer, whose eigenvalues are recorded."""
 
 from typing import Any
 
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.layers import HyenaMixer
+from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.hyena.section import INNER, Hyena
-from stablessm_core.layers.section import LayerSection
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layer import LayerSection
+from stablessm_core.spec.layers.hyena import INNER, Hyena
+from stablessm_core.watch.watchable import watched_records
 
 
 def made(d_model: int = 6, map_: str = "best", **options: Any) -> HyenaMixer:
@@ -34,19 +35,19 @@ def stepped(layer: HyenaMixer, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("length", "d_model"), [(1, 6), (2, 6), (7, 1), (130, 5)])
-def test_steps_give_what_the_whole_sequence_gives(length: int, d_model: int) -> None:
+def test_single_steps_give_the_same_output_as_the_whole_sequence(length: int, d_model: int) -> None:
     layer = made(d_model).double()
     x = torch.randn(3, length, d_model, dtype=torch.float64)
     torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
 
 
-def test_a_long_sequence_passes() -> None:
+def test_a_long_sequence_gives_finite_outputs() -> None:
     y = made(3)(torch.randn(1, 4097, 3))
     assert y.shape == (1, 4097, 3)
     assert y.isfinite().all()
 
 
-def test_the_mixer_is_the_product_of_projections_around_the_layer() -> None:
+def test_the_mixer_multiplies_the_inner_layers_input_and_output_by_projections() -> None:
     layer = made().double()
     u = torch.randn(2, 9, 6, dtype=torch.float64)
     projected = u @ layer.project_in.weight.T + layer.project_in.bias
@@ -58,20 +59,12 @@ def test_the_mixer_is_the_product_of_projections_around_the_layer() -> None:
     torch.testing.assert_close(layer(u), wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_with_the_identity_within_it_is_the_double_product_alone() -> None:
-    class Same(nn.Module):
-        last_state = None
-
+def test_with_an_identity_inner_layer_the_mixer_is_the_product_of_its_projections() -> None:
+    class IdentityLayer(WatchedLayer):
         def forward(self, x: Tensor) -> Tensor:
             return x
 
-        def records(self) -> list[Any]:
-            return []
-
-        def gates(self) -> dict[str, Tensor]:
-            return {}
-
-    layer = HyenaMixer(4, Same())
+    layer = HyenaMixer(4, IdentityLayer())
     u = torch.randn(2, 5, 4)
     x0, x1, v = layer.short(layer.project_in(u)).split(4, -1)
     torch.testing.assert_close(layer(u), functional.linear(x0 * x1 * v, layer.project_out.weight, layer.project_out.bias))
@@ -89,7 +82,7 @@ def test_gradients_are_exact() -> None:
     assert torch.autograd.gradcheck(of, (x, *layer.parameters()))
 
 
-def test_the_records_are_those_of_the_layer_within() -> None:
+def test_the_mixer_records_the_inner_layer() -> None:
     layer = made()
     (record,) = watched_records(nn.Sequential(layer))
     assert record.module is layer
@@ -103,7 +96,7 @@ def test_the_records_are_those_of_the_layer_within() -> None:
     assert layer.last_state.shape == (4, 5)
 
 
-def test_every_map_starts_as_the_same_function() -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map() -> None:
     x = torch.randn(2, 30, 6, generator=torch.Generator().manual_seed(1))
     outputs = [made(map_=name)(x) for name, map_ in MAPS.items() if "discrete" in map_.forms]
     assert len(outputs) >= 8
@@ -119,7 +112,7 @@ def test_parameters_are_counted_exactly(d_model: int) -> None:
     assert section.eigenvalues(d_model) == 5
 
 
-def test_the_section_says_what_stands_within() -> None:
+def test_the_section_contains_the_section_of_the_inner_layer() -> None:
     section = Hyena()
     assert section.model_dump() == {
         "name": "hyena",
@@ -131,7 +124,7 @@ def test_the_section_says_what_stands_within() -> None:
         Hyena.model_validate({"inner": {"name": "hyena"}})
 
 
-def test_autocast_leaves_the_layer_within_its_own_precision() -> None:
+def test_autocast_keeps_the_inner_layers_state_in_float32() -> None:
     layer = made()
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(2, 9, 6)).dtype == torch.bfloat16
@@ -140,7 +133,7 @@ def test_autocast_leaves_the_layer_within_its_own_precision() -> None:
 
 
 @pytest.mark.parametrize("within", INNER)
-def test_every_layer_within_is_linear(within: type[LayerSection]) -> None:
+def test_every_allowed_inner_layer_is_linear(within: type[LayerSection]) -> None:
     torch.manual_seed(0)
     inner = within().model_dump()
     section = Hyena.model_validate({"inner": inner | ({"d_state": 8} if "d_state" in inner else {})})

@@ -1,4 +1,4 @@
-"""Mamba: the public selective scan, one result in every form, the published block and start, gates as they are."""
+"""Mamba: equal to the public selective scan, one result in every form, the published block, initial weights, correct gates."""
 
 import math
 
@@ -8,13 +8,13 @@ import torch
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.mamba import selective_scan as scans
-from stablessm_core.layers.mamba.layer import MambaBlock
-from stablessm_core.layers.mamba.section import Mamba
-from stablessm_core.layers.mamba.selective_scan import selective_scan
+from stablessm_core.layers.mamba import MambaBlock
+from stablessm_core.layers.parts import selective_scan as scans
+from stablessm_core.layers.parts.selective_scan import selective_scan
 from stablessm_core.maps import MAPS, formulas
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.mamba import Mamba
+from stablessm_core.watch.watchable import watched_records
 
 CONTINUOUS = [name for name, map_ in MAPS.items() if "continuous" in map_.forms]
 REACHING = [name for name in CONTINUOUS if all(formulas(name, "continuous", np).reachable.contains(x) for x in (-2.0, -1.0))]
@@ -58,12 +58,12 @@ def inputs(transition: str, batch: int = 3, length: int = 7, d_inner: int = 5, d
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of three steps and two rows of the batch."""
+    """Makes the scan work in pieces of two rows of the batch and three steps."""
     monkeypatch.setattr(scans, "_sizes", lambda batch, states: (2, 3))
 
 
 @pytest.mark.parametrize("pieces", [True, False])
-def test_the_scan_is_the_public_implementations(pieces: bool) -> None:
+def test_the_scan_matches_the_public_implementation(pieces: bool) -> None:
     u, dt = wave(1, 2, 4, k=0.7), functional.softplus(wave(1, 2, 4, k=1.3) - 2)
     B, C = wave(1, 3, 4, k=0.9), wave(1, 3, 4, k=0.4)
     u, dt, B, C = (x.transpose(1, 2) for x in (u, dt, B, C))
@@ -77,7 +77,7 @@ def test_the_scan_is_the_public_implementations(pieces: bool) -> None:
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_pieces_give_states_and_gradients_of_the_whole(transition: str, length: int) -> None:
+def test_a_scan_in_pieces_gives_the_same_states_and_gradients_as_a_whole_scan(transition: str, length: int) -> None:
     given = inputs(transition, length=length)
     dy = wave(3, length, 5, k=0.3)
     results = []
@@ -92,7 +92,7 @@ def test_pieces_give_states_and_gradients_of_the_whole(transition: str, length: 
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_first_and_second_derivatives_of_the_scan_are_right(transition: str) -> None:
+def test_first_and_second_derivatives_of_the_scan_are_exact(transition: str) -> None:
     given = inputs(transition, batch=1, length=7, d_inner=2)
 
     def scan(*tensors: torch.Tensor) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_first_and_second_derivatives_of_the_scan_are_right(transition: str) -> 
     assert torch.autograd.gradgradcheck(scan, tuple(short.values()))
 
 
-def test_only_some_states_are_kept_for_the_backward_pass() -> None:
+def test_the_backward_pass_keeps_only_a_small_part_of_the_states() -> None:
     given = inputs("s6", batch=2, length=256, d_inner=64, d_state=16)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
@@ -114,7 +114,8 @@ def test_only_some_states_are_kept_for_the_backward_pass() -> None:
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
 @pytest.mark.parametrize(("d_model", "length"), [(1, 7), (5, 1), (5, 2), (7, 63), (3, 4097)])
-def test_step_gives_what_every_form_of_the_scan_gives(transition: str, d_model: int, length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_match_every_form_of_the_scan(transition: str, d_model: int, length: int) -> None:
     layer, x = make(d_model, transition=transition).double(), x_of(length, d_model)
     with torch.no_grad():
         one_by_one = stepped(layer, x)
@@ -123,12 +124,13 @@ def test_step_gives_what_every_form_of_the_scan_gives(transition: str, d_model: 
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
+@pytest.mark.slow
 def test_gradients_are_right(transition: str) -> None:
     layer, x = make(2, 2, transition=transition).double(), x_of(7, 2, 1).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_the_gradient_of_a_weight_is_the_sum_over_its_eigenvalues() -> None:
+def test_the_gradient_of_a_weight_is_the_sum_over_the_eigenvalues_that_it_decides() -> None:
     layer, x = make().double(), x_of(20)
     seen: dict[str, torch.Tensor] = {}
 
@@ -143,7 +145,7 @@ def test_the_gradient_of_a_weight_is_the_sum_over_its_eigenvalues() -> None:
         return torch.stack(y, 1), h
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stablessm_core.layers.mamba.layer.selective_scan", lambda *a, backend, pieces, **k: watching(*a, **k))
+        patch.setattr("stablessm_core.layers.mamba.selective_scan", lambda *a, backend, pieces, **k: watching(*a, **k))
         layer(x).square().sum().backward()
     gradient, grown = layer.w.grad, seen["lambda_bar"].grad
     assert gradient is not None
@@ -156,14 +158,14 @@ def test_the_gradient_of_a_weight_is_the_sum_over_its_eigenvalues() -> None:
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x, native = x_of(50).float(), make(d_state=2)
     layer = make(d_state=2, reparameterization=get_reparameterization(name, time="continuous"))
     torch.testing.assert_close(layer(x), native(x), rtol=1e-5, atol=1e-6)
     assert native.reparameterization.name == "exp"
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(64, 16)
     torch.testing.assert_close(layer.w, torch.arange(1, 17).log().expand(128, 16))
     dt = functional.softplus(layer.dt_proj.bias)
@@ -176,14 +178,14 @@ def test_it_starts_as_published() -> None:
     assert (eigenvalues[0, 0].item(), eigenvalues[1, 1].item()) == pytest.approx((0.999, 0.2019), abs=1e-4)
 
 
-def test_s7_starts_between_the_same_ends() -> None:
+def test_initial_eigenvalues_of_s7_cover_the_same_range_as_those_of_s6() -> None:
     layer = make(64, 16, transition="s7")
     lambda_bar = 1 - 1 / (layer.w.detach().square() + 0.5)
     assert (lambda_bar[0].item(), lambda_bar[-1].item()) == pytest.approx((math.exp(-1.6), math.exp(-1e-3)), rel=1e-4)
 
 
 @pytest.mark.parametrize(("d_model", "options", "count"), [(8, {"d_state": 4}, 720), (64, {}, 32640)])
-def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(
+def test_the_section_builds_a_layer_with_the_public_number_of_parameters(
     d_model: int, options: dict[str, int], count: int
 ) -> None:
     assert Mamba(**options).parameters(d_model) == count
@@ -201,14 +203,14 @@ def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(
     assert (Mamba().initial_range(64), Mamba(transition="s7").initial_range(64)) == ((-16.0, -1.0), None)
 
 
-def test_a_transition_that_does_not_exist_or_a_map_for_s7_is_refused() -> None:
-    with pytest.raises(ValueError, match="allowed are 's6'"):
+def test_an_unknown_transition_and_a_map_for_s7_are_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: 's6'"):
         MambaBlock(4, transition="s8")
     with pytest.raises(ValueError, match="has its own"):
         MambaBlock(4, transition="s7", reparameterization=get_reparameterization("best", time="continuous"))
 
 
-def test_states_channels_and_step_sizes_are_watched() -> None:
+def test_the_records_watch_the_eigenvalues_of_all_channels_and_the_step_sizes() -> None:
     layer, x = make().double(), x_of(9)
     first, second = watched_records(layer)
     assert first.form.data | {"a": 1, "b": 0} == {
@@ -233,7 +235,7 @@ def test_states_channels_and_step_sizes_are_watched() -> None:
     torch.testing.assert_close(layer.last_state, state[1].detach().flatten(1), rtol=1e-10, atol=1e-12)
 
 
-def test_the_eigenvalues_of_s7_are_watched_as_what_its_input_makes_them() -> None:
+def test_the_records_watch_the_input_dependent_eigenvalues_of_s7() -> None:
     layer, x = make(transition="s7").double(), x_of(9)
     first, _ = watched_records(layer)
     assert first.form.data["map"] == "gate"
@@ -262,7 +264,8 @@ def test_the_recurrence_stays_in_float32_under_autocast() -> None:
 
 
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_a_transform_of_torch_func_sees_the_same_layer(transition: str) -> None:
+@pytest.mark.slow
+def test_torch_func_vmap_gives_the_same_outputs_as_the_layer(transition: str) -> None:
     layer, x = make(transition=transition).double(), x_of(7)
     replicas = torch.stack([x, 2 * x])
     wanted = torch.stack([layer(x), layer(2 * x)])

@@ -1,4 +1,4 @@
-"""Mamba-2: one result in every form, the published block and start, gates and states as they are."""
+"""Mamba-2: one result in every form, the published block and initial weights, correct gates and states."""
 
 import math
 
@@ -9,11 +9,11 @@ from pydantic_core import PydanticCustomError
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.mamba2.layer import Mamba2Block
-from stablessm_core.layers.mamba2.section import Mamba2
+from stablessm_core.layers.mamba2 import Mamba2Block
 from stablessm_core.maps import MAPS, formulas
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.mamba2 import Mamba2
+from stablessm_core.watch.watchable import watched_records
 
 REACHING = [
     name
@@ -43,7 +43,8 @@ def stepped(layer: Mamba2Block, x: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     ("d_model", "length", "options"),
     [(1, 7, {}), (5, 1, {}), (5, 2, {"n_groups": 5}), (6, 70, {"head_width": 3, "n_groups": 2}), (3, 4097, {"d_state": 2})],
 )
-def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, length: int, options: dict[str, int]) -> None:
+@pytest.mark.slow
+def test_single_steps_match_every_form_of_the_recurrence(d_model: int, length: int, options: dict[str, int]) -> None:
     layer, x = make(d_model, **options).double(), x_of(length, d_model)
     with torch.no_grad():
         one_by_one, S = stepped(layer, x)
@@ -52,13 +53,14 @@ def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, length
             torch.testing.assert_close(layer.last_state, S.abs().amax((2, 3)), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_are_right() -> None:
     layer, x = make(2, n_groups=2).double(), x_of(7, 2, 1).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_the_block_is_the_published_one() -> None:
-    """Written out from the paper: projections, convolution, recurrence, skip, gate, norm."""
+def test_the_block_computes_the_published_equations() -> None:
+    """Computes the paper's block step by step: projections, convolution, recurrence, skip connection, gate, norm."""
     layer, u = make(4, n_groups=2, head_width=2).double(), x_of(11, 4)
     with torch.no_grad():
         layer.D.copy_(torch.linspace(-1, 2, 4))
@@ -80,14 +82,14 @@ def test_the_block_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x, native = x_of(50).float(), make()
     layer = make(reparameterization=get_reparameterization(name, time="continuous"))
     torch.testing.assert_close(layer(x), native(x), rtol=1e-4, atol=1e-5)
     assert native.reparameterization.name == "exp"
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(256, d_state=4, head_width=1)
     rates, dt = layer.w.exp(), functional.softplus(layer.dt_bias)
     assert 1 < rates.min().item() < 1.5
@@ -99,7 +101,7 @@ def test_it_starts_as_published() -> None:
 
 
 @pytest.mark.parametrize(("d_model", "d_state", "count"), [(8, 4, 628), (64, 16, 29696)])
-def test_it_has_as_many_parameters_as_the_public_one(d_model: int, d_state: int, count: int) -> None:
+def test_the_layer_has_as_many_parameters_as_the_public_implementation(d_model: int, d_state: int, count: int) -> None:
     section = Mamba2(d_state=d_state, head_width=4)
     assert section.parameters(d_model) == count
     given = Surroundings(d_model, get_reparameterization("exp", time="continuous"))
@@ -114,7 +116,7 @@ def test_it_has_as_many_parameters_as_the_public_one(d_model: int, d_state: int,
     assert section.initial_range(d_model) == (-16.0, -1.0)
 
 
-def test_widths_that_do_not_divide_are_refused() -> None:
+def test_widths_and_groups_that_do_not_divide_evenly_are_refused() -> None:
     Mamba2().check(64)
     with pytest.raises(PydanticCustomError, match=r"is 16; allowed: a divisor of expand . d_model = 10"):
         Mamba2().check(5)
@@ -152,7 +154,7 @@ def test_the_recurrence_stays_in_float32_under_autocast() -> None:
     torch.testing.assert_close(y.float(), layer(x), rtol=0.1, atol=0.05)
 
 
-def test_a_transform_of_torch_func_sees_the_same_layer() -> None:
+def test_torch_func_vmap_gives_the_same_outputs_as_the_layer() -> None:
     layer, x = make().double(), x_of(7)
     wanted = torch.stack([layer(x), layer(2 * x)])
     torch.testing.assert_close(torch.func.vmap(layer)(torch.stack([x, 2 * x])), wanted, rtol=1e-10, atol=1e-12)

@@ -1,4 +1,4 @@
-"""minGRU: the paper's recurrence in every form and at any length, positive states, a gate that is the eigenvalue."""
+"""minGRU: the paper's recurrence in every form and at any length, positive states, and a gate that equals the eigenvalue."""
 
 import math
 
@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.min_gru.layer import MinGRU
-from stablessm_core.layers.min_gru.section import MinGru
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.layers.min_gru import MinGRU
+from stablessm_core.spec.layers.min_gru import MinGru
+from stablessm_core.watch.watchable import watched_records
 
 
 def make(d_model: int = 5, expand: int = 1, **options: str) -> MinGRU:
@@ -41,21 +41,21 @@ def states_of_the_paper(layer: MinGRU, x: torch.Tensor) -> torch.Tensor:
 
 
 def scan_of_logarithms(layer: MinGRU, x: torch.Tensor) -> torch.Tensor:
-    """The form that was published, whose sums grow with the length."""
+    """The published scan in logarithms, which sums terms that grow with the length."""
     k, v = layer.gate(x), layer.candidate(x)
     faded = torch.nn.functional.logsigmoid(-k).cumsum(1)
     driven = torch.nn.functional.logsigmoid(k) + torch.where(v >= 0, v + 0.5, torch.sigmoid(v)).log()
     return (faded + (driven - faded).logcumsumexp(1)).exp()
 
 
-def test_it_is_the_papers_recurrence_and_its_scan_of_logarithms() -> None:
+def test_the_layer_matches_the_papers_recurrence_and_its_log_space_scan() -> None:
     layer, x = make().double(), x_of(40)
     torch.testing.assert_close(layer(x), states_of_the_paper(layer, x), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(layer(x), scan_of_logarithms(layer, x), rtol=1e-10, atol=1e-12)
     assert (layer(x) > 0).all()
 
 
-def test_no_digits_are_lost_with_the_length() -> None:
+def test_a_long_sequence_keeps_float32_accuracy_unlike_the_log_space_scan() -> None:
     layer, x = make(), x_of(4096)
     exact = make().double()(x)
     torch.testing.assert_close(layer(x.float()).double(), exact, rtol=1e-5, atol=1e-6)
@@ -64,7 +64,8 @@ def test_no_digits_are_lost_with_the_length() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 @pytest.mark.parametrize(("d_model", "expand", "length"), [(1, 1, 7), (5, 2, 1), (5, 1, 2), (7, 3, 63), (3, 1, 4097)])
-def test_step_gives_what_the_scan_gives(d_model: int, expand: int, length: int, backend: str) -> None:
+@pytest.mark.slow
+def test_single_steps_match_the_scan(d_model: int, expand: int, length: int, backend: str) -> None:
     layer, x = make(d_model, expand, scan_backend=backend).double(), x_of(length, d_model)
     with torch.no_grad():
         torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
@@ -76,7 +77,7 @@ def test_gradients_are_right() -> None:
 
 
 @pytest.mark.parametrize(("expand", "count"), [(1, 2 * 64), (2, 6 * 64)])
-def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(expand: int, count: int) -> None:
+def test_the_section_builds_a_layer_with_the_public_number_of_parameters(expand: int, count: int) -> None:
     section = MinGru(expand=expand)
     assert section.map_time is section.initial_range(8) is None
     layers = []
@@ -89,7 +90,7 @@ def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(
         assert torch.equal(a, b)
 
 
-def test_what_the_gate_leaves_is_watched_by_the_rows_that_decide_it() -> None:
+def test_the_decay_of_the_gate_is_watched_together_with_its_weight_rows() -> None:
     layer, x = make(5, 2).double(), x_of(9)
     (record,) = watched_records(layer)
     assert (record.form.map, record.width, record.path, record.record.gates) == ("gate", 10, "gate.weight", 10)
@@ -104,7 +105,7 @@ def test_what_the_gate_leaves_is_watched_by_the_rows_that_decide_it() -> None:
     torch.testing.assert_close(layer.last_state, states_of_the_paper(layer, x)[:, -1].detach())
 
 
-def test_a_gate_that_is_shut_has_a_decay_and_no_infinity() -> None:
+def test_the_recorded_decay_of_a_fully_closed_gate_is_finite() -> None:
     layer = make(1)
     with torch.no_grad():
         layer.gate.weight.fill_(100.0)

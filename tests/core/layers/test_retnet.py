@@ -1,4 +1,7 @@
-"""RetNet: one result in every form, the published layer, decays that are fixed and watched as such."""
+"""RetNet: one result in every form, the published layer, and decays that are fixed and recorded as fixed."""
+
+import copy
+import math
 
 import pytest
 import torch
@@ -6,10 +9,12 @@ from pydantic_core import PydanticCustomError
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.retnet.layer import MultiScaleRetention
-from stablessm_core.layers.retnet.section import RetNet
-from stablessm_core.layers.rotation import rotated
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.layers.hyena import HyenaMixer
+from stablessm_core.layers.parts.rotation import rotated
+from stablessm_core.layers.retnet import MultiScaleRetention
+from stablessm_core.spec.layers.retnet import RetNet
+from stablessm_core.watch.watchable import watched_records
+from tests.core.layers.alerts import nonfinite_alerts
 
 
 def make(d_model: int = 6, n_heads: int = 2, seed: int = 0, **options: object) -> MultiScaleRetention:
@@ -24,7 +29,8 @@ def x_of(length: int, d_model: int = 6, batch: int = 2) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("d_model", "n_heads", "length"), [(1, 1, 7), (5, 1, 1), (6, 2, 2), (7, 7, 70), (12, 2, 64), (3, 1, 4097)]
 )
-def test_step_gives_what_every_form_of_the_recurrence_gives(d_model: int, n_heads: int, length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_match_every_form_of_the_recurrence(d_model: int, n_heads: int, length: int) -> None:
     layer, x = make(d_model, n_heads).double(), x_of(length, d_model)
     with torch.no_grad():
         state, outputs = layer.initial_state(2), []
@@ -41,8 +47,8 @@ def test_gradients_are_right() -> None:
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_the_layer_is_the_published_one() -> None:
-    """As attention: weights gamma^(t-s) (q_t . k_s) of turned queries and keys."""
+def test_the_layer_computes_the_published_retention() -> None:
+    """Computes the layer as attention, with weights gamma^(t-s) (q_t . k_s) for rotated queries and keys."""
     layer, x = make().double(), x_of(9)
     position = torch.arange(9)
     q, k, v = ((x @ projection.weight.T).unflatten(-1, (2, -1)) for projection in (layer.q_proj, layer.k_proj, layer.v_proj))
@@ -53,10 +59,27 @@ def test_the_layer_is_the_published_one() -> None:
     o = torch.einsum("bthk,bshk,hts,bshv->bthv", q, k, decay, v) / 3**0.5
     o = o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     o = o.flatten(2) * functional.silu(x @ layer.g_proj.weight.T)
-    torch.testing.assert_close(layer(x), o @ layer.o_proj.weight.T, rtol=1e-6, atol=1e-9)  # its decays are float32
+    torch.testing.assert_close(layer(x), o @ layer.o_proj.weight.T, rtol=1e-10, atol=1e-12)
 
 
-def test_products_of_turned_vectors_depend_on_the_distance_alone() -> None:
+def test_the_decays_are_exact_in_the_dtype_to_which_the_layer_is_converted() -> None:
+    layer = make(d_model=8, n_heads=8)
+    exact = [-math.log1p(-(2.0 ** (-5 - head))) for head in range(8)]
+    assert layer.decay.tolist() == torch.tensor(exact).tolist()
+    for converted in (layer.double(), layer.float().double(), copy.deepcopy(layer).to("cpu")):
+        assert converted.decay.tolist() == pytest.approx(exact, rel=1e-15, abs=0)
+    assert layer.float().decay.tolist() == torch.tensor(exact).tolist()
+
+
+@pytest.mark.parametrize("place", ["ssm", "ssm.inner"])
+def test_a_non_finite_state_is_named_by_the_layers_place_in_the_model(place: str) -> None:
+    layer = make(d_model=8)
+    layer = layer if place == "ssm" else HyenaMixer(8, layer)
+    fatal = nonfinite_alerts(layer, torch.full((2, 9, 8), 3e38))[0]
+    assert (fatal.kind, fatal.tensor, fatal.layer, fatal.eigenvalue) == ("nonfinite_state", f"{place}.state", 0, 1)
+
+
+def test_products_of_rotated_queries_and_keys_depend_only_on_their_distance() -> None:
     q, k = torch.randn(2, 1, 3, 10, dtype=torch.float64)
     at = [(5, 2), (1003, 1000), (10**9 + 3, 10**9)]
     products = [(rotated(q, torch.tensor([t])) * rotated(k, torch.tensor([s]))).sum(-1) for t, s in at]
@@ -70,7 +93,7 @@ def test_products_of_turned_vectors_depend_on_the_distance_alone() -> None:
     torch.testing.assert_close(first.flatten(), torch.tensor([0.5]).cos().item() * torch.eye(4)[0] + torch.eye(4)[2] * 0.479426)
 
 
-def test_it_has_as_many_parameters_as_the_public_one() -> None:
+def test_the_layer_has_as_many_parameters_as_the_public_implementation() -> None:
     assert RetNet().parameters(64) == 32800
     layers = []
     for _ in range(2):
@@ -81,14 +104,14 @@ def test_it_has_as_many_parameters_as_the_public_one() -> None:
         assert torch.equal(a, b)
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(64, 4)
     for projection, gain, fan in ((layer.q_proj, 2**-2.5, 128), (layer.v_proj, 2**-2.5, 192), (layer.o_proj, 1, 192)):
         bound = gain * (6 / fan) ** 0.5
         assert 0.99 * bound < projection.weight.abs().max().item() <= bound
 
 
-def test_widths_that_do_not_divide_are_refused() -> None:
+def test_widths_that_do_not_divide_evenly_are_refused() -> None:
     RetNet().check(64)
     with pytest.raises(PydanticCustomError, match="is 4; allowed: a divisor of d_model = 6"):
         RetNet().check(6)
@@ -96,7 +119,7 @@ def test_widths_that_do_not_divide_are_refused() -> None:
         MultiScaleRetention(6)
 
 
-def test_its_decays_are_watched_as_fixed() -> None:
+def test_the_decays_are_recorded_as_fixed_eigenvalues() -> None:
     layer = make(64, 8)
     (record,) = watched_records(layer)
     assert (record.width, record.record.parameters, record.form.data["map"]) == (8, [], "fixed")

@@ -1,4 +1,5 @@
-"""RG-LRU in Hawk's block: the public recurrence and start, one result in every form, a clipped square root, the gate as it is."""
+"""RG-LRU in Hawk's block: the public recurrence and initial weights, one result in every form, a clipped square root, correct
+gates."""
 
 import math
 
@@ -9,11 +10,11 @@ from pydantic_core import PydanticCustomError
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.rg_lru.layer import HawkBlock, _gain, _states
-from stablessm_core.layers.rg_lru.section import RgLru
+from stablessm_core.layers.rg_lru import HawkBlock, _gain, _states
 from stablessm_core.maps import MAPS, formulas
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.rg_lru import RgLru
+from stablessm_core.watch.watchable import watched_records
 
 CONTINUOUS = [name for name, map_ in MAPS.items() if "continuous" in map_.forms]
 REACHING = [
@@ -44,7 +45,7 @@ def stepped(layer: HawkBlock, x: torch.Tensor) -> torch.Tensor:
     return torch.stack(outputs, 1)
 
 
-def test_the_recurrence_is_the_public_implementations() -> None:
+def test_the_recurrence_matches_the_public_implementation() -> None:
     layer, x = make(8).double(), wave(2, 5, 8, k=1.0)
     with torch.no_grad():
         for parameter, shape in ((layer.w, (8,)), (layer.gate_weight, (2, 4, 4)), (layer.gate_bias, (8,))):
@@ -56,13 +57,14 @@ def test_the_recurrence_is_the_public_implementations() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
 @pytest.mark.parametrize(("d_model", "heads", "length"), [(1, 1, 7), (5, 1, 1), (5, 5, 2), (6, 2, 63), (3, 3, 4097)])
-def test_step_gives_what_the_scan_gives(d_model: int, heads: int, length: int, backend: str) -> None:
+@pytest.mark.slow
+def test_single_steps_match_the_scan(d_model: int, heads: int, length: int, backend: str) -> None:
     layer, x = make(d_model, heads, scan_backend=backend).double(), x_of(length, d_model)
     with torch.no_grad():
         torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
 
 
-def test_the_block_has_its_own_width() -> None:
+def test_the_block_can_have_a_different_width_than_the_model() -> None:
     section = RgLru(width=10, heads=5)
     layer = build_layer(section, Surroundings(4, get_reparameterization("softplus", time="continuous")))
     assert section.parameters(4) == sum(p.numel() for p in layer.parameters())
@@ -75,7 +77,7 @@ def test_gradients_are_right() -> None:
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_the_derivative_of_the_square_root_is_clipped_and_nothing_else() -> None:
+def test_only_the_derivative_of_the_square_root_is_clipped() -> None:
     log_a = torch.tensor([-1.0, -1e-3, -1e-9, 0.0, 1e-3], dtype=torch.float64, requires_grad=True)
     gain = _gain(log_a)
     assert gain.tolist() == pytest.approx([*(math.sqrt(-math.expm1(2 * x)) for x in (-1.0, -1e-3, -1e-9)), 0.0, 0.0], rel=1e-12)
@@ -87,19 +89,20 @@ def test_the_derivative_of_the_square_root_is_clipped_and_nothing_else() -> None
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x, native = x_of(50).float(), make()
     layer = make(reparameterization=get_reparameterization(name, time="continuous"))
     torch.testing.assert_close(layer(x), native(x), rtol=1e-4, atol=1e-6)
     assert native.reparameterization.name == "softplus"
 
 
-def test_it_starts_as_published() -> None:
+def test_initial_weights_follow_the_published_initialization() -> None:
     layer = make(512, 8, n_layers=4)
     radius = torch.exp(-functional.softplus(layer.w))
     assert 0.9 <= radius.min().item() < 0.902
     assert 0.998 < radius.max().item() <= 0.99901
-    assert radius.square().mean().item() == pytest.approx((0.9**2 + 0.999**2) / 2, abs=0.005)  # uniform by area
+    # The eigenvalues are uniform over the area of the ring.
+    assert radius.square().mean().item() == pytest.approx((0.9**2 + 0.999**2) / 2, abs=0.005)
     assert (math.log(math.expm1(-math.log(0.9))), math.log(math.expm1(-math.log(0.999)))) == pytest.approx((-2.197225, -6.906755))
     deviations = (layer.in_x, 512**-0.5), (layer.in_y, 512**-0.5), (layer.out_proj, (2 / 4 / 512) ** 0.5), (layer.conv, 0.05)
     for part, deviation in deviations:
@@ -109,7 +112,7 @@ def test_it_starts_as_published() -> None:
     assert not layer.gate_bias.any()
 
 
-def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one() -> None:
+def test_the_section_builds_a_layer_with_the_public_number_of_parameters() -> None:
     section = RgLru(heads=2)
     layers = []
     for _ in range(2):
@@ -122,7 +125,7 @@ def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(
         assert torch.equal(a, b)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused_with_what_does() -> None:
+def test_heads_that_do_not_divide_the_width_are_refused_with_the_allowed_divisors() -> None:
     with pytest.raises(PydanticCustomError, match="is 8; allowed: a divisor of the 12 channels: 1, 2, 3, 4, 6, 12"):
         RgLru().check(12)
     RgLru(width=16).check(12)
@@ -130,7 +133,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_with_what_does() -> None
         HawkBlock(6, heads=4)
 
 
-def test_channels_and_their_gate_are_watched() -> None:
+def test_the_record_watches_the_channels_and_their_gate() -> None:
     layer, x = make().double(), x_of(9)
     (record,) = watched_records(layer)
     form = record.form.data
@@ -158,7 +161,7 @@ def test_channels_and_their_gate_are_watched() -> None:
     torch.testing.assert_close(layer.last_state, state[1].detach(), rtol=1e-10, atol=1e-12)
 
 
-def test_half_open_gates_start_with_the_published_memory() -> None:
+def test_eigenvalues_at_given_gate_values_match_the_published_memory() -> None:
     for radius, wanted in ((0.9, (0.4305, 0.6561, 0.9916)), (0.999, (0.99203, 0.99601, 0.99992))):
         found = [math.exp(8 * gate * math.log(radius)) for gate in (1, 0.5, 0.01)]
         assert found == pytest.approx(wanted, abs=1e-4)

@@ -1,4 +1,4 @@
-"""RWKV-4: the published average and its public test vector, one function in every map, no overflow of e^k."""
+"""RWKV-4: the published average and its public test vector, the same function for every map, no overflow of e^k."""
 
 import math
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.rwkv4.layer import RWKV4, _weighted_average
-from stablessm_core.layers.rwkv4.section import Rwkv4
+from stablessm_core.layers.rwkv4 import RWKV4, _weighted_average
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.rwkv4 import Rwkv4
+from stablessm_core.watch.watchable import watched_records
 
 REACHING = [name for name, map_ in MAPS.items() if "discrete" in map_.forms]
 
@@ -25,7 +25,7 @@ def make(d_model: int = 5, name: str = "exp", **options: int) -> RWKV4:
 
 
 def trained(d_model: int = 5, name: str = "exp") -> RWKV4:
-    """In float64, with projections that are no longer 0."""
+    """A layer in float64 whose projections are no longer 0."""
     layer = make(d_model, name).double()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def stepped(layer: RWKV4, x: torch.Tensor) -> torch.Tensor:
 
 
 def average_of_the_paper(lambda_bar: torch.Tensor, u: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Equation 16 of arXiv 2305.13048, sum by sum."""
+    """Equation 16 of arXiv 2305.13048, with every sum computed directly."""
     outputs = []
     for t in range(k.shape[1]):
         ages = torch.arange(t - 1, -1, -1, dtype=k.dtype)[:, None]
@@ -57,14 +57,14 @@ def average_of_the_paper(lambda_bar: torch.Tensor, u: torch.Tensor, k: torch.Ten
     return torch.stack(outputs, 1)
 
 
-def test_the_average_is_the_public_implementations() -> None:
+def test_the_weighted_average_matches_the_public_implementation() -> None:
     w, u = torch.tensor([-5.0, -1.0, 1.0]).double(), torch.tensor([0.3, 0.0, -0.3]).double()
     y, _ = _weighted_average(torch.exp(-w.exp()), u, 2 * wave(1, 5, 3, k=0.9), wave(1, 5, 3, k=0.5), "auto")
     assert y[0, 4].tolist() == pytest.approx([0.015792, -0.019898, 0.693432], abs=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
-def test_the_average_is_the_papers_sums(backend: str) -> None:
+def test_the_weighted_average_matches_the_sums_in_the_paper(backend: str) -> None:
     lambda_bar, u = torch.tensor([0.999, 0.5, 1e-9, 0.0]).double(), torch.tensor([0.3, 0.0, -0.3, 1.0]).double()
     k, v = 3 * wave(2, 40, 4, k=0.9), wave(2, 40, 4, k=0.5)
     y, _ = _weighted_average(lambda_bar, u, k, v, backend)
@@ -72,19 +72,20 @@ def test_the_average_is_the_papers_sums(backend: str) -> None:
 
 
 @pytest.mark.parametrize(("d_model", "length"), [(1, 7), (5, 1), (5, 2), (7, 63), (3, 4097)])
-def test_step_gives_what_the_scans_give(d_model: int, length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_match_the_scans(d_model: int, length: int) -> None:
     layer, x = trained(d_model), x_of(length, d_model)
     with torch.no_grad():
         torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
 
 
-def test_keys_that_overflow_as_exponentials_change_nothing_else() -> None:
+def test_keys_whose_exponentials_overflow_still_give_the_exact_average() -> None:
     lambda_bar, u = torch.tensor([0.99, 0.5, 1e-30]), torch.zeros(3)
     k, v = 40 * wave(1, 60, 3, k=0.9).float(), wave(1, 60, 3, k=0.5).float()
     y, held = _weighted_average(lambda_bar, u, k, v, "auto")
     expected = average_of_the_paper(lambda_bar.double(), u.double(), k.double(), v.double())
     torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-5)
-    shifted, held_shifted = _weighted_average(lambda_bar, u, k + 1024, v, "auto")  # e^1024 is infinite in float64, too
+    shifted, held_shifted = _weighted_average(lambda_bar, u, k + 1024, v, "auto")  # e^1024 is infinite even in float64
     torch.testing.assert_close(shifted, y, rtol=1e-3, atol=1e-4)
     assert held.isfinite().all()
     assert held_shifted.isfinite().all()
@@ -107,7 +108,7 @@ def test_gradients_are_right() -> None:
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_gradients_are_those_of_the_steps() -> None:
+def test_gradients_match_the_gradients_of_single_steps() -> None:
     layer, x = trained(), x_of(33)
     weight = wave(2, 33, 5, k=0.3)
     parallel = torch.autograd.grad((layer(x) * weight).sum(), list(layer.parameters()))
@@ -117,13 +118,13 @@ def test_gradients_are_those_of_the_steps() -> None:
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x = x_of(50, 6)
     torch.testing.assert_close(trained(6, name)(x), trained(6, "exp")(x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("index", "n_layers"), [(0, 1), (0, 4), (2, 4), (3, 4)])
-def test_it_starts_as_published_by_depth(index: int, n_layers: int) -> None:
+def test_initial_weights_follow_the_published_initialization_at_each_depth(index: int, n_layers: int) -> None:
     d, layer = 64, make(64, index=index, n_layers=n_layers)
     rho = index / (n_layers - 1) if n_layers > 1 else 0
     share = [(i / d) ** (1 - index / n_layers) for i in range(d)]
@@ -140,7 +141,7 @@ def test_it_starts_as_published_by_depth(index: int, n_layers: int) -> None:
     assert layer.reparameterization(layer.w).max().item() == pytest.approx(high)
 
 
-def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one() -> None:
+def test_the_section_builds_a_layer_with_the_public_number_of_parameters() -> None:
     section = Rwkv4()
     given = Surroundings(8, get_reparameterization("best"), index=1, n_layers=2)
     layers = []
@@ -152,7 +153,7 @@ def test_it_is_built_from_its_section_with_as_many_parameters_as_the_public_one(
         assert torch.equal(a, b)
 
 
-def test_one_eigenvalue_per_channel_is_watched() -> None:
+def test_the_record_watches_one_eigenvalue_per_channel() -> None:
     layer = trained()
     (record,) = watched_records(layer)
     assert record.form.data == {"map": "exp", "time": "discrete", "rule": "none", "scale": 1.0, "a": 1.0, "b": 0.5, "dt": None}

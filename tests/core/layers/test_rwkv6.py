@@ -1,4 +1,4 @@
-"""RWKV-6: the published recurrence in every form, the gate on its decay rates, one function in every map."""
+"""RWKV-6: the published recurrence in every form, the gate on its decay rates, the same function for every map."""
 
 import math
 
@@ -9,11 +9,11 @@ from pydantic_core import PydanticCustomError
 from torch.nn import functional
 
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.rwkv6.layer import RWKV6
-from stablessm_core.layers.rwkv6.section import Rwkv6
+from stablessm_core.layers.rwkv6 import RWKV6
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.rwkv6 import Rwkv6
+from stablessm_core.watch.watchable import watched_records
 
 REACHING = [name for name, map_ in MAPS.items() if "continuous" in map_.forms]
 
@@ -24,7 +24,7 @@ def make(d_model: int = 6, head_size: int = 3, name: str = "exp", **options: int
 
 
 def trained(d_model: int = 6, head_size: int = 3, name: str = "exp", spread: float = 1.0, **options: int) -> RWKV6:
-    """In float64, with projections that are no longer 0, and gates that vary."""
+    """A layer in float64 whose projections are no longer 0 and whose gates vary."""
     layer = make(d_model, head_size, name, mix_rank=4, decay_rank=3, **options).double()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -48,7 +48,7 @@ def stepped(layer: RWKV6, x: torch.Tensor) -> torch.Tensor:
 
 
 def published(layer: RWKV6, x: torch.Tensor) -> torch.Tensor:
-    """Equations 11 to 20 of arXiv 2404.05892, one sequence, one step, one head at a time; w + lora within one exponential."""
+    """Equations 11 to 20 of arXiv 2404.05892, one sequence, step and head at a time; w + lora share one exponential."""
     d, size = layer.w.shape[0], layer.head_size
     outputs = torch.zeros_like(x)
     down, ups = layer.mix_down.weight.view(5, -1, d), layer.mix_up
@@ -75,7 +75,7 @@ def published(layer: RWKV6, x: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("d_model", "head_size"), [(6, 3), (4, 4), (5, 1)])
-def test_the_layer_is_the_published_recurrence(d_model: int, head_size: int) -> None:
+def test_the_layer_computes_the_published_recurrence(d_model: int, head_size: int) -> None:
     layer, x = trained(d_model, head_size), x_of(12, d_model)
     torch.testing.assert_close(layer(x), published(layer, x), rtol=1e-10, atol=1e-12)
 
@@ -85,18 +85,20 @@ def test_the_layer_is_the_published_recurrence(d_model: int, head_size: int) -> 
     ("d_model", "head_size", "length"),
     [(1, 1, 7), (6, 3, 1), (6, 3, 2), (6, 2, 63), (7, 7, 64), (6, 3, 65), (9, 3, 300), (2, 2, 4097)],
 )
-def test_step_gives_what_the_chunks_give(d_model: int, head_size: int, length: int) -> None:
+@pytest.mark.slow
+def test_single_steps_match_the_chunked_form(d_model: int, head_size: int, length: int) -> None:
     layer, x = trained(d_model, head_size), x_of(length, d_model)
     torch.testing.assert_close(stepped(layer, x), layer(x), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_are_right() -> None:
     layer = trained(4, 2)
     x = x_of(7, 4, 1).requires_grad_()
     assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *layer.parameters()))
 
 
-def test_gradients_are_those_of_the_steps() -> None:
+def test_gradients_match_the_gradients_of_single_steps() -> None:
     layer, x = trained(), x_of(70)
     weight = torch.sin(torch.arange(x.numel()).double()).view(x.shape)
     parallel = torch.autograd.grad((layer(x) * weight).sum(), list(layer.parameters()))
@@ -105,10 +107,11 @@ def test_gradients_are_those_of_the_steps() -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-8, atol=1e-9)
 
 
-def test_a_gate_wide_open_has_finite_gradients() -> None:
+def test_extreme_decays_have_finite_outputs_and_gradients() -> None:
     layer = trained().float()
     with torch.no_grad():
-        layer.decay_up.mul_(1000)  # s from e^-1000, held at 0, to e^88: nothing fades, or everything at once
+        # s ranges from e^-1000, which becomes 0, to e^88: a state never decays or vanishes at once.
+        layer.decay_up.mul_(1000)
     y = layer(x_of(100).float())
     y.square().sum().backward()
     assert y.isfinite().all()
@@ -120,13 +123,13 @@ def test_a_gate_wide_open_has_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize("name", REACHING)
-def test_every_map_starts_as_the_same_function(name: str) -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map(name: str) -> None:
     x = x_of(50)
     torch.testing.assert_close(trained(name=name)(x), trained(name="exp")(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("index", "n_layers"), [(0, 1), (0, 4), (2, 4), (3, 4)])
-def test_it_starts_as_published_by_depth(index: int, n_layers: int) -> None:
+def test_initial_weights_follow_the_published_initialization_at_each_depth(index: int, n_layers: int) -> None:
     d, layer = 64, make(64, 64, index=index, n_layers=n_layers)
     rho = index / (n_layers - 1) if n_layers > 1 else 0
     share = [(i / d) ** (1 - index / n_layers) for i in range(d)]
@@ -151,7 +154,7 @@ def test_it_starts_as_published_by_depth(index: int, n_layers: int) -> None:
 
 
 @pytest.mark.parametrize(("options", "d_model"), [({}, 64), ({"head_size": 4, "mix_rank": 3, "decay_rank": 5}, 12), ({}, 96)])
-def test_it_is_built_from_its_section(options: dict[str, int], d_model: int) -> None:
+def test_the_layer_is_built_from_its_configuration_section(options: dict[str, int], d_model: int) -> None:
     section = Rwkv6(**options)
     section.check(d_model)
     layers = []
@@ -159,7 +162,8 @@ def test_it_is_built_from_its_section(options: dict[str, int], d_model: int) -> 
         torch.manual_seed(3)
         layers.append(build_layer(section, Surroundings(d_model, get_reparameterization("best", time="continuous"), 1, 2)))
     assert section.parameters(d_model) == sum(p.numel() for p in layers[0].parameters())
-    if not options:  # as in the published code: five matrices, two low-rank pairs of ranks 32 (five times) and 64, ten vectors
+    # As in the published code: five matrices, five low-rank pairs of rank 32, one of rank 64, and ten vectors.
+    if not options:
         assert section.parameters(d_model) == 5 * d_model**2 + 458 * d_model
     assert layers[0].head_size == {64: 64, 12: 4, 96: 48}[d_model]
     for a, b in zip(*(layer.parameters() for layer in layers), strict=True):
@@ -167,14 +171,14 @@ def test_it_is_built_from_its_section(options: dict[str, int], d_model: int) -> 
 
 
 @pytest.mark.parametrize(("head_size", "d_model"), [(5, 12), (None, 67), (24, 12)])
-def test_a_head_that_does_not_divide_the_width_is_refused_at_its_field(head_size: int | None, d_model: int) -> None:
+def test_the_error_for_a_head_size_that_does_not_divide_the_width_names_its_field(head_size: int | None, d_model: int) -> None:
     with pytest.raises(PydanticCustomError) as refused:
         Rwkv6(head_size=head_size).check(d_model)
     allowed = f"divisors of d_model = {d_model} from 2"
     assert refused.value.context == {"field": "head_size", "given": str(head_size), "allowed": allowed}
 
 
-def test_one_eigenvalue_per_channel_is_watched_with_its_gate() -> None:
+def test_the_record_watches_one_eigenvalue_and_its_gate_per_channel() -> None:
     layer, x = trained(), x_of(20)
     first, lora = watched_records(layer)
     assert (first.width, first.path, first.form.gate, first.form.time) == (6, "w", True, "continuous")
@@ -194,7 +198,7 @@ def test_one_eigenvalue_per_channel_is_watched_with_its_gate() -> None:
     torch.testing.assert_close(mean, every.mean((0, 1)))
     torch.testing.assert_close(largest, every.amax((0, 1)))
     recorded = {"weight": layer.w.detach().numpy(), "gate_mean": mean.numpy(), "gate_min": smallest.numpy()}
-    effective = decays.log().sum(0).div(2 * 20).exp().numpy()  # the geometric mean over batch and time
+    effective = decays.log().sum(0).div(2 * 20).exp().numpy()  # geometric mean over batch and time
     np.testing.assert_allclose(first.form.derive("eigenvalue", recorded), effective, rtol=1e-6)
     assert layer.last_state is not None
     torch.testing.assert_close(layer.last_state, state[1].abs().amax(-1).flatten(1), rtol=1e-10, atol=1e-12)

@@ -1,4 +1,5 @@
-"""S4: one recurrence in four forms, started as HiPPO-LegS, watched by its diagonal part and measured by its own eigenvalues."""
+"""S4: one recurrence in four forms, initialised as HiPPO-LegS; its diagonal part is recorded, its true eigenvalues are
+measured."""
 
 from typing import Any
 
@@ -8,8 +9,8 @@ from torch import Tensor
 
 from stablessm_core.layers import S4
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.hippo import legs
-from stablessm_core.layers.s4.kernel import (
+from stablessm_core.layers.parts.hippo import legs
+from stablessm_core.layers.parts.s4_kernel import (
     System,
     bilinear_step,
     both,
@@ -18,10 +19,10 @@ from stablessm_core.layers.s4.kernel import (
     kernel_by_powers,
     real_matrix,
 )
-from stablessm_core.layers.s4.section import S4 as Section
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
-from stablessm_core.telemetry.watch import watched_records
+from stablessm_core.spec.layers.s4 import S4 as Section
+from stablessm_core.watch.watchable import watched_records
 
 FORMS = {"cauchy": kernel_by_cauchy, "powers": kernel_by_powers}
 
@@ -51,7 +52,7 @@ def by_steps(system: System, length: int) -> Tensor:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_kernel_of_four_states_has_the_known_values(form: str) -> None:
+def test_the_kernel_of_four_states_matches_known_values(form: str) -> None:
     n = torch.arange(4, dtype=torch.float64)
     p = (n + 0.5).sqrt()
     lower = (-2 * p[:, None] * p).tril(-1) - torch.diag(n + 1)
@@ -67,14 +68,14 @@ def test_the_kernel_of_four_states_has_the_known_values(form: str) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 63, 64, 257, 1000])
-def test_cauchy_powers_and_steps_give_the_same_kernel(length: int) -> None:
+def test_the_cauchy_form_the_power_form_and_single_steps_give_the_same_kernel(length: int) -> None:
     system = hippo(64, torch.tensor([1e-3, 0.03, 0.1], dtype=torch.float64))
     wanted = by_steps(system, length)
     for form in FORMS.values():
         torch.testing.assert_close(form(system, length), wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_the_forms_agree_at_length_4097_and_in_float32() -> None:
+def test_all_kernel_forms_agree_at_length_4097_and_in_float32() -> None:
     system = hippo(16, torch.tensor([1e-3, 0.1], dtype=torch.float64))
     cauchy, powers = (form(system, 4097) for form in FORMS.values())
     torch.testing.assert_close(cauchy, powers, rtol=1e-10, atol=1e-10)
@@ -84,7 +85,7 @@ def test_the_forms_agree_at_length_4097_and_in_float32() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1e-6, 0.5, 2.0])
-def test_powers_give_the_kernel_also_where_modes_grow(rate: float) -> None:
+def test_the_power_form_gives_the_right_kernel_even_if_modes_grow(rate: float) -> None:
     system = hippo(64, torch.tensor([0.01, 0.1], dtype=torch.float64))
     system = system._replace(Lambda=torch.complex(torch.full_like(system.Lambda.real, rate), system.Lambda.imag))
     wanted = by_steps(system, 200)
@@ -92,7 +93,7 @@ def test_powers_give_the_kernel_also_where_modes_grow(rate: float) -> None:
     torch.testing.assert_close(kernel_by_powers(system, 200) / largest, wanted / largest, rtol=1e-10, atol=1e-10)
 
 
-def test_the_rule_is_the_bilinear_one_of_the_whole_matrix() -> None:
+def test_the_step_applies_the_bilinear_rule_to_the_whole_matrix() -> None:
     system = hippo(6, torch.tensor([0.05, 0.3], dtype=torch.float64))
     Lambda, P, B, _, dt = system
     A = real_matrix(Lambda, P, P.conj())
@@ -104,7 +105,7 @@ def test_the_rule_is_the_bilinear_one_of_the_whole_matrix() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 9, 130])
-def test_the_final_state_is_that_of_the_steps(length: int) -> None:
+def test_the_final_state_matches_the_state_after_single_steps(length: int) -> None:
     system = hippo(10, torch.tensor([0.05, 0.3, 0.01], dtype=torch.float64))
     x = torch.randn(2, length, 3, dtype=torch.float64)
     step, h = bilinear_step(system), torch.zeros(2, 3, 5, dtype=torch.complex128)
@@ -115,7 +116,7 @@ def test_the_final_state_is_that_of_the_steps(length: int) -> None:
 
 @pytest.mark.parametrize("kernel", FORMS)
 @pytest.mark.parametrize(("length", "d_model"), [(1, 3), (2, 1), (131, 5)])
-def test_steps_give_what_the_convolution_gives(kernel: str, length: int, d_model: int) -> None:
+def test_single_steps_give_the_same_output_as_the_convolution(kernel: str, length: int, d_model: int) -> None:
     layer = made(d_model, kernel=kernel).double()
     x = torch.randn(2, length, d_model, dtype=torch.float64)
     state, outputs = layer.initial_state(2), []
@@ -127,6 +128,7 @@ def test_steps_give_what_the_convolution_gives(kernel: str, length: int, d_model
 
 
 @pytest.mark.parametrize("kernel", FORMS)
+@pytest.mark.slow
 def test_gradients_are_exact(kernel: str) -> None:
     layer = made(2, d_state=4, kernel=kernel).double()
     x = torch.randn(1, 7, 2, dtype=torch.float64, requires_grad=True)
@@ -139,7 +141,7 @@ def test_gradients_are_exact(kernel: str) -> None:
     assert torch.autograd.gradcheck(of, (x, *layer.parameters()))
 
 
-def test_every_map_starts_as_the_same_function() -> None:
+def test_a_new_layer_computes_the_same_function_with_every_map() -> None:
     x = torch.randn(2, 40, 6, generator=torch.Generator().manual_seed(1))
     outputs = [made(map_=name)(x) for name, map_ in MAPS.items() if "continuous" in map_.forms]
     assert len(outputs) >= 6
@@ -156,10 +158,10 @@ def test_parameters_are_counted_exactly(d_model: int, d_state: int) -> None:
     assert counts["w"] == counts["omega"] == section.eigenvalues(d_model) == d_model * d_state // 2
     assert counts["P"] + counts["B"] + counts["C"] == 3 * d_model * d_state
     if d_model == 64:
-        assert section.parameters(64) == 24832  # as the authors' block
+        assert section.parameters(64) == 24832  # as many as the authors' block has
 
 
-def test_the_diagonal_part_is_recorded_as_the_bilinear_rule_has_it() -> None:
+def test_the_diagonal_part_is_recorded_with_the_bilinear_rule() -> None:
     layer = made(3)
     (record,) = watched_records(layer)
     form = record.form
@@ -175,20 +177,20 @@ def test_the_diagonal_part_is_recorded_as_the_bilinear_rule_has_it() -> None:
     torch.testing.assert_close(torch.from_numpy(derived["phase"]), wanted.angle(), rtol=1e-6, atol=1e-6)
 
 
-def test_the_measured_eigenvalues_start_as_those_of_hippo() -> None:
+def test_the_measured_eigenvalues_start_at_the_eigenvalues_of_hippo() -> None:
     layer = made(2, dt_min=0.1, dt_max=0.1)
     measured = layer.measured()
     k = torch.arange(1, 9, dtype=torch.float32)
     start = (1 - k * 0.05) / (1 + k * 0.05)
     assert start[:4].tolist() == pytest.approx([0.904762, 0.818182, 0.739130, 0.666667], abs=1e-6)
-    torch.testing.assert_close(measured["true_eigenvalue"], start.repeat(2), rtol=0, atol=1e-3)  # float32 weights
+    torch.testing.assert_close(measured["true_eigenvalue"], start.repeat(2), rtol=0, atol=1e-3)  # the weights are float32
     assert {kind: (values.shape, values.dtype) for kind, values in measured.items()} == {
         "true_eigenvalue": ((16,), torch.float32),
         "true_boundary_distance": ((16,), torch.float32),
     }
 
 
-def test_the_measured_eigenvalues_are_those_of_the_recurrence() -> None:
+def test_the_measured_eigenvalues_match_the_recurrence() -> None:
     layer = made(3).double()
     with torch.no_grad():
         layer.P.add_(torch.randn_like(layer.P))
@@ -201,7 +203,7 @@ def test_the_measured_eigenvalues_are_those_of_the_recurrence() -> None:
     assert (measured["true_boundary_distance"] > 0).all()  # certified by Re Lambda < 0
 
 
-def test_a_weight_that_is_not_finite_is_measured_as_nan_in_its_channel_only() -> None:
+def test_a_non_finite_weight_makes_only_the_measurements_of_its_channel_nan() -> None:
     layer = made(3)
     with torch.no_grad():
         layer.P[1, 0, 0] = torch.nan
@@ -209,7 +211,7 @@ def test_a_weight_that_is_not_finite_is_measured_as_nan_in_its_channel_only() ->
     assert values.isnan().all(1).tolist() == [False, True, False]
 
 
-def test_the_closest_eigenvalue_is_resolved_below_float32s_distance_from_1() -> None:
+def test_a_boundary_distance_far_below_float32_epsilon_is_measured_exactly() -> None:
     layer = made(1, d_state=2, dt_min=1e-6, dt_max=1e-6)
     with torch.no_grad():
         layer.P.zero_()

@@ -1,4 +1,4 @@
-"""S4D: published kernels, the convolution is the scan, the start of S4D-Lin and S4D-Inv."""
+"""S4D: the published kernels, a convolution that equals the scan, the initial weights of S4D-Lin and S4D-Inv."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from stablessm_core.layers import S4D
-from stablessm_core.layers.s4d.section import S4d
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.spec.layers.s4d import S4d
 
 CONTINUOUS = [name for name, map_ in MAPS.items() if "continuous" in map_.forms]
 
@@ -24,7 +24,7 @@ def made(d_model: int = 3, d_state: int = 6, map_: str = "exp", **options: Any) 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pytest.mark.parametrize("init", ["lin", "inv"])
 @pytest.mark.parametrize(("length", "d_model", "d_state"), [(1, 3, 6), (2, 1, 2), (7, 5, 4), (333, 3, 6)])
-def test_the_convolution_is_the_scan(rule: str, init: str, length: int, d_model: int, d_state: int) -> None:
+def test_the_convolution_form_matches_the_scan_form(rule: str, init: str, length: int, d_model: int, d_state: int) -> None:
     layers = [made(d_model, d_state, rule=rule, init=init, form=form).double() for form in ("convolution", "scan")]
     x = torch.randn(2, length, d_model, dtype=torch.float64)
     convolved, scanned = (layer(x) for layer in layers)
@@ -32,7 +32,7 @@ def test_the_convolution_is_the_scan(rule: str, init: str, length: int, d_model:
     torch.testing.assert_close(layers[0].last_state, layers[1].last_state, rtol=1e-10, atol=1e-10)
 
 
-def test_the_forms_agree_over_a_long_sequence() -> None:
+def test_the_convolution_and_scan_forms_agree_over_a_long_sequence() -> None:
     x = torch.randn(1, 4097, 2, dtype=torch.float64)
     convolved, scanned = (made(2, 4, form=form).double()(x) for form in ("convolution", "scan"))
     torch.testing.assert_close(convolved, scanned, rtol=1e-10, atol=1e-10)
@@ -47,7 +47,7 @@ KERNELS = {
 @pytest.mark.parametrize("map_", CONTINUOUS)
 @pytest.mark.parametrize("form", ["convolution", "scan"])
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
-def test_kernels_are_the_known_ones(rule: str, form: str, map_: str) -> None:
+def test_kernels_match_known_values(rule: str, form: str, map_: str) -> None:
     layer = made(2, 6, map_, rule=rule, form=form).double()
     layer.readout = nn.Identity()
     j = torch.arange(1.0, 7.0, dtype=torch.float64).view(2, 3)
@@ -62,6 +62,7 @@ def test_kernels_are_the_known_ones(rule: str, form: str, map_: str) -> None:
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pytest.mark.parametrize("form", ["convolution", "scan"])
+@pytest.mark.slow
 def test_gradients_are_exact(form: str, rule: str) -> None:
     layer = made(2, 4, form=form, rule=rule).double()
     x = torch.randn(2, 7, 2, dtype=torch.float64, requires_grad=True)
@@ -74,7 +75,7 @@ def test_gradients_are_exact(form: str, rule: str) -> None:
     assert torch.autograd.gradcheck(run, (x, *values))
 
 
-def test_float32_keeps_its_digits() -> None:
+def test_float32_outputs_match_float64_outputs() -> None:
     layer = made(8, 16)
     x = torch.randn(1, 2048, 8)
     convolved = layer(x)
@@ -82,7 +83,7 @@ def test_float32_keeps_its_digits() -> None:
 
 
 @pytest.mark.parametrize(("init", "first"), [("lin", [0.0, math.pi, 2 * math.pi]), ("inv", [1283.4, 414.2])])
-def test_frequencies_start_as_published(init: str, first: list[float]) -> None:
+def test_initial_frequencies_match_the_published_values(init: str, first: list[float]) -> None:
     layer = made(2, 64, init=init)
     assert layer.A_imag.shape == (2, 32)
     assert layer.A_imag[1, : len(first)].tolist() == pytest.approx(first, abs=0.06)
@@ -96,7 +97,7 @@ def test_frequencies_start_as_published(init: str, first: list[float]) -> None:
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pytest.mark.parametrize("map_", ["exp", "best"])
-def test_what_is_watched_are_the_eigenvalues_of_the_recurrence(map_: str, rule: str) -> None:
+def test_the_record_watches_the_eigenvalues_of_the_recurrence(map_: str, rule: str) -> None:
     layer = made(map_=map_, rule=rule).double()
     (record,) = layer.records()
     modes = layer.w.shape[1]
@@ -109,24 +110,24 @@ def test_what_is_watched_are_the_eigenvalues_of_the_recurrence(map_: str, rule: 
     torch.testing.assert_close(torch.polar(size, angle), layer._modes()[0].detach().flatten())
 
 
-def test_the_final_state_is_that_of_the_weights_that_were_run() -> None:
+def test_the_final_state_belongs_to_the_weights_of_the_forward_pass() -> None:
     layer, same = made(), made()
     x = torch.randn(2, 20, 3)
     layer(x), same(x)
     wanted = same.last_state
     with torch.no_grad():
         for p in layer.parameters():
-            p.mul_(2)  # an update, before anyone asks
+            p.mul_(2)  # the weights change before `last_state` is read
     assert wanted is not None
     torch.testing.assert_close(layer.last_state, wanted, rtol=0, atol=0)
 
 
-def test_the_parameters_are_those_of_the_published_layer() -> None:
+def test_the_layer_has_the_published_number_of_parameters() -> None:
     assert S4d().parameters(64) == 64 * (64 + 64 + 2) + 2 * 64 * 64 + 2 * 64
     assert S4d(d_state=6).parameters(5) == sum(p.numel() for p in made(5, 6).parameters())
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     for wrong in ({"d_state": 5}, {"dt_min": 0.2}, {"init": "legs"}, {"rule": "euler"}):
         with pytest.raises(ValidationError):
             S4d.model_validate(wrong)

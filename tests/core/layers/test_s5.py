@@ -1,4 +1,4 @@
-"""S5: its recurrence by either rule, its start from HiPPO, the published number of parameters."""
+"""S5: its recurrence with both rules, its HiPPO initialisation, the published number of parameters."""
 
 import math
 from typing import Any
@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from stablessm_core.layers import S5
-from stablessm_core.layers.s5.section import S5 as Section
 from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.spec.layers.s5 import S5 as Section
 
 
 def made(d_model: int = 3, d_state: int = 8, map_: str = "direct", **options: Any) -> S5:
@@ -19,7 +19,7 @@ def made(d_model: int = 3, d_state: int = 8, map_: str = "direct", **options: An
 
 
 def outputs(layer: S5, x: torch.Tensor) -> torch.Tensor:
-    """The recurrence as it is written, up to the readout."""
+    """The outputs of the recurrence before the readout, computed step by step."""
     lambda_ = torch.complex(layer.reparameterization(layer.w), layer.Lambda_imag)
     dt = layer.log_dt.exp()
     if layer.rule == "zoh":
@@ -36,18 +36,18 @@ def outputs(layer: S5, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pytest.mark.parametrize(("length", "d_model", "d_state", "blocks"), [(1, 3, 8, 2), (2, 1, 2, 1), (7, 5, 6, 1), (333, 3, 12, 3)])
-def test_the_layer_is_the_papers_recurrence(rule: str, length: int, d_model: int, d_state: int, blocks: int) -> None:
+def test_the_layer_computes_the_papers_recurrence(rule: str, length: int, d_model: int, d_state: int, blocks: int) -> None:
     layer = made(d_model, d_state, rule=rule, blocks=blocks).double()
     x = torch.randn(2, length, d_model, dtype=torch.float64)
     torch.testing.assert_close(layer(x), layer.readout(outputs(layer, x)), rtol=1e-10, atol=1e-10)
 
 
-def test_a_long_sequence_passes() -> None:
+def test_a_long_sequence_gives_finite_outputs() -> None:
     assert made()(torch.randn(1, 4097, 3)).isfinite().all()
 
 
 @pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu", "gelu"])
-def test_the_readout_is_the_one_that_is_named(activation: str) -> None:
+def test_the_activation_option_selects_the_readout(activation: str) -> None:
     layer = made(activation=activation).double()
     x = torch.randn(2, 9, 3, dtype=torch.float64)
     y = outputs(layer, x)
@@ -83,7 +83,7 @@ def test_modes_start_from_hippo_in_each_block() -> None:
     torch.testing.assert_close(layer.w.detach(), torch.full((4,), -0.5))
 
 
-def test_inputs_and_outputs_start_as_products_with_the_eigenvectors() -> None:
+def test_initial_input_and_output_matrices_are_products_with_the_eigenvectors() -> None:
     layer = made(500, 64, blocks=2)
     assert layer.B.square().sum(-1).mean().item() == pytest.approx(1 / 64, rel=0.05)
     assert layer.C.square().sum(-1).mean().item() == pytest.approx(2 / 64, rel=0.05)
@@ -94,7 +94,7 @@ def test_inputs_and_outputs_start_as_products_with_the_eigenvectors() -> None:
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])
 @pytest.mark.parametrize("map_", ["direct", "clip", "best"])
-def test_what_is_watched_are_the_eigenvalues_of_the_recurrence(map_: str, rule: str) -> None:
+def test_the_record_watches_the_eigenvalues_of_the_recurrence(map_: str, rule: str) -> None:
     layer = made(map_=map_, rule=rule).double()
     (record,) = layer.records()
     kinds = {
@@ -106,7 +106,7 @@ def test_what_is_watched_are_the_eigenvalues_of_the_recurrence(map_: str, rule: 
     torch.testing.assert_close(torch.polar(size, angle), layer._transition()[0].detach())
 
 
-def test_nothing_keeps_the_published_eigenvalues_stable() -> None:
+def test_eigenvalues_of_the_published_layer_can_become_unstable() -> None:
     layer = made()
     with torch.no_grad():
         layer.w[1] = 20.0
@@ -116,14 +116,14 @@ def test_nothing_keeps_the_published_eigenvalues_stable() -> None:
 
 
 @pytest.mark.parametrize(("d_model", "d_state"), [(64, 64), (3, 8)])
-def test_the_parameters_are_those_of_the_published_layer(d_model: int, d_state: int) -> None:
+def test_the_layer_has_the_published_number_of_parameters(d_model: int, d_state: int) -> None:
     P = d_state // 2
     count = 2 * P + 2 * P * d_model + 2 * d_model * P + d_model + P + d_model * d_model + d_model
     assert Section(d_state=d_state).parameters(d_model) == count
     assert sum(p.numel() for p in made(d_model, d_state).parameters()) == count
 
 
-def test_blocks_that_do_not_divide_are_refused() -> None:
+def test_a_number_of_blocks_that_does_not_divide_the_states_is_refused() -> None:
     for wrong in ({"d_state": 8, "blocks": 3}, {"d_state": 7}, {"d_state": 65_536}, {"dt_max": 1e-4}):
         with pytest.raises(ValidationError):
             Section.model_validate(wrong)

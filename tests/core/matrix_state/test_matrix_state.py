@@ -1,4 +1,4 @@
-"""The chunked products of matrix states against the recurrence, which is written as in the papers."""
+"""The chunked products of matrix states equal the recurrence of the papers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wave(*shape: int, k: float) -> Tensor:
 
 
 def arguments(form: str, length: int, *, batch: int = 2, heads: int = 2, keys: int = 3, values: int = 5, decay: float = 2.0):
-    """decay: the largest -log decay; each is log-uniform below it, over twelve powers of ten."""
+    """Random inputs. decay: the largest -log decay; the decays are log-uniform over the twelve powers of ten below it."""
     generator = torch.Generator().manual_seed(length)
 
     def normal(*shape: int) -> Tensor:
@@ -36,7 +36,7 @@ def arguments(form: str, length: int, *, batch: int = 2, heads: int = 2, keys: i
 
 
 def agree(form: str, given: dict[str, Tensor], tolerance: float = 1e-10) -> None:
-    """Outputs, final state and every gradient: chunked against step by step."""
+    """Assert that the chunked form and the step-by-step form agree in outputs, final state and every gradient."""
     found = []
     for backend in ("reference", "auto"):
         inputs = {name: x.clone().requires_grad_() for name, x in given.items()}
@@ -52,18 +52,21 @@ def agree(form: str, given: dict[str, Tensor], tolerance: float = 1e-10) -> None
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("length", [1, 2, 3, 31, 32, 33, 64, 100, 257])
-def test_the_chunked_form_is_the_recurrence(form, length):
+@pytest.mark.slow
+def test_the_chunked_form_matches_the_recurrence(form, length):
     agree(form, arguments(form, length))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_also_over_4097_steps(form):
+@pytest.mark.slow
+def test_the_chunked_form_matches_the_recurrence_over_4097_steps(form):
     agree(form, arguments(form, 4097, batch=1, heads=1, keys=2, values=3, decay=0.1))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("extreme", ["forget", "keep", "alternate", "random"])
-def test_extreme_decays_cost_no_accuracy_and_no_nan(form, extreme):
+@pytest.mark.slow
+def test_extreme_decays_lose_no_accuracy_and_give_no_nan(form, extreme):
     given = arguments(form, 131)
     g = given["log_decay"]
     if extreme == "random":
@@ -76,7 +79,7 @@ def test_extreme_decays_cost_no_accuracy_and_no_nan(form, extreme):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_decay_of_exactly_nothing_forgets_everything(form):
+def test_a_log_decay_of_minus_infinity_clears_the_state(form):
     given = arguments(form, 70)
     given["log_decay"][:, 40] = -torch.inf
     inputs = {name: x.clone().requires_grad_() for name, x in given.items()}
@@ -84,7 +87,7 @@ def test_a_decay_of_exactly_nothing_forgets_everything(form):
     after = {name: x if name in ("bonus", "initial") else x[:, 40:] for name, x in given.items()}
     after["initial"] = torch.zeros_like(given["initial"])
     o_after, S_after = FORMS[form](**after)
-    behind = 41 if form == "shifted" else 40  # reads before it forgets
+    behind = 41 if form == "shifted" else 40  # this form reads the state before the decay is applied
     torch.testing.assert_close(o[:, behind:], o_after[:, behind - 40 :], rtol=0, atol=1e-12)
     torch.testing.assert_close(S, S_after, rtol=0, atol=1e-12)
     (o.sum() + S.sum()).backward()
@@ -92,7 +95,7 @@ def test_a_decay_of_exactly_nothing_forgets_everything(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_pieces_with_the_state_handed_on_give_the_whole(form):
+def test_a_sequence_in_pieces_with_passed_on_states_matches_the_whole_sequence(form):
     given = arguments(form, 150)
     o, S = FORMS[form](**given)
     outputs, state = [], given["initial"]
@@ -105,7 +108,8 @@ def test_pieces_with_the_state_handed_on_give_the_whole(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_gradients_of_first_and_second_order(form):
+@pytest.mark.slow
+def test_first_and_second_order_gradients_are_exact(form):
     given = arguments(form, 7, batch=1, heads=1, keys=2, values=2)
     names = list(given)
     inputs = tuple(x.clone().requires_grad_() for x in given.values())
@@ -118,7 +122,8 @@ def test_gradients_of_first_and_second_order(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_torch_func_sees_the_same_function(form):
+@pytest.mark.slow
+def test_torch_func_grad_matches_autograd(form):
     given = arguments(form, 40)
 
     def loss(q: Tensor, g: Tensor, initial: Tensor) -> Tensor:
@@ -131,7 +136,7 @@ def test_torch_func_sees_the_same_function(form):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_no_initial_state_is_a_state_of_zeros():
+def test_a_missing_initial_state_is_treated_as_zeros():
     for form, function in FORMS.items():
         for length in (5, 50):
             given = arguments(form, length)
@@ -142,7 +147,7 @@ def test_no_initial_state_is_a_state_of_zeros():
 
 
 @pytest.mark.parametrize("length", [7, 32, 64, 75])
-def test_heads_of_a_group_share_queries_and_keys(length):
+def test_grouped_heads_share_queries_and_keys(length):
     given = arguments("scalar", length, heads=6)
     given["q"], given["k"] = given["q"][:, :, :2], given["k"][:, :, :2]
     agree("scalar", given)
@@ -153,7 +158,7 @@ def test_heads_of_a_group_share_queries_and_keys(length):
 
 @pytest.mark.parametrize("form", ["scalar", "vector", "shifted"])
 @pytest.mark.parametrize("length", [1, 7, 32, 64, 75])
-def test_a_decay_that_never_changes_is_given_once(form, length):
+def test_a_constant_decay_can_be_given_once_for_all_steps(form, length):
     given = arguments(form, length)
     given["log_decay"] = given["log_decay"][0, 0]
     agree(form, given)
@@ -164,8 +169,8 @@ def test_a_decay_that_never_changes_is_given_once(form, length):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_float32_loses_no_digits_to_large_decays_next_to_small_ones(form):
-    """Sums of -50 beside a -1e-3 that counts: differences of float32 sums would be off by 2e-4."""
+def test_float32_keeps_accuracy_if_large_decays_precede_small_decays(form):
+    """Next to log decays of -50, one of -1e-3 still matters. A difference of float32 sums would have an error of 2e-4."""
     given = arguments(form, 64)
     given["log_decay"] = torch.full_like(given["log_decay"], -1e-3)
     given["log_decay"][:, :16] = -50.0
@@ -177,7 +182,7 @@ def test_float32_loses_no_digits_to_large_decays_next_to_small_ones(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_kept_for_the_backward_pass_grows_with_the_length_alone(form):
+def test_memory_kept_for_the_backward_pass_grows_linearly_with_the_length(form):
     kept = []
     for length in (128, 512):
         given = {name: x.requires_grad_() for name, x in arguments(form, length, keys=4, values=4).items()}
@@ -200,7 +205,7 @@ def test_autocast_and_half_precision_inputs_are_computed_in_float32():
                 torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
-def test_published_numbers_of_retention_gla_and_the_gated_delta_rule():
+def test_retention_gla_and_the_gated_delta_rule_match_published_numbers():
     """float32 outputs of the public `fla.ops` functions for the same inputs."""
     q, k, v = wave(1, 6, 2, 3, k=0.7), wave(1, 6, 2, 3, k=0.9), wave(1, 6, 2, 2, k=1.1)
     q = q * 3**-0.5
@@ -216,7 +221,7 @@ def test_published_numbers_of_retention_gla_and_the_gated_delta_rule():
     check(delta_rule(unit_q, unit_k, v, beta, log_decay), -0.142948, -0.019833, 0.061299, 0.129600)
 
 
-def test_published_numbers_of_mamba_2():
+def test_scalar_decay_matches_published_numbers_of_mamba_2():
     """float32 output of the public chunked scan: q = C and k = B of one group, v = dt x, log decay dt A."""
     x, dt = wave(1, 7, 2, 3, k=0.7), functional.softplus(wave(1, 7, 2, k=1.3) - 1)
     A, B, C = -torch.tensor([1.0, 4.0]).double(), wave(1, 7, 1, 4, k=0.9), wave(1, 7, 1, 4, k=0.4)
@@ -225,7 +230,7 @@ def test_published_numbers_of_mamba_2():
     torch.testing.assert_close(o[0, 6].flatten(), expected, rtol=0, atol=1e-6)
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_the_error_for_an_argument_of_the_wrong_shape_names_the_argument():
     given = arguments("scalar", 5)
     with pytest.raises(ValueError, match="log_decay must be"):
         scalar_decay(**(given | {"log_decay": given["log_decay"][..., :1]}))

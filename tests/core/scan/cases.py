@@ -1,4 +1,4 @@
-"""What the tests of scan and layer share: random problems, the float64 loop and its gradients, tolerances, poisoned memory."""
+"""Shared by the tests of scan and layer: random problems, the float64 loop and its gradients, tolerances, poisoned memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from stablessm_core import scan
 from stablessm_core.scan import linear_scan, why_not_compiled
 
-# largest error relative to the largest true value, by the dtype the scan computes in or, for halves, returns
+# largest error relative to the largest true value, by the dtype of the result
 TOLERANCE = {
     torch.float64: 1e-12,
     torch.complex128: 1e-12,
@@ -27,7 +27,7 @@ TOLERANCE = {
 
 @pytest.fixture(params=["cpu", "torch"], autouse=True)
 def fast_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What "auto" stands for: every test of a file that imports this is run with each backend that a CPU may take."""
+    """The backend that "auto" selects. Each test of a file that imports this fixture runs with every backend of a CPU."""
     name: str = request.param
     if name == "cpu" and (reason := why_not_compiled(torch.device("cpu"))):
         pytest.skip(reason)
@@ -41,11 +41,11 @@ class Problem:
     a: Tensor
     b: Tensor
     h0: Tensor | None
-    weight: Tensor  # dL/dh of the loss the gradients are taken of
+    weight: Tensor  # dL/dh, where L is the loss that is differentiated
     reverse: bool
 
     def solve(self, backend: str, dtype: torch.dtype | None = None, device: str = "cpu") -> dict[str, Tensor]:
-        """h and the gradients of all inputs, computed in `dtype` (default: as given) on `device`."""
+        """h and the gradients of all inputs, computed in `dtype` (default: that of the inputs) on `device`."""
         leaves = {name: x.detach().to(device, dtype or x.dtype).requires_grad_() for name, x in self.inputs().items()}
         h = linear_scan(**leaves, reverse=self.reverse, backend=backend)
         h.backward(self.weight.to(device, h.dtype))
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problem(shape: tuple[int, int, int], dtype: torch.dtype, *, lti: bool, h0: bool, reverse: bool = False) -> Problem:
-    """|a| up to 0.99, half of the real ones negative, complex ones at any angle."""
+    """A random problem with |a| up to 0.99; half of the real a are negative, and complex a have any angle."""
     batch, _, d_state = shape
     random = torch.Generator().manual_seed(sum(shape) + 2 * lti + h0)
     wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -81,7 +81,7 @@ def assert_matches_the_float64_loop(given: Problem, backend: str, device: str = 
 
 
 def assert_matches_up_to_cancellation(given: Problem, backend: str, device: str = "cpu") -> None:
-    """As above, relative to the largest value if no two terms cancelled: of a few random numbers all may, even in the loop."""
+    """As above, but relative to the largest value without cancellation: a few random terms may all cancel, even in the loop."""
     wide = torch.complex128 if given.b.is_complex() else torch.float64
     sizes = [None if x is None else x.to(wide).abs() for x in (given.a, given.b, given.h0, given.weight)]
     truth, scale = given.solve("reference", wide), Problem(*sizes, given.reverse).solve("reference")  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def relative_error(value: Tensor, truth: Tensor) -> float:
 
 
 def loop64(a: Tensor, b: Tensor) -> Tensor:
-    """The recurrence in float64 numpy, for long sequences. a (d_state,)."""
+    """The recurrence in float64 numpy, for long sequences. The shape of a is (d_state,)."""
     wide = np.complex128 if b.is_complex() else np.float64
     a_wide, h = a.numpy().astype(wide), b.transpose(0, 1).numpy().astype(wide)
     for t in range(1, len(h)):
@@ -106,8 +106,8 @@ def loop64(a: Tensor, b: Tensor) -> Tensor:
     return torch.from_numpy(h).transpose(0, 1)
 
 
-def most_alive(work: Callable[[], object]) -> int:
-    """Bytes that it held at its worst moment, by the allocations PyTorch's profiler saw."""
+def peak_memory(work: Callable[[], object]) -> int:
+    """Peak memory in bytes, from the allocations that PyTorch's profiler recorded."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         work()
     assert seen.profiler is not None
@@ -120,7 +120,7 @@ def most_alive(work: Callable[[], object]) -> int:
 
 
 def patch_the_language_once(monkeypatch: Any) -> None:
-    """Triton's interpreter patches the language again at every call of a function within a kernel, most of its time."""
+    """Patch Triton's language once per module. The interpreter patches it at every call, which takes most of its time."""
     from triton.runtime import interpreter
 
     patched: set[str] = set()
@@ -135,7 +135,7 @@ def patch_the_language_once(monkeypatch: Any) -> None:
 
 
 class PoisoningTorch:
-    """Stands in for the name `torch` in a module: whatever that module allocates empty starts as NaN, or as another poison."""
+    """Replaces the name `torch` in a module so that memory from `torch.empty` starts as NaN or as another poison value."""
 
     def __init__(self, poison: float = float("nan")) -> None:
         self._poison = poison

@@ -1,4 +1,4 @@
-"""Compiles the scan kernel for a GPU that is not here, and reads from the binary what it takes."""
+"""Compiles the scan kernel for a GPU without having one, and reads its resource usage from the binary."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ NUMBERS = ("length", "d_state", "links_batch", "links_time", "inputs_batch", "in
 CUOBJDUMP, NVDISASM = (Path(triton.__file__).parent / "backends/nvidia/bin" / name for name in ("cuobjdump", "nvdisasm"))
 
 
-@cache  # several tests look at the same binary
+@cache  # several tests examine the same binary
 def compiled(kind: Kind, tile: Tile, capability: tuple[int, int]) -> Any:
-    """As a launch on contiguous, aligned tensors without h0 would compile it; adjoints with the gradient of a."""
+    """The binary that a launch on contiguous, aligned tensors without h0 compiles. For the adjoints, the kernel also computes
+    the gradient with respect to a."""
     role, variation, precision = kind
     adjoint, lti, element = role == "adjoints", variation == "lti", ELEMENT[precision]
     wide = precision in ("float64", "complex128")
@@ -47,7 +48,7 @@ def compiled(kind: Kind, tile: Tile, capability: tuple[int, int]) -> Any:
 
 
 def loop_instructions(kernel: Any, folder: Path) -> int:
-    """How many machine instructions a lane executes per tile: those of the longest loop."""
+    """Number of machine instructions per lane and tile in the longest loop."""
     cubin = folder / "scan.cubin"
     cubin.write_bytes(kernel.asm["cubin"])
     disassembled = subprocess.run([NVDISASM, "-c", cubin], capture_output=True, text=True, check=True).stdout
@@ -64,7 +65,7 @@ def loop_instructions(kernel: Any, folder: Path) -> int:
 
 
 def resources(kernel: Any, folder: Path) -> dict[str, int]:
-    """REG per thread; STACK, SHARED and LOCAL in bytes."""
+    """The kernel's resource usage: REG per thread; STACK, SHARED and LOCAL in bytes."""
     cubin = folder / "scan.cubin"
     cubin.write_bytes(kernel.asm["cubin"])
     told = subprocess.run([CUOBJDUMP, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Few of all combinations of some options, in which every two options still meet: most faults take one or two to show."""
+"""A small set of combinations of options that contains every pair of values. Most faults depend on only one or two options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pair = tuple[tuple[int, Any], tuple[int, Any]]
 
 
 def pairwise(*, indirect: Sequence[str] = (), **options: Sequence[Any]) -> pytest.MarkDecorator:
-    """Instead of `parametrize` with each name and its options in turn, which would test all combinations."""
+    """Replaces one `parametrize` per option, which would test all combinations."""
     rows = covering(list(options.values()))
     return pytest.mark.parametrize(
         list(options), rows, indirect=indirect, ids=["-".join(map(_label, options, row)) for row in rows]
@@ -20,7 +20,7 @@ def pairwise(*, indirect: Sequence[str] = (), **options: Sequence[Any]) -> pytes
 
 
 def covering(options: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Of the combinations always the one with most pairs that were not there yet, until all were; the same ones every time."""
+    """Repeatedly choose the combination with the most new pairs until all pairs occur. The choice is deterministic."""
     rows = list(product(*options))
     missing = {pair for row in rows for pair in pairs(row)}
     chosen = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from stablessm_core.compiled import library
+from stablessm_core.kernels import library
 from stablessm_core.scan import linear_scan, parallel, resolve_backend
 from tests.core.scan.cases import (
     PoisoningTorch,
@@ -36,12 +36,12 @@ def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def doubling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """True: few elements go by doubling, as ever. False: they go in chunks, as many do."""
+    """True (default): few elements are scanned by doubling. False: they are scanned in chunks, as many elements are."""
     if not getattr(request, "param", True):
         monkeypatch.setattr(parallel, "FEW_ELEMENTS", 0)
 
 
-def test_reference_is_the_recurrence() -> None:
+def test_the_reference_backend_computes_the_recurrence() -> None:
     a, b, h0 = torch.tensor([0.5, -1.0]), torch.tensor([[[1.0, 1.0], [2.0, 0.0], [0.0, 4.0]]]), torch.tensor([[4.0, 3.0]])
     forward = linear_scan(a, b, h0, backend="reference")
     assert forward.tolist() == [[[3.0, -2.0], [3.5, 2.0], [1.75, 2.0]]]
@@ -64,6 +64,7 @@ def test_fast_backends_match_the_float64_loop(shape, dtype, lti, h0, reverse, ba
     h0=st.booleans(),
     reverse=st.booleans(),
 )
+@pytest.mark.slow
 def test_torch_backend_matches_the_float64_loop_at_any_shape(shape, dtype, few_elements, lti, h0, reverse) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel, "FEW_ELEMENTS", few_elements)
@@ -81,7 +82,7 @@ def test_half_precision_inputs_are_accumulated_in_float32(dtype, backend, lti) -
 
 
 @pairwise(indirect=["doubling"], doubling=BOTH, dtype=DTYPES, lti=BOTH, backend=FAST)
-def test_strides_do_not_matter(dtype, lti, backend) -> None:
+def test_the_result_does_not_depend_on_strides(dtype, lti, backend) -> None:
     given = problem((3, 50, 4), dtype, lti=lti, h0=True)
     transposed = Problem(
         given.a if lti else given.a.permute(2, 1, 0).contiguous().permute(2, 1, 0),
@@ -110,7 +111,7 @@ def test_two_runs_give_the_same_bits(dtype, lti, backend) -> None:
 
 
 @both_ways
-def test_only_what_asks_for_a_gradient_gets_one() -> None:
+def test_only_inputs_that_require_gradients_get_gradients() -> None:
     given = problem((2, 40, 3), torch.float64, lti=True, h0=True)
     b = given.b.clone().requires_grad_()
     linear_scan(given.a, b, given.h0).backward(given.weight)
@@ -144,12 +145,12 @@ def test_result_has_the_common_dtype_of_the_arguments() -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_what_does_not_fit_is_refused_with_expected_and_actual(arguments, error, message) -> None:
+def test_arguments_that_do_not_fit_are_refused_with_expected_and_actual_values(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         linear_scan(**{"a": torch.ones(3), "b": torch.ones(2, 5, 3), **arguments})
 
 
-def test_auto_takes_the_compiled_kernels_on_the_cpu_where_they_were_built(monkeypatch) -> None:
+def test_the_auto_backend_uses_the_compiled_cpu_kernels_if_they_were_built(monkeypatch) -> None:
     assert resolve_backend("auto", "cpu") == "cpu"
     monkeypatch.setattr(library, "why_not_compiled", lambda: "there was no compiler")
     assert resolve_backend("auto", "cpu") == "torch"
@@ -161,8 +162,8 @@ def test_auto_takes_the_compiled_kernels_on_the_cpu_where_they_were_built(monkey
 
 
 @both_ways
-def test_geometric_series() -> None:
-    """Constant input has the closed form (1 - a^t) / (1 - a)."""
+def test_the_scan_computes_a_geometric_series() -> None:
+    """With a constant input of 1 the state is (1 - a^t) / (1 - a)."""
     a = torch.tensor([0.9, -0.5, 0.0], dtype=torch.float64)
     h = linear_scan(a, torch.ones(1, 200, 3, dtype=torch.float64))
     t = torch.arange(1, 201)[:, None]

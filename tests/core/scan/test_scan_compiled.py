@@ -1,11 +1,11 @@
-"""The scan in C: every width of its vectors, tiles of time, number formats, threads, and its activations."""
+"""The scan in C: every vector width, time tiles, number formats, threads, and activations."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from stablessm_core.activations import ACTIVATIONS
+from stablessm_core.numerics.activations import ACTIVATIONS
 from stablessm_core.scan import compiled, linear_scan
 from tests.core.scan.cases import TOLERANCE, Problem, assert_matches_up_to_cancellation, problem, relative_error
 from tests.core.scan.pairwise import pairwise
@@ -25,12 +25,13 @@ WIDTHS = (
     100,
     200,
     530,
-)  # each vector width alone and with a rest, and more than one task's columns
-LENGTHS = (1, 2, 64, 65, 130)  # around a tile
+)  # each vector width with and without a remainder, and more columns than one task takes
+LENGTHS = (1, 2, 64, 65, 130)  # around the length of a tile
 EDGES = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1e-40, 3e38, -3e38)
 
 
 @pairwise(width=WIDTHS, length=LENGTHS, dtype=DTYPES, lti=BOTH, h0=BOTH, reverse=BOTH)
+@pytest.mark.slow
 def test_every_width_and_length_matches_the_float64_loop(width, length, dtype, lti, h0, reverse) -> None:
     assert_matches_up_to_cancellation(problem((3, length, width), dtype, lti=lti, h0=h0, reverse=reverse), "cpu")
 
@@ -38,6 +39,7 @@ def test_every_width_and_length_matches_the_float64_loop(width, length, dtype, l
 @pairwise(
     shape=[(1, 600, 70), (3, 700, 33), (2, 300, 1100), (70, 100, 16), (1, 3000, 1024), (1, 13200, 200)], dtype=DTYPES, lti=BOTH
 )
+@pytest.mark.slow
 def test_any_number_of_threads_gives_the_same_bits(shape, dtype, lti) -> None:
     given = problem(shape, dtype, lti=lti, h0=True)
     before, found = torch.get_num_threads(), {}
@@ -52,8 +54,9 @@ def test_any_number_of_threads_gives_the_same_bits(shape, dtype, lti) -> None:
 
 
 @pairwise(dtype=DTYPES[:4], lti=BOTH, reverse=BOTH, width=[176, 200], bad=BOTH)
-def test_a_result_that_goes_past_the_caches_is_that_of_its_rows(dtype, lti, reverse, width, bad) -> None:
-    """Rows of whole and of half cache lines, alone too small for it; what is not finite is done again over them."""
+@pytest.mark.slow
+def test_a_large_result_that_bypasses_the_caches_matches_scans_of_single_rows(dtype, lti, reverse, width, bad) -> None:
+    """Rows of whole or half cache lines. One batch row alone is too small to bypass the caches. Non-finite rows run twice."""
     length = (24 << 20) // (4 * width * dtype.itemsize)
     given = problem((4, length, width), dtype, lti=lti, h0=True, reverse=reverse)
     if bad:
@@ -71,7 +74,7 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 @pairwise(ltv=BOTH, reverse=BOTH, value=EDGES[:3], width=[1, 20])
-def test_what_is_not_finite_is_what_the_loop_makes_of_it(ltv, reverse, value, width) -> None:
+def test_non_finite_values_spread_as_in_the_reference_loop(ltv, reverse, value, width) -> None:
     given = problem((2, 150, width), torch.float32, lti=not ltv, h0=True, reverse=reverse)
     given.b[1, 70, 0] = value
     mine, loop = given.solve("cpu"), given.solve("reference")
@@ -81,7 +84,7 @@ def test_what_is_not_finite_is_what_the_loop_makes_of_it(ltv, reverse, value, wi
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_keeps_what_is_not_finite_and_rounds_to_the_nearest(dtype) -> None:
+def test_half_precision_keeps_non_finite_values_and_rounds_to_nearest(dtype) -> None:
     edges = torch.tensor([*EDGES, 1.00390625, 1.01171875, 65_520.0, -65_519.0]).to(dtype)
     h = linear_scan(torch.zeros(1, 2, len(edges), dtype=dtype), edges.expand(1, 2, -1), backend="cpu")
     assert torch.equal(h[0, 0].isnan(), edges.isnan())
@@ -93,8 +96,8 @@ def test_half_precision_keeps_what_is_not_finite_and_rounds_to_the_nearest(dtype
 
 
 @pytest.mark.parametrize("ltv", BOTH, ids=["ltv", "lti"])
-def test_the_sum_over_a_long_sequence_keeps_small_parts(ltv) -> None:
-    """da over 2^17 steps: in float32 alone the sum would stop to grow long before its end."""
+def test_the_gradient_sum_over_a_long_sequence_loses_no_small_terms(ltv) -> None:
+    """da sums 2^17 steps: a plain float32 sum would stop growing long before the end."""
     a = torch.zeros((1, 1 << 17, 3) if ltv else 3, requires_grad=True)
     linear_scan(a, torch.full((1, 1 << 17, 3), 1.0), backend="cpu").backward(torch.full((1, 1 << 17, 3), 1.0 + 2**-20))
     total = a.grad.double().sum((0, 1)) if ltv else a.grad.double()
@@ -102,7 +105,7 @@ def test_the_sum_over_a_long_sequence_keeps_small_parts(ltv) -> None:
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gelu", "silu", "relu"])
-def test_activations_in_the_same_pass_are_those_of_torch(activation) -> None:
+def test_activations_computed_in_the_scan_match_torch(activation) -> None:
     act = ACTIVATIONS[activation]
     some = torch.cat([torch.linspace(-12, 12, 50_000), torch.logspace(-30, 2, 5_000), -torch.logspace(-30, 2, 5_000)])
     b = torch.cat([torch.tensor(EDGES), some])[None, None]
@@ -123,7 +126,7 @@ def test_activations_in_the_same_pass_are_those_of_torch(activation) -> None:
 
 
 @pairwise(activation=["tanh", "gelu", "silu", "relu"], width=[3, 16, 72], reverse=BOTH)
-def test_scan_and_activation_together_are_one_after_the_other(activation, width, reverse) -> None:
+def test_a_scan_with_activation_matches_a_scan_followed_by_the_activation(activation, width, reverse) -> None:
     given = problem((3, 130, width), torch.float32, lti=True, h0=False, reverse=reverse)
     z = torch.empty_like(given.b)
     h = compiled.states(given.a, given.b, None, reverse, z, activation)

@@ -1,4 +1,4 @@
-"""Near the stability boundary and beyond it: long sequences, overflow, NaN and Inf; what the torch backend allocates."""
+"""Scans near and beyond the stability boundary: long sequences, overflow, NaN, Inf, and the torch backend's allocations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from stablessm_core.scan import linear_scan, parallel
 from tests.core.scan.cases import fast_backend, loop64, relative_error  # noqa: F401
 from tests.core.scan.pairwise import pairwise
 
+pytestmark = pytest.mark.slow
+
 BOTH = (True, False)
 BOUNDARY = (1 - 1e-4, -(1 - 1e-4), 1 - 1e-3, 0.0, 1.0, 1 - 1e-7)
 
 
 @pairwise(length=[65_536, 131_072], ltv=BOTH, data=["noise", "constant"])
-def test_float32_holds_over_long_sequences_near_the_boundary(length, ltv, data) -> None:
+def test_float32_stays_accurate_over_long_sequences_near_the_boundary(length, ltv, data) -> None:
     a = torch.tensor(BOUNDARY)
     b = torch.randn(1, length, a.numel(), generator=torch.Generator().manual_seed(0))
     b = b if data == "noise" else torch.full_like(b, 0.37)
@@ -25,7 +27,7 @@ def test_float32_holds_over_long_sequences_near_the_boundary(length, ltv, data) 
         assert relative_error(h[..., n], truth[..., n]) < 1e-5, f"lambda {a[n]}"
 
 
-def test_complex_float32_holds_over_long_sequences_near_the_boundary() -> None:
+def test_complex_float32_stays_accurate_over_long_sequences_near_the_boundary() -> None:
     a = torch.polar(torch.full((3,), 1 - 1e-4), torch.tensor([0.001, 1.0, 3.1]))
     b = torch.randn(1, 65_536, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
     truth = loop64(a, b)
@@ -33,8 +35,8 @@ def test_complex_float32_holds_over_long_sequences_near_the_boundary() -> None:
         assert relative_error(linear_scan(a, b)[..., n], truth[..., n]) < 1e-5
 
 
-def test_gradients_hold_over_long_sequences_near_the_boundary() -> None:
-    """da is the sum over time of the previous state times the adjoint; both come from float64 loops here."""
+def test_gradients_stay_accurate_over_long_sequences_near_the_boundary() -> None:
+    """da is the sum over time of the previous state times the adjoint; the expected factors come from float64 loops."""
     a = torch.tensor(BOUNDARY[:4], requires_grad=True)
     b = torch.randn(1, 65_536, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
     weight = torch.randn(b.shape, generator=torch.Generator().manual_seed(1))
@@ -46,8 +48,8 @@ def test_gradients_hold_over_long_sequences_near_the_boundary() -> None:
 
 @pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
 @pytest.mark.parametrize("silent", [0, 764, 784], ids=["dense", "late input", "no input"])
-def test_an_unstable_run_overflows_exactly_where_the_loop_does(ltv, silent) -> None:
-    """Powers of these a overflow long before 784 steps; zero states must survive them, as 0 * inf would not."""
+def test_an_unstable_scan_overflows_at_the_same_step_as_the_reference_loop(ltv, silent) -> None:
+    """Powers of these a overflow long before 784 steps. A zero state must stay zero, although 0 * inf is NaN."""
     a = torch.tensor([2.0, -2.0, 1.5, 1e30, 3e38, -1.5])
     b = torch.randn(2, 784, a.numel(), generator=torch.Generator().manual_seed(0))
     b[:, :silent] = 0
@@ -60,8 +62,8 @@ def test_an_unstable_run_overflows_exactly_where_the_loop_does(ltv, silent) -> N
 
 
 @pairwise(few_elements=[0, parallel.FEW_ELEMENTS], ltv=BOTH, reverse=BOTH)
-def test_what_overflowed_never_comes_back(few_elements, ltv, reverse, monkeypatch) -> None:
-    """Joined in float64, the steps after the overflow would bring the chain back to a finite state; the recurrence never does."""
+def test_an_overflowed_state_never_becomes_finite_again(few_elements, ltv, reverse, monkeypatch) -> None:
+    """Combined in float64, the steps after the overflow would make the state finite again; in the recurrence they never do."""
     monkeypatch.setattr(parallel, "FEW_ELEMENTS", few_elements)
     a = torch.full((2, 100, 3), 0.5) if ltv else torch.tensor([0.5, 0.9, -0.5])
     b = torch.ones(2, 100, 3)
@@ -77,18 +79,18 @@ def test_what_overflowed_never_comes_back(few_elements, ltv, reverse, monkeypatc
     torch.testing.assert_close(h, expected, equal_nan=True)
 
 
-def test_on_a_device_what_overflowed_is_kept_spoiled_without_asking() -> None:
+def test_overflowed_states_stay_non_finite_on_a_gpu_without_reading_from_the_device() -> None:
     h = torch.tensor([1.0, float("inf"), 2.0, float("nan"), 3.0]).reshape(1, 5, 1)
     forward, reverse = h.clone(), h.clone()
-    parallel._stay_spoiled(forward, reverse=False)
-    parallel._stay_spoiled(reverse, reverse=True)
+    parallel._propagate_nonfinite(forward, reverse=False)
+    parallel._propagate_nonfinite(reverse, reverse=True)
     assert forward.isfinite().flatten().tolist() == [True, False, False, False, False]
     assert reverse.isfinite().flatten().tolist() == [False, False, False, False, True]
     assert forward[0, 1, 0] == float("inf")
 
 
 @pairwise(value=[float("nan"), float("inf"), float("-inf")], ltv=BOTH, reverse=BOTH)
-def test_non_finite_input_stays_in_its_chain_and_in_its_future(value, ltv, reverse) -> None:
+def test_a_non_finite_input_affects_only_later_steps_of_its_own_chain(value, ltv, reverse) -> None:
     b = torch.randn(3, 1000, 4, generator=torch.Generator().manual_seed(0))
     a = torch.full(b.shape if ltv else (4,), 0.9)
     clean = linear_scan(a, b, reverse=reverse)
@@ -100,7 +102,7 @@ def test_non_finite_input_stays_in_its_chain_and_in_its_future(value, ltv, rever
     assert torch.equal(h[~spoiled], clean[~spoiled])
 
 
-def test_non_finite_eigenvalue_spoils_its_chain_only() -> None:
+def test_a_non_finite_eigenvalue_affects_only_its_own_chain() -> None:
     b = torch.randn(2, 200, 3)
     h = linear_scan(torch.tensor([0.9, float("nan"), -0.9]), b)
     assert h[:, 1:, 1].isnan().all()
@@ -108,7 +110,7 @@ def test_non_finite_eigenvalue_spoils_its_chain_only() -> None:
     assert h[..., [0, 2]].isfinite().all()
 
 
-def test_non_finite_gradient_stays_in_its_chain_and_in_its_past() -> None:
+def test_a_non_finite_gradient_affects_only_earlier_steps_of_its_own_chain() -> None:
     b = torch.randn(2, 300, 3, requires_grad=True)
     a = torch.tensor([0.9, 0.5, -0.9], requires_grad=True)
     weight = torch.ones(b.shape)
@@ -121,7 +123,7 @@ def test_non_finite_gradient_stays_in_its_chain_and_in_its_past() -> None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts operators and remembers how much each one allocated."""
+    """Counts operators and records the largest number of elements that one of them allocated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ def operations(length: int, ltv: bool) -> Operations:
 
 
 @pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
-def test_operations_grow_with_the_logarithm_of_the_length_and_memory_with_the_length(ltv, monkeypatch) -> None:
+def test_operations_grow_logarithmically_and_memory_linearly_with_the_length(ltv, monkeypatch) -> None:
     monkeypatch.setattr(parallel, "FEW_ELEMENTS", 0)
     short, long = operations(512, ltv), operations(512 * 64, ltv)
     assert long.count < 3 * short.count
@@ -161,7 +163,7 @@ def test_zero_sized_batches_and_states_pass_through() -> None:
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_without_h0_nothing_is_multiplied_at_the_first_step(backend, ltv, bad) -> None:
+def test_without_h0_the_first_step_is_not_multiplied_by_the_eigenvalue(backend, ltv, bad) -> None:
     b = torch.ones(1, 40, 2)
     a = torch.tensor([bad, 0.5])
     a = a.expand(b.shape) if ltv else a
@@ -174,7 +176,7 @@ def test_without_h0_nothing_is_multiplied_at_the_first_step(backend, ltv, bad) -
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 @pytest.mark.parametrize("ltv", [False, True], ids=["lti", "ltv"])
-def test_one_step_without_h0_still_belongs_to_the_graph_of_a(backend, ltv) -> None:
+def test_a_single_step_without_h0_still_gives_a_zero_gradient_for_a(backend, ltv) -> None:
     b = torch.tensor([[[-0.0, 2.0]]])
     a = torch.full(b.shape if ltv else (2,), float("nan"), requires_grad=True)
     h = linear_scan(a, b, backend=backend)

@@ -1,8 +1,8 @@
-"""Tiles of one chain that run at once and wait for one another: every order in which a device may run them, in the interpreter.
+"""Tiles of one chain run concurrently and wait for each other in the interpreter, in any order that a device may choose.
 
-Triton's interpreter runs one program after the other. Here each has a thread of its own, one of which runs at a time, and before
-and after each atomic operation the next one is drawn. What a program stores is seen by the others only once it has released it,
-as late as a device may make it visible.
+Triton's interpreter runs one program after another. Here each program has its own thread. One thread runs at a time; before and
+after every atomic operation, the next thread is drawn at random. Other programs see a stored value only after the program has
+released it, which is the latest time at which a device may make it visible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
     not INTERPRETED, reason="programs are interleaved in Triton's interpreter, by test_scan_interpreter"
 )
 
-LENGTH = 4 * 17 + 1  # two groups of tiles, the second one short
+LENGTH = 4 * 17 + 1  # two groups of tiles, of which the second is shorter
 KINDS = pytest.mark.parametrize(
     ("dtype", "lti", "h0"),
     [(torch.float32, True, False), (torch.float32, False, True), (torch.complex64, False, False)],
@@ -43,7 +43,7 @@ KINDS = pytest.mark.parametrize(
 
 
 class Programs:
-    """The programs of a launch, at most `resident` at a time; `draw` says which number of the waiting ones starts next."""
+    """Runs the programs of a launch, at most `resident` at a time. `draw` chooses the index of the next waiting program."""
 
     def __init__(self, seed: int, resident: int, draw: Callable[[random.Random, int], int] = lambda _random, _waiting: 0) -> None:
         self.random, self.resident, self.draw = random.Random(seed), resident, draw
@@ -54,7 +54,8 @@ class Programs:
         self.interpreter, waiting = interpreter, list(enumerate(programs))
         self.running: dict[int, threading.Thread] = {}
         self.turn = {number: threading.Semaphore(0) for number, _ in waiting}
-        self.stores: dict[int, list[tuple[Any, ...]]] = {number: [] for number, _ in waiting}  # not yet released
+        # Stores that are not yet released, by program.
+        self.stores: dict[int, list[tuple[Any, ...]]] = {number: [] for number, _ in waiting}
         self.back, self.failures = threading.Semaphore(0), []
         while waiting or self.running:
             while waiting and len(self.running) < self.resident:
@@ -78,7 +79,7 @@ class Programs:
         self.back.release()
 
     def others(self) -> None:
-        """The running program lets another one run. What it has not released goes out of sight meanwhile."""
+        """Let another program run. The stores that the current program has not released are hidden until it continues."""
         number = self.now
         mine = self.stores[number]
         for at, mask, _, before in reversed(mine):
@@ -111,8 +112,8 @@ class Programs:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
-    """Hands a launch's programs to the given `Programs`; small tiles of every chain at once, in poisoned memory."""
+def run_interleaved(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
+    """Returns a function that runs launches with given `Programs`. All tiles are small and concurrent; memory is poisoned."""
     from triton._C.libtriton import ir
     from triton.runtime import interpreter
 
@@ -122,7 +123,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
     monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (tile, tile)))
     monkeypatch.setattr(configurations, "FEW_PROGRAMS", 1 << 30)
     monkeypatch.setattr(configurations, "MANY_TILES", 2)
-    monkeypatch.setattr(triton_scan, "torch", PoisoningTorch(3.0))  # finite: what is read too early does not look wrong
+    # The poison is finite, so that the kernel cannot recognise a value that it reads too early.
+    monkeypatch.setattr(triton_scan, "torch", PoisoningTorch(3.0))
     patch_the_language_once(monkeypatch)
     builder, make, patch = interpreter.interpreter_builder, interpreter.GridExecutor.__init__, interpreter._patch_lang
     atomic = builder.create_atomic_rmw
@@ -161,29 +163,31 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Programs], None]:
 
 
 @KINDS
-def test_no_order_of_programs_started_in_turn_hangs_or_shows_in_a_bit(dtype, lti, h0, at_once) -> None:
+def test_any_interleaving_of_programs_started_in_order_ends_with_the_same_bits(dtype, lti, h0, run_interleaved) -> None:
     given = problem((1, LENGTH, 3), dtype, lti=lti, h0=h0)
     solved = []
     for seed, resident in enumerate((1, 4, 1000)):
         programs = Programs(seed, resident)
-        at_once(programs)
+        run_interleaved(programs)
         solved.append(given.solve("triton"))
-        assert programs.launches == 4, "states and adjoints, and after each a look for chains that need repair"
+        assert programs.launches == 4, "expected launches: states, adjoints, and a repair check after each"
     for name, truth in given.solve("reference", torch.complex128 if dtype.is_complex else torch.float64).items():
         assert relative_error(solved[0][name], truth) <= TOLERANCE[dtype]
         assert all(torch.equal(other[name], solved[0][name]) for other in solved[1:])
 
 
 @KINDS
-def test_programs_started_in_the_wrong_order_end_and_their_chains_are_walked_again(dtype, lti, h0, at_once, monkeypatch) -> None:
-    """What no device is known to do: the last tiles first, no other one before they end."""
+def test_programs_started_in_reverse_order_end_and_their_chains_are_recomputed(
+    dtype, lti, h0, run_interleaved, monkeypatch
+) -> None:
+    """The last tiles start first, and no other tile starts before they end. No known device does this."""
     monkeypatch.setattr("stablessm_core.scan.triton_scan.PATIENCE", 3)
-    at_once(Programs(0, 2, lambda _random, waiting: waiting - 1))
+    run_interleaved(Programs(0, 2, lambda _random, waiting: waiting - 1))
     assert_matches_the_float64_loop(problem((1, LENGTH, 3), dtype, lti=lti, h0=h0), "triton")
 
 
-def test_some_tiles_too_late_and_others_in_time_match_the_float64_loop(at_once, monkeypatch) -> None:
+def test_a_mix_of_late_and_timely_tiles_matches_the_float64_loop(run_interleaved, monkeypatch) -> None:
     monkeypatch.setattr("stablessm_core.scan.triton_scan.PATIENCE", 1)
     for seed in range(3):
-        at_once(Programs(seed, 6, lambda random, waiting: random.randrange(min(waiting, 4))))
+        run_interleaved(Programs(seed, 6, lambda random, waiting: random.randrange(min(waiting, 4))))
         assert_matches_the_float64_loop(problem((1, LENGTH, 3), torch.float32, lti=bool(seed % 2), h0=True), "triton")

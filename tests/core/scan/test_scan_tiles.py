@@ -1,4 +1,4 @@
-"""The scan kernel with the tiles that an H100 or H200 takes: in the interpreter as if on one, on a CUDA device with its own."""
+"""The scan kernel with whole tiles: in the interpreter with those of an H100 or H200, on a CUDA device with its own."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _as_on_hopper_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         from triton.runtime import interpreter
 
         monkeypatch.setattr(triton_scan, "capability_of", lambda _device: CAPABILITY)
-        # as it is, the interpreter scans number by number
+        # the interpreter's own implementation scans one number at a time
         monkeypatch.setattr(interpreter.ScanOps, "generic_scan", scanned_row_by_row)
         patch_the_language_once(monkeypatch)
 
 
 def scanned_row_by_row(scan: Any, values: Any) -> list[Any]:
-    """The same operations in the same order, on whole rows."""
+    """A replacement for the interpreter's scan: the same operations in the same order, but on whole rows."""
     assert scan.axis == 0
     done = [value.handle.data.copy() for value in values]
     for q in range(1, len(done[0])):
@@ -84,18 +84,18 @@ def assert_whole_tiles_match_the_float64_loop(wanted: list[configurations.Tile],
 @lti_or_ltv
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_whole_tiles_match_the_float64_loop(dtype, lti) -> None:
-    """Two blocks of d_state and three tiles in time, the last of each not full."""
+    """Two blocks of d_state and three tiles in time; the last block and the last tile are not full."""
     tiles = [ROWS.get(kind, configurations.DEFAULT[kind[2]])[0] for kind in kinds(dtype, lti)]
     shape = 1, 2 * max(tile.strips * tile.rows for tile in tiles) + 1, max(tile.channels for tile in tiles) + 1
     assert_whole_tiles_match_the_float64_loop(tiles, problem(shape, dtype, lti=lti, h0=True))
 
 
 @with_the_kernel
-@pytest.mark.skipif(not ROWS, reason="no table for this device: it walks every chain")
+@pytest.mark.skipif(not ROWS, reason="this device is not in the table and uses only sequential tiles")
 @lti_or_ltv
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64], ids=str)
-def test_whole_tiles_that_run_at_once_match_the_float64_loop(dtype, lti, monkeypatch) -> None:
-    """More of them than a group has, and as many chains as a tile."""
+def test_whole_tiles_that_run_concurrently_match_the_float64_loop(dtype, lti, monkeypatch) -> None:
+    """More tiles than a group has, and exactly as many chains as one tile covers."""
     monkeypatch.setattr(configurations, "MANY_TILES", 17)
     tiles = [ROWS[kind][-1] for kind in kinds(dtype, lti)]
     assert all(tile.look_back for tile in tiles)
@@ -120,7 +120,7 @@ def test_whole_tiles_that_run_at_once_match_the_float64_loop(dtype, lti, monkeyp
     ],
     ids=str,
 )
-def test_tiles_cut_to_the_problem_match_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
+def test_tiles_reduced_to_the_problem_size_match_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
     assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
 
 
@@ -136,8 +136,8 @@ def test_eigenvalues_at_and_near_the_boundary_match_the_float64_loop(lti, revers
 @with_the_kernel
 @lti_or_ltv
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
-def test_strides_do_not_matter(dtype, lti) -> None:
-    """b with time last in memory, an expanded gradient, h0 transposed; an LTV a that repeats one vector at stride 0."""
+def test_the_result_does_not_depend_on_strides(dtype, lti) -> None:
+    """b has time as its last dimension in memory, the gradient is expanded, h0 is transposed; an LTV a has stride 0 in time."""
     given = problem((2, 200, 5), dtype, lti=True, h0=True)
     strided = Problem(
         given.a if lti else given.a.expand(given.b.shape),
@@ -151,8 +151,8 @@ def test_strides_do_not_matter(dtype, lti) -> None:
 
 @with_the_kernel
 @lti_or_ltv
-def test_a_batch_and_a_time_apart_in_memory_are_read_in_place(lti) -> None:
-    """Every second batch row and every third step of a larger tensor."""
+def test_inputs_with_strides_over_batch_and_time_are_read_in_place(lti) -> None:
+    """The inputs are every second batch row and every third step of a larger tensor."""
     given = problem((4, 600, 8), torch.float32, lti=False, h0=False)
     a = given.a[0, 0] if lti else given.a[::2, ::3]
     assert_matches_the_float64_loop(Problem(a, given.b[::2, ::3], None, given.weight[::2, ::3], False), "triton", DEVICE)

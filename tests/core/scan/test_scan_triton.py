@@ -1,4 +1,4 @@
-"""The Triton kernels: compiled on a CUDA device, or interpreted on the CPU under TRITON_INTERPRET=1 (`test_scan_interpreter`)."""
+"""The Triton kernels: compiled on a CUDA device, interpreted on the CPU under TRITON_INTERPRET=1 (`test_scan_interpreter`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ real_or_complex = pytest.mark.parametrize("dtype", REAL_OR_COMPLEX, ids=["real",
 
 @pytest.fixture(autouse=True)
 def _small_tiles_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several tiles in time and in d_state even at sizes that the interpreter can bear."""
+    """Makes the tiles so small that even the interpreter's small inputs have several tiles in time and in d_state."""
     triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
     monkeypatch.setattr(triton_scan, "torch", PoisoningTorch())
     if INTERPRETED:
@@ -49,7 +49,7 @@ def _small_tiles_in_poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def _look_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile per program whatever the number of chains, on any device."""
+    """Makes every device run one tile per program, whatever the number of chains is."""
     tile = Tile(2, 2, 2, 1, look_back=True) if INTERPRETED else Tile(16, 4, 16, 4, look_back=True)
     monkeypatch.setattr(configurations, "DEFAULT", dict.fromkeys(configurations.DEFAULT, (tile, tile)))
     monkeypatch.setattr(configurations, "TABLE", {})
@@ -58,7 +58,7 @@ def _look_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pairwise(shape=SHAPES, dtype=REAL_OR_COMPLEX, lti=BOTH, h0=BOTH, reverse=BOTH)
-def test_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
+def test_the_triton_backend_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
     assert_matches_the_float64_loop(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
 
 
@@ -70,7 +70,7 @@ def test_matches_the_float64_loop(shape, dtype, lti, h0, reverse) -> None:
     h0=st.booleans(),
     reverse=st.booleans(),
 )
-def test_matches_the_float64_loop_at_any_shape(shape, dtype, lti, h0, reverse) -> None:
+def test_the_triton_backend_matches_the_float64_loop_at_any_shape(shape, dtype, lti, h0, reverse) -> None:
     assert_matches_up_to_cancellation(problem(shape, dtype, lti=lti, h0=h0, reverse=reverse), "triton", DEVICE)
 
 
@@ -84,15 +84,15 @@ LONG = (1, 71, 2) if INTERPRETED else (2, 20_000, 40)  # more tiles than a group
 )
 @pytest.mark.usefixtures("_look_back")
 @pytest.mark.parametrize("patience", [None, 0], ids=["in time", "too late"])
-def test_tiles_of_one_chain_that_run_at_once_match_the_float64_loop(dtype, lti, reverse, patience, monkeypatch) -> None:
-    """Too late: on a device most tiles then ask before what they wait for is there, and their chains are walked afterwards."""
+def test_concurrent_tiles_of_one_chain_match_the_float64_loop(dtype, lti, reverse, patience, monkeypatch) -> None:
+    """Without patience, most tiles on a device do not wait for their predecessor, and their chains are repaired afterwards."""
     if patience is not None:
         monkeypatch.setattr("stablessm_core.scan.triton_scan.PATIENCE", patience)
     assert_matches_the_float64_loop(problem(LONG, dtype, lti=lti, h0=reverse, reverse=reverse), "triton", DEVICE)
 
 
 def overflowing(length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Chain 0 overflows in the second strip and would come back to zero by the joined map of the strips after it."""
+    """Chain 0 overflows in the second strip; the combined map of the later strips would bring it back to zero."""
     a, b = torch.full((1, length, 3), 0.5), torch.ones(1, length, 3)
     a[0, 5, 0], b[0, 4, 0] = 1e30, 1e30
     a[0, 6:, 0] = 1e-30
@@ -102,7 +102,7 @@ def overflowing(length: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # interpreter
 @pytest.mark.parametrize("tiles", ["walked", "at once"])
-def test_what_overflowed_never_comes_back_and_other_chains_keep_their_bits(tiles, request) -> None:
+def test_an_overflowed_state_stays_non_finite_and_other_chains_keep_their_bits(tiles, request) -> None:
     if tiles == "at once":
         request.getfixturevalue("_look_back")
     a, b = overflowing(21)
@@ -119,11 +119,11 @@ def test_what_overflowed_never_comes_back_and_other_chains_keep_their_bits(tiles
         assert torch.equal(mine.grad.cpu().isfinite(), theirs.grad.isfinite())
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a device cannot reach memory that is promised only")
+@pytest.mark.skipif(not INTERPRETED, reason="a device cannot read mapped memory that is not allocated")
 @lti_or_ltv
 @pytest.mark.parametrize(("shape", "strides"), [((3, 2, 2), (1 << 30, 64)), ((2, 3, 2), (64, 1 << 30))], ids=["batch", "time"])
 def test_offsets_do_not_wrap_at_two_to_the_31(lti, shape, strides) -> None:
-    """Strides whose products need more than 31 bits, over memory of which only a few pages ever exist."""
+    """Strides whose products need more than 31 bits, over mapped memory of which only a few pages are ever allocated."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     memory = mmap.mmap(-1, 2 * ((1 << 31) + 128), flags=flags)
     b = torch.frombuffer(memory, dtype=torch.bfloat16).as_strided(shape, (*strides, 1))
@@ -142,7 +142,7 @@ def test_other_precisions_match_the_float64_loop(dtype, lti) -> None:
 
 @real_or_complex
 @lti_or_ltv
-def test_strides_do_not_matter(dtype, lti) -> None:
+def test_the_result_does_not_depend_on_strides(dtype, lti) -> None:
     given = problem((2, 10, 2), dtype, lti=lti, h0=True)
     transposed = Problem(
         given.a if lti else given.a.permute(2, 1, 0).contiguous().permute(2, 1, 0),
@@ -154,7 +154,7 @@ def test_strides_do_not_matter(dtype, lti) -> None:
     assert_matches_the_float64_loop(transposed, "triton", DEVICE)
 
 
-def test_float32_eigenvalues_take_bfloat16_inputs_to_float32_states() -> None:
+def test_float32_eigenvalues_and_bfloat16_inputs_give_float32_states() -> None:
     a, b = torch.tensor([0.5, 0.25], device=DEVICE), torch.ones(1, 10, 2, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
     h = linear_scan(a, b, backend="triton")
     assert h.dtype == torch.float32
@@ -164,7 +164,7 @@ def test_float32_eigenvalues_take_bfloat16_inputs_to_float32_states() -> None:
 
 
 @lti_or_ltv
-def test_frozen_eigenvalues_cost_no_gradient(lti) -> None:
+def test_no_gradient_is_computed_for_frozen_eigenvalues(lti) -> None:
     given = problem((1, 10, 2), torch.float32, lti=lti, h0=False)
     b = given.b.to(DEVICE).requires_grad_()
     linear_scan(given.a.to(DEVICE), b, backend="triton").backward(given.weight.to(DEVICE))
@@ -182,7 +182,7 @@ def test_two_runs_give_the_same_bits(dtype, lti) -> None:
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # interpreter
 @real_or_complex
 @lti_or_ltv
-def test_zero_states_survive_powers_that_overflow(dtype, lti) -> None:
+def test_zero_states_stay_zero_even_if_powers_of_the_eigenvalue_overflow(dtype, lti) -> None:
     b = torch.zeros(1, 12, 2, dtype=dtype, device=DEVICE)
     b[:, 10:] = 1
     a = torch.full((2,) if lti else b.shape, 1e30, dtype=dtype, device=DEVICE)
@@ -193,7 +193,7 @@ def test_zero_states_survive_powers_that_overflow(dtype, lti) -> None:
 
 @real_or_complex
 @lti_or_ltv
-def test_non_finite_input_stays_in_its_chain_and_in_its_future(dtype, lti) -> None:
+def test_a_non_finite_input_affects_only_later_steps_of_its_own_chain(dtype, lti) -> None:
     b = torch.randn(2, 20, 3, dtype=dtype, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     b[1, 10, 2] = float("nan")
     h = linear_scan(torch.full((3,) if lti else b.shape, 0.9, dtype=dtype, device=DEVICE), b, backend="triton")
@@ -203,7 +203,7 @@ def test_non_finite_input_stays_in_its_chain_and_in_its_future(dtype, lti) -> No
 
 
 @real_or_complex
-def test_non_finite_eigenvalue_spoils_even_a_zero_state(dtype) -> None:
+def test_a_non_finite_eigenvalue_makes_even_a_zero_state_nan(dtype) -> None:
     a = torch.tensor([0.9, float("nan")], dtype=dtype, device=DEVICE)
     h = linear_scan(a, torch.zeros(1, 12, 2, dtype=dtype, device=DEVICE), backend="triton")
     assert h[:, 1:, 1].isnan().all()
@@ -211,7 +211,7 @@ def test_non_finite_eigenvalue_spoils_even_a_zero_state(dtype) -> None:
 
 
 @lti_or_ltv
-def test_a_scan_is_one_launch_and_its_gradients_another(lti, monkeypatch) -> None:
+def test_a_scan_needs_one_kernel_launch_and_its_gradients_another(lti, monkeypatch) -> None:
     triton_scan = pytest.importorskip("stablessm_core.scan.triton_scan")
     kernel, launches = triton_scan.scan_kernel, []
 
@@ -225,13 +225,13 @@ def test_a_scan_is_one_launch_and_its_gradients_another(lti, monkeypatch) -> Non
     assert len(launches) == 2
 
 
-def test_empty_batch_launches_nothing() -> None:
+def test_an_empty_batch_gives_an_empty_result() -> None:
     assert linear_scan(torch.ones(3, device=DEVICE), torch.ones(0, 5, 3, device=DEVICE), backend="triton").shape == (0, 5, 3)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="more than the interpreter can bear")
+@pytest.mark.skipif(INTERPRETED, reason="too slow in the interpreter")
 @lti_or_ltv
-def test_float32_holds_over_long_sequences_near_the_boundary(lti) -> None:
+def test_float32_stays_accurate_over_long_sequences_near_the_boundary(lti) -> None:
     a = torch.tensor([1 - 1e-4, -(1 - 1e-4), 0.0, 1.0], device=DEVICE)
     b = torch.randn(2, 131_072, 4, device=DEVICE, generator=torch.Generator(DEVICE).manual_seed(0))
     truth = linear_scan(a.double(), b.double(), backend="torch")
@@ -240,7 +240,7 @@ def test_float32_holds_over_long_sequences_near_the_boundary(lti) -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="needs 20 GiB of device memory")
-def test_offsets_past_two_to_the_31() -> None:
+def test_a_tensor_with_more_than_two_to_the_31_elements_is_scanned_correctly() -> None:
     b = torch.zeros(3, 1 << 20, 1024, dtype=torch.bfloat16, device=DEVICE)
     b[-1, -2, -1] = 1
     h = linear_scan(torch.full((1024,), 0.5, dtype=torch.bfloat16, device=DEVICE), b, backend="triton")
@@ -249,8 +249,8 @@ def test_offsets_past_two_to_the_31() -> None:
 
 
 @real_or_complex
-def test_replicas_with_eigenvalues_of_their_own_are_one_launch(dtype) -> None:
-    """a of (replicas, d_state): every replica's batch rows read their own row of it, and da is summed over those rows alone."""
+def test_replicas_with_separate_eigenvalues_match_separate_scans(dtype) -> None:
+    """a has the shape (replicas, d_state). A replica's batch rows read its row of a, and its da is summed over them only."""
     problems = [problem((2, length, 3), dtype, lti=True, h0=False) for length in (5, 6)]
     a = torch.stack([given.a for given in problems]).to(DEVICE).requires_grad_()
     b = torch.stack([given.b[:, :5] for given in problems]).to(DEVICE)
@@ -263,7 +263,7 @@ def test_replicas_with_eigenvalues_of_their_own_are_one_launch(dtype) -> None:
 
 
 @lti_or_ltv
-def test_without_h0_nothing_is_multiplied_at_the_first_step(lti) -> None:
+def test_without_h0_the_first_step_is_not_multiplied_by_the_eigenvalue(lti) -> None:
     b = torch.ones((1, 5, 2), device=DEVICE)
     a = torch.tensor([float("nan"), 0.5], device=DEVICE)
     a = a if lti else a.expand(b.shape)

@@ -1,10 +1,10 @@
-"""Tasks as a run makes them, from a configuration."""
+"""Builds tasks from a configuration in the same way as a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.loading import get_task
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 from its binary files: the full set where it lies there, else the sample, in grey and in colour."""
+"""CIFAR-10 from its binary files, in grey and in colour: the full set if it exists, otherwise the sample."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stablessm_core.tasks.cifar10 import records
-from stablessm_core.tasks.cifar10.data import grey
-from stablessm_core.tasks.cifar10.section import FOLDERS, FULL, SAMPLE, Cifar10
-from stablessm_core.tasks.files import DataError
-from stablessm_core.tasks.requirements import available_data, task_problem
+from stablessm_core.spec.data import cifar10_records as records
+from stablessm_core.spec.data.cifar10_records import FOLDERS, FULL, SAMPLE
+from stablessm_core.spec.data.files import DataError
+from stablessm_core.spec.data_sets import available_data
+from stablessm_core.spec.tasks.cifar10 import Cifar10
+from stablessm_core.tasks.cifar10 import grey
 from tests.core.tasks.made import made
 
 RNG = np.random.default_rng(0)
@@ -42,16 +43,18 @@ def write_full(root: Path, folder: str) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full set of 15 images a file."""
+    """Reduces the full set to 15 images per file."""
     monkeypatch.setattr(records, "IMAGES_PER_FILE", 15)
 
 
 def problem(root: Path) -> str:
-    return task_problem(Cifar10(name="cifar10"), root) or ""
+    return Cifar10(name="cifar10").data_problem(root) or ""
 
 
 @pytest.mark.parametrize(("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-def test_planes_become_the_three_numbers_of_each_pixel(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
+def test_the_colour_planes_of_a_file_become_the_three_channels_of_each_pixel(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
     write_sample(tmp_path, pack, ending)
     images, labels = records.load_cifar10(tmp_path, "test")
     content = np.frombuffer(unpacked(tmp_path, ending), dtype=np.uint8).reshape(5, 3073)
@@ -65,7 +68,7 @@ def unpacked(root: Path, ending: str) -> bytes:
     return unpack((root / (SAMPLE["test"][0] + ending)).read_bytes())
 
 
-def test_grey_is_that_of_the_imaging_library() -> None:
+def test_grey_conversion_matches_pillow() -> None:
     pixels = RNG.integers(0, 256, (3, 1024, 3), dtype=np.uint8)
     for image, found in zip(pixels, grey(pixels), strict=True):
         expected = np.asarray(Image.fromarray(image.reshape(32, 32, 3)).convert("L"))
@@ -74,7 +77,7 @@ def test_grey_is_that_of_the_imaging_library() -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_full_set_is_used_where_it_lies_and_the_record_says_so(tmp_path: Path, folder: str) -> None:
+def test_the_full_data_set_is_preferred_to_the_sample_and_the_facts_name_the_set(tmp_path: Path, folder: str) -> None:
     write_sample(tmp_path)
     assert made("cifar10", tmp_path).facts == {
         "train_images": 12, "evaluation_images": 5, "data": "sample (not comparable to published results)",
@@ -85,7 +88,7 @@ def test_the_full_set_is_used_where_it_lies_and_the_record_says_so(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("small")
-def test_a_full_set_of_which_a_file_is_missing_or_short_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_incomplete_full_data_set_is_an_error_even_if_the_sample_exists(tmp_path: Path) -> None:
     write_sample(tmp_path)
     write_full(tmp_path, "cifar10")
     path = tmp_path / "cifar10" / "data_batch_3.bin"
@@ -104,7 +107,7 @@ def test_a_full_set_of_which_a_file_is_missing_or_short_is_not_passed_over(tmp_p
         (bytes(3073 * 10_001), "more than"),
     ],
 )
-def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_the_error_for_a_damaged_file_names_the_file_and_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     write_sample(tmp_path)
     path = tmp_path / SAMPLE["train"][0]
     path.write_bytes(content)
@@ -112,16 +115,17 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes,
     assert reason in problem(tmp_path)
 
 
-def test_without_any_file_the_error_says_which_are_needed(tmp_path: Path) -> None:
+def test_the_error_for_missing_files_lists_the_required_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file; cifar10 needs the six files of the binary version in cifar10/"):
         made("cifar10", tmp_path)
     write_sample(tmp_path)
     assert available_data(tmp_path)["cifar10"] == "ok"
-    assert set(available_data(tmp_path)) == {"mnist", "digits", "cifar10"}  # its files are offered to no other task
+    assert set(available_data(tmp_path)) == {"mnist", "digits", "cifar10"}  # the files make no other task available
 
 
 @pytest.mark.parametrize("colour", [False, True])
-def test_the_images_there_are_normalised_as_published(data_root: Path, colour: bool) -> None:
+@pytest.mark.slow
+def test_cifar10_images_are_normalised_as_published(data_root: Path, colour: bool) -> None:
     task = made("cifar10", data_root, colour=colour)
     count = int(task.facts["train_images"])
     x, y = task.batch(1, min(count, 4000), 0, "cpu")

@@ -1,11 +1,12 @@
-"""Copying and selective copying are what the literature calls so."""
+"""Copying and selective copying match their definitions in the literature."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from stablessm_core.config import ConfigError, parse_config
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
 from stablessm_core.tasks.base import IGNORED
 from tests.core.tasks.made import made
 
@@ -14,7 +15,7 @@ SIZES = [(100, 10, 10), (1, 1, 4), (7, 3, 5), (64, 8, 16)]
 
 @pytest.mark.parametrize("variable", [False, True])
 @pytest.mark.parametrize(("noise", "memorized", "vocabulary"), SIZES)
-def test_the_tokens_that_were_read_are_the_targets_at_the_markers(
+def test_the_targets_at_the_markers_are_the_tokens_read_before(
     noise: int, memorized: int, vocabulary: int, variable: bool
 ) -> None:
     task = made("copying", noise_length=noise, memorized=memorized, vocabulary_size=vocabulary, variable=variable)
@@ -30,14 +31,14 @@ def test_the_tokens_that_were_read_are_the_targets_at_the_markers(
             assert reading == tokens + [0] * noise
 
 
-def test_the_defaults_are_the_published_ones() -> None:
+def test_the_defaults_match_the_published_task() -> None:
     task = made("copying")
     assert (task.length, task.vocabulary) == (120, 10)
     (x, _) = next(iter(task.evaluation_batches(10_000, "cpu")))
     assert len(x) == 1000
 
 
-def test_tokens_and_their_places_are_drawn_evenly() -> None:
+def test_tokens_and_their_positions_are_drawn_uniformly() -> None:
     x, y = made("copying", noise_length=15, memorized=5, vocabulary_size=6, variable=True).batch(1, 20_000, 0, "cpu")
     often = (x[:, :20] != 0).float().mean(0)
     torch.testing.assert_close(often, torch.full((20,), 0.25), atol=0.015, rtol=0)
@@ -50,7 +51,7 @@ def test_tokens_and_their_places_are_drawn_evenly() -> None:
 
 
 @pytest.mark.parametrize("options", [{"noise_length": 0}, {"memorized": 0}, {"memorized": 4097}, {"vocabulary_size": 3}])
-def test_a_size_beyond_the_limits_is_refused_at_its_field(options: dict[str, int]) -> None:
+def test_the_error_for_a_size_beyond_the_limits_names_its_field(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config({"task": {"name": "copying"} | options})
     assert refused.value.problems[0][0] == f"task.{next(iter(options))}"

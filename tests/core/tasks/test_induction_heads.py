@@ -1,4 +1,4 @@
-"""Induction heads are the generator of the H3 and Hyena papers."""
+"""Induction heads match the generator of the H3 and Hyena papers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import ConfigError, parse_config
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
 from stablessm_core.tasks.base import IGNORED
 from tests.core.tasks.made import made
 
@@ -18,13 +19,13 @@ NAME = "induction_heads"
 @pytest.mark.parametrize(
     ("length", "vocabulary", "answer", "triggers"), [(30, 20, 1, 1), (30, 20, 1, 5), (40, 10, 3, 6), (4, 4, 2, 3)]
 )
-def test_behind_every_trigger_stands_the_answer(length: int, vocabulary: int, answer: int, triggers: int) -> None:
+def test_the_answer_follows_every_trigger(length: int, vocabulary: int, answer: int, triggers: int) -> None:
     task = made(NAME, length=length, vocabulary_size=vocabulary, induction_length=answer, triggers=triggers)
     x, y = task.batch(1, 300, 0, "cpu")
     assert x.shape == (300, length + answer)
     assert torch.equal(x[:, 1:], y[:, :-1])
     for row in torch.cat([x, y[:, -1:]], dim=1).tolist():
-        assert set(row) <= set(range(vocabulary - 1))  # never the no-op
+        assert set(row) <= set(range(vocabulary - 1))  # the no-op token never occurs
         places = [t for t, token in enumerate(row) if token == vocabulary - 2]
         assert places[-1] == length
         assert 2 <= len(places) <= triggers + 1
@@ -32,7 +33,7 @@ def test_behind_every_trigger_stands_the_answer(length: int, vocabulary: int, an
 
 
 def published_places(rng: np.random.Generator, length: int, answer: int, triggers: int) -> tuple[int, ...]:
-    """Where the published generator writes its triggers, from its description."""
+    """Positions of the triggers, drawn according to the description of the published generator."""
     count = 1 if rng.uniform() < 0.5 else triggers
     kept: list[int] = []
     for place in sorted(rng.integers(length - 1 - answer, size=count)):
@@ -41,7 +42,7 @@ def published_places(rng: np.random.Generator, length: int, answer: int, trigger
     return tuple(kept)
 
 
-def test_triggers_stand_where_the_published_generator_puts_them() -> None:
+def test_trigger_positions_have_the_distribution_of_the_published_generator() -> None:
     length, answer, triggers, count = 8, 2, 3, 30_000
     task = made(NAME, length=length, vocabulary_size=12, induction_length=answer, triggers=triggers)
     x, _ = task.batch(1, count, 0, "cpu")
@@ -53,7 +54,7 @@ def test_triggers_stand_where_the_published_generator_puts_them() -> None:
         assert ours[places] / count == pytest.approx(often / count, abs=0.01), places
 
 
-def test_all_positions_train_and_the_answer_alone_is_evaluated() -> None:
+def test_training_scores_all_positions_and_evaluation_scores_only_the_answer() -> None:
     task = made(NAME, induction_length=3)
     _, y = task.batch(1, 10, 0, "cpu")
     assert (y != IGNORED).all()
@@ -72,7 +73,7 @@ def test_all_positions_train_and_the_answer_alone_is_evaluated() -> None:
         ({"triggers": 0}, "task.triggers"),
     ],
 )
-def test_sizes_that_do_not_go_together_are_refused_at_their_field(options: dict[str, int], field: str) -> None:
+def test_the_error_for_incompatible_sizes_names_the_field(options: dict[str, int], field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config({"task": {"name": NAME} | options})
     assert refused.value.problems[0][0] == field

@@ -1,4 +1,4 @@
-"""ListOps draws and evaluates expressions as Long Range Arena defines them, and writes them as S4 reads them."""
+"""ListOps draws and evaluates expressions as Long Range Arena defines them, and encodes them as S4 does."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import ConfigError, parse_config
 from stablessm_core.model import build_model
-from stablessm_core.tasks.listops.trees import TOKENS, Shape, expressions, share_of_lengths
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.data.listops_trees import TOKENS, Shape, expressions, share_of_lengths
+from stablessm_core.spec.errors import ConfigError
 from tests.core.tasks.made import made
 
 SPELLED = ["<pad>", "<unk>", "<eos>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]"]
@@ -26,7 +27,7 @@ Node = int | tuple[str, list["Node"]]
 
 
 def parsed(words: list[str]) -> Node:
-    """The expression at the start of `words`, which are taken away."""
+    """Remove the expression at the start of `words` and return it."""
     word = words.pop(0)
     if word.isdigit():
         return int(word)
@@ -54,7 +55,7 @@ def operators(node: Node) -> list[tuple[str, list[Node]]]:
 
 
 def published(rng: random.Random, at: int, max_depth: int, max_args: int) -> Node:
-    """A tree as Long Range Arena's generator draws it, from its description."""
+    """A random tree, drawn according to the description of Long Range Arena's generator."""
     if at == max_depth or rng.random() > 0.25:
         return rng.choice(range(10))
     arguments = [published(rng, at + 1, max_depth, max_args) for _ in range(rng.randint(2, max_args))]
@@ -62,7 +63,7 @@ def published(rng: random.Random, at: int, max_depth: int, max_args: int) -> Nod
 
 
 def read(shape: Shape, count: int, seed: int = 0) -> tuple[list[Node], list[int]]:
-    """Expressions of the generator, parsed back from their tokens."""
+    """(expressions, values) from our generator; the expressions are parsed from their tokens."""
     tokens, values = expressions(count, shape, np.random.default_rng(seed))
     nodes = []
     for row in tokens.tolist():
@@ -76,7 +77,7 @@ def read(shape: Shape, count: int, seed: int = 0) -> tuple[list[Node], list[int]
 
 
 @pytest.mark.parametrize("shape", [Shape(30, 100, 10, 10), Shape(501, 1999, 10, 10), Shape(4, 9, 2, 3), Shape(20, 40, 4, 5)])
-def test_every_sequence_is_an_expression_of_the_asked_kind_and_its_label_its_value(shape: Shape) -> None:
+def test_every_sequence_is_an_expression_of_the_requested_shape_labelled_with_its_value(shape: Shape) -> None:
     nodes, values = read(shape, 200)
     for node, found in zip(nodes, values, strict=True):
         assert value(node) == found
@@ -85,10 +86,11 @@ def test_every_sequence_is_an_expression_of_the_asked_kind_and_its_label_its_val
         assert all(2 <= len(arguments) <= shape.max_args for _, arguments in operators(node))
 
 
-def test_operators_arguments_and_digits_are_drawn_evenly() -> None:
-    nodes, _ = read(Shape(4, 8000, 3, 10), 4000)  # of this depth no expression is too long or too short
+@pytest.mark.slow
+def test_operators_argument_counts_and_digits_are_drawn_uniformly() -> None:
+    nodes, _ = read(Shape(4, 8000, 3, 10), 4000)  # at this depth no expression exceeds the limits on length
     roots = [node for node in nodes if not isinstance(node, int)]
-    assert len(roots) == 4000  # a digit alone is too short
+    assert len(roots) == 4000  # no root is a digit, because a digit alone is too short
     inner = [argument for _, arguments in roots for argument in arguments]
     nested = [argument for argument in inner if not isinstance(argument, int)]
     assert len(nested) / len(inner) == pytest.approx(0.25, abs=0.01)
@@ -103,7 +105,8 @@ def test_operators_arguments_and_digits_are_drawn_evenly() -> None:
         assert all(n / len(evenly) == pytest.approx(1 / choices, abs=0.02) for n in often.values())
 
 
-def test_lengths_are_those_of_the_published_generator() -> None:
+@pytest.mark.slow
+def test_lengths_have_the_distribution_of_the_published_generator() -> None:
     shape, rng = Shape(10, 60, 5, 6), random.Random(0)
     drawn = [length(published(rng, 1, shape.max_depth, shape.max_args)) for _ in range(60_000)]
     expected = Counter(n for n in drawn if shape.min_length <= n <= shape.max_length)
@@ -116,7 +119,7 @@ def test_lengths_are_those_of_the_published_generator() -> None:
         assert ours[n] / 8000 == pytest.approx(wanted, abs=0.012), n
 
 
-def test_a_model_classifies_it_from_its_tokens() -> None:
+def test_a_model_classifies_an_expression_from_its_tokens() -> None:
     config = parse_config({"task": {"name": "listops"}, "model": {"d_model": 8, "d_state": 8}})
     task = made("listops")
     assert (task.length, task.vocabulary, task.output_size) == (101, TOKENS, 10)
@@ -134,11 +137,11 @@ def test_a_model_classifies_it_from_its_tokens() -> None:
     [
         {"min_length": 101},
         {"max_depth": 2},  # at most 12 tokens
-        {"max_depth": 3, "min_length": 110, "max_length": 122},  # possible, but hardly ever drawn
+        {"max_depth": 3, "min_length": 110, "max_length": 122},  # possible, but drawn too rarely
         {"min_length": 8000, "max_length": 8192},
     ],
 )
-def test_lengths_that_are_hardly_ever_drawn_are_refused(options: dict[str, int]) -> None:
+def test_length_limits_that_almost_no_expression_meets_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config({"task": {"name": "listops"} | options})
     field, message, allowed = refused.value.problems[0]

@@ -1,11 +1,12 @@
-"""Multi-query associative recall is the generator of the Zoology paper."""
+"""Multi-query associative recall matches the generator of the Zoology paper."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from stablessm_core.config import ConfigError, parse_config
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
 from stablessm_core.tasks.base import IGNORED
 from tests.core.tasks.made import made
 
@@ -14,7 +15,7 @@ NAME = "multi_query_recall"
 
 @pytest.mark.parametrize("random_non_queries", [False, True])
 @pytest.mark.parametrize(("length", "pairs", "vocabulary"), [(64, 8, 256), (4, 1, 6), (16, 4, 17), (64, 16, 8192)])
-def test_every_key_comes_twice_and_its_value_is_the_target_the_second_time(
+def test_every_key_occurs_twice_and_its_value_is_the_target_at_the_second_occurrence(
     length: int, pairs: int, vocabulary: int, random_non_queries: bool
 ) -> None:
     options = {"length": length, "pairs": pairs, "vocabulary_size": vocabulary, "random_non_queries": random_non_queries}
@@ -35,8 +36,9 @@ def test_every_key_comes_twice_and_its_value_is_the_target_the_second_time(
 
 
 @pytest.mark.parametrize("power", [0.01, 1.0, 2.0])
-def test_queries_stand_where_numpy_would_draw_them_without_repetition(power: float) -> None:
-    """The published generator draws with `numpy.random.choice(replace=False, p=...)`: compared key by key, slot by slot."""
+@pytest.mark.slow
+def test_query_positions_have_the_distribution_of_numpys_choice_without_replacement(power: float) -> None:
+    """Compares each key and slot with `numpy.random.choice(replace=False, p=...)`, which the published generator uses."""
     pairs, slots, count = 4, 12, 8000
     task = made(NAME, length=2 * pairs + 2 * slots, pairs=pairs, vocabulary_size=64, power=power, random_non_queries=False)
     x, _ = task.batch(1, count, 0, "cpu")
@@ -65,7 +67,7 @@ def test_only_the_queries_are_evaluated() -> None:
         ({"power": 0.0}, "task.power"),
     ],
 )
-def test_sizes_that_do_not_go_together_are_refused_at_their_field(options: dict[str, float], field: str) -> None:
+def test_the_error_for_incompatible_sizes_names_the_field(options: dict[str, float], field: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config({"task": {"name": NAME} | options})
     assert refused.value.problems[0][0] == field

@@ -1,4 +1,4 @@
-"""Pathfinder's paths grow as the published construction lets them, and its marks lie where the label says."""
+"""Pathfinder's paths follow the published construction, and its marks agree with the label."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from stablessm_core.config import ConfigError, parse_config
-from stablessm_core.tasks.pathfinder import snakes
-from stablessm_core.tasks.pathfinder.paddles import WIDTH, lanczos
-from stablessm_core.tasks.pathfinder.snakes import pathfinder_images
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
+from stablessm_core.tasks import pathfinder_snakes as snakes
+from stablessm_core.tasks.pathfinder_paddles import WIDTH, lanczos
+from stablessm_core.tasks.pathfinder_snakes import pathfinder_images
 from tests.core.tasks.made import made
 
 
@@ -21,8 +22,8 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def room_of(dash: int, at: tuple[int, int]) -> NDArray[np.float64]:
-    """(32, 32): the room that a dash takes, cut off at the edges."""
+def area_of(dash: int, at: tuple[int, int]) -> NDArray[np.float64]:
+    """(32, 32): the area that a dash occupies, clipped at the edges of the image."""
     sheet = np.zeros((32 + 2 * WIDTH, 32 + 2 * WIDTH))
     top, left = at[0] + WIDTH - WIDTH // 2, at[1] + WIDTH - WIDTH // 2
     sheet[top : top + WIDTH, left : left + WIDTH] = snakes.STAMPS.room[dash]
@@ -39,7 +40,7 @@ def dilated(mask: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def dashes_before_a_dead_end(random: np.random.Generator, contour: int) -> int:
-    """The published construction of two paths, one image at a time and in floating point: how many dashes both could grow."""
+    """Number of dashes by which two paths grow in the published construction, for one image, in floating point."""
     mask = np.pad(np.zeros((30, 30)), 1, constant_values=1.0)
     first, away = random.integers(14, 18, 2), np.radians(random.integers(0, 360))
     second = np.rint(first + 7 * np.array([np.sin(away), np.cos(away)])).astype(int)
@@ -48,7 +49,7 @@ def dashes_before_a_dead_end(random: np.random.Generator, contour: int) -> int:
         degree = random.integers(0, 360)
         direction = np.radians(degree - 180)
         head = translated(tuple(at), direction, 2)
-        paths.append((translated(head, direction + np.pi, 3), direction, room_of(degree, tuple(at))))
+        paths.append((translated(head, direction + np.pi, 3), direction, area_of(degree, tuple(at))))
     for grown in range(2 * (contour - 1)):
         pivot, direction, last = paths[grown % 2]
         pivot, around, weights = translated(pivot, direction, 4), dilated(mask), []
@@ -62,7 +63,7 @@ def dashes_before_a_dead_end(random: np.random.Generator, contour: int) -> int:
             return grown
         for _ in range(3):
             choice = random.choice(len(weights), p=np.array(weights) / sum(weights))
-            room = room_of(360 + choice, (pivot[0] + snakes.TURNS[choice][0], pivot[1] + snakes.TURNS[choice][1]))
+            room = area_of(360 + choice, (pivot[0] + snakes.TURNS[choice][0], pivot[1] + snakes.TURNS[choice][1]))
             if (mask + room).max() < 1.8:
                 break
         else:
@@ -72,7 +73,8 @@ def dashes_before_a_dead_end(random: np.random.Generator, contour: int) -> int:
     return 2 * (contour - 1)
 
 
-def test_paths_grow_as_far_as_the_published_construction_lets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_paths_reach_full_length_as_often_as_in_the_published_construction(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[tuple[int, int]] = []
     grow = snakes._grow
 
@@ -93,7 +95,7 @@ def test_paths_grow_as_far_as_the_published_construction_lets_them(monkeypatch: 
 
 
 def paths_drawn(monkeypatch: pytest.MonkeyPatch, contour: int) -> list[tuple[list[int], list[int]]]:
-    """Dashes and places of each long path of some images, two paths after each other."""
+    """(dashes, positions) of the two long paths of some images; the two paths of an image follow each other."""
     begun: list[snakes.Snakes] = []
     begin = snakes._begun
     monkeypatch.setattr(snakes, "_begun", lambda place, dash: begun.append(begin(place, dash)) or begun[-1])
@@ -124,14 +126,15 @@ def test_a_path_has_evenly_spaced_dashes_and_turns_by_less_than_a_right_angle(
         assert len(dashes) == len(places) == contour
         ends = np.array([pixel(place) for place in places])
         assert ((ends >= 1) & (ends <= 30)).all()
-        steps = np.linalg.norm(np.diff(ends[1:], axis=0), axis=1)  # the first place is the beginning of its dash
+        # The first position is the start of the first dash; the others are ends of dashes.
+        steps = np.linalg.norm(np.diff(ends[1:], axis=0), axis=1)
         assert steps.min() > 1.5
         assert steps.max() < 7.5
         turns = np.abs(np.angle(np.exp(1j * np.diff(snakes.DIRECTIONS[dashes]))))
         assert turns.max() < np.pi / 2 - 1e-6
 
 
-def test_the_label_says_whether_both_marks_lie_on_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_label_states_whether_both_marks_are_on_the_same_path(monkeypatch: pytest.MonkeyPatch) -> None:
     count, tips, marks = 200, [], []
     two, put = snakes._two_snakes, snakes._put
 
@@ -158,7 +161,7 @@ def test_the_label_says_whether_both_marks_lie_on_one_path(monkeypatch: pytest.M
     assert (ended == ends[np.where(labels == 1, firsts, 1 - firsts), np.arange(count)]).all()
     for image, places in zip(images, np.stack(marks, axis=1), strict=True):
         for place in places:
-            assert image[pixel(place)] >= 0.75 * image.max()  # a disc of light 1 among dashes of at most 1.2
+            assert image[pixel(place)] >= 0.75 * image.max()  # a mark has brightness 1; dashes have at most 1.2
 
 
 def test_images_are_black_between_dashes_and_their_lightest_pixel_is_white() -> None:
@@ -166,11 +169,12 @@ def test_images_are_black_between_dashes_and_their_lightest_pixel_is_white() -> 
         images, _ = pathfinder_images(100, contour, rng())
         assert (images.max(axis=(1, 2)) == 255).all()
         lit = (images > 60).mean(axis=(1, 2)).mean() * 1024
-        assert 1.5 * dashes < lit < 4.5 * dashes  # a dash is two to three pixels long, the marks are discs of about seven
+        # A dash covers two to three pixels, a mark about seven.
+        assert 1.5 * dashes < lit < 4.5 * dashes
         assert (images == 0).mean() > 0.5
 
 
-def test_shrinking_is_that_of_the_imaging_library() -> None:
+def test_downscaling_matches_pillow() -> None:
     for fine in (17, 18):
         picture = rng().random((fine, fine)).astype(np.float32)
         expected = np.asarray(Image.fromarray(picture).resize((9, 9), Image.Resampling.LANCZOS))
@@ -178,7 +182,8 @@ def test_shrinking_is_that_of_the_imaging_library() -> None:
         np.testing.assert_allclose(down @ picture @ down.T, expected, atol=1e-6)
 
 
-def test_an_epoch_visits_each_image_once_in_a_new_order_and_draws_no_more_than_it_needs() -> None:
+@pytest.mark.slow
+def test_an_epoch_visits_each_image_once_in_a_new_order_and_draws_only_required_images() -> None:
     task = made("pathfinder", contour_length=6, train_images=500)
     task.batch(1, 32, 3, "cpu")
     assert len(task._drawn) == 1  # type: ignore[attr-defined]
@@ -198,7 +203,7 @@ def test_an_epoch_visits_each_image_once_in_a_new_order_and_draws_no_more_than_i
 
 
 @pytest.mark.parametrize("options", [{"contour_length": 5}, {"contour_length": 15}, {"train_images": 1001}, {"train_images": 0}])
-def test_a_size_beyond_the_limits_is_refused_at_its_field(options: dict[str, int]) -> None:
+def test_the_error_for_a_size_beyond_the_limits_names_its_field(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config({"task": {"name": "pathfinder"} | options})
     assert refused.value.problems[0][0] == f"task.{next(iter(options))}"

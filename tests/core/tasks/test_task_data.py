@@ -1,4 +1,4 @@
-"""Data files as they come: whole, missing, damaged, hostile. Every refusal names the path and the reason."""
+"""Intact, missing, damaged and hostile data files. Every error names the path and the reason."""
 
 import gzip
 import lzma
@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stablessm_core.config import parse_config
-from stablessm_core.tasks.char_lm import text
-from stablessm_core.tasks.cifar10.section import Cifar10
-from stablessm_core.tasks.files import DataError, chunks, locate
-from stablessm_core.tasks.mnist import idx
-from stablessm_core.tasks.mnist.section import Mnist
-from stablessm_core.tasks.registry import TASKS
-from stablessm_core.tasks.requirements import available_data, task_problem
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.data import mnist_idx as idx
+from stablessm_core.spec.data import text
+from stablessm_core.spec.data.files import DataError, chunks, locate
+from stablessm_core.spec.data_sets import available_data
+from stablessm_core.spec.tasks import TASKS
+from stablessm_core.spec.tasks.cifar10 import Cifar10
+from stablessm_core.spec.tasks.mnist import Mnist
+
+pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
 
@@ -37,15 +39,15 @@ def write_mnist(root: Path, count: int = 20, suffix: str = "") -> Path:
 
 
 def mnist_problem(root: Path) -> str | None:
-    return task_problem(Mnist(name="mnist"), root)
+    return Mnist(name="mnist").data_problem(root)
 
 
 def char_problem(root: Path, file: str, length: int = 4) -> str | None:
-    return task_problem(parse_config({"task": {"name": "char_lm", "file": file, "length": length}}).task, root)
+    return parse_config({"task": {"name": "char_lm", "file": file, "length": length}}).task.data_problem(root)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_mnist_reads_plain_and_packed(tmp_path: Path, suffix: str) -> None:
+def test_mnist_is_read_from_plain_and_compressed_files(tmp_path: Path, suffix: str) -> None:
     write_mnist(tmp_path, 20, suffix)
     assert mnist_problem(tmp_path) is None
     images, labels = idx.load_mnist(tmp_path, "test")
@@ -67,7 +69,7 @@ def test_mnist_reads_plain_and_packed(tmp_path: Path, suffix: str) -> None:
         (struct.pack(">4I", 2051, 2**32 - 1, 2**32 - 1, 2**32 - 1), "more than the"),
     ],
 )
-def test_a_damaged_image_file_is_named_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_the_error_for_a_damaged_image_file_names_the_file_and_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     path = write_mnist(tmp_path) / "train-images-idx3-ubyte"
     path.write_bytes(content)
     problem = mnist_problem(tmp_path)
@@ -78,7 +80,7 @@ def test_a_damaged_image_file_is_named_with_the_reason(tmp_path: Path, content: 
         idx.load_mnist(tmp_path, "train")
 
 
-def test_labels_beyond_nine_and_no_examples_are_refused(tmp_path: Path) -> None:
+def test_labels_above_nine_and_empty_files_are_refused(tmp_path: Path) -> None:
     folder = write_mnist(tmp_path)
     (folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(2049, 20, content=bytes([3] * 19 + [10])))
     assert "label 10" in (mnist_problem(tmp_path) or "")
@@ -104,7 +106,7 @@ def test_a_flipped_bit_in_an_archive_is_refused(tmp_path: Path) -> None:
     assert str(path) in (mnist_problem(tmp_path) or "")
 
 
-def test_a_hostile_header_allocates_nothing(tmp_path: Path) -> None:
+def test_a_header_that_announces_a_huge_shape_allocates_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     for shape in ((2**32 - 1, 28, 28), (300_000, 28, 28)):
         path.write_bytes(struct.pack(">4I", 2051, *shape) + b"\0" * 100)
@@ -116,7 +118,7 @@ def test_a_hostile_header_allocates_nothing(tmp_path: Path) -> None:
         assert peak < 4 << 20
 
 
-def test_an_archive_that_unpacks_to_more_than_promised_is_not_unpacked(tmp_path: Path) -> None:
+def test_an_archive_larger_than_announced_is_not_fully_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(struct.pack(">2I", 2049, 10) + bytes(200 << 20), compresslevel=1))
     tracemalloc.start()
@@ -130,7 +132,7 @@ def test_an_archive_that_unpacks_to_more_than_promised_is_not_unpacked(tmp_path:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
-def test_text_is_read_in_any_packing(tmp_path: Path, suffix: str, pack: object) -> None:
+def test_text_is_read_from_plain_and_compressed_files(tmp_path: Path, suffix: str, pack: object) -> None:
     content = "zwölf Boxkämpfer ∎ 𝄞\r\n" * 60_000
     path = tmp_path / f"t.txt{suffix}"
     path.write_bytes(pack(content.encode()))  # type: ignore[operator]
@@ -141,13 +143,13 @@ def test_text_is_read_in_any_packing(tmp_path: Path, suffix: str, pack: object) 
     assert char_problem(tmp_path, path.name) is None
 
 
-def test_a_byte_order_mark_is_no_character(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_read_as_a_character(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbfabcabc")
     assert text.load_text(tmp_path / "t.txt").vocabulary == "abc"
 
 
 @pytest.mark.parametrize(("count", "dtype"), [(200, np.uint8), (300, np.int16), (40_000, np.int32)])
-def test_ids_take_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, count: int, dtype: type) -> None:
+def test_token_ids_use_the_smallest_integer_type_that_holds_the_vocabulary(tmp_path: Path, count: int, dtype: type) -> None:
     alphabet = "".join(chr(0x10000 + i) for i in range(count))
     (tmp_path / "t.txt").write_text(alphabet, encoding="utf-8")
     loaded = text.load_text(tmp_path / "t.txt")
@@ -159,8 +161,8 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, co
     ("name", "content", "reason"),
     [
         ("t.txt", b"", "is empty"),
-        ("t.txt", b"\xff\xfe binary", "no UTF-8 text"),
-        ("t.txt", "abc€".encode()[:-1], "no UTF-8 text"),
+        ("t.txt", b"\xff\xfe binary", "not UTF-8 text"),
+        ("t.txt", "abc€".encode()[:-1], "not UTF-8 text"),
         ("t.txt", b"short", "has 5 characters; length 4 needs 50"),
         ("t.txt.gz", b"not packed at all", "damaged"),
         ("t.txt.xz", b"not packed at all", "damaged"),
@@ -169,7 +171,9 @@ def test_ids_take_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, co
         ("t.txt", "".join(chr(0x10000 + i) for i in range(70_000)).encode(), "distinct characters"),
     ],
 )
-def test_damaged_text_is_named_with_the_reason(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_the_error_for_a_damaged_text_file_names_the_file_and_the_reason(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     problem = char_problem(tmp_path, name)
@@ -195,7 +199,7 @@ def test_only_regular_files_inside_the_data_directory_are_read(tmp_path: Path) -
             locate(root, outside)
 
 
-def test_a_replaced_file_is_looked_at_again_and_an_unchanged_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_file_is_read_again_and_an_unchanged_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, reads = tmp_path / "t.txt", []
     read = text.characters
     monkeypatch.setattr(text, "characters", lambda p: (reads.append(p), read(p))[1])
@@ -222,21 +226,21 @@ def test_a_worker_reports_every_task_and_text_it_can_train_on(tmp_path: Path) ->
     assert found == {"mnist": "ok", "digits": "ok", "a/good.txt": "ok"}
 
 
-def test_without_a_data_directory_the_report_says_so(tmp_path: Path) -> None:
+def test_the_report_names_the_missing_files_of_a_missing_data_directory(tmp_path: Path) -> None:
     found = available_data(tmp_path / "none")
     assert "no such file" in found.pop("mnist")
     assert "no such file" in found.pop("cifar10")
     assert found == {"digits": "ok"}
 
 
-def test_the_generated_tasks_need_nothing(tmp_path: Path) -> None:
+def test_generated_tasks_need_no_data_files(tmp_path: Path) -> None:
     sections = [parse_config({"task": {"name": name}}).task for name in TASKS]
     need_nothing = [section for section in sections if not section.data_needed()]
     assert len(need_nothing) > 3
-    assert all(task_problem(section, tmp_path) is None for section in need_nothing)
+    assert all(section.data_problem(tmp_path) is None for section in need_nothing)
 
 
-def test_the_real_data_is_whole(data_root: Path) -> None:
+def test_the_real_data_files_are_complete(data_root: Path) -> None:
     assert mnist_problem(data_root) is None
-    assert task_problem(Cifar10(name="cifar10"), data_root) is None
+    assert Cifar10(name="cifar10").data_problem(data_root) is None
     assert char_problem(data_root, "tinyshakespeare/input.txt.xz", 256) is None

@@ -1,4 +1,4 @@
-"""The tasks: right targets, batches that depend on nothing but seed and step, splits that do not leak."""
+"""The tasks: correct targets, batches that depend only on seed and step, and disjoint splits."""
 
 from pathlib import Path
 
@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import ConfigError, parse_config
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.data.files import DataError
+from stablessm_core.spec.errors import ConfigError
+from stablessm_core.spec.tasks import TASKS
 from stablessm_core.tasks.base import IGNORED, Task, mixed_seed
-from stablessm_core.tasks.files import DataError
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.tasks.registry import TASKS
 
-OF_FILES = {"mnist", "cifar10"}  # from the real data directory
+pytestmark = pytest.mark.slow
+
+OF_FILES = {"mnist", "cifar10"}  # tasks that read files from the real data directory
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def test_batches_are_pure_functions_of_seed_and_step(any_task: Task) -> None:
     assert not torch.equal(first[0][0], batch(1, 4)[0])
 
 
-def test_batches_have_the_announced_shapes_and_a_model_loss(any_task: Task) -> None:
+def test_batches_have_the_declared_shapes_and_give_a_model_a_loss(any_task: Task) -> None:
     trained, evaluated = any_task.batch(5, 7, 0, "cpu"), next(iter(any_task.evaluation_batches(7, "cpu")))
     for (x, y), length in ((trained, any_task.length), (evaluated, any_task.evaluation_length)):
         assert x.shape[:2] == (7, length)
@@ -69,7 +72,7 @@ def test_batches_have_the_announced_shapes_and_a_model_loss(any_task: Task) -> N
     assert any_task.tokens_per_batch(7) == 7 * any_task.length
 
 
-def test_evaluation_is_the_same_however_it_is_cut(any_task: Task) -> None:
+def test_evaluation_data_does_not_depend_on_the_batch_size(any_task: Task) -> None:
     whole = [torch.cat(parts) for parts in zip(*any_task.evaluation_batches(10_000, "cpu"), strict=True)]
     cut = [torch.cat(parts) for parts in zip(*any_task.evaluation_batches(333, "cpu"), strict=True)]
     for a, b in zip(whole, cut, strict=True):
@@ -78,7 +81,7 @@ def test_evaluation_is_the_same_however_it_is_cut(any_task: Task) -> None:
 
 @pytest.mark.parametrize("kernel", ["paper", "authors"])
 @pytest.mark.parametrize("length", [1, 2, 37, 100])
-def test_polynomial_memory_is_the_causal_convolution_with_rho(kernel: str, length: int) -> None:
+def test_polynomial_memory_targets_are_the_causal_convolution_with_rho(kernel: str, length: int) -> None:
     task = make("polynomial_memory", kernel=kernel, length=length)
     x, y = task.batch(1, 3, 0, "cpu")
     t = np.arange(length)
@@ -87,7 +90,7 @@ def test_polynomial_memory_is_the_causal_convolution_with_rho(kernel: str, lengt
         np.testing.assert_allclose(target, np.convolve(sequence, rho)[:length], rtol=1e-5, atol=3e-6)
 
 
-def test_polynomial_inputs_are_standard_normal_and_new_each_step() -> None:
+def test_polynomial_memory_inputs_are_standard_normal_and_new_at_each_step() -> None:
     task = make("polynomial_memory")
     x = torch.cat([task.batch(step, 128, 0, "cpu")[0] for step in range(1, 21)])
     assert x.mean().item() == pytest.approx(0, abs=0.01)
@@ -98,7 +101,7 @@ def test_polynomial_inputs_are_standard_normal_and_new_each_step() -> None:
     assert len(torch.cat([x, evaluation]).flatten(1).unique(dim=0)) == len(x) + 2048
 
 
-def test_an_epoch_of_images_visits_each_once_in_a_new_order() -> None:
+def test_an_epoch_visits_every_image_once_in_a_new_order() -> None:
     task = make("digits")
     assert task.facts == {"train_images": 1437, "evaluation_images": 360}
     epochs = []
@@ -112,7 +115,7 @@ def test_an_epoch_of_images_visits_each_once_in_a_new_order() -> None:
     torch.testing.assert_close(wide[: 2 * 1437].flatten(1), torch.cat(epochs))
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_the_digits_task_uses_the_images_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     source, task = load_digits(), make("digits")
@@ -137,7 +140,7 @@ def test_permuted_pixels_follow_one_fixed_order_in_both_splits() -> None:
     assert not torch.equal(train[0][0], train[1][0])
 
 
-def test_mnist_is_the_standard_split_normalised(data_root: Path) -> None:
+def test_mnist_is_the_normalised_standard_split(data_root: Path) -> None:
     task = make("mnist", data_root)
     x, y = task.batch(1, 60_000, 0, "cpu")
     assert x.shape == (60_000, 784, 1)
@@ -149,7 +152,7 @@ def test_mnist_is_the_standard_split_normalised(data_root: Path) -> None:
     assert first.min().item() == pytest.approx(-0.1307 / 0.3081, abs=1e-5)
 
 
-def test_recall_sequences_hold_their_own_answer() -> None:
+def test_associative_recall_sequences_contain_their_answer() -> None:
     task = make("associative_recall", length=20, vocabulary_size=11)
     assert task.facts == {"pairs": 10, "keys": 4, "values": 5, "evaluation_sequences": 500}
     x, y = task.batch(1, 256, 0, "cpu")
@@ -165,7 +168,7 @@ def test_recall_sequences_hold_their_own_answer() -> None:
     assert len({tuple(row) for row in x.tolist()}) == 256
 
 
-def test_recall_is_evaluated_on_the_answer_alone() -> None:
+def test_associative_recall_is_evaluated_only_on_the_answer() -> None:
     task = make("associative_recall")
     for x, y in task.evaluation_batches(100, "cpu"):
         assert (y[:, :-1] == IGNORED).all()
@@ -174,11 +177,11 @@ def test_recall_is_evaluated_on_the_answer_alone() -> None:
         assert task.accuracy(output, y) == 1.0
         assert task.loss(output, y) < 0.2
         output[::2, -1] = 0.0
-        output[::2, -1, 0] = 9.0  # a key, never an answer
+        output[::2, -1, 0] = 9.0  # the largest output is at a key, which is never an answer
         assert task.accuracy(output, y).item() == pytest.approx(0.5)
 
 
-def test_char_lm_shifts_by_one_and_keeps_evaluation_apart(texts: Path) -> None:
+def test_char_lm_targets_are_shifted_by_one_and_evaluation_uses_separate_text(texts: Path) -> None:
     task = make("char_lm", texts, file="story.txt", length=30)
     text = (texts / "story.txt").read_text(encoding="utf-8")
     characters = "".join(sorted(set(text)))
@@ -212,14 +215,14 @@ def test_tiny_shakespeare_has_its_65_characters(data_root: Path) -> None:
     assert task.facts["train_characters"] == 1_115_394 * 9 // 10
 
 
-def test_missing_data_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_the_error_for_missing_data_names_the_path(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"mnist/train-images-idx3-ubyte\(.gz\): no such file"):
         make("mnist", tmp_path)
     with pytest.raises(DataError, match=r"none\.txt: no such file"):
         make("char_lm", tmp_path, file="none.txt")
 
 
-def test_seeds_are_mixed_in_their_low_bits() -> None:
+def test_mixed_seeds_differ_in_their_low_bits() -> None:
     low = {mixed_seed(seed, step) & 0xFFFFFFFF for seed in range(30) for step in range(1000)}
     assert len(low) > 29_990
     assert mixed_seed(1, 2) != mixed_seed(2, 1)
@@ -227,7 +230,7 @@ def test_seeds_are_mixed_in_their_low_bits() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_configured_task_can_be_made_and_has_the_length_the_limits_count_with(name: str, data_root: Path) -> None:
+def test_every_task_can_be_created_and_has_the_sequence_length_of_its_configuration(name: str, data_root: Path) -> None:
     parsed = parse_config({"task": {"name": name}}).task
     task = get_task(parsed, data_root)
     assert task.length == parsed.sequence_length()
@@ -235,8 +238,8 @@ def test_every_configured_task_can_be_made_and_has_the_length_the_limits_count_w
 
 
 @pytest.mark.parametrize("fixed", [None, 20_000])
-def test_recall_queries_every_distinct_key_alike_however_often_it_stands_there(fixed: int | None) -> None:
-    """In the published generator a queried key stands 2.69 times among 10 pairs of 4 keys; drawn among pairs it would be 3.24."""
+def test_associative_recall_queries_distinct_keys_uniformly_however_often_they_occur(fixed: int | None) -> None:
+    """In the published generator a queried key occurs 2.69 times among 10 pairs of 4 keys; drawn by pair, 3.24 times."""
     x, _ = make("associative_recall", length=20, vocabulary_size=10, train_sequences=fixed).batch(1, 20_000, 0, "cpu")
     keys, query = x[:, :20:2], x[:, 21:]
     times = (keys == query).sum(1)
@@ -244,7 +247,7 @@ def test_recall_queries_every_distinct_key_alike_however_often_it_stands_there(f
     assert times.float().mean().item() == pytest.approx(2.69, abs=0.05)
 
 
-def test_recall_draws_from_a_fixed_training_set_where_one_is_asked_for() -> None:
+def test_associative_recall_can_draw_from_a_fixed_training_set() -> None:
     task = make("associative_recall", train_sequences=40)
     seen = [task.batch(step, 64, 3, "cpu") for step in range(1, 9)]
     assert len({tuple(row) for x, _ in seen for row in x.tolist()}) == 40
@@ -254,6 +257,6 @@ def test_recall_draws_from_a_fixed_training_set_where_one_is_asked_for() -> None
     assert not other & {tuple(row) for x, _ in seen for row in x.tolist()}
 
 
-def test_a_fixed_training_set_beyond_memory_is_refused_at_its_field() -> None:
-    with pytest.raises(ConfigError, match="allowed are 536,870,912 tokens in all"):
+def test_a_fixed_training_set_that_exceeds_the_token_limit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="allowed: 536,870,912 tokens in total"):
         parse_config({"task": {"name": "associative_recall", "length": 131_072, "train_sequences": 5000}})

@@ -1,4 +1,4 @@
-"""A feed hands out the very batches of its task, in the order that is asked for, however early they were made."""
+"""A feed returns exactly the batches of its task, in the requested order, no matter how early it prepared them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from stablessm_core.config import parse_config
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.tasks import TASKS
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.tasks.registry import TASKS
 
-ASKED = [1, 2, 3, 9, 4, 5, 5, 6]  # a rollback goes back, a resumed run begins anywhere
+ASKED = [1, 2, 3, 9, 4, 5, 5, 6]  # requested steps: rollbacks go back, and a resumed run begins at any step
 
 
 def task_of(name: str) -> Task:
@@ -33,7 +33,8 @@ NEED_NO_DATA = [name for name in TASKS if not parse_config({"task": {"name": nam
         ),
     ],
 )
-def test_a_batch_that_was_fed_has_the_bits_of_the_tasks_own(name: str, device: str) -> None:
+@pytest.mark.slow
+def test_the_feed_returns_batches_with_the_same_bits_as_the_task(name: str, device: str) -> None:
     feed = Feed(task_of(name), 8, 3, torch.device(device))
     task = task_of(name)
     for step in ASKED:

@@ -1,4 +1,4 @@
-"""Detectors name the exact step, layer, eigenvalue and tensor, once per episode, wherever the flushes fall."""
+"""Detectors report the exact step, layer, eigenvalue and tensor once per episode, no matter where flushes end."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stablessm_core.config import Alerts
-from stablessm_core.forms import Form
+from stablessm_core.spec.config import Alerts
 from stablessm_core.telemetry.detectors import KINDS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
 from stablessm_core.telemetry.detectors.dead_eigenvalues import DEAD_STEPS
+from stablessm_core.telemetry.forms import Form
 
 PARAMETERS = ["encoder.weight", "blocks.0.ssm.w", "blocks.1.ssm.w"]
 STEPS, WIDTH = 600, 5
 
 
 class History:
-    """A healthy run of two layers, to be damaged by a test and then read in flushes of any size."""
+    """A healthy run of two layers. A test plants a fault and then feeds the run to the detectors in flushes of any size."""
 
     def __init__(self) -> None:
         self.loss = np.ones(STEPS, np.float32)
@@ -55,11 +55,11 @@ def flush(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def test_a_healthy_run_raises_nothing(flush: int) -> None:
+def test_a_healthy_run_raises_no_alert(flush: int) -> None:
     assert History().alerts(flush, max_grad_over_weight=1e4, min_boundary_distance=1e-4) == []
 
 
-def test_a_nonfinite_loss_is_named_with_its_value(flush: int) -> None:
+def test_an_alert_reports_a_nonfinite_loss_with_its_value(flush: int) -> None:
     history = History()
     history.loss[99:] = np.nan
     (alert,) = history.alerts(flush)
@@ -73,7 +73,7 @@ def test_a_nonfinite_loss_is_named_with_its_value(flush: int) -> None:
     assert np.isnan(alert.value or 0)
 
 
-def test_a_nonfinite_gradient_of_an_eigenvalue_weight_is_named_down_to_the_eigenvalue(flush: int) -> None:
+def test_an_alert_for_a_nonfinite_eigenvalue_gradient_names_the_eigenvalue(flush: int) -> None:
     history = History()
     history.norms[49:, 5] = np.inf
     history.ratio[1, 49:, 3] = np.inf
@@ -82,14 +82,14 @@ def test_a_nonfinite_gradient_of_an_eigenvalue_weight_is_named_down_to_the_eigen
     assert (alert.tensor, alert.value, alert.series) == ("blocks.1.ssm.w.grad", np.inf, "ssm/1/grad_over_weight")
 
 
-def test_a_nonfinite_gradient_elsewhere_is_named_by_its_tensor() -> None:
+def test_an_alert_for_another_nonfinite_gradient_names_its_tensor() -> None:
     history = History()
     history.norms[9, 3] = np.nan
     (alert,) = history.alerts()
     assert (alert.kind, alert.step, alert.layer, alert.tensor) == ("nonfinite_gradient", 10, None, "encoder.weight.grad")
 
 
-def test_a_nonfinite_weight_is_named(flush: int) -> None:
+def test_an_alert_for_a_nonfinite_weight_names_the_weight(flush: int) -> None:
     history = History()
     history.norms[9:, 1] = np.nan
     history.weight[0, 9:, 2] = history.distance[0, 9:, 2] = np.nan
@@ -103,7 +103,7 @@ def test_a_nonfinite_weight_is_named(flush: int) -> None:
     )
 
 
-def test_of_several_overflowing_states_the_eigenvalue_furthest_beyond_the_boundary_is_named(flush: int) -> None:
+def test_an_alert_for_overflowing_states_names_the_eigenvalue_furthest_beyond_the_boundary(flush: int) -> None:
     history = History()
     history.state[1, 300:, [1, 2, 4]] = np.inf
     history.distance[1, :, 2] = -0.3
@@ -112,7 +112,7 @@ def test_of_several_overflowing_states_the_eigenvalue_furthest_beyond_the_bounda
     assert "and 2 others" in found[0].message
 
 
-def test_first_nonfinite_is_the_earliest_row_of_any_kind() -> None:
+def test_first_nonfinite_returns_the_earliest_row_with_any_nonfinite_number() -> None:
     history, detectors = History(), Detectors(PARAMETERS)
     assert detectors.first_nonfinite(history.rows(0, STEPS)) is None
     history.loss[200], history.norms[190, 4], history.state[0, 180, 0] = np.nan, np.inf, np.nan
@@ -121,7 +121,7 @@ def test_first_nonfinite_is_the_earliest_row_of_any_kind() -> None:
     assert len(history.rows(0, STEPS).cut(3).layers[1].state.values) == 3
 
 
-def test_causes_come_before_consequences_in_one_step() -> None:
+def test_alerts_of_one_step_list_causes_before_consequences() -> None:
     history = History()
     history.loss[4] = history.norms[4, 1] = history.norms[4, 4] = history.state[0, 4, 0] = np.nan
     history.weight[0, 4, 0] = history.ratio[0, 4, 0] = np.nan
@@ -129,7 +129,7 @@ def test_causes_come_before_consequences_in_one_step() -> None:
     assert kinds == ["nonfinite_weight", "nonfinite_state", "nonfinite_loss", "nonfinite_gradient"]
 
 
-def test_a_ratio_above_the_threshold_names_the_worst_and_counts_the_others(flush: int) -> None:
+def test_an_alert_for_large_ratios_names_the_largest_ratio_and_counts_the_others(flush: int) -> None:
     history = History()
     history.ratio[0, 120, [0, 3, 4]] = [2e4, 5e4, 3e4]
     (alert,) = history.alerts(flush, max_grad_over_weight=1e4)
@@ -144,7 +144,7 @@ def test_a_ratio_above_the_threshold_names_the_worst_and_counts_the_others(flush
     assert "and 2 others" in alert.message
 
 
-def test_a_weight_of_exactly_zero_raises_nothing_because_the_ratio_says_nothing_there() -> None:
+def test_a_weight_of_exactly_zero_raises_no_alert_because_its_ratio_is_undefined() -> None:
     history = History()
     history.ratio[0, 10, 1], history.ratio[1, 10, 1] = np.inf, np.nan
     assert history.alerts(max_grad_over_weight=1e4) == []
@@ -153,18 +153,18 @@ def test_a_weight_of_exactly_zero_raises_nothing_because_the_ratio_says_nothing_
     assert (alert.layer, alert.eigenvalue, alert.value) == (0, 2, 2e4)
 
 
-def test_an_episode_alerts_once_and_the_next_only_after_a_quiet_time(flush: int) -> None:
+def test_an_episode_raises_one_alert_and_a_new_episode_needs_a_quiet_period_first(flush: int) -> None:
     history = History()
     history.ratio[0, 50:100, 0] = 9e9
-    history.ratio[0, 100 + REARM_STEPS - 1, 0] = 9e9  # too soon
+    history.ratio[0, 100 + REARM_STEPS - 1, 0] = 9e9  # too early for a new episode
     later = 100 + 2 * REARM_STEPS + 5
     history.ratio[0, later : later + 2, 0] = 9e9
-    history.ratio[1, 60, 0] = 9e9  # another layer is another story
+    history.ratio[1, 60, 0] = 9e9  # another layer is a separate episode
     found = history.alerts(flush, max_grad_over_weight=1e4)
     assert [(a.step, a.layer) for a in found] == [(51, 0), (61, 1), (later + 1, 0)]
 
 
-def test_the_boundary_is_watched_from_inside_and_beyond(flush: int) -> None:
+def test_eigenvalues_raise_alerts_close_to_the_boundary_and_beyond_the_boundary(flush: int) -> None:
     history = History()
     history.distance[0, 30:, 1] = 5e-5
     history.distance[0, 40:, 1] = -1e-3
@@ -176,16 +176,16 @@ def test_the_boundary_is_watched_from_inside_and_beyond(flush: int) -> None:
     assert found[1].value == pytest.approx(-1e-3)
 
 
-def test_on_the_boundary_is_not_beyond_it_and_thresholds_can_be_off() -> None:
+def test_an_eigenvalue_on_the_boundary_is_not_unstable_and_thresholds_can_be_disabled() -> None:
     history = History()
-    history.distance[1, 3:, 2] = 0.0  # where relu sits, and what float32 makes of exp and softplus close to 1
+    history.distance[1, 3:, 2] = 0.0  # as with relu, and with exp and softplus where float32 rounds to 1
     history.ratio[0, 3, 2] = 1e30
     assert history.alerts(min_boundary_distance=1e-4) == []
 
 
-def test_fast_oscillations_that_the_bilinear_rule_sends_to_the_boundary_raise_nothing() -> None:
+def test_fast_oscillations_that_the_bilinear_rule_moves_to_the_boundary_raise_no_alert() -> None:
     form = Form("exp", "continuous", "bilinear", dt="dt", phase="imaginary")
-    weight = np.log(np.float32([[0.5, 0.5, 1e-4]]))  # of the rates; the last decays slowly
+    weight = np.log(np.float32([[0.5, 0.5, 1e-4]]))  # logarithms of the rates; the last rate decays slowly
     recorded = {"weight": weight, "dt": np.full_like(weight, 0.1), "phase_weight": np.float32([[1300.0, 1.0, 1.0]])}
     distance = form.derive("boundary_distance", recorded)
     assert (distance < 1e-4).tolist() == [[True, False, True]]
@@ -195,15 +195,15 @@ def test_fast_oscillations_that_the_bilinear_rule_sends_to_the_boundary_raise_no
     assert (alert.kind, alert.eigenvalue, "other" in alert.message) == ("boundary_distance", 2, False)
 
 
-def test_eigenvalues_without_any_gradient_for_long_are_dead(flush: int) -> None:
+def test_eigenvalues_with_zero_gradient_for_many_steps_are_dead(flush: int) -> None:
     history = History()
     history.ratio[1, 70:, 2] = 0.0
-    history.ratio[1, 90 : 90 + DEAD_STEPS - 1, 4] = 0.0  # one step short
+    history.ratio[1, 90 : 90 + DEAD_STEPS - 1, 4] = 0.0  # one step fewer than counts as dead
     (alert,) = history.alerts(flush)
     assert (alert.kind, alert.step, alert.layer, alert.eigenvalue) == ("dead_eigenvalues", 70 + DEAD_STEPS, 1, 2)
 
 
-def test_extremes_of_a_wide_layer_name_the_eigenvalue_not_the_column() -> None:
+def test_alerts_of_a_wide_layer_name_the_eigenvalue_and_not_the_column() -> None:
     ratio = Values(np.float32([[7e5, 1.0]]), np.float32([[50_001, 3]]))
     at = np.float32([[9, 12_345]])
     layer = LayerRows(2, "w", ratio, Values(np.ones((1, 2)), at), Values(np.float32([[-0.5, 0.1]]), at), ratio)
@@ -212,9 +212,9 @@ def test_extremes_of_a_wide_layer_name_the_eigenvalue_not_the_column() -> None:
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == [("grad_over_weight", 8, 50_001), ("unstable_eigenvalue", 8, 9)]
 
 
-def test_detectors_that_go_on_from_a_checkpoint_raise_what_uninterrupted_ones_raise(flush: int) -> None:
+def test_detectors_restored_from_a_checkpoint_raise_the_same_alerts_as_uninterrupted_detectors(flush: int) -> None:
     history = History()
-    history.ratio[0, 50:400, 2] = 0.0  # dead from step 150 on, in one episode
+    history.ratio[0, 50:400, 2] = 0.0  # dead from step 150 on, as one episode
     history.ratio[1, 30:300] = 1e6
     thresholds = {"max_grad_over_weight": 1e4}
     found: list[Alert] = []
@@ -228,7 +228,7 @@ def test_detectors_that_go_on_from_a_checkpoint_raise_what_uninterrupted_ones_ra
     assert found == history.alerts(flush, **thresholds)
 
 
-def test_episodes_in_an_older_checkpoint_go_on() -> None:
+def test_episodes_stored_by_an_older_version_continue_after_a_resume() -> None:
     history = History()
     history.ratio[1, 70:, 2] = 0.0
     detectors = Detectors(PARAMETERS)
@@ -241,12 +241,12 @@ def test_episodes_in_an_older_checkpoint_go_on() -> None:
     assert [a.step for a in resumed.scan(history.rows(90, STEPS))] == [70 + DEAD_STEPS]
 
 
-def test_a_setting_that_no_alert_has_is_refused() -> None:
+def test_an_unknown_alert_setting_is_refused() -> None:
     with pytest.raises(ValueError, match=r"min_distance.*min_boundary_distance"):
         Detectors(PARAMETERS, min_distance=1.0)
 
 
-def test_every_kind_is_explained_and_every_setting_is_a_field_of_the_configuration() -> None:
+def test_every_alert_kind_has_an_explanation_and_every_setting_is_a_configuration_field() -> None:
     assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
     assert all(kind.meaning.endswith(".") for kind in KINDS.values())
     assert list(Alerts.model_fields) == [kind.setting for kind in KINDS.values() if kind.setting]
@@ -255,7 +255,7 @@ def test_every_kind_is_explained_and_every_setting_is_a_field_of_the_configurati
     }  # fmt: skip
 
 
-def test_a_nonfinite_batch_is_blamed_instead_of_what_it_made_nonfinite() -> None:
+def test_a_nonfinite_batch_raises_an_alert_instead_of_the_tensors_that_it_made_nonfinite() -> None:
     history = History()
     history.loss[20] = history.norms[20, 3] = history.state[0, 20, 4] = np.nan
     flags = np.zeros(STEPS, np.float32)

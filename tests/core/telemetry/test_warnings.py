@@ -1,4 +1,4 @@
-"""Alerts that come before numbers are lost: at the right step, wherever the flushes fall, and silent where nothing is wrong."""
+"""Early warnings are raised at the right step, no matter where flushes end, and only if something is wrong."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stablessm_core.forms import Form
 from stablessm_core.telemetry.detectors import Alert, Detectors, LayerRows, Rows, Setup, Values
+from stablessm_core.telemetry.forms import Form
+
+pytestmark = pytest.mark.slow
 
 STEPS, WIDTH, LENGTH, LR = 300, 4, 100, 0.01
 ADAMW = Setup(length=LENGTH, limit=1.0)
@@ -17,7 +19,7 @@ SETTINGS = {"max_overflow_budget": 0.9, "max_loss_over_best": 30.0}
 
 
 class History:
-    """One layer whose eigenvalues follow from its weights; w = .5 and no gradient until a test says otherwise."""
+    """One layer whose eigenvalues follow from its weights. Initially w = .5 and the gradient is 0; tests change both."""
 
     def __init__(self, map_: str = "direct", *, time: str = "discrete", w: float = 0.5) -> None:
         self.form = Form.of_map(map_, time)
@@ -40,7 +42,7 @@ class History:
         return Rows(first + 1, self.loss[at], norms, [layer], lr=np.full(last - first, LR, np.float32), grad_norm=self.norm[at])
 
     def alerts(self, setup: Setup, flush: int = 64) -> list[Alert]:
-        """Of flushes of this size, and between any two of them a checkpoint."""
+        """The alerts from flushes of this size, with a checkpoint between consecutive flushes."""
         found: list[Alert] = []
         state: dict[str, np.ndarray] = {}
         for first in range(0, STEPS, flush):
@@ -60,7 +62,7 @@ def lambda_of(budget: float, length: int = LENGTH) -> float:
     return float(np.exp(budget * np.log(np.finfo(np.float32).max) / length))
 
 
-def test_a_budget_nearly_spent_is_told_with_how_it_stands(flush: int) -> None:
+def test_an_alert_reports_a_nearly_spent_overflow_budget_with_its_numbers(flush: int) -> None:
     history = History()
     history.weight[:, 2] = np.linspace(0.9, 3.0, STEPS)
     step = int(np.argmax(history.weight[:, 2] > lambda_of(0.9))) + 1
@@ -73,13 +75,13 @@ def test_a_budget_nearly_spent_is_told_with_how_it_stands(flush: int) -> None:
         2,
     )
     left = int((lambda_of(1.0) - history.weight[crossing - 1, 2]) / LR)
-    assert f"of 1 at length 100; at steps of 0.01, {left:,} or more until it overflows" in unstable.message
+    assert f"of 1 at length 100; at weight steps of 0.01, it overflows after {left:,} or more steps" in unstable.message
     assert (near.kind, near.severity, near.step, near.eigenvalue) == ("overflow_near", "critical", step, 2)
     assert near.value == pytest.approx(0.9, abs=0.01)
     assert "the limit is 1 at length 100" in near.message
 
 
-def test_behind_an_activation_without_bound_the_limit_is_half(flush: int) -> None:
+def test_an_unbounded_activation_halves_the_limit(flush: int) -> None:
     history = History()
     history.weight[:, 1] = np.linspace(0.9, 3.0, STEPS)
     near = [a for a in history.alerts(replace(ADAMW, limit=0.5), flush) if a.kind == "overflow_near"]
@@ -87,30 +89,30 @@ def test_behind_an_activation_without_bound_the_limit_is_half(flush: int) -> Non
 
 
 @pytest.mark.parametrize("clip", [None, 1e6, 1.0])
-def test_under_sgd_one_spike_of_the_gradient_is_enough_unless_it_is_clipped(flush: int, clip: float | None) -> None:
+def test_under_sgd_one_gradient_spike_raises_an_alert_unless_gradients_are_clipped(flush: int, clip: float | None) -> None:
     history = History()
-    history.gradient[120, 3] = history.norm[120] = 1000.0  # a step of 10
+    history.gradient[120, 3] = history.norm[120] = 1000.0  # makes the next step 10
     found = history.alerts(replace(SGD, grad_clip=clip), flush)
     expected = [] if clip == 1.0 else [("overflow_near", 121, 3)]
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == expected
-    assert history.alerts(replace(ADAMW, grad_clip=clip), flush) == [], "AdamW divides the spike away"
-    assert history.alerts(replace(SGD, recurrent=0.0), flush) == [], "a frozen recurrence does not move"
+    assert history.alerts(replace(ADAMW, grad_clip=clip), flush) == [], "AdamW normalises the spike, so no alert is expected"
+    assert history.alerts(replace(SGD, recurrent=0.0), flush) == [], "a frozen recurrence does not move, so no alert is expected"
 
 
-def test_with_momentum_the_step_before_counts_though_the_gradient_is_0(flush: int) -> None:
+def test_with_momentum_the_previous_step_counts_even_if_the_gradient_is_0(flush: int) -> None:
     history = History()
     history.weight[50:, 0] = 1.6
-    history.weight[51:, 0] = 2.2  # another .6 x .9 would overflow
+    history.weight[51:, 0] = 2.2  # a further step of .6 x .9 would overflow
     assert [(a.kind, a.step) for a in history.alerts(SGD, flush)] == [("unstable_eigenvalue", 51)]
     near, unstable = history.alerts(replace(SGD, momentum=0.9), flush)
-    assert "at steps of 0.99, 0 or more" in unstable.message
+    assert "at weight steps of 0.99, it overflows after 0 or more" in unstable.message
     assert (near.kind, near.step) == ("overflow_near", 51)
 
 
 @pytest.mark.parametrize(
     ("map_", "time", "w"), [("relu", "discrete", 0.0), ("exp", "discrete", -30.0), ("softplus", "continuous", -200.0)]
 )
-def test_a_map_that_sits_on_the_boundary_is_left_in_peace(map_: str, time: str, w: float) -> None:
+def test_eigenvalues_exactly_on_the_boundary_raise_no_alert(map_: str, time: str, w: float) -> None:
     history = History(map_, time=time, w=w)
     assert float(history.rows(0, 1).layers[0].distance.values.max()) == 0
     history.gradient[40] = 1e9
@@ -118,7 +120,7 @@ def test_a_map_that_sits_on_the_boundary_is_left_in_peace(map_: str, time: str, 
         assert history.alerts(setup) == []
 
 
-def test_once_its_numbers_are_lost_it_is_no_warning_any_more() -> None:
+def test_no_warning_is_raised_after_numbers_are_already_non_finite() -> None:
     history = History()
     history.weight[100:, 0], history.state[100:, 0] = 3.0, np.inf
     history.loss[99:] = np.inf
@@ -127,19 +129,19 @@ def test_once_its_numbers_are_lost_it_is_no_warning_any_more() -> None:
 
 
 @pytest.mark.parametrize(("setup", "severity"), [(SGD, "critical"), (ADAMW, "warning")])
-def test_a_loss_of_many_times_its_best_is_an_explosion_of_the_training(setup: Setup, severity: str, flush: int) -> None:
+def test_a_loss_of_many_times_its_best_value_raises_training_explodes(setup: Setup, severity: str, flush: int) -> None:
     history = History()
     history.loss[10:] = 0.1
     history.loss[200:] = 2.99
     assert history.alerts(setup, flush) == []
-    history.loss[0] = 1e9  # a bad start is none
+    history.loss[0] = 1e9  # a high initial loss is not an explosion
     history.loss[222:] = 3.01
     (alert,) = history.alerts(setup, flush)
     assert (alert.kind, alert.severity, alert.step, alert.layer) == ("training_explodes", severity, 223, None)
     assert alert.value == pytest.approx(30.1, rel=1e-5)
 
 
-def test_the_extremes_of_a_wide_layer_say_that_its_budget_is_nearly_spent() -> None:
+def test_the_extremes_of_a_wide_layer_raise_the_overflow_warning() -> None:
     at = np.float32([[12_345, 7]])
     distance = np.float32([[-1.35, 0.1]])
     layer = LayerRows(1, "w", Values(np.ones((1, 2)), at), Values(np.ones((1, 2)), at), Values(distance, at), Values(at))

@@ -1,4 +1,4 @@
-"""A checkpoint is exactly what was written, or is refused by name and reason."""
+"""A checkpoint is read exactly as it was written, or is refused with its name and the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TENSORS = {
 }
 
 
-def test_every_tensor_and_number_comes_back(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_holds_every_saved_tensor_and_number(tmp_path: Path) -> None:
     path, sha256 = save_checkpoint(tmp_path / "new" / "folder", 500, TENSORS, {"lr_scale": 0.1 + 0.2, "config": {"a": None}})
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     checkpoint = load_checkpoint(path, sha256=sha256)
@@ -39,7 +39,7 @@ def test_every_tensor_and_number_comes_back(tmp_path: Path) -> None:
     assert checkpoint.under("model").keys() == {"w", "half"}
 
 
-def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
+def test_any_flipped_bit_in_a_checkpoint_is_detected(tmp_path: Path) -> None:
     path, sha256 = save_checkpoint(tmp_path, 1, TENSORS, {"seconds": 12.5})
     good = path.read_bytes()
     for at in [*range(8, len(good), 7), len(good) - 1]:
@@ -54,7 +54,7 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
             assert good[at : at + 1] in b' ,:{}"'
 
 
-def test_missing_cut_foreign_and_newer_files_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_missing_truncated_foreign_and_newer_checkpoints_are_refused_with_the_reason(tmp_path: Path) -> None:
     path, _ = save_checkpoint(tmp_path, 1, TENSORS, {})
     with pytest.raises(CheckpointError, match="does not exist"):
         load_checkpoint(tmp_path / "nothing.safetensors")
@@ -71,13 +71,13 @@ def test_missing_cut_foreign_and_newer_files_are_refused_with_the_reason(tmp_pat
         load_checkpoint(path)
 
 
-def test_the_newest_are_kept_and_nothing_half_written_is_left(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept_and_no_half_written_file_remains(tmp_path: Path) -> None:
     for step in (0, 5, 10, 100, 1000):
         save_checkpoint(tmp_path, step, TENSORS, {})
     assert [int(p.stem.removeprefix("step-")) for p in sorted(tmp_path.iterdir())] == [100, 1000][-KEEP:]
 
 
-def test_a_disk_that_refuses_leaves_the_old_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_checkpoint_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, sha256 = save_checkpoint(tmp_path, 1, TENSORS, {"version": "old"})
 
     def full(_descriptor: int) -> None:
@@ -90,13 +90,14 @@ def test_a_disk_that_refuses_leaves_the_old_checkpoint_alone(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_checkpoints_that_a_resume_would_look_for_are_kept_beside_the_newest(tmp_path: Path) -> None:
-    for step in range(1, 8):  # while only steps 2 and 3 are recorded: the database is away
+def test_checkpoints_needed_for_a_resume_are_kept_in_addition_to_the_newest(tmp_path: Path) -> None:
+    # While the database is unreachable, only the checkpoints of steps 2 and 3 are recorded in it.
+    for step in range(1, 8):
         save_checkpoint(tmp_path, step, TENSORS, {}, needed=[2, 3])
     assert [int(p.stem.removeprefix("step-")) for p in sorted(tmp_path.iterdir())] == [2, 3, 6, 7]
 
 
-def test_a_disk_that_refuses_a_checkpoint_is_an_os_error_with_its_number(tmp_path: Path) -> None:
+def test_a_failed_checkpoint_write_raises_an_os_error_with_its_errno(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, TENSORS, {})
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
@@ -107,4 +108,4 @@ def test_a_disk_that_refuses_a_checkpoint_is_an_os_error_with_its_number(tmp_pat
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert refused.value.errno == errno.EFBIG
-    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.safetensors"], "nothing half-written is left"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.safetensors"], "a half-written file remains"

@@ -1,4 +1,4 @@
-"""Where a run happens, and what its process asks of it."""
+"""The recorded environment of a run, and the settings that its process applies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ print(sorted(pages)[10])
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
-@pytest.mark.slow
-def test_a_training_process_does_not_have_its_memory_cleared_again_at_every_step() -> None:
-    """Told by the pages the kernel handed out in the median step: 256 MiB are 65,536 of 4 KiB, or 128 of the largest, 2 MiB.
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+@pytest.mark.long
+def test_a_training_process_reuses_its_memory_instead_of_getting_new_pages_at_every_step() -> None:
+    """Measured by the pages that the kernel provides in the median step: 256 MiB are 65,536 pages of 4 KiB or 128 of 2 MiB.
 
-    In some of the other steps the heap still grows; how soon it is large enough differs from process to process.
+    In some other steps the heap still grows. The number of steps until it is large enough differs between processes.
     """
 
     def pages(how: str) -> int:
@@ -41,4 +41,4 @@ def test_a_training_process_does_not_have_its_memory_cleared_again_at_every_step
         return int(done.stdout)
 
     assert pages("keep") < 60
-    assert pages("leave") > 100, "without it this would prove nothing"
+    assert pages("leave") > 100, "without the setting the process must get many new pages, or the test proves nothing"

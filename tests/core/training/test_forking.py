@@ -1,4 +1,4 @@
-"""A run goes on from another's checkpoint: with the same settings bit for bit, with others from the same weights on."""
+"""A fork continues from another run's checkpoint: bit for bit without changes, from the same weights with changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import RunConfig, parse_config, with_settings
-from stablessm_core.forking import ForkError
-from stablessm_core.forms import Form
+from stablessm_core.spec.config import RunConfig, parse_config
+from stablessm_core.spec.forking import ForkError
+from stablessm_core.spec.paths import with_settings
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import MemorySink
+from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.training.checkpoint import load_checkpoint, save_checkpoint
 from stablessm_core.training.train import Outcome, train
 
@@ -23,15 +24,15 @@ BASE: dict[str, Any] = {
     "optimizer": {"lr": 0.02},
     "train": {"steps": 60, "batch_size": 4, "eval_every": 0, "checkpoint_every": 20, "device": "cpu"},
 }
-CLOCKED = (names.TRAIN_RATE, names.STEP_TIME, names.HOST_MEMORY)  # no two runs have the same
-PARTED = 40  # the last checkpoint before the end
+CLOCKED = (names.TRAIN_RATE, names.STEP_TIME, names.HOST_MEMORY)  # series that differ between any two runs
+PARTED = 40  # step of the last checkpoint before the end
 
 
 def configured(**changes: Any) -> RunConfig:
     return parse_config(with_settings(BASE, {path.replace("__", "."): value for path, value in changes.items()}))
 
 
-def go(config: RunConfig, folder: Path, **options: Any) -> tuple[Outcome, MemorySink]:
+def run_training(config: RunConfig, folder: Path, **options: Any) -> tuple[Outcome, MemorySink]:
     sink = MemorySink()
     return train(config, sink=sink, data_root=Path("/nonexistent"), checkpoint_dir=folder, **options), sink
 
@@ -39,7 +40,7 @@ def go(config: RunConfig, folder: Path, **options: Any) -> tuple[Outcome, Memory
 @pytest.fixture(scope="module", params=["discrete", "continuous"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, MemorySink]:
     folder = tmp_path_factory.mktemp("original")
-    _, sink = go(configured(model__reparameterization__time=request.param), folder)
+    _, sink = run_training(configured(model__reparameterization__time=request.param), folder)
     return request.param, folder / f"step-{PARTED:010d}.safetensors", sink
 
 
@@ -47,12 +48,13 @@ def forked(original: tuple[str, Path, MemorySink], folder: Path, **changes: Any)
     time, path, _ = original
     facts: dict[str, Any] = {}
     config = configured(model__reparameterization__time=time, **changes)
-    outcome, sink = go(config, folder, fork=path, on_ready=facts.update)
+    outcome, sink = run_training(config, folder, fork=path, on_ready=facts.update)
     assert outcome.status == "finished"
     return facts["fork"], sink
 
 
-def test_a_replay_repeats_the_very_bits_under_the_same_step_numbers(original: Any, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_replay_repeats_the_same_bits_under_the_same_step_numbers(original: Any, tmp_path: Path) -> None:
     facts, sink = forked(original, tmp_path)
     assert facts == {"at_step": PARTED, "changed": "nothing (a replay)", "moments": "kept"}
     for name, series in sink.catalogue.items():
@@ -69,20 +71,21 @@ def test_a_replay_repeats_the_very_bits_under_the_same_step_numbers(original: An
 
 
 @pytest.mark.parametrize("name", ["direct", "softplus"])
-def test_under_another_map_every_eigenvalue_begins_where_it_was(original: Any, tmp_path: Path, name: str) -> None:
+@pytest.mark.slow
+def test_a_fork_with_another_map_starts_with_the_eigenvalues_of_the_checkpoint(original: Any, tmp_path: Path, name: str) -> None:
     facts, sink = forked(original, tmp_path, model__reparameterization__name=name)
-    assert "blocks.0.ssm.w, blocks.1.ssm.w begin anew" in facts["moments"]
-    at = PARTED  # the row after it
+    assert "blocks.0.ssm.w, blocks.1.ssm.w start at 0" in facts["moments"]
+    at = PARTED  # index of the first row after the checkpoint
     eigenvalues = np.stack([_eigenvalue(original[2], layer, at) for layer in (0, 1)])
     assert np.abs(np.stack([_eigenvalue(sink, layer, 0) for layer in (0, 1)]) - eigenvalues).max() <= 4 * 2.0**-24
     loss, before = sink.series(names.TRAIN_LOSS)[1][0, 0], original[2].series(names.TRAIN_LOSS)[1][at, 0]
-    assert loss == pytest.approx(before, rel=1e-5)  # the same function of the same batch
+    assert loss == pytest.approx(before, rel=1e-5)  # the forked model computes the same function of the same batch
     start = load_checkpoint(tmp_path / f"step-{PARTED:010d}.safetensors")  # the fork's own first checkpoint
     assert not start.tensors["optimizer/blocks.0.ssm.w/exp_avg"].any()
     assert start.tensors["optimizer/head.weight/exp_avg"].any()
 
 
-def test_a_checkpoint_that_the_fork_cannot_go_on_from_is_refused_in_a_sentence(original: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_that_the_fork_cannot_continue_is_refused_with_the_reason(original: Any, tmp_path: Path) -> None:
     time, path, _ = original
     refused = [
         ({"train__steps": PARTED}, f"the checkpoint is of step {PARTED}; the fork has only {PARTED} steps"),
@@ -91,9 +94,10 @@ def test_a_checkpoint_that_the_fork_cannot_go_on_from_is_refused_in_a_sentence(o
     ]
     for changes, sentence in refused:
         with pytest.raises(ForkError, match=sentence):
-            go(configured(model__reparameterization__time=time, **changes), tmp_path, fork=path)
+            run_training(configured(model__reparameterization__time=time, **changes), tmp_path, fork=path)
     checkpoint = load_checkpoint(path)
-    for layer in (0, 1):  # as `direct` would have them: inside, but for one
+    # Weights of a `direct` model whose eigenvalues are inside the boundary, except for one.
+    for layer in (0, 1):
         checkpoint.tensors[f"model/blocks.{layer}.ssm.w"].fill_(0.5 if time == "discrete" else -0.5)
     checkpoint.tensors["model/blocks.1.ssm.w"][3] = 1.25
     of_direct = configured(model__reparameterization={"name": "direct", "time": time}).model_dump(mode="json")
@@ -101,7 +105,7 @@ def test_a_checkpoint_that_the_fork_cannot_go_on_from_is_refused_in_a_sentence(o
     reach = r"\[-1, 1\)" if time == "discrete" else r"\[-2, 0\)"
     said = rf"^eigenvalue 3 of layer 1 is 1\.25, which 'best' \({time} time\) cannot reach: it reaches {reach}$"
     with pytest.raises(ForkError, match=said):
-        go(configured(model__reparameterization__time=time), tmp_path, fork=outside)
+        run_training(configured(model__reparameterization__time=time), tmp_path, fork=outside)
 
 
 def _eigenvalue(sink: MemorySink, layer: int, row: int) -> np.ndarray:

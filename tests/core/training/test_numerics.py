@@ -1,4 +1,4 @@
-"""A run keeps the code that computes it: its backend and its library of products, whatever another process would choose."""
+"""A run keeps its backend and its library for matrix products, even if another process would choose others."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 import torch
 
-from stablessm_core import products
-from stablessm_core.compiled import library
+from stablessm_core.kernels import library
+from stablessm_core.numerics import products
 from stablessm_core.training import checkpoint as files
-from stablessm_core.training.numerics import choose_numerics, saved_before
-from tests.core.training.test_train import go, losses, small
+from stablessm_core.training.numerics import choose_numerics, saved_by_default
+from tests.core.training.test_train import losses, run_training, small_config
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _products_as_they_were():
-    before = products.chosen()["library"]
+def _restore_library():
+    before = products.choice_facts()["library"]
     yield
     products.use(before)
 
 
-def test_a_new_run_takes_the_compiled_kernels_and_says_which_products() -> None:
+def test_a_new_run_uses_the_compiled_kernels_and_records_its_matrix_product_library() -> None:
     found = choose_numerics("auto", CPU)
-    assert found.described() == {"scan_backend": "cpu", "products": products.chosen()}
+    assert found.described() == {"scan_backend": "cpu", "products": products.choice_facts()}
     assert choose_numerics("torch", CPU).described() == {"scan_backend": "torch"}
 
 
-def test_without_kernels_the_environment_says_why(monkeypatch) -> None:
+def test_a_run_without_compiled_kernels_records_the_reason(monkeypatch) -> None:
     monkeypatch.setattr(library, "why_not_compiled", lambda: "there was no C compiler")
     assert choose_numerics("auto", CPU).described() == {"scan_backend": "torch", "scan_backend_reason": "there was no C compiler"}
 
 
-def test_what_a_checkpoint_does_not_say_was_torch() -> None:
-    found = choose_numerics("auto", CPU, saved_before(CPU))
+def test_a_checkpoint_without_a_recorded_backend_is_resumed_with_torch() -> None:
+    found = choose_numerics("auto", CPU, saved_by_default(CPU))
     assert (found.scan_backend, found.reason) == ("torch", "the run began with it")
 
 
-def test_a_backend_that_is_gone_is_replaced_with_a_word(monkeypatch) -> None:
+def test_an_unavailable_backend_is_replaced_by_torch_with_a_reason(monkeypatch) -> None:
     monkeypatch.setattr(library, "why_not_compiled", lambda: "there was no C compiler")
     found = choose_numerics("auto", CPU, {"scan_backend": "cpu", "products": "onednn"})
     assert found.scan_backend == "torch"
@@ -48,17 +48,17 @@ def test_a_backend_that_is_gone_is_replaced_with_a_word(monkeypatch) -> None:
     )
 
 
-def test_a_resumed_run_takes_up_the_products_it_began_with() -> None:
+def test_a_resumed_run_uses_the_matrix_product_library_of_its_start() -> None:
     assert choose_numerics("auto", CPU, {"scan_backend": "cpu", "products": "mm"}).products["library"] == "mm"
     assert products.choose() == "mm"
 
 
-def test_a_run_that_began_on_torch_keeps_its_bits_where_the_kernels_are_faster_now(tmp_path: Path, monkeypatch) -> None:
-    config = small({"train.steps": 20, "train.checkpoint_every": 10, "train.eval_every": 0})
+def test_a_run_that_began_on_torch_keeps_its_bits_after_the_kernels_become_available(tmp_path: Path, monkeypatch) -> None:
+    config = small_config({"train.steps": 20, "train.checkpoint_every": 10, "train.eval_every": 0})
     with monkeypatch.context() as patch:
         patch.setattr(library, "why_not_compiled", lambda: "there was no C compiler")
-        _, straight = go(config, tmp_path / "straight")
+        _, straight = run_training(config, tmp_path / "straight")
     path = next(path for step, path, _ in straight.checkpoints if step == 10)
     assert files.load_checkpoint(path).state["numerics"] == {"scan_backend": "torch"}
-    _, resumed = go(config, tmp_path / "resumed", resume=path)
+    _, resumed = run_training(config, tmp_path / "resumed", resume=path)
     assert losses(resumed).tolist() == losses(straight)[10:].tolist()

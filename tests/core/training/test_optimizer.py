@@ -1,4 +1,4 @@
-"""Each parameter learns at the rate, and decays by the amount, that the configuration says."""
+"""Each parameter has the learning rate and the weight decay that the configuration specifies."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from stablessm_core.config import Optimizer, parse_config
 from stablessm_core.layers import StableSSM
 from stablessm_core.model import Network, build_model
+from stablessm_core.spec.config import Optimizer, parse_config
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.training.optimizer import AdamW, Scheduled, build_optimizer, describe_groups, lr_factor, parameter_groups
 
@@ -22,7 +22,7 @@ def network(time: str = "continuous") -> Network:
     return build_model(config, get_task(config.task, None))  # type: ignore[arg-type]
 
 
-def test_every_parameter_is_in_the_group_it_belongs_to() -> None:
+def test_every_parameter_is_in_the_right_optimizer_group() -> None:
     model = network()
     config = Optimizer(lr=0.02, recurrent_lr=0.001, weight_decay=0.1, recurrent_weight_decay=0.3)
     optimizer = build_optimizer(model, config)
@@ -39,12 +39,12 @@ def test_every_parameter_is_in_the_group_it_belongs_to() -> None:
     assert sum(count for _, _, count in described.values()) == sum(p.numel() for p in model.parameters())
 
 
-def test_without_its_own_rate_the_recurrent_group_has_the_common_one() -> None:
+def test_the_recurrent_group_uses_the_common_learning_rate_by_default() -> None:
     optimizer = build_optimizer(network("discrete"), Optimizer(lr=0.02))
     assert {float(g["lr"]) for g in optimizer.param_groups} == {0.02}
 
 
-def test_decay_shrinks_matrices_and_nothing_else() -> None:
+def test_weight_decay_shrinks_only_matrices() -> None:
     model = network()
     optimizer = build_optimizer(model, Optimizer(lr=0.1, weight_decay=0.5))
     before = {path: p.detach().clone() for path, p in model.named_parameters()}
@@ -55,7 +55,7 @@ def test_decay_shrinks_matrices_and_nothing_else() -> None:
         torch.testing.assert_close(p.detach(), before[path] * (0.95 if p.ndim == 2 else 1.0))
 
 
-def test_a_rate_of_its_own_moves_the_recurrent_weights_by_that_much() -> None:
+def test_a_separate_recurrent_learning_rate_moves_the_recurrent_weights_at_that_rate() -> None:
     model = network("discrete")
     optimizer = build_optimizer(model, Optimizer(lr=0.1, recurrent_lr=0.001, weight_decay=0.0))
     optimizer.factor.fill_(0.5)
@@ -65,12 +65,12 @@ def test_a_rate_of_its_own_moves_the_recurrent_weights_by_that_much() -> None:
         p.grad = torch.ones_like(p)
     optimizer.update()
     for path, p in model.named_parameters():
-        step = 0.0005 if path.endswith("ssm.w") else 0.05  # the first Adam step is the rate itself
+        step = 0.0005 if path.endswith("ssm.w") else 0.05  # the first Adam step equals the learning rate
         torch.testing.assert_close(before[path] - p.detach(), torch.full_like(p, step), rtol=1e-3, atol=1e-6)
 
 
 def pytorchs(optimizer: Scheduled, ours: Network, theirs: Network, settings: dict[str, float]) -> torch.optim.Optimizer:
-    """PyTorch's own, over the same groups of the other model. Its SGD couples the decay, so there it is left out."""
+    """PyTorch's optimizer for the same groups of the other model; SGD without weight decay, which PyTorch's SGD couples."""
     path_of = {id(p): path for path, p in ours.named_parameters()}
     of = dict(theirs.named_parameters())
     groups = [{**g, "params": [of[path_of[id(p)]] for p in g["params"]], "lr": g["base_lr"]} for g in optimizer.param_groups]
@@ -89,7 +89,7 @@ def pytorchs(optimizer: Scheduled, ours: Network, theirs: Network, settings: dic
     ],
     ids=["adamw", "sgd", "momentum", "nesterov"],
 )
-def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates(settings: dict[str, Any]) -> None:
+def test_the_update_has_the_same_bits_as_pytorchs_optimizer(settings: dict[str, Any]) -> None:
     ours, theirs = network(), network()
     config = Optimizer(lr=0.02, recurrent_lr=0.003, weight_decay=0.1, grad_clip=None, **settings)
     optimizer = build_optimizer(ours, config)
@@ -103,7 +103,7 @@ def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates(settings: d
         optimizer.update()
         for group in reference.param_groups:
             group["lr"] = group["base_lr"] * (step / 20)
-            if config.name == "sgd" and group["name"] == "matrices":  # decoupled, as AdamW's
+            if config.name == "sgd" and group["name"] == "matrices":  # decoupled weight decay, as in AdamW
                 with torch.no_grad():
                     for p in group["params"]:
                         p.mul_(1 - group["lr"] * 0.1)
@@ -112,7 +112,7 @@ def test_the_update_has_the_bits_of_pytorchs_own_with_the_same_rates(settings: d
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_a_recurrent_rate_of_0_leaves_the_recurrence_as_it_is_and_trains_the_rest(name: str) -> None:
+def test_a_recurrent_learning_rate_of_0_freezes_only_the_recurrence(name: str) -> None:
     model = network()
     optimizer = build_optimizer(model, Optimizer(name=name, momentum=0.9, recurrent_lr=0.0))  # type: ignore[arg-type]
     before = {path: p.detach().clone() for path, p in model.named_parameters()}
@@ -128,7 +128,7 @@ def test_a_recurrent_rate_of_0_leaves_the_recurrence_as_it_is_and_trains_the_res
     ("schedule", "after", "last"),
     [("constant", 1.0, 1.0), ("linear", 0.5, 1 / 80), ("cosine", 0.5, math.sin(math.pi / 160) ** 2)],
 )
-def test_schedules_warm_up_then_go_their_way(schedule: str, after: float, last: float) -> None:
+def test_every_schedule_warms_up_before_it_follows_its_curve(schedule: str, after: float, last: float) -> None:
     config = Optimizer(schedule=schedule, warmup_steps=20)  # type: ignore[arg-type]
     factors = [lr_factor(config, step, 100) for step in range(1, 101)]
     assert factors[:20] == pytest.approx([s / 20 for s in range(1, 21)])
@@ -138,12 +138,12 @@ def test_schedules_warm_up_then_go_their_way(schedule: str, after: float, last: 
     assert all(a >= b for a, b in itertools.pairwise(factors[20:]))
 
 
-def test_a_warm_up_longer_than_the_run_never_ends() -> None:
+def test_a_warm_up_longer_than_the_run_never_reaches_the_full_rate() -> None:
     assert lr_factor(Optimizer(warmup_steps=1000, schedule="cosine"), 10, 10) == 0.01
     assert lr_factor(Optimizer(warmup_steps=10, schedule="cosine"), 10, 10) == 1.0
 
 
-def test_the_groups_serve_any_optimizer_and_any_model_with_a_layer_in_it() -> None:
+def test_parameter_groups_work_with_any_optimizer_and_any_model_that_contains_a_layer() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), StableSSM(4, 5), torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1, weight_decay=0.5))
     found = {g["name"]: (g["weight_decay"], [tuple(p.shape) for p in g["params"]]) for g in optimizer.param_groups}

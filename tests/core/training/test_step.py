@@ -1,4 +1,4 @@
-"""The training step is a function of tensors at fixed addresses: captured, replayed or compiled it trains the same."""
+"""The training step is a function of tensors at fixed addresses; captured or compiled steps train like eager ones."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
+from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.tasks.polynomial_memory.data import PolynomialMemoryTask
-from stablessm_core.telemetry.probe import Probe
-from stablessm_core.telemetry.recorder import MemorySink
-from stablessm_core.telemetry.ring import Ring
+from stablessm_core.tasks.polynomial_memory import PolynomialMemoryTask
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.training.execution import READY, Execution, prepare
 from stablessm_core.training.optimizer import build_optimizer, lr_factor
 from stablessm_core.training.step import TrainingStep
 from stablessm_core.training.train import train
+from stablessm_core.watch.probe import Probe
+from stablessm_core.watch.ring import Ring
 
-NOWHERE = Path("/nonexistent")  # the tasks here need no data
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
+
+NOWHERE = Path("/nonexistent")  # the tasks of this file need no data
 
 
 SGD = {"name": "sgd", "momentum": 0.9, "nesterov": True}
@@ -49,7 +51,7 @@ def config(
 
 
 class Rig:
-    """A training step with everything it needs, driven by hand."""
+    """A training step with everything it needs; tests run it without a trainer."""
 
     def __init__(self, config: RunConfig, device: str = "cpu") -> None:
         self.config, self.task = config, get_task(config.task, NOWHERE)
@@ -84,10 +86,10 @@ class Rig:
 
 
 class Tape(TorchDispatchMode):
-    """What a CUDA graph is, on the CPU: the operations of one step with the tensors they met, to be done again on those.
+    """Imitates a CUDA graph on the CPU: records the operations of one step and repeats them on the same tensors.
 
-    Whatever a step takes from Python, such as a number that changes, is frozen in it; an operation that would make the host
-    wait for the device, or whose result has a size that depends on numbers, is refused.
+    Python values that a step uses, such as a number that changes, are frozen in the recording. The tape refuses an operation
+    that would make the host wait for the device, or that returns a result with a data-dependent size.
     """
 
     WAITING = ("_local_scalar_dense", "nonzero", "item", "masked_select", "unique", "is_nonzero", "equal", "_assert_async")
@@ -98,7 +100,7 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        assert not any(name.startswith(word) for word in self.WAITING), f"{func} waits for the device"
+        assert not any(name.startswith(word) for word in self.WAITING), f"{func} makes the host wait for the device"
         assert not (
             func is torch.ops.aten.index.Tensor and any(i.dtype == torch.bool for i in tree_leaves(args[1]) if i is not None)
         )
@@ -123,7 +125,7 @@ class Tape(TorchDispatchMode):
 
 @pytest.mark.parametrize(("time", "optimizer"), [("discrete", {}), ("continuous", {}), ("discrete", SGD)])
 @pytest.mark.slow
-def test_a_step_recorded_once_and_replayed_trains_with_the_very_bits_of_the_eager_one(
+def test_a_step_recorded_once_and_replayed_trains_with_the_same_bits_as_an_eager_step(
     time: str, optimizer: dict[str, Any]
 ) -> None:
     eager, replayed = (Rig(config(time=time, optimizer=optimizer, dropout=0.2)) for _ in range(2))
@@ -143,7 +145,7 @@ def test_a_step_recorded_once_and_replayed_trains_with_the_very_bits_of_the_eage
     assert len(tape.calls) > 100
 
 
-def test_nothing_a_graph_knows_by_address_ever_moves() -> None:
+def test_tensors_that_a_cuda_graph_knows_by_address_never_move() -> None:
     rig = Rig(config())
     before = rig.storages()
     rig.go(5)
@@ -151,7 +153,7 @@ def test_nothing_a_graph_knows_by_address_ever_moves() -> None:
 
 
 class Streams(TorchDispatchMode):
-    """Two streams as a vector clock: nothing may touch what the other stream wrote, or write what it touched, without waiting."""
+    """Checks two streams with vector clocks: an access that conflicts with the other stream must wait for that stream."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +180,7 @@ class Streams(TorchDispatchMode):
         given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | (kwargs or {})
         for argument in func._schema.arguments:
             writes = argument.alias_info is not None and argument.alias_info.is_write
-            writes &= argument.name != "grads" or given.get("grad_scale") is not None  # the fused update divides them by it
+            writes &= argument.name != "grads" or given.get("grad_scale") is not None  # the fused update scales grads
             self._touch(func, given.get(argument.name), writes)
         out = func(*args, **(kwargs or {}))
         known = set(self.touched)
@@ -195,16 +197,16 @@ class Streams(TorchDispatchMode):
                 before = self.touched.setdefault(self.held[-1]._cdata, [])
                 for stream, at, wrote in before:
                     ordered = stream == self.now or self.clock[self.now][other] >= at
-                    assert ordered or not (writes or wrote), f"{func} on {self.now} does not wait for {other}"
+                    assert ordered or not (writes or wrote), f"{func} on stream {self.now} does not wait for stream {other}"
                 before.append((self.now, self.clock[self.now][self.now], writes))
 
 
 @pytest.mark.parametrize("grad_clip", [None, 0.3])
-def test_telemetry_beside_training_never_touches_what_the_other_stream_has_in_hand(grad_clip: float | None) -> None:
+def test_the_telemetry_stream_never_touches_memory_that_the_training_stream_is_using(grad_clip: float | None) -> None:
     rig = Rig(config(time="continuous"))
     rig.step.grad_clip = grad_clip
     streams = Streams()
-    rig.step._aside, rig.step.join = streams.aside, streams.join  # type: ignore[method-assign]
+    rig.step._beside_training, rig.step.join = streams.aside, streams.join  # type: ignore[method-assign]
     with streams:
         rig.step.run()
         rig.step.run()
@@ -217,10 +219,11 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler meets its own
-@pytest.mark.slow
-def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_rounding() -> None:
-    from torch._inductor import config as inductor  # here: it takes two seconds, and every process collects this file
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the compiler itself
+@pytest.mark.long
+def test_a_compiled_step_with_telemetry_trains_like_an_eager_step_within_rounding() -> None:
+    # Imported here, because the import takes two seconds and every test process collects this file.
+    from torch._inductor import config as inductor
 
     small = config(n_layers=1, mlp_expansion=1, dropout=0.2)
     eager, compiled = Rig(small), Rig(small)
@@ -228,7 +231,7 @@ def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_r
     torch.manual_seed(1)
     eager.go(200)
     torch.manual_seed(1)
-    # a third of the compiler's time goes into vector instructions, which are no part of the claim
+    # without vector instructions, which take a third of the compiler's time and do not matter for this test
     with inductor.patch({"cpp.vec_isa_ok": False}):
         execution = prepare(compiled.step, "compile", steps=200)
     assert execution == Execution("compile", "asked for")
@@ -243,7 +246,7 @@ def test_the_compiled_step_telemetry_included_trains_like_the_eager_one_within_r
 
 
 class Peeking(PolynomialMemoryTask):
-    """A task that no compiler can take whole: its loss asks for a number."""
+    """A task that cannot be compiled as one graph, because its loss reads a number from a tensor."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         loss = super().loss(output, y)
@@ -252,7 +255,9 @@ class Peeking(PolynomialMemoryTask):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.slow
-def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bits(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_cannot_be_compiled_trains_eagerly_with_the_same_bits_and_gives_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     eager, fallen = Rig(config(dropout=0.2)), Rig(config(dropout=0.2))
     fallen.step.task = Peeking(fallen.config.task, NOWHERE)  # type: ignore[arg-type]
     prepare(eager.step, "eager", steps=10)
@@ -268,7 +273,7 @@ def test_what_cannot_be_compiled_trains_eagerly_with_the_reason_and_the_same_bit
     assert np.array_equal(*(rig.rows().view(np.uint32) for rig in (eager, fallen)))
 
 
-def test_a_way_that_failed_leaves_no_memory_taken_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_execution_mode_frees_its_memory_before_the_next_mode_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[weakref.ref[Tensor]] = []
 
     def fails(_step: TrainingStep) -> None:
@@ -278,7 +283,7 @@ def test_a_way_that_failed_leaves_no_memory_taken_to_the_next_one(monkeypatch: p
             raise torch.OutOfMemoryError("no memory for the graph")
         except torch.OutOfMemoryError as error:
             failure = error
-        raise failure  # the frame and the exception now hold each other, as those of a capture do
+        raise failure  # the frame and the exception now refer to each other, as after a failed capture
 
     monkeypatch.setitem(READY, "compile", fails)
     gc.disable()
@@ -289,7 +294,7 @@ def test_a_way_that_failed_leaves_no_memory_taken_to_the_next_one(monkeypatch: p
         gc.enable()
 
 
-def test_an_execution_that_does_not_apply_says_why() -> None:
+def test_an_execution_mode_that_is_not_used_gives_the_reason() -> None:
     step = Rig(config()).step
     for wanted, options, reason in [
         ("auto", {}, "CUDA graphs need a CUDA device, this is cpu"),
@@ -301,7 +306,7 @@ def test_an_execution_that_does_not_apply_says_why() -> None:
         assert prepare(step, wanted, **{"steps": 10} | options) == Execution("eager", reason)
 
 
-def test_the_environment_of_a_run_says_how_its_steps_were_launched(tmp_path: Path) -> None:
+def test_the_environment_of_a_run_records_how_its_steps_were_launched(tmp_path: Path) -> None:
     environment: dict[str, Any] = {}
     train(config(steps=2), sink=MemorySink(), data_root=NOWHERE, checkpoint_dir=tmp_path, on_ready=environment.update)
     assert environment["execution"] == {"mode": "eager", "reason": "CUDA graphs need a CUDA device, this is cpu"}
@@ -315,7 +320,9 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUD
 @pytest.mark.parametrize(("wanted", "mode"), [("auto", "cuda_graph"), ("compile", "compile"), ("graph", "cuda_graph+compile")])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_on_a_gpu_every_execution_has_the_losses_of_the_eager_one_within_rounding(wanted: str, mode: str, dropout: float) -> None:
+def test_on_a_gpu_every_execution_mode_has_the_losses_of_the_eager_mode_within_rounding(
+    wanted: str, mode: str, dropout: float
+) -> None:
     eager, other = (Rig(config("cuda", d_model=32, d_state=16, dropout=dropout), "cuda") for _ in range(2))
     torch.cuda.manual_seed(1)
     eager.go(200)
@@ -348,7 +355,7 @@ def test_on_a_gpu_a_step_that_cannot_be_captured_trains_eagerly_with_the_same_bi
 @on_a_gpu
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("execution", ["eager", "auto", "graph"])
-def test_on_a_gpu_a_diverging_run_ends_at_the_same_step_however_it_is_launched(tmp_path: Path, execution: str) -> None:
+def test_on_a_gpu_a_diverging_run_ends_at_the_same_step_in_every_execution_mode(tmp_path: Path, execution: str) -> None:
     diverging = {
         "task": {"name": "polynomial_memory", "length": 100},
         "model": {"n_layers": 2, "d_model": 6, "d_state": 5, "reparameterization": {"name": "direct"}},

@@ -1,4 +1,4 @@
-"""Every layer trains, records, resumes bit for bit, forks, and dies with its name on the alert."""
+"""Every layer trains, records, resumes bit for bit, forks, and is named in the alert if it diverges."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from stablessm_core.config import RunConfig, parse_config
-from stablessm_core.forms import NO_MAP, Form
-from stablessm_core.layers.registry import LAYERS
-from stablessm_core.telemetry import recorder as recorder_module
+from stablessm_core.spec.config import RunConfig, parse_config
+from stablessm_core.spec.layers import LAYERS
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import MemorySink
+from stablessm_core.telemetry.forms import NO_MAP, Form
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.training.checkpoint import load_checkpoint
 from stablessm_core.training.train import Outcome, train
+from stablessm_core.watch import recorder as recorder_module
 
 NOWHERE = Path("/nonexistent")
 SIZES: dict[str, dict[str, Any]] = {"dss": {"d_state": 4}, "s4": {"d_state": 4}, "s4d": {"d_state": 4}, "s5": {"d_state": 4}}
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_dropped_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "PATIENCE", 100.0)
 
 
@@ -46,21 +46,22 @@ def config_of(name: str, **changes: Any) -> RunConfig:
     )
 
 
-def go(config: RunConfig, folder: Path, sink: MemorySink | None = None, **options: Any) -> tuple[Outcome, MemorySink]:
+def run_training(config: RunConfig, folder: Path, sink: MemorySink | None = None, **options: Any) -> tuple[Outcome, MemorySink]:
     sink = sink or MemorySink()
     return train(config, sink=sink, data_root=NOWHERE, checkpoint_dir=folder, **options), sink
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_trains_records_all_it_announced_and_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
+@pytest.mark.slow
+def test_every_layer_trains_records_all_announced_series_and_resumes_bit_for_bit(tmp_path: Path, name: str) -> None:
     config = config_of(name)
-    outcome, straight = go(config, tmp_path / "straight")
+    outcome, straight = run_training(config, tmp_path / "straight")
     assert (outcome.status, outcome.result["telemetry_errors"]) == ("finished", 0)
     steps = iter(range(100))
-    stopped, both = go(config, tmp_path / "stopped", should_stop=lambda: "drain" if next(steps) == 3 else None)
+    stopped, both = run_training(config, tmp_path / "stopped", should_stop=lambda: "drain" if next(steps) == 3 else None)
     assert stopped.status == "drained"
     torch.rand(10)
-    go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    run_training(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     timing = {names.TRAIN_RATE, names.STEP_TIME, names.HOST_MEMORY}
     recorded = [s for s in straight.catalogue.values() if not s.derived and s.name not in timing]
     for series in recorded:
@@ -74,24 +75,25 @@ def test_a_layer_trains_records_all_it_announced_and_resumes_bit_for_bit(tmp_pat
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_number_lost_in_a_layer_is_found_at_its_step_and_by_name(
+@pytest.mark.slow
+def test_a_planted_non_finite_number_is_reported_with_its_step_and_name(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stablessm_core.training import train as loop
 
     real = loop.train_step
 
-    def planted(run: Any, training: Any, batches: Any, step: int) -> None:
+    def planted(training: Any, batches: Any, step: int, lr_multiplier: float) -> None:
         if step == 3:
-            record = run.probe.records[0].record
+            record = training.probe.records[0].record
             tensor = next((p for p in (*record.rows, record.weight) if isinstance(p, torch.nn.Parameter)), None)
-            tensor = next(iter(run.model.parameters())) if tensor is None else tensor  # what never trains has no weight to lose
+            tensor = next(iter(training.model.parameters())) if tensor is None else tensor
             with torch.no_grad():
                 tensor.view(-1)[0] = float("nan")
-        real(run, training, batches, step)
+        real(training, batches, step, lr_multiplier)
 
     monkeypatch.setattr(loop, "train_step", planted)
-    outcome, sink = go(config_of(name), tmp_path)
+    outcome, sink = run_training(config_of(name), tmp_path)
     assert (outcome.status, outcome.step) == ("diverged", 3)
     assert outcome.divergence is not None
     first = sink.alerts[0]
@@ -105,13 +107,14 @@ MAPPED = [name for name, section in LAYERS.items() if section.model_validate({"n
 
 
 @pytest.mark.parametrize("name", MAPPED)
-def test_another_map_starts_at_the_same_eigenvalues_and_so_does_a_fork_to_it(tmp_path: Path, name: str) -> None:
-    form = Form.from_data(go(config_of(name), tmp_path / "first")[1].catalogue["ssm/0/weight"].form)  # type: ignore[arg-type]
+@pytest.mark.slow
+def test_a_run_or_fork_with_another_map_starts_at_the_same_eigenvalues(tmp_path: Path, name: str) -> None:
+    _, native = run_training(config_of(name), tmp_path / "native")
+    form = Form.from_data(native.catalogue["ssm/0/weight"].form)  # type: ignore[arg-type]
     assert form.map not in NO_MAP
     other = "heavytail" if form.time == "continuous" else "best"
-    _, native = go(config_of(name), tmp_path / "native")
-    _, changed = go(config_of(name, model={"reparameterization": {"name": other}}), tmp_path / "other")
-    _, fork = go(
+    _, changed = run_training(config_of(name, model={"reparameterization": {"name": other}}), tmp_path / "other")
+    _, fork = run_training(
         config_of(name, model={"reparameterization": {"name": other}}, train={"steps": 8}),
         tmp_path / "fork",
         fork=native.checkpoints[-1][1],
@@ -135,17 +138,17 @@ def eigenvalues_at(sink: MemorySink, step: int) -> np.ndarray:
     return form.derive("boundary_distance", found)
 
 
-def test_gates_of_a_short_sequence_are_the_gates_of_that_batch(tmp_path: Path) -> None:
-    _, sink = go(config_of("mamba"), tmp_path)
+def test_the_recorded_gates_of_a_short_sequence_belong_to_that_batch(tmp_path: Path) -> None:
+    _, sink = run_training(config_of("mamba"), tmp_path)
     low, mean, high = (sink.series(f"ssm/0/gate_{kind}")[1] for kind in ("min", "mean", "max"))
     assert np.all((low > 0) & (low <= mean) & (mean <= high))
     ratio, gradient = sink.series("ssm/0/grad_over_weight")[1], sink.series("ssm/0/gradient")[1]
-    assert np.isinf(ratio[0]).any()  # ln 1 = 0: where the first states start
+    assert np.isinf(ratio[0]).any()  # the first states start at the weight ln 1 = 0
     assert np.isfinite(gradient).all()
 
 
-def test_a_fixed_decay_has_an_eigenvalue_and_no_gradient(tmp_path: Path) -> None:
-    _, sink = go(config_of("retnet"), tmp_path)
+def test_a_fixed_decay_is_recorded_with_an_eigenvalue_and_no_gradient(tmp_path: Path) -> None:
+    _, sink = run_training(config_of("retnet"), tmp_path)
     values = sink.series("ssm/0/weight")[1]
     assert np.array_equal(values, np.broadcast_to(values[0], values.shape))
     assert "ssm/0/grad_over_weight" not in sink.catalogue

@@ -1,4 +1,4 @@
-"""A run trains, records each of its steps, resumes bit for bit, and ends as what it was."""
+"""A run trains, records each step, resumes bit for bit, and ends with the right outcome."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stablessm_core.config import RunConfig, parse_config
 from stablessm_core.model import build_model
+from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.telemetry import recorder as recorder_module
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.recorder import Flush, MemorySink
+from stablessm_core.telemetry.sink import Flush, MemorySink
 from stablessm_core.training import run as run_module
 from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from stablessm_core.training.train import Outcome, pick_device, train
+from stablessm_core.watch import recorder as recorder_module
 
-NOWHERE = Path("/nonexistent")  # the tasks here need no data
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
+
+NOWHERE = Path("/nonexistent")  # the tasks of this file need no data
 
 SMALL: dict[str, Any] = {
     "task": {"name": "polynomial_memory", "length": 12},
     "model": {"n_layers": 2, "d_model": 6, "d_state": 5},
     "train": {"steps": 40, "batch_size": 4, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"},
 }
-# `direct` at a rate this high is beyond the boundary after one step and overflows within a few
+# At this learning rate, `direct` is beyond the boundary after one step and overflows within a few steps.
 DIVERGING = {"model.reparameterization.name": "direct", "task.length": 100, "optimizer.lr": 1.0, "train.steps": 150}
 
 
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorder's thread that is paused for seconds on a busy machine must not cost rows here."""
+def _no_dropped_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the recorder so patient that rows are not dropped when a busy machine pauses its thread for seconds."""
     monkeypatch.setattr(recorder_module, "PATIENCE", 100.0)
 
 
-def small(changes: dict[str, Any] | None = None) -> RunConfig:
+def small_config(changes: dict[str, Any] | None = None) -> RunConfig:
     data = copy.deepcopy(SMALL)
     for path, value in (changes or {}).items():
         at = data
@@ -52,7 +54,7 @@ def small(changes: dict[str, Any] | None = None) -> RunConfig:
     return parse_config(data)
 
 
-def go(config: RunConfig, folder: Path, sink: MemorySink | None = None, **options: Any) -> tuple[Outcome, MemorySink]:
+def run_training(config: RunConfig, folder: Path, sink: MemorySink | None = None, **options: Any) -> tuple[Outcome, MemorySink]:
     sink = sink or MemorySink()
     return train(config, sink=sink, data_root=NOWHERE, checkpoint_dir=folder, **options), sink
 
@@ -68,8 +70,8 @@ def losses(sink: MemorySink) -> np.ndarray:
 
 def test_a_run_learns_and_records_every_step(tmp_path: Path) -> None:
     environment: dict[str, Any] = {}
-    config = small({"train.steps": 150, "train.batch_size": 16, "train.eval_every": 60, "train.checkpoint_every": 100})
-    outcome, sink = go(config, tmp_path, on_ready=environment.update)
+    config = small_config({"train.steps": 150, "train.batch_size": 16, "train.eval_every": 60, "train.checkpoint_every": 100})
+    outcome, sink = run_training(config, tmp_path, on_ready=environment.update)
     assert (outcome.status, outcome.step, outcome.divergence) == ("finished", 150, None)
     assert losses(sink)[-20:].mean() < 0.2 * losses(sink)[:5].mean()
     for series in sink.catalogue.values():
@@ -90,8 +92,10 @@ def test_a_run_learns_and_records_every_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("time", ["discrete", "continuous"])
 def test_the_recorded_ratio_is_the_gradient_over_the_weight_before_clipping_and_update(tmp_path: Path, time: str) -> None:
-    config = small({"model.reparameterization": {"name": "exp", "time": time}, "optimizer.grad_clip": 1e-3, "train.steps": 1})
-    _, sink = go(config, tmp_path)
+    config = small_config(
+        {"model.reparameterization": {"name": "exp", "time": time}, "optimizer.grad_clip": 1e-3, "train.steps": 1}
+    )
+    _, sink = run_training(config, tmp_path)
     task = get_task(config.task, NOWHERE)
     model = build_model(config, task)
     x, y = task.batch(1, 4, 0, "cpu")
@@ -120,13 +124,13 @@ def test_the_recorded_ratio_is_the_gradient_over_the_weight_before_clipping_and_
     ],
     ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3", "sgd-momentum"],
 )
-def test_a_resumed_run_has_the_very_bits_of_one_that_was_never_stopped(tmp_path: Path, changes: dict[str, Any]) -> None:
-    config = small(changes | {"train.eval_every": 15})
-    straight_outcome, straight = go(config, tmp_path / "straight")
-    stopped_outcome, both = go(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
+def test_a_resumed_run_has_the_same_bits_as_an_uninterrupted_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = small_config(changes | {"train.eval_every": 15})
+    straight_outcome, straight = run_training(config, tmp_path / "straight")
+    stopped_outcome, both = run_training(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
     assert (stopped_outcome.status, stopped_outcome.step, both.checkpoints[-1][0]) == ("drained", 17, 17)
-    torch.rand(100)  # whatever the process did since
-    resumed_outcome, _ = go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    torch.rand(100)  # changes the state of the random numbers before the resume
+    resumed_outcome, _ = run_training(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     assert resumed_outcome.status == straight_outcome.status == "finished"
     timing = {names.TRAIN_RATE, names.STEP_TIME, names.HOST_MEMORY}
     for series in straight.catalogue.values():
@@ -139,37 +143,39 @@ def test_a_resumed_run_has_the_very_bits_of_one_that_was_never_stopped(tmp_path:
             assert torch.equal(tensor.reshape(-1).view(torch.uint8), ends[1].tensors[path].reshape(-1).view(torch.uint8)), path
 
 
-def test_a_run_resumed_after_its_last_step_still_tells_its_loss(tmp_path: Path) -> None:
-    first, sink = go(small(), tmp_path)
-    again, _ = go(small(), tmp_path, resume=sink.checkpoints[-1][1])
+def test_a_run_resumed_after_its_last_step_still_reports_its_loss(tmp_path: Path) -> None:
+    first, sink = run_training(small_config(), tmp_path)
+    again, _ = run_training(small_config(), tmp_path, resume=sink.checkpoints[-1][1])
     assert again.result["train_loss"] == first.result["train_loss"]
     assert again.status == "finished"
 
 
-def test_a_resumed_run_raises_the_alerts_of_one_that_was_never_stopped(tmp_path: Path) -> None:
-    config = small({"alerts.max_grad_over_weight": 1e-9})  # it always holds
-    _, straight = go(config, tmp_path / "straight")
-    _, both = go(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
-    go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+def test_a_resumed_run_raises_the_same_alerts_as_an_uninterrupted_run(tmp_path: Path) -> None:
+    config = small_config({"alerts.max_grad_over_weight": 1e-9})  # the ratio always exceeds this threshold
+    _, straight = run_training(config, tmp_path / "straight")
+    _, both = run_training(config, tmp_path / "stopped", should_stop=stop_at(17, "drain"))
+    run_training(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     assert straight.alerts != []
-    assert both.alerts == straight.alerts, "an episode in progress is not raised again"
+    assert both.alerts == straight.alerts, "the resumed run must not raise an alert again for an ongoing episode"
 
 
-def test_evaluation_and_checkpoints_leave_training_alone(tmp_path: Path) -> None:
+def test_evaluation_and_checkpoints_do_not_change_training(tmp_path: Path) -> None:
     bare, busy = {"model.dropout": 0.4}, {"model.dropout": 0.4, "train.eval_every": 3, "train.checkpoint_every": 5}
-    assert np.array_equal(*(losses(go(small(changes), tmp_path / str(len(changes)))[1]) for changes in (bare, busy)))
+    assert np.array_equal(
+        *(losses(run_training(small_config(changes), tmp_path / str(len(changes)))[1]) for changes in (bare, busy))
+    )
 
 
-def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+def test_training_does_not_change_the_callers_random_number_generator(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    go(small({"model.dropout": 0.4, "train.steps": 3}), tmp_path)
+    run_training(small_config({"model.dropout": 0.4, "train.steps": 3}), tmp_path)
     assert torch.equal(torch.rand(3), expected)
 
 
 class NoWaiting(TorchFunctionMode):
-    """Refuses what would make the host wait for a device, had the tensors been on one."""
+    """Refuses operations that would make the host wait for a device if the tensors were on one."""
 
     WAITING = (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.__bool__)
 
@@ -185,7 +191,7 @@ class NoScalars(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("time", ["discrete", "continuous"])
-def test_no_step_asks_the_device_for_a_number(tmp_path: Path, time: str) -> None:
+def test_no_training_step_reads_a_number_back_from_the_device(tmp_path: Path, time: str) -> None:
     modes: list[Any] = []
 
     def watch_from_step_2_to_29() -> None:
@@ -200,8 +206,8 @@ def test_no_step_asks_the_device_for_a_number(tmp_path: Path, time: str) -> None
 
     watch_from_step_2_to_29.step = 0  # type: ignore[attr-defined]
     map_ = {"name": "exp", "time": time}
-    config = small({"train.steps": 30, "optimizer.grad_clip": 0.5, "model.dropout": 0.1, "model.reparameterization": map_})
-    outcome, sink = go(config, tmp_path, should_stop=watch_from_step_2_to_29)
+    config = small_config({"train.steps": 30, "optimizer.grad_clip": 0.5, "model.dropout": 0.1, "model.reparameterization": map_})
+    outcome, sink = run_training(config, tmp_path, should_stop=watch_from_step_2_to_29)
     assert watch_from_step_2_to_29.step == 30  # type: ignore[attr-defined]
     assert len(losses(sink)) == outcome.step == 30
     with pytest.raises(AssertionError), NoWaiting():
@@ -210,8 +216,8 @@ def test_no_step_asks_the_device_for_a_number(tmp_path: Path, time: str) -> None
         torch.zeros(()).item()
 
 
-def test_a_diverging_run_ends_at_its_fatal_step_with_everything_up_to_it_recorded(tmp_path: Path) -> None:
-    outcome, sink = go(small(DIVERGING), tmp_path)
+def test_a_diverging_run_records_every_step_up_to_its_fatal_step_and_ends_there(tmp_path: Path) -> None:
+    outcome, sink = run_training(small_config(DIVERGING), tmp_path)
     assert outcome.status == "diverged"
     assert outcome.divergence is not None
     assert outcome.divergence["step"] == outcome.step == sink.step == len(losses(sink))
@@ -227,15 +233,15 @@ def test_a_diverging_run_ends_at_its_fatal_step_with_everything_up_to_it_recorde
     unstable = [a for a in sink.alerts if a.kind == "unstable_eigenvalue"]
     assert {a.layer for a in unstable} == {0, 1}
     assert min(a.step for a in unstable) < outcome.step
-    # whoever flushes at another time sees the same run
-    again, other = go(small(DIVERGING | {"train.checkpoint_every": 1}), tmp_path)
+    # a different flush time does not change the run
+    again, other = run_training(small_config(DIVERGING | {"train.checkpoint_every": 1}), tmp_path)
     assert (again.step, again.divergence) == (outcome.step, outcome.divergence)
     assert np.array_equal(losses(other), losses(sink), equal_nan=True)
 
 
-def test_a_run_that_goes_on_after_divergence_says_so_once_per_kind(tmp_path: Path) -> None:
-    outcome, sink = go(
-        small(DIVERGING | {"train.on_nonfinite": "continue", "train.checkpoint_every": 20, "train.steps": 40}), tmp_path
+def test_a_run_that_continues_after_divergence_raises_one_alert_per_kind(tmp_path: Path) -> None:
+    outcome, sink = run_training(
+        small_config(DIVERGING | {"train.on_nonfinite": "continue", "train.checkpoint_every": 20, "train.steps": 40}), tmp_path
     )
     assert (outcome.status, outcome.step, len(losses(sink))) == ("finished", 40, 40)
     kinds = [a.kind for a in sink.alerts if a.kind.startswith("nonfinite")]
@@ -246,9 +252,9 @@ def test_a_run_that_goes_on_after_divergence_says_so_once_per_kind(tmp_path: Pat
     assert [step for step, _, _ in sink.checkpoints] == [20, 40]
 
 
-def test_rolling_back_lowers_the_rates_and_repairs_the_run(tmp_path: Path) -> None:
+def test_a_rollback_lowers_the_learning_rates_and_repairs_the_run(tmp_path: Path) -> None:
     changes = {"train.on_nonfinite": "rollback", "train.rollback_lr_factor": 0.01, "train.checkpoint_every": 5}
-    outcome, sink = go(small(DIVERGING | changes | {"train.steps": 60, "optimizer.warmup_steps": 60}), tmp_path)
+    outcome, sink = run_training(small_config(DIVERGING | changes | {"train.steps": 60, "optimizer.warmup_steps": 60}), tmp_path)
     assert (outcome.status, outcome.step, outcome.result["rollbacks"]) == ("finished", 60, 1)
     ((to_step, reason),) = sink.rollbacks
     fatal = next(a for a in sink.alerts if a.kind.startswith("nonfinite"))
@@ -259,14 +265,14 @@ def test_rolling_back_lowers_the_rates_and_repairs_the_run(tmp_path: Path) -> No
     assert np.array_equal(steps, np.arange(1, 61))
     np.testing.assert_allclose(lr[:, 0], steps / 60 * np.where(steps <= to_step, 1.0, 0.01), rtol=1e-6)
     assert np.isfinite(losses(sink)).all()
-    # the checkpoint that was returned to was replaced at once: a run resumed from it has the lower rate already
+    # The rollback replaced its checkpoint at once, so that a run that resumes from it has the lower learning rate.
     assert [step for step, _, _ in sink.checkpoints].count(to_step) == 2
     assert load_checkpoint(sink.checkpoints[-1][1]).state["progress"]["lr_scale"] == 0.01
 
 
-def test_rolling_back_from_the_first_steps_returns_to_the_initial_state(tmp_path: Path) -> None:
+def test_a_rollback_during_the_first_steps_returns_to_the_initial_state(tmp_path: Path) -> None:
     changes = {"train.on_nonfinite": "rollback", "train.rollback_lr_factor": 0.9, "train.max_rollbacks": 2}
-    outcome, sink = go(small(DIVERGING | changes), tmp_path)
+    outcome, sink = run_training(small_config(DIVERGING | changes), tmp_path)
     assert (outcome.status, outcome.result["rollbacks"]) == ("diverged", 2)
     assert [to for to, _ in sink.rollbacks] == [0, 0]
     _, lr = sink.series(names.LR)
@@ -274,7 +280,7 @@ def test_rolling_back_from_the_first_steps_returns_to_the_initial_state(tmp_path
     assert lr[0, 0] == np.float32(0.81)
 
 
-# overflows at step 42, and a critical alert says so at 36
+# The run overflows at step 42; a critical alert predicts the overflow at step 36.
 DYING = {
     "model.reparameterization.name": "direct",
     "task.length": 100,
@@ -286,11 +292,13 @@ DYING = {
 
 
 def test_a_warning_can_stop_a_run_while_all_its_numbers_are_finite(tmp_path: Path) -> None:
-    died, dead = go(small(DYING), tmp_path / "died")
+    died, dead = run_training(small_config(DYING), tmp_path / "died")
     near = next(a for a in dead.alerts if a.kind == "overflow_near")
     assert (died.status, near.severity) == ("diverged", "critical")
     assert near.step < died.step
-    outcome, sink = go(small(DYING | {"train.on_warning": "stop", "train.checkpoint_every": 7}), tmp_path / "stopped")
+    outcome, sink = run_training(
+        small_config(DYING | {"train.on_warning": "stop", "train.checkpoint_every": 7}), tmp_path / "stopped"
+    )
     assert (outcome.status, outcome.step, outcome.divergence) == ("cancelled", near.step, None)
     assert f"train.on_warning at step {near.step}" in outcome.reason
     assert near.message in outcome.reason
@@ -299,8 +307,8 @@ def test_a_warning_can_stop_a_run_while_all_its_numbers_are_finite(tmp_path: Pat
     assert max(step for step, _, _ in sink.checkpoints) < near.step
 
 
-def test_a_warning_can_send_a_run_back_before_its_numbers_are_lost(tmp_path: Path) -> None:
-    outcome, sink = go(small(DYING | {"train.on_warning": "rollback"}), tmp_path)
+def test_a_warning_can_roll_a_run_back_before_its_numbers_become_non_finite(tmp_path: Path) -> None:
+    outcome, sink = run_training(small_config(DYING | {"train.on_warning": "rollback"}), tmp_path)
     assert (outcome.status, outcome.step, outcome.result["rollbacks"]) == ("finished", 60, 1)
     near, back = (next(a for a in sink.alerts if a.kind == kind) for kind in ("overflow_near", "rolled_back"))
     assert [to for to, _ in sink.rollbacks] == [30]
@@ -311,24 +319,24 @@ def test_a_warning_can_send_a_run_back_before_its_numbers_are_lost(tmp_path: Pat
     np.testing.assert_allclose(lr[:, 0], np.where(steps <= 30, 0.2, 0.02), rtol=1e-6)
 
 
-def test_a_warning_can_lower_the_rate_from_its_own_step_on(tmp_path: Path) -> None:
-    config = small(DYING | {"train.on_warning": "lower_lr", "train.max_rollbacks": 2, "model.dropout": 0.1})
-    outcome, sink = go(config, tmp_path / "straight")
+def test_a_warning_can_lower_the_learning_rate_from_its_own_step_on(tmp_path: Path) -> None:
+    config = small_config(DYING | {"train.on_warning": "lower_lr", "train.max_rollbacks": 2, "model.dropout": 0.1})
+    outcome, sink = run_training(config, tmp_path / "straight")
     assert (outcome.status, outcome.result["rollbacks"], sink.rollbacks) == ("finished", 2, [])
     lowered = [a for a in sink.alerts if a.kind == "lr_lowered"]
     near = next(a.step for a in sink.alerts if a.kind == "overflow_near")
-    assert [a.step for a in lowered] == [near, near], "it still held after the first"
+    assert [a.step for a in lowered] == [near, near], "the warning still held after the first reduction of the learning rate"
     assert "learning rates x 0.1 from" in lowered[0].message
     steps, lr = sink.series(names.LR)
     assert np.array_equal(steps, np.arange(1, 61))
     np.testing.assert_allclose(lr[:, 0], np.where(steps < near, 0.2, 0.002), rtol=1e-6)
     assert np.isfinite(losses(sink)).all()
-    # when the host learns of it, and from where it trains again, changes no bit; nor does a stop after it
-    other = small(config.model_dump(mode="json") | {"train.checkpoint_every": 0})
-    _, elsewhere = go(other, tmp_path / "elsewhere")
+    # No bit depends on when the host learns of the warning, on where it continues from, or on a later stop.
+    other = small_config(config.model_dump(mode="json") | {"train.checkpoint_every": 0})
+    _, elsewhere = run_training(other, tmp_path / "elsewhere")
     both = MemorySink()
-    go(config, tmp_path / "stopped", both, should_stop=lambda: "drain" if both.alerts and both.step >= near else None)
-    again, _ = go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    run_training(config, tmp_path / "stopped", both, should_stop=lambda: "drain" if both.alerts and both.step >= near else None)
+    again, _ = run_training(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     assert again.status == "finished"
     for other_sink in (elsewhere, both):
         for name in (names.TRAIN_LOSS, names.LR, names.layer_series(0, "weight")):
@@ -336,46 +344,46 @@ def test_a_warning_can_lower_the_rate_from_its_own_step_on(tmp_path: Path) -> No
                 assert np.array_equal(a, b), name
 
 
-def test_warnings_beyond_the_last_rollback_change_nothing(tmp_path: Path) -> None:
-    outcome, sink = go(small(DYING | {"train.on_warning": "rollback", "train.max_rollbacks": 0}), tmp_path)
+def test_warnings_after_the_last_allowed_rollback_change_nothing(tmp_path: Path) -> None:
+    outcome, sink = run_training(small_config(DYING | {"train.on_warning": "rollback", "train.max_rollbacks": 0}), tmp_path)
     assert (outcome.status, outcome.step, sink.rollbacks) == ("diverged", 42, [])
 
 
-def test_cancelled_runs_stop_at_the_step_and_can_be_resumed(tmp_path: Path) -> None:
-    outcome, sink = go(small(), tmp_path, should_stop=stop_at(7, "cancel"))
+def test_a_cancelled_run_stops_at_that_step_and_can_be_resumed(tmp_path: Path) -> None:
+    outcome, sink = run_training(small_config(), tmp_path, should_stop=stop_at(7, "cancel"))
     assert (outcome.status, outcome.step, len(losses(sink))) == ("cancelled", 7, 7)
     assert outcome.result["eval_loss"] is None
-    resumed, _ = go(small(), tmp_path, sink, resume=sink.checkpoints[-1][1])
+    resumed, _ = run_training(small_config(), tmp_path, sink, resume=sink.checkpoints[-1][1])
     assert (resumed.status, len(losses(sink))) == ("finished", 40)
-    # and a run that is already done only says its result again
-    done, _ = go(small(), tmp_path, resume=sink.checkpoints[-1][1])
+    # resuming a finished run returns its result again
+    done, _ = run_training(small_config(), tmp_path, resume=sink.checkpoints[-1][1])
     assert (done.status, done.step, done.result["eval_loss"]) == ("finished", 40, resumed.result["eval_loss"])
 
 
-def test_checkpoints_of_other_runs_and_damaged_ones_are_refused(tmp_path: Path) -> None:
-    _, sink = go(small({"train.steps": 3}), tmp_path)
+def test_damaged_checkpoints_and_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    _, sink = run_training(small_config({"train.steps": 3}), tmp_path)
     path = sink.checkpoints[-1][1]
     with pytest.raises(CheckpointError, match=r"another model\.d_state, model\.dropout"):
-        go(small({"model.d_state": 4, "model.dropout": 0.5}), tmp_path, resume=path)
+        run_training(small_config({"model.d_state": 4, "model.dropout": 0.5}), tmp_path, resume=path)
     with pytest.raises(CheckpointError, match="only 2 steps"):
-        go(small({"train.steps": 2}), tmp_path, resume=path)
+        run_training(small_config({"train.steps": 2}), tmp_path, resume=path)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="cannot be read"):
-        go(small(), tmp_path, resume=path)
+        run_training(small_config(), tmp_path, resume=path)
 
 
-def test_a_checkpoint_from_before_a_field_was_added_is_one_of_the_same_run(tmp_path: Path) -> None:
-    _, sink = go(small({"train.steps": 3}), tmp_path)
+def test_a_checkpoint_that_lacks_a_newer_configuration_field_can_be_resumed(tmp_path: Path) -> None:
+    _, sink = run_training(small_config({"train.steps": 3}), tmp_path)
     old = load_checkpoint(sink.checkpoints[-1][1])
     for field in ("momentum", "nesterov"):
         del old.state["config"]["optimizer"][field]
     path, _ = save_checkpoint(tmp_path / "old", 3, old.tensors, old.state)
-    assert go(small({"train.steps": 4}), tmp_path, resume=path)[0].status == "finished"
+    assert run_training(small_config({"train.steps": 4}), tmp_path, resume=path)[0].status == "finished"
     with pytest.raises(CheckpointError, match=r"another optimizer\.momentum$"):
-        go(small({"train.steps": 4, "optimizer.momentum": 0.5}), tmp_path, resume=path)
+        run_training(small_config({"train.steps": 4, "optimizer.momentum": 0.5}), tmp_path, resume=path)
 
 
-def test_a_failing_sink_never_stops_training_and_is_in_the_result(tmp_path: Path) -> None:
+def test_a_failing_sink_never_stops_training_and_the_result_reports_its_errors(tmp_path: Path) -> None:
     class Failing(MemorySink):
         def open(self, series: list[Any]) -> None:
             raise ConnectionError("away")
@@ -383,14 +391,14 @@ def test_a_failing_sink_never_stops_training_and_is_in_the_result(tmp_path: Path
         def write(self, flush: Flush) -> None:
             raise ConnectionError("away")
 
-    outcome, _ = go(small({"train.eval_every": 10}), tmp_path, Failing())
+    outcome, _ = run_training(small_config({"train.eval_every": 10}), tmp_path, Failing())
     assert (outcome.status, outcome.step, outcome.result["telemetry_dropped"]) == ("finished", 40, 40)
     assert outcome.result["telemetry_errors"] >= 5
-    diverged, _ = go(small(DIVERGING), tmp_path, Failing())
+    diverged, _ = run_training(small_config(DIVERGING), tmp_path, Failing())
     assert diverged.status == "diverged"
 
 
-def test_an_error_in_training_is_raised_after_the_steps_before_it_are_out(tmp_path: Path) -> None:
+def test_an_error_in_training_is_raised_after_all_earlier_steps_are_written(tmp_path: Path) -> None:
     def crash() -> None:
         crash.step += 1  # type: ignore[attr-defined]
         if crash.step == 9:  # type: ignore[attr-defined]
@@ -399,15 +407,15 @@ def test_an_error_in_training_is_raised_after_the_steps_before_it_are_out(tmp_pa
     crash.step = 0  # type: ignore[attr-defined]
     sink = MemorySink()
     with pytest.raises(MemoryError):
-        go(small(), tmp_path, sink, should_stop=crash)
+        run_training(small_config(), tmp_path, sink, should_stop=crash)
     assert len(losses(sink)) == 9
 
 
 def test_wide_layers_are_recorded_as_quantiles_and_extremes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "WIDE", 40)
     wide = {"model.d_state": 50, "model.reparameterization": {"name": "direct"}, "train.steps": 10}
-    _, summary = go(small(wide), tmp_path)
-    _, full = go(small(wide | {"telemetry.all_eigenvalues": True}), tmp_path)
+    _, summary = run_training(small_config(wide), tmp_path)
+    _, full = run_training(small_config(wide | {"telemetry.all_eigenvalues": True}), tmp_path)
     assert np.array_equal(losses(summary), losses(full))
     for layer in range(2):
         ratio = full.series(names.layer_series(layer, "grad_over_weight"))[1]
@@ -422,10 +430,12 @@ def test_wide_layers_are_recorded_as_quantiles_and_extremes(tmp_path: Path, monk
         np.testing.assert_allclose(near, np.sort(1 - np.abs(weight))[:, : names.EXTREMES], atol=1e-6)
 
 
-def test_wide_layers_name_the_eigenvalue_that_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full, _ = go(small(DIVERGING | {"model.d_state": 50}), tmp_path)
+def test_the_divergence_of_a_wide_layer_names_the_eigenvalue_that_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, _ = run_training(small_config(DIVERGING | {"model.d_state": 50}), tmp_path)
     monkeypatch.setattr(names, "WIDE", 40)
-    summary, _ = go(small(DIVERGING | {"model.d_state": 50}), tmp_path)
+    summary, _ = run_training(small_config(DIVERGING | {"model.d_state": 50}), tmp_path)
     assert full.divergence is not None
     assert summary.divergence is not None
     assert summary.divergence["eigenvalue"] is not None
@@ -433,7 +443,7 @@ def test_wide_layers_name_the_eigenvalue_that_diverges(tmp_path: Path, monkeypat
     assert summary.divergence["tensor"] == full.divergence["tensor"]
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="no usable CUDA device"):
         pick_device("cuda")
@@ -448,21 +458,21 @@ def test_on_a_gpu_no_step_waits_for_the_device_and_a_resumed_run_has_the_same_bi
         torch.cuda.set_sync_debug_mode("error" if 3 <= guard.step < 199 else "default")  # type: ignore[attr-defined]
 
     guard.step = 0  # type: ignore[attr-defined]
-    config = small({"train.device": "cuda", "train.steps": 200, "model.dropout": 0.1, "optimizer.grad_clip": 1.0})
+    config = small_config({"train.device": "cuda", "train.steps": 200, "model.dropout": 0.1, "optimizer.grad_clip": 1.0})
     try:
-        outcome, straight = go(config, tmp_path / "straight", should_stop=guard)
+        outcome, straight = run_training(config, tmp_path / "straight", should_stop=guard)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert outcome.status == "finished"
-    _, both = go(config, tmp_path / "stopped", should_stop=stop_at(77, "drain"))
-    go(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    _, both = run_training(config, tmp_path / "stopped", should_stop=stop_at(77, "drain"))
+    run_training(config, tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
     assert np.array_equal(losses(straight), losses(both))
     assert len(losses(straight)) == 200
 
 
 @pytest.mark.parametrize(("which", "tensor"), [("x", "batch.x"), ("y", "batch.y")])
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_a_bad_batch_is_blamed_itself_and_no_eigenvalue(
+def test_the_report_of_a_non_finite_batch_blames_the_batch_and_no_eigenvalue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, tensor: str, bad: float
 ) -> None:
     def get_damaged(*given: Any) -> Any:
@@ -479,7 +489,7 @@ def test_a_bad_batch_is_blamed_itself_and_no_eigenvalue(
         return task
 
     monkeypatch.setattr(run_module, "get_task", get_damaged)
-    outcome, sink = go(small(), tmp_path)
+    outcome, sink = run_training(small_config(), tmp_path)
     assert (outcome.status, outcome.step) == ("diverged", 20)
     code = {"x": 1.0, "y": 2.0}[which]
     assert outcome.divergence == {"step": 20, "layer": None, "eigenvalue": None, "tensor": tensor, "value": str(code)}

@@ -1,4 +1,4 @@
-"""Runs with a known cause, really trained: the project's own model, task, step, probe and detectors, in memory."""
+"""Runs with a planted cause of failure, trained in memory with the project's own model, task, step, probe and detectors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm_core.config import RunConfig, parse_config, with_settings
 from stablessm_core.model import build_model
-from stablessm_core.nonfinite import as_text
+from stablessm_core.spec.config import RunConfig, parse_config
+from stablessm_core.spec.paths import with_settings
 from stablessm_core.tasks.loading import get_task
+from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import KINDS, Detectors
-from stablessm_core.telemetry.monitor import LayerForm, Monitor
-from stablessm_core.telemetry.probe import Probe
+from stablessm_core.telemetry.nonfinite import as_text
 from stablessm_core.telemetry.series import BATCH_NONFINITE, GRAD_NORM, LR, TRAIN_LOSS
 from stablessm_core.training.optimizer import build_optimizer
 from stablessm_core.training.step import TrainingStep
 from stablessm_core.verdict import Layer, Rows, Run, Scalars
-from stablessm_core.verdict.recorded import Recorded
+from stablessm_core.verdict.memory_source import MemorySource
+from stablessm_core.watch.probe import Probe
 
 WEIGHT_NORM = "train/weight_norm"
 SMALL: dict[str, Any] = {
@@ -34,7 +35,7 @@ Spoil = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Ring:
-    """Stands where the recorder's ring stands: keeps every row."""
+    """Replaces the recorder's ring and keeps every row."""
 
     def __init__(self) -> None:
         self.rows: list[Tensor] = []
@@ -44,16 +45,16 @@ class Ring:
 
 
 def configured(**changes: Any) -> RunConfig:
-    """SMALL with changes at paths, __ for the dot."""
+    """The configuration SMALL with changes by path; __ stands for the dot of a path."""
     return parse_config(with_settings(SMALL, {path.replace("__", "."): value for path, value in changes.items()}))
 
 
 def trained(
     config: RunConfig, *, spoil: Spoil | None = None, loss: Callable[[Any, Tensor, Tensor], Tensor] | None = None
-) -> tuple[Run, Recorded]:
-    """The run, stopped at its first non-finite row as the trainer stops, and all that it recorded.
+) -> tuple[Run, MemorySource]:
+    """The run, stopped at its first non-finite row as by the trainer, and everything that it recorded.
 
-    spoil: changes the batch of a step. loss: instead of the task's.
+    spoil: a function that changes the batch of a step. loss: replaces the task's loss.
     """
     torch.set_num_threads(1)
     settings = config.train
@@ -90,7 +91,7 @@ def trained(
     if WEIGHT_NORM not in columns:
         columns[WEIGHT_NORM] = np.sqrt((columns["norms"][:, : len(probe.parameter_names)] ** 2).sum(1, keepdims=True))
     detectors = Detectors(probe.parameter_names, **config.alerts.model_dump())
-    alerts = [alert.__dict__ for alert in detectors.scan(Monitor(layers, detectors).read(1, columns)[0])]
+    alerts = [alert.__dict__ for alert in detectors.scan(ColumnReader(layers, detectors).read(1, columns)[0])]
     fatal = next((alert for alert in alerts if KINDS[alert["kind"]].nonfinite), None)
     steps = np.arange(1, len(table) + 1)
     rows = {}
@@ -120,4 +121,4 @@ def trained(
         alerts=alerts,
         layers=[Layer(layer.index, 16, layer.form) for layer in layers],
     )
-    return run, Recorded(scalars, rows)
+    return run, MemorySource(scalars, rows)

@@ -1,4 +1,4 @@
-"""Of a layer whose rates are multiplied by a gate, a post-mortem says which of the two moved the eigenvalue."""
+"""If a gate multiplies a layer's rates, the verdict states whether the gate or the weight moved the eigenvalue."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from stablessm_core import verdict
-from stablessm_core.forms import GATES, Form
-from stablessm_core.verdict.recorded import Recorded
+from stablessm_core.telemetry.forms import GATES, Form
+from stablessm_core.verdict.memory_source import MemorySource
+
+pytestmark = pytest.mark.slow
 
 FORM = Form("exp", "continuous", "zoh", gate=True)
 STEPS = np.arange(1, 11)
 
 
-def died(rate: np.ndarray, gate: np.ndarray) -> dict[str, object]:
-    """A run whose loss is lost at step 10 with these rates and mean gates, (10,), of the eigenvalue nearest to the boundary."""
+def judge_diverged_run(rate: np.ndarray, gate: np.ndarray) -> dict[str, object]:
+    """The verdict on a run that loses its loss at step 10. rate, gate (10,): of the eigenvalue nearest to the boundary."""
     recorded = {"weight": np.log(np.stack([rate, np.full(10, 5.0)], 1))}
     recorded |= {kind: np.stack([gate, np.ones(10)], 1) for kind in GATES}
     rows = verdict.Rows.derived(FORM, STEPS, recorded | {"grad_over_weight": np.ones((10, 2))})
@@ -27,7 +29,7 @@ def died(rate: np.ndarray, gate: np.ndarray) -> dict[str, object]:
         divergence={"step": 10, "layer": None, "eigenvalue": None, "tensor": "loss", "value": "NaN"},
         layers=(verdict.Layer(0, 2, FORM),),
     )
-    return verdict.judge(run, Recorded(scalars, {0: rows}))
+    return verdict.judge(run, MemorySource(scalars, {0: rows}))
 
 
 @pytest.mark.parametrize(
@@ -38,8 +40,8 @@ def died(rate: np.ndarray, gate: np.ndarray) -> dict[str, object]:
         (np.geomspace(1, 0.5, 10), np.geomspace(0.5, 0.05, 10), "gate"),
     ],
 )
-def test_the_part_that_moved_the_eigenvalue_is_named(rate: np.ndarray, gate: np.ndarray, blamed: str) -> None:
-    found = died(rate, gate)
+def test_the_verdict_names_the_factor_that_moved_the_eigenvalue(rate: np.ndarray, gate: np.ndarray, blamed: str) -> None:
+    found = judge_diverged_run(rate, gate)
     (said,) = [one for one in found["evidence"] if "by_gate" in one]  # type: ignore[attr-defined]
     assert f"It was the {blamed} that moved it more" in said["text"]
     assert said["by_weight"] == pytest.approx(rate[-1] / rate[0], rel=1e-6)
@@ -47,7 +49,7 @@ def test_the_part_that_moved_the_eigenvalue_is_named(rate: np.ndarray, gate: np.
     assert said["decay"] == pytest.approx(said["by_weight"] * said["by_gate"], rel=1e-6)
 
 
-def test_a_form_without_a_gate_or_step_size_is_not_parted() -> None:
+def test_an_eigenvalue_without_a_gate_or_step_size_is_not_split_into_factors() -> None:
     form = Form.of_map("best", "discrete")
     rows = verdict.Rows.derived(form, STEPS, {"weight": np.full((10, 2), 3.0), "grad_over_weight": np.ones((10, 2))})
     scalars = verdict.Scalars(step=STEPS, loss=np.where(STEPS < 10, 1.0, np.nan), grad_norm=np.ones(10), lr=np.full(10, 0.01))
@@ -58,4 +60,4 @@ def test_a_form_without_a_gate_or_step_size_is_not_parted() -> None:
         divergence={"step": 10, "tensor": "loss", "value": "NaN"},
         layers=(verdict.Layer(0, 2, form),),
     )
-    assert not [one for one in verdict.judge(run, Recorded(scalars, {0: rows}))["evidence"] if "by_weight" in one]
+    assert not [one for one in verdict.judge(run, MemorySource(scalars, {0: rows}))["evidence"] if "by_weight" in one]

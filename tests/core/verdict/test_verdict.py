@@ -1,4 +1,4 @@
-"""Each run here has a cause that is known, because it was planted; the verdict names it, and never another one."""
+"""Each run has a planted, known cause of failure. The verdict names exactly this cause."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import pytest
 from torch import Tensor
 
 from stablessm_core.verdict import Run, judge
-from stablessm_core.verdict.recorded import Recorded
+from stablessm_core.verdict.memory_source import MemorySource
 from tests.core.verdict.planted import DIGITS, configured, trained
+
+pytestmark = pytest.mark.slow
 
 SGD: dict[str, Any] = {"optimizer__name": "sgd", "optimizer__weight_decay": 0.0}
 CALM: dict[str, Any] = {"optimizer__lr": 0.01, "train__steps": 8, "model__reparameterization__name": "best"}
 
 
 def at_step(step: int, which: str, value: float) -> Any:
-    """One sequence of the batch of this step holds `value`: in one place of its input, or as its target."""
+    """A change that writes `value` into one sequence of this step's batch, at index 3 of its input or its target."""
 
     def spoil(s: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         if s != step:
@@ -33,12 +35,12 @@ def at_step(step: int, which: str, value: float) -> Any:
 
 
 def in_half(task: Any, output: Tensor, y: Tensor) -> Tensor:
-    """A loss that is summed in float16, as a plug-in might."""
+    """A loss that is summed in float16, as a plug-in might sum it."""
     return (output - y).half().square().sum().float()
 
 
 def growing(s: int, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Targets that grow by a tenth in each step: far from what float32 holds, soon beyond float16."""
+    """Targets that grow by 10% in each step. They stay far below the limit of float32 but soon exceed that of float16."""
     return x, y * 1.1**s
 
 
@@ -98,7 +100,7 @@ PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str | None]] = {
 }  # fmt: skip
 
 
-# Not every seed has a spike or an overflow, and which one has depends on the processor's rounding: the first of these that dies
+# Not every seed causes a spike or an overflow, and which seeds do depends on the processor's rounding. The first run that dies
 # is judged.
 SEEDS = dict.fromkeys((name for name, (*_, cause, _by) in PLANTED.items() if cause == "eigenvalue_overflow"), range(16)) | {
     "SGD, direct, a spike": (0, 4, *range(1, 4), *range(5, 12)),
@@ -107,7 +109,7 @@ SEEDS = dict.fromkeys((name for name, (*_, cause, _by) in PLANTED.items() if cau
 
 
 @cache
-def of(name: str) -> tuple[Run, Recorded, dict[str, Any]]:
+def judged_run(name: str) -> tuple[Run, MemorySource, dict[str, Any]]:
     changes, how, *_ = PLANTED[name]
     for seed in SEEDS.get(name, (0,)):
         run, source = trained(configured(**changes, train__seed=seed), **how)
@@ -117,19 +119,19 @@ def of(name: str) -> tuple[Run, Recorded, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_cause_is_found(name: str) -> None:
-    found = of(name)[2]
+def test_the_verdict_finds_a_planted_cause(name: str) -> None:
+    found = judged_run(name)[2]
     print(found["summary"])
     assert (found["cause"], found["thrown_by"]) == PLANTED[name][2:]
 
 
 @pytest.mark.parametrize("name", [name for name, (*_, cause, _by) in PLANTED.items() if cause == "eigenvalue_overflow"])
-def test_what_it_says_of_an_eigenvalue_is_what_the_run_recorded(name: str) -> None:
-    run, source, found = of(name)
+def test_the_verdicts_statements_about_an_eigenvalue_match_the_recorded_values(name: str) -> None:
+    run, source, found = judged_run(name)
     layer, culprit = found["culprit"]["layer"], found["culprit"]["eigenvalue"]
     sizes = np.abs(recorded_eigenvalues(source, layer))
     assert f"Eigenvalue {culprit} " in found["summary"]
-    inside = np.flatnonzero(sizes[:-1, culprit] <= 1)  # direct: the weights themselves
+    inside = np.flatnonzero(sizes[:-1, culprit] <= 1)  # with direct, the weights are the eigenvalues
     if (since := re.search(r"since step ([\d,]+)", found["summary"])) is not None:
         assert sizes[int(since[1].replace(",", "")) - 1, culprit] > 1
         assert sizes[int(since[1].replace(",", "")) - 2, culprit] <= 1
@@ -148,7 +150,7 @@ def test_what_it_says_of_an_eigenvalue_is_what_the_run_recorded(name: str) -> No
         assert np.nanmax(gradient[-20:]) >= 10 * np.median(gradient[:-20])
 
 
-def test_outside_to_the_end_is_told_with_why_it_held_and_where_it_would_not() -> None:
+def test_the_verdict_explains_why_an_unstable_run_finished_and_where_it_would_overflow() -> None:
     run, source = trained(configured(optimizer__lr=0.1, task__length=64, train__steps=40))
     found = judge(run, source)
     sizes = np.abs(recorded_eigenvalues(source, 0))
@@ -161,8 +163,8 @@ def test_outside_to_the_end_is_told_with_why_it_held_and_where_it_would_not() ->
     assert "diverge" not in found["summary"]
 
 
-def recorded_eigenvalues(source: Recorded, layer: int) -> np.ndarray:
-    """(steps, eigenvalues)."""
+def recorded_eigenvalues(source: MemorySource, layer: int) -> np.ndarray:
+    """The recorded eigenvalues of a layer, (steps, eigenvalues)."""
     found = source.layers[layer].eigenvalue
     assert found is not None
     return found

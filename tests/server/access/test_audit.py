@@ -1,4 +1,4 @@
-"""Every write is in the audit log, with who made it and how it was answered; never a secret, never at the cost of a read."""
+"""The audit log records every write with its author and response, never contains a secret, and does not slow down reads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from sqlalchemy import event, insert, select
 from sqlalchemy.exc import OperationalError
 
 from server.access import audit
-from server.access.audit import Audit, audit_page, prune
+from server.access.audit import Audit, audit_list_json, prune
 from server.access.throttle import RateLimit
 from server.access.tokens import Principal
 from server.database.connection import Database
 from server.database.models import AuditRow
 from tests.server.http_service import BEARER, BODY, TOKEN, application, client_of, error_of
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def row(who: str, what: str, status: int, run_id: int | None = None) -> tuple[ob
     return (who, what, status, run_id)
 
 
-def test_every_write_is_recorded_with_who_what_and_the_answer(client: httpx.Client) -> None:
+def test_the_audit_log_records_every_write_with_its_author_and_response_status(client: httpx.Client) -> None:
     before = time.time()
     made = client.post("/api/tokens", json={"name": "ci", "scope": "submit"}).json()
     key = {"Authorization": f"Bearer {made['secret']}"}
@@ -84,7 +86,7 @@ def test_every_write_is_recorded_with_who_what_and_the_answer(client: httpx.Clie
     assert [r["token_id"] for r in found if r["token_name"] == "ci"] == [made["id"]] * 6
 
 
-def test_reading_writes_nothing(client: httpx.Client, app: FastAPI) -> None:
+def test_read_requests_write_nothing_to_the_audit_log(client: httpx.Client, app: FastAPI) -> None:
     written = []
     event.listen(app.state.database.engine, "before_cursor_execute", lambda _c, _cur, statement, *_: written.append(statement))
     for path in ("/", "/api/runs", "/api/alerts", "/metrics", "/nothing"):
@@ -94,7 +96,7 @@ def test_reading_writes_nothing(client: httpx.Client, app: FastAPI) -> None:
     assert newest(client) == []
 
 
-def test_the_log_is_read_page_by_page_and_by_run(client: httpx.Client) -> None:
+def test_the_audit_log_can_be_read_page_by_page_and_filtered_by_run(client: httpx.Client) -> None:
     client.post("/api/runs", json=BODY)
     for _ in range(6):
         client.patch("/api/runs/1", json={"name": "x"})
@@ -112,11 +114,11 @@ def test_the_log_is_read_page_by_page_and_by_run(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["cursor=0", "cursor=x", "limit=0", "limit=1001", "run_id=0", "since=1"])
-def test_a_page_that_makes_no_sense_is_refused(client: httpx.Client, query: str) -> None:
+def test_an_invalid_audit_query_is_refused(client: httpx.Client, query: str) -> None:
     error_of(client.get(f"/api/audit?{query}"), 422)
 
 
-def test_secrets_and_what_breaks_a_terminal_stay_out(client: httpx.Client) -> None:
+def test_the_audit_log_contains_no_secrets_and_no_control_characters(client: httpx.Client) -> None:
     secret = client.post("/api/tokens", json={"name": "ci", "scope": "read"}).json()["secret"]
     client.post(f"/api/runs/{secret}?token={secret}")
     client.post("/api/%00%1b[31m%0a\u202e/" + "x" * 1000)
@@ -126,7 +128,7 @@ def test_secrets_and_what_breaks_a_terminal_stay_out(client: httpx.Client) -> No
     assert len(found[0]["path"]) == 300
 
 
-def test_the_page_shows_the_log_without_markup(client: httpx.Client) -> None:
+def test_the_access_page_escapes_markup_in_the_audit_log(client: httpx.Client) -> None:
     client.post("/api/<script>alert(1)</script>")
     client.post("/api/tokens", json={"name": "<img src=x>", "scope": "read"})
     page = client.get("/access").text
@@ -135,8 +137,8 @@ def test_the_page_shows_the_log_without_markup(client: httpx.Client) -> None:
     assert "<img" not in page
 
 
-def test_a_stranger_cannot_push_the_rest_out(app: FastAPI, client: httpx.Client) -> None:
-    app.state.audit._strangers = RateLimit(audit.PER_MINUTE, clock=lambda: 0.0)  # the hundred come in one moment
+def test_unauthenticated_requests_cannot_flood_the_audit_log(app: FastAPI, client: httpx.Client) -> None:
+    app.state.audit._strangers = RateLimit(audit.PER_MINUTE, clock=lambda: 0.0)  # all requests arrive at the same time
     client.post("/api/runs", json=BODY)
     for _ in range(100):
         client.post("/api/runs", json=BODY, headers={"Authorization": ""})
@@ -156,7 +158,7 @@ def note(log: Audit, count: int) -> None:
         log.note({"method": "POST", "path": f"/api/runs/{number + 1}/cancel"}, "127.0.0.1", WHO, 200, MutableHeaders())
 
 
-def test_rows_wait_for_the_database_in_order_and_what_is_too_much_is_counted(
+def test_audit_rows_wait_for_the_database_in_order_and_dropped_rows_are_counted(
     sqlite: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = Database("postgresql+psycopg://127.0.0.1:1/none")
@@ -164,7 +166,7 @@ def test_rows_wait_for_the_database_in_order_and_what_is_too_much_is_counted(
     monkeypatch.setattr(audit, "WAITING", 700)
     note(log, 702)
     assert (log.waiting, log.lost) == (700, 2)
-    assert "the audit log cannot be written" in caplog.text
+    assert "cannot store this row of the audit log" in caplog.text
     assert "/api/runs/702/cancel" in caplog.text
     with pytest.raises(OperationalError):
         log.flush()
@@ -177,23 +179,23 @@ def test_rows_wait_for_the_database_in_order_and_what_is_too_much_is_counted(
     away.close()
 
 
-def test_a_server_writes_by_itself_and_at_its_end(sqlite: Database, tmp_path: Path) -> None:
+def test_the_server_writes_waiting_audit_rows_before_it_stops(sqlite: Database, tmp_path: Path) -> None:
     with client_of(application(sqlite.url, tmp_path)) as client:
         client.post("/api/runs/7/cancel")
     with sqlite.read() as session:
         assert session.scalars(select(AuditRow.run_id)).all() == [7]
 
 
-def test_old_rows_are_forgotten(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_audit_rows_are_deleted(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     common = {"token_id": None, "token_name": "", "address": "", "method": "POST", "path": "/", "status": 200, "run_id": None}
     with database.write() as session:
         session.execute(insert(AuditRow), [{"at": time.time() - days * 86_400, **common} for days in (100, 91, 89, 1, 0)])
     with database.write() as session:
         prune(session, 90)
     with database.read() as session:
-        assert [r["id"] for r in audit_page(session)["audit"]] == [5, 4, 3]
+        assert [r["id"] for r in audit_list_json(session)["audit"]] == [5, 4, 3]
     monkeypatch.setattr(audit, "MAX_ROWS", 2)
     with database.write() as session:
         prune(session, 90)
     with database.read() as session:
-        assert [r["id"] for r in audit_page(session)["audit"]] == [5, 4]
+        assert [r["id"] for r in audit_list_json(session)["audit"]] == [5, 4]

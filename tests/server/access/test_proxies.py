@@ -1,4 +1,4 @@
-"""Behind a reverse proxy: whose address counts, when a cookie is Secure, and who may name users by header."""
+"""Behind a reverse proxy: the client address that counts, Secure cookies, and the proxies that may name users by header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from server.access.proxies import Proxies
 from server.http.app import create_app
 from tests.server.http_service import BODY, TOKEN, application, client_of, error_of, settings
 
-PROXY = "127.0.0.1"  # where the tests' requests come from
+pytestmark = pytest.mark.slow
+
+PROXY = "127.0.0.1"  # the address from which the tests' requests come
 HEADER = "X-Forwarded-User"
 
 
@@ -39,8 +41,8 @@ def proxy_key(client: httpx.Client, scope: str = "submit") -> dict[str, str]:
     ("peer", "forwarded", "client_is"),
     [
         ("10.0.0.7", ["192.0.2.1"], "192.0.2.1"),
-        ("10.0.0.7", ["6.6.6.6, 192.0.2.1"], "192.0.2.1"),  # what the client itself wrote stands first
-        ("10.0.0.7", ["6.6.6.6", "192.0.2.1, 10.0.0.8"], "192.0.2.1"),  # through two proxies
+        ("10.0.0.7", ["6.6.6.6, 192.0.2.1"], "192.0.2.1"),  # the value sent by the client itself comes first
+        ("10.0.0.7", ["6.6.6.6", "192.0.2.1, 10.0.0.8"], "192.0.2.1"),  # the request passed through two proxies
         ("10.0.0.7", [], "10.0.0.7"),
         ("10.0.0.7", ["unknown"], "10.0.0.7"),
         ("10.0.0.7", ["192.0.2.1:4711"], "192.0.2.1"),
@@ -48,7 +50,9 @@ def proxy_key(client: httpx.Client, scope: str = "submit") -> dict[str, str]:
         ("10.0.0.7", ["2001:db8::1"], "2001:db8::1"),
     ],
 )
-def test_the_client_is_the_last_that_is_no_trusted_proxy(peer: str, forwarded: list[str], client_is: str) -> None:
+def test_the_client_is_the_last_forwarded_address_that_is_not_a_trusted_proxy(
+    peer: str, forwarded: list[str], client_is: str
+) -> None:
     proxies = Proxies(("10.0.0.0/24",))
     headers = Headers(raw=[(b"x-forwarded-for", value.encode()) for value in forwarded])
     assert proxies.trusts(peer)
@@ -57,7 +61,7 @@ def test_the_client_is_the_last_that_is_no_trusted_proxy(peer: str, forwarded: l
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "", "10.0.1.7", "not an address", "::1"])
-def test_nobody_else_is_trusted(address: str) -> None:
+def test_other_addresses_are_not_trusted(address: str) -> None:
     assert not Proxies(("10.0.0.0/24",)).trusts(address)
     assert not Proxies(()).trusts(address)
 
@@ -69,13 +73,13 @@ def test_nobody_else_is_trusted(address: str) -> None:
         ({"user_header": HEADER}, "STABLESSM_USER_HEADER"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_at_start(sqlite_url: str, tmp_path: Path, given: Any, says: str) -> None:
+def test_invalid_proxy_settings_are_refused_at_start(sqlite_url: str, tmp_path: Path, given: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         create_app(settings(sqlite_url, tmp_path, **given))
 
 
 @pytest.mark.parametrize(("trusted", "locked_out"), [((PROXY,), False), ((), True)])
-def test_one_client_s_wrong_tokens_lock_out_that_client_alone(
+def test_wrong_tokens_behind_a_trusted_proxy_lock_out_only_their_sender(
     sqlite_url: str, tmp_path: Path, trusted: tuple[str, ...], *, locked_out: bool
 ) -> None:
     with client_of(application(sqlite_url, tmp_path, trusted_proxies=trusted)) as client:
@@ -89,7 +93,7 @@ def test_one_client_s_wrong_tokens_lock_out_that_client_alone(
         assert (client.get("/api/runs", headers=key).status_code == 200) is not locked_out
 
 
-def test_audit_and_log_name_the_client_s_address_token_user_and_run(
+def test_the_audit_log_and_the_request_log_contain_address_token_and_user(
     sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "stablessm.request")
@@ -123,7 +127,7 @@ def test_audit_and_log_name_the_client_s_address_token_user_and_run(
         ((), "https", False),
     ],
 )
-def test_the_cookie_for_the_address_with_the_token_is_secure_behind_tls(
+def test_the_session_cookie_is_secure_behind_a_trusted_tls_proxy(
     sqlite_url: str, tmp_path: Path, trusted: tuple[str, ...], proto: str | None, *, secure: bool
 ) -> None:
     with client_of(application(sqlite_url, tmp_path, trusted_proxies=trusted), token=None) as client:
@@ -139,7 +143,7 @@ def test_the_cookie_for_the_address_with_the_token_is_secure_behind_tls(
         assert ("; secure" in answer.headers["Set-Cookie"].lower()) is secure
 
 
-def test_a_proxy_names_the_user_who_then_has_runs_and_a_name_of_their_own(client: httpx.Client) -> None:
+def test_a_user_named_by_a_proxy_owns_runs_and_can_change_their_name(client: httpx.Client) -> None:
     sso = proxy_key(client)
     alice, bob = sso | {HEADER: "alice@example.org"}, sso | {HEADER: "bob@example.org"}
     run = client.post("/api/runs", json=BODY, headers=alice).raise_for_status().json()
@@ -153,24 +157,24 @@ def test_a_proxy_names_the_user_who_then_has_runs_and_a_name_of_their_own(client
     assert {row["user_name"] for row in rows if row["token_name"] == "sso"} == {"alice@example.org", "bob@example.org", "Alice"}
 
 
-def test_a_proxy_s_user_is_never_one_that_exists_under_that_name(client: httpx.Client) -> None:
+def test_a_user_named_by_a_proxy_never_becomes_an_existing_user_of_the_same_name(client: httpx.Client) -> None:
     client.post("/api/tokens", json={"name": "alice", "scope": "submit"}).raise_for_status()
     named = client.get("/api/me", headers=proxy_key(client) | {HEADER: "alice"}).json()["user"]
     assert (named["name"], named["identity"]) == ("alice 2", "alice")
 
 
-def test_an_administrator_says_which_user_an_identity_is(client: httpx.Client) -> None:
+def test_an_administrator_can_assign_a_proxy_identity_to_a_user(client: httpx.Client) -> None:
     user = client.post("/api/users", json={"name": "carol", "identity": "c@example.org"}).json()
     assert client.get("/api/me", headers=proxy_key(client) | {HEADER: "c@example.org"}).json()["user"]["id"] == user["id"]
 
 
 @pytest.mark.parametrize("name", [None, "", "a\tb", "x" * 201])
-def test_a_proxy_s_token_that_names_nobody_opens_nothing(client: httpx.Client, name: str | None) -> None:
+def test_a_proxy_token_without_a_valid_user_header_is_refused(client: httpx.Client, name: str | None) -> None:
     headers = proxy_key(client) | ({HEADER: name} if name is not None else {})
     assert error_of(client.get("/api/runs", headers=headers), 401)
 
 
-def test_a_proxy_s_token_that_names_two_users_opens_nothing(client: httpx.Client) -> None:
+def test_a_proxy_token_with_two_user_headers_is_refused(client: httpx.Client) -> None:
     given = [*proxy_key(client).items(), (HEADER, "alice"), (HEADER, "bob")]
     assert error_of(client.get("/api/runs", headers=given), 401)
 
@@ -178,21 +182,22 @@ def test_a_proxy_s_token_that_names_two_users_opens_nothing(client: httpx.Client
 @pytest.mark.parametrize(
     "more", [{"trusted_proxies": ("10.0.0.7",)}, {"trusted_proxies": (), "user_header": None}, {"user_header": None}]
 )
-def test_a_proxy_s_token_from_elsewhere_opens_nothing(sqlite_url: str, tmp_path: Path, more: Any) -> None:
+def test_a_proxy_token_is_refused_unless_its_proxy_and_header_are_configured(sqlite_url: str, tmp_path: Path, more: Any) -> None:
     with client_of(app_behind(sqlite_url, tmp_path, **more)) as client:
         headers = proxy_key(client) | {HEADER: "alice", "X-Forwarded-For": "10.0.0.7"}
         assert error_of(client.get("/api/runs", headers=headers), 401)
 
 
-def test_the_header_says_nothing_beside_any_other_token_and_opens_nothing_alone(client: httpx.Client) -> None:
+def test_the_user_header_has_no_effect_with_another_token_or_without_a_token(client: httpx.Client) -> None:
     made = client.post("/api/tokens", json={"name": "bob", "scope": "submit"}).json()
     headers = {"Authorization": f"Bearer {made['secret']}", HEADER: "alice"}
     assert client.get("/api/me", headers=headers).json()["user"]["name"] == "bob"
-    assert client.get("/api/me", headers={HEADER: "alice"}).json()["user"]["id"] == 0  # with the owner's token
+    # This request has the owner's token, so the header is ignored.
+    assert client.get("/api/me", headers={HEADER: "alice"}).json()["user"]["id"] == 0
     assert error_of(client.get("/api/me", headers={HEADER: "alice", "Authorization": ""}), 401)
 
 
-def test_a_named_user_reaches_as_far_as_the_proxy_s_token_and_writes_from_our_pages_only(client: httpx.Client) -> None:
+def test_a_user_named_by_a_proxy_has_the_scope_of_the_proxy_token_and_needs_our_origin_to_write(client: httpx.Client) -> None:
     reader = proxy_key(client, "read") | {HEADER: "alice"}
     assert error_of(client.post("/api/runs", json=BODY, headers=reader), 403)["field"] == "scope"
     writer = {name: value for name, value in proxy_key(client).items() if name != "Origin"} | {HEADER: "alice"}

@@ -1,4 +1,4 @@
-"""Secrets reach neither log nor database nor page: a real server, signed in to in every way, and then searched."""
+"""No log, database or page contains a secret: the test signs in to a real server in every way and then searches for them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.http.gate import COOKIE
+from server.http.credentials import COOKIE
 from tests.installation import Installation
 from tests.server.http_service import application, client_of, error_of
+
+pytestmark = pytest.mark.slow
 
 PAGES = ("/", "/new", "/alerts", "/access", "/docs", "/theory", "/compare", "/api/tokens", "/api/audit", "/api/webhooks",
          "/api/runs", "/metrics", "/openapi.json", "/login", "/nothing", "/api/workers")  # fmt: skip
 
 
-def test_a_server_that_was_signed_in_to_in_every_way_has_kept_every_secret(
-    sqlite_url: str, data_dir: Path, free_port: int
-) -> None:
+def test_no_way_of_signing_in_leaks_a_secret(sqlite_url: str, data_dir: Path, free_port: int) -> None:
     server = Installation(
         data_dir, free_port, environment={"STABLESSM_DATABASE_URL": sqlite_url, "STABLESSM_DATA_DIR": str(data_dir)}
     )
@@ -66,7 +66,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_the_password_of_a_database_that_is_away_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_password_of_an_unreachable_database_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.DEBUG),
         client_of(application("postgresql+psycopg://user:PASSWORD@127.0.0.1:1/x", tmp_path)) as client,

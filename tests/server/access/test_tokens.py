@@ -1,4 +1,4 @@
-"""Tokens and their scopes: what each may do on every route there is, and that one which has ended opens nothing any more."""
+"""Tokens and their scopes: what each scope permits on every route. Expired and revoked tokens give no access."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from server.access.tokens import PREFIX, SCOPES, SECRET
 from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import Token
-from server.http.gate import COOKIE
+from server.http.credentials import COOKIE
 from tests.server.http_service import BEARER, BODY, TOKEN, application, client_of, error_of, frames, running
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 SAFE = ("GET", "HEAD", "OPTIONS")
-# everything that is not reading and may be done without being an administrator
+# every write that does not require an administrator
 SUBMITTING = {
     ("POST", "/api/runs"), ("POST", "/api/sweeps"), ("PATCH", "/api/runs/1"), ("POST", "/api/runs/1/cancel"),
     ("POST", "/api/sweeps/1/cancel"), ("PATCH", "/api/sweeps/1"),
@@ -45,27 +47,27 @@ def app(sqlite_url: str, tmp_path: Path) -> FastAPI:
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[httpx.Client]:
-    """The owner's client; a request with another Authorization header is somebody else's."""
+    """A client with the owner's token; a request with another Authorization header belongs to another user."""
     with client_of(app) as client:
         yield client
 
 
 def make(client: httpx.Client, scope: str = "submit", **more: object) -> tuple[int, dict[str, str]]:
-    """(number, header) of a new token."""
+    """(id, Authorization header) of a new token."""
     made = client.post("/api/tokens", json={"name": f"a {scope} token", "scope": scope, **more})
     assert made.status_code == 201, made.text
     return made.json()["id"], {"Authorization": f"Bearer {made.json()['secret']}"}
 
 
 def expire(app: FastAPI, number: int) -> None:
-    """Let a token's time be over, without waiting for it."""
+    """Make a token expire at once."""
     with app.state.database.write() as session:
         session.execute(update(Token).where(Token.id == number).values(expires_at=time.time() - 1))
     app.state.access.token_cache.forget()
 
 
 def expected_scope(method: str, path: str) -> str:
-    """What the written table says, route by route."""
+    """The expected scope of each route, from the table above."""
     if path.startswith(ADMINISTRATION):
         return "admin"
     if method in SAFE or (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
@@ -74,7 +76,7 @@ def expected_scope(method: str, path: str) -> str:
 
 
 @pytest.mark.slow
-def test_every_route_and_method_is_open_to_its_scope_and_closed_to_everybody_else(app: FastAPI, client: httpx.Client) -> None:
+def test_every_route_and_method_requires_its_scope(app: FastAPI, client: httpx.Client) -> None:
     keys = {scope: make(client, scope)[1] for scope in SCOPES}
     number, revoked = make(client, "admin")
     client.delete(f"/api/tokens/{number}")
@@ -88,7 +90,9 @@ def test_every_route_and_method_is_open_to_its_scope_and_closed_to_everybody_els
     for path in sorted(paths):
         for method in METHODS:
             needed = expected_scope(method, path)
-            assert needed_scope(method, path) == needed, f"{method} {path}: decide about it in server/access/scopes.py"
+            assert needed_scope(method, path) == needed, (
+                f"{method} {path}: set the scope of this route in server/access/scopes.py"
+            )
             for given in outsiders:
                 app.state.access.failures._failed.clear()
                 assert client.request(method, path, headers=given).status_code == 401, (method, path, given)
@@ -99,14 +103,14 @@ def test_every_route_and_method_is_open_to_its_scope_and_closed_to_everybody_els
                     else None
                 )
                 assert error is None or (error["field"], error["allowed"]) == ("scope", needed), (method, path, scope)
-            if method in SAFE and not path.endswith("/stream"):  # writes change what the next ones meet: tested apart
+            if method in SAFE and not path.endswith("/stream"):  # writes affect later requests, so they are tested separately
                 status = client.request(method, path, headers=keys[needed]).status_code
                 assert status not in (401, 403), (method, path, needed)
                 assert status < 500, (method, path)
     client.headers["Authorization"] = known
 
 
-def test_what_nobody_has_decided_about_is_for_administrators(client: httpx.Client) -> None:
+def test_unknown_routes_and_methods_require_the_admin_scope(client: httpx.Client) -> None:
     undecided = (
         "GET /nope", "GET /api/nope", "POST /runs", "DELETE /api/runs/1", "PUT /api/runs", "PURGE /", "GET /api/", "GET /api",
         "GET /API/tokens", "POST /api/runs/1/cancel/", "GET /access/", "POST /api/runs/a/b/cancel",
@@ -115,7 +119,7 @@ def test_what_nobody_has_decided_about_is_for_administrators(client: httpx.Clien
         assert needed_scope(*request.split(" ", 1)) == "admin", request
 
 
-def test_a_submit_token_does_a_run_s_whole_life_but_the_deleting(client: httpx.Client) -> None:
+def test_a_submit_token_may_do_everything_with_a_run_except_delete_it(client: httpx.Client) -> None:
     number, key = make(client)
     run = client.post("/api/runs", json=BODY, headers=key).json()
     assert run["submitted_by"] == number
@@ -131,7 +135,7 @@ def test_a_submit_token_does_a_run_s_whole_life_but_the_deleting(client: httpx.C
     assert client.delete("/api/runs/1").status_code == 204
 
 
-def test_the_secret_is_shown_once_and_stored_as_its_hash(client: httpx.Client, app: FastAPI, sqlite_url: str) -> None:
+def test_a_token_s_secret_is_shown_once_and_stored_only_as_a_hash(client: httpx.Client, app: FastAPI, sqlite_url: str) -> None:
     made = client.post("/api/tokens", json={"name": "ci", "scope": "read"}).json()
     assert SECRET.fullmatch(made["secret"])
     assert made["secret"].startswith(PREFIX)
@@ -152,18 +156,18 @@ def test_the_secret_is_shown_once_and_stored_as_its_hash(client: httpx.Client, a
      ({"name": None}, "name"), ({"expires_at": 5}, "expires_at"), ({"expires_at": "soon"}, "expires_at"),
      ({"expires_at": 1e12}, "expires_at"), ({"sha256": "0" * 64}, "sha256")],
 )  # fmt: skip
-def test_a_token_that_makes_no_sense_is_refused(client: httpx.Client, body: dict[str, object], field: str) -> None:
+def test_a_token_request_with_an_invalid_field_is_refused(client: httpx.Client, body: dict[str, object], field: str) -> None:
     assert error_of(client.post("/api/tokens", json={"name": "x", "scope": "read", **body}), 422)["field"] == field
 
 
-def test_revoking_is_idempotent_and_ends_token_and_session_at_once(client: httpx.Client) -> None:
+def test_revoking_a_token_is_idempotent_and_ends_the_token_and_its_session_at_once(client: httpx.Client) -> None:
     number, key = make(client, "read")
     secret = key["Authorization"].removeprefix("Bearer ")
     cookie = {"Cookie": f"{COOKIE}={client.post('/login', data={'token': secret}).cookies[COOKIE]}"}
     known = client.headers.pop("Authorization")
     client.cookies.clear()
     assert client.get("/api/runs", headers=cookie).status_code == 200
-    error_of(client.post("/api/runs", json=BODY, headers=cookie | ORIGIN), 403)  # a session reaches as far as its token
+    error_of(client.post("/api/runs", json=BODY, headers=cookie | ORIGIN), 403)  # a session has the scope of its token
     client.headers["Authorization"] = known
     first = client.delete(f"/api/tokens/{number}").json()
     assert first["state"] == "revoked"
@@ -175,7 +179,7 @@ def test_revoking_is_idempotent_and_ends_token_and_session_at_once(client: httpx
     assert client.post("/login", data={"token": secret}).status_code == 401
 
 
-def test_an_expired_token_and_its_session_open_nothing(client: httpx.Client, app: FastAPI) -> None:
+def test_an_expired_token_and_its_session_are_refused(client: httpx.Client, app: FastAPI) -> None:
     number, key = make(client, "read", expires_at=time.time() + 3600)
     access = app.state.access
     assert client.get("/api/runs", headers=key).status_code == 200
@@ -188,7 +192,7 @@ def test_an_expired_token_and_its_session_open_nothing(client: httpx.Client, app
     assert client.get("/api/tokens", headers=BEARER).json()["tokens"][0]["state"] == "expired"
 
 
-def test_a_created_token_is_not_taken_from_an_address(client: httpx.Client) -> None:
+def test_a_created_token_is_not_accepted_in_a_url(client: httpx.Client) -> None:
     _, key = make(client, "admin")
     del client.headers["Authorization"]
     answer = client.get(f"/?token={key['Authorization'].removeprefix('Bearer ')}")
@@ -196,7 +200,7 @@ def test_a_created_token_is_not_taken_from_an_address(client: httpx.Client) -> N
     assert "Set-Cookie" not in answer.headers
 
 
-def test_when_a_token_was_last_used_is_known(client: httpx.Client) -> None:
+def test_the_time_of_a_token_s_last_use_is_stored(client: httpx.Client) -> None:
     _, key = make(client, "read")
     assert client.get("/api/tokens").json()["tokens"][0]["last_used_at"] is None
     before = time.time()
@@ -204,7 +208,7 @@ def test_when_a_token_was_last_used_is_known(client: httpx.Client) -> None:
     assert before <= client.get("/api/tokens").json()["tokens"][0]["last_used_at"] <= time.time()
 
 
-def test_many_requests_ask_the_database_about_their_token_a_few_times(app: FastAPI, client: httpx.Client) -> None:
+def test_many_requests_with_one_token_cause_few_token_queries(app: FastAPI, client: httpx.Client) -> None:
     _, key = make(client, "read")
     asked = []
 
@@ -219,7 +223,7 @@ def test_many_requests_ask_the_database_about_their_token_a_few_times(app: FastA
     assert 1 <= len(asked) <= 2 + (time.monotonic() - begun) / CACHE_SECONDS
 
 
-def test_another_server_process_learns_of_tokens_and_of_their_end(database: Database, tmp_path: Path) -> None:
+def test_another_server_process_notices_new_and_revoked_tokens(database: Database, tmp_path: Path) -> None:
     here, there = application(database.url, tmp_path), application(database.url, tmp_path)
     with client_of(here) as one, client_of(there) as other:
         number, key = make(one, "read")
@@ -237,7 +241,7 @@ def _until(holds: Callable[[], bool], app: FastAPI | None = None) -> None:
         threading.Event().wait(0.1)
 
 
-def test_the_stream_of_a_revoked_token_ends_and_others_go_on(sqlite_url: str, tmp_path: Path) -> None:
+def test_revoking_a_token_ends_only_its_own_streams(sqlite_url: str, tmp_path: Path) -> None:
     with running(sqlite_url, tmp_path) as (address, server), httpx.Client(base_url=address, headers=BEARER, timeout=60) as owner:
         owner.post("/api/runs", json=BODY)
         (number, key), (_, kept) = make(owner, "read"), make(owner, "read")
@@ -256,14 +260,14 @@ def test_the_stream_of_a_revoked_token_ends_and_others_go_on(sqlite_url: str, tm
                 owner.delete(f"/api/tokens/{number}")
                 revoked = time.monotonic()
                 for _ in lines:
-                    pass  # to the clean end of the answer
-                assert time.monotonic() - revoked < 30  # 5 s are promised; this machine may be busy
+                    pass  # reads up to the clean end of the response
+                assert time.monotonic() - revoked < 30  # the documented limit is 5 s, but this machine may be busy
                 owner.post("/api/runs/1/cancel")
                 assert next(events)["data"]["status"] == "cancelled"
         _until(lambda: not server.config.app.state.access.sessions._streams)
 
 
-def test_live_streams_of_one_token_are_limited(sqlite_url: str, tmp_path: Path) -> None:
+def test_the_number_of_live_streams_per_token_is_limited(sqlite_url: str, tmp_path: Path) -> None:
     more = {"streams_per_token": 2}
     with (
         running(sqlite_url, tmp_path, **more) as (address, _),
@@ -285,7 +289,7 @@ def _opens(client: httpx.Client, key: dict[str, str]) -> bool:
         return answer.status_code == 200
 
 
-def test_without_the_database_the_owner_is_known_and_others_are_asked_to_wait(tmp_path: Path) -> None:
+def test_without_the_database_the_owner_is_accepted_and_other_tokens_must_retry_later(tmp_path: Path) -> None:
     with client_of(application("postgresql+psycopg://127.0.0.1:1/none", tmp_path)) as client:
         assert client.get("/openapi.json").status_code == 200
         answer = client.get("/openapi.json", headers={"Authorization": f"Bearer {PREFIX}{'x' * 43}"})
@@ -293,7 +297,7 @@ def test_without_the_database_the_owner_is_known_and_others_are_asked_to_wait(tm
         assert answer.headers["Retry-After"] == "2"
 
 
-def test_tokens_from_the_command_line(sqlite_url: str, tmp_path: Path) -> None:
+def test_tokens_are_created_listed_and_revoked_on_the_command_line(sqlite_url: str, tmp_path: Path) -> None:
     with running(sqlite_url, tmp_path) as (address, _):
         environment = {"STABLESSM_URL": address, "STABLESSM_TOKEN": TOKEN}
 

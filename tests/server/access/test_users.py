@@ -1,4 +1,4 @@
-"""Users: whose a token is, names that say who did what, own runs and those of others, quotas."""
+"""Users: owners of tokens, names on runs, access to own and other users' runs, quotas."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from sqlalchemy import text, update
 from server.access.users import MAX_USERS, OWNER
 from server.database.connection import Database
 from server.database.models import Run, User
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.old_code import submitted_by_old_code
 from tests.server.recording import CPU, config
+
+pytestmark = [pytest.mark.both_engines, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def app(database_url: str, tmp_path: Path) -> FastAPI:
 
 @pytest.fixture
 def client(app: FastAPI) -> Iterator[httpx.Client]:
-    """The owner's client; a request with another Authorization header is somebody else's."""
+    """A client with the owner's token; a request with another Authorization header belongs to another user."""
     with client_of(app) as client:
         yield client
 
@@ -47,12 +49,12 @@ def user_id(client: httpx.Client, key: dict[str, str]) -> int:
     return int(client.get("/api/me", headers=key).json()["user"]["id"])
 
 
-def test_a_token_belongs_to_a_user_and_several_may_belong_to_one(client: httpx.Client) -> None:
+def test_several_tokens_may_belong_to_the_same_user(client: httpx.Client) -> None:
     laptop, cluster = key_of(client, "laptop", user="Alice"), key_of(client, "cluster", "read", user="alice")
     me = client.get("/api/me", headers=laptop).json()
     assert (me["token"], me["scope"], me["user"]["name"]) == ("laptop", "submit", "Alice")
     assert user_id(client, laptop) == user_id(client, cluster)
-    one, other = key_of(client, "ci"), key_of(client, "ci")  # nobody is named: each its own
+    one, other = key_of(client, "ci"), key_of(client, "ci")  # each token without a named user gets its own user
     assert [client.get("/api/me", headers=key).json()["user"]["name"] for key in (one, other)] == ["ci", "ci 2"]
     listed = {token["name"]: token["user"] for token in client.get("/api/tokens").json()["tokens"][2:]}
     assert listed == {"laptop": "Alice", "cluster": "Alice"}
@@ -60,7 +62,7 @@ def test_a_token_belongs_to_a_user_and_several_may_belong_to_one(client: httpx.C
     assert client.get("/api/me").json()["user"]["name"] == "owner"
 
 
-def test_who_submitted_is_shown_by_the_name_they_have_now(client: httpx.Client) -> None:
+def test_a_run_shows_its_submitter_s_current_name(client: httpx.Client) -> None:
     alice = key_of(client, "alice")
     run, own = run_of(client, alice), run_of(client)
     assert client.get(f"/api/runs/{run}").json()["user"] == "alice"
@@ -74,7 +76,7 @@ def test_who_submitted_is_shown_by_the_name_they_have_now(client: httpx.Client) 
 
 
 @pytest.mark.parametrize("taken", ["BOB", "bob", "owner", "ｂｏｂ"])
-def test_nobody_takes_another_s_name(client: httpx.Client, taken: str) -> None:
+def test_a_user_cannot_take_another_user_s_name(client: httpx.Client, taken: str) -> None:
     key_of(client, "bob")
     alice = key_of(client, "alice")
     error = error_of(client.patch("/api/me", json={"name": taken}, headers=alice), 409)
@@ -84,24 +86,24 @@ def test_nobody_takes_another_s_name(client: httpx.Client, taken: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 101, None, 3])
-def test_a_name_that_nobody_could_read_is_refused(client: httpx.Client, name: object) -> None:
+def test_an_unreadable_user_name_is_refused(client: httpx.Client, name: object) -> None:
     assert error_of(client.patch("/api/me", json={"name": name}), 422)["field"] == "name"
 
 
-def test_a_token_of_nobody_gets_a_user_with_a_name(app: FastAPI, client: httpx.Client) -> None:
+def test_a_token_without_a_user_gets_a_user_when_it_sets_a_name(app: FastAPI, client: httpx.Client) -> None:
     key = key_of(client, "old")
-    with app.state.database.write() as session:  # as an older program makes tokens
+    with app.state.database.write() as session:  # as an older release stores tokens
         session.execute(text("UPDATE tokens SET user_id = NULL"))
     app.state.access.token_cache.forget()
     assert client.get("/api/me", headers=key).json()["user"] is None
     run = run_of(client, key)
-    assert client.get(f"/api/runs/{run}").json()["user"] == "old"  # its token's name
+    assert client.get(f"/api/runs/{run}").json()["user"] == "old"  # the name of the run's token
     assert [one["id"] for one in client.get("/api/runs", params={"mine": True}, headers=key).json()["runs"]] == [run]
     assert client.patch("/api/me", json={"name": "zoe"}, headers=key).json()["user"]["name"] == "zoe"
     assert client.get("/api/me", headers=key).json()["user"]["name"] == "zoe"
 
 
-def test_a_submit_token_changes_its_user_s_runs_and_nobody_else_s(client: httpx.Client) -> None:
+def test_a_submit_token_may_change_only_its_user_s_runs(client: httpx.Client) -> None:
     alice, also_alice, bob = key_of(client, "a", user="alice"), key_of(client, "b", user="alice"), key_of(client, "bob")
     run = run_of(client, alice)
     writes = (
@@ -114,21 +116,21 @@ def test_a_submit_token_changes_its_user_s_runs_and_nobody_else_s(client: httpx.
         assert (error["field"], "own" in error["allowed"]) == ("run_id", True)
     for method, path, body in writes:
         assert client.request(method, path, json=body, headers=also_alice).status_code == 200, path
-    assert client.post(f"/api/runs/{run}/clone", headers=bob).json()["user"] == "bob"  # what may be read may be submitted
-    assert client.post(f"/api/runs/{run}/cancel").status_code == 200  # an administrator's is everything
+    assert client.post(f"/api/runs/{run}/clone", headers=bob).json()["user"] == "bob"  # a readable run may be cloned
+    assert client.post(f"/api/runs/{run}/cancel").status_code == 200  # an administrator may change everything
     sweep = client.post("/api/sweeps", json={"base": BODY, "grid": {"train.seed": [1, 2]}}, headers=alice).json()["id"]
     assert error_of(client.post(f"/api/sweeps/{sweep}/cancel", headers=bob), 403)["field"] == "run_id"
     assert client.post(f"/api/sweeps/{sweep}/cancel", headers=alice).status_code == 200
 
 
-def test_a_grant_opens_the_runs_of_others_and_can_be_taken_back(client: httpx.Client) -> None:
+def test_a_grant_to_change_all_runs_can_be_given_and_revoked(client: httpx.Client) -> None:
     run, bob = run_of(client), key_of(client, "bob")
     for granted, status in ((True, 200), (False, 403)):
         client.patch(f"/api/users/{user_id(client, bob)}", json={"may_change_all": granted}).raise_for_status()
         assert client.patch(f"/api/runs/{run}", json={"name": "b"}, headers=bob).status_code == status
 
 
-def test_runs_without_a_user_are_their_token_s_and_administrators(app: FastAPI, client: httpx.Client) -> None:
+def test_runs_without_a_user_may_be_changed_by_their_token_and_by_administrators(app: FastAPI, client: httpx.Client) -> None:
     mine, other = key_of(client, "mine"), key_of(client, "other")
     run = submitted_by_old_code(app.state.database)
     assert client.get(f"/api/runs/{run}").json()["user"] == "owner"
@@ -141,7 +143,7 @@ def test_runs_without_a_user_are_their_token_s_and_administrators(app: FastAPI, 
     assert client.patch(f"/api/runs/{run}", json={"name": "y"}).status_code == 200
 
 
-def test_my_runs_are_a_filter_of_list_and_page(client: httpx.Client) -> None:
+def test_the_api_list_and_the_runs_page_can_show_only_my_runs(client: httpx.Client) -> None:
     alice = key_of(client, "alice")
     runs = [run_of(client, key) for key in (alice, None, alice)]
     for key, own in ((alice, [runs[2], runs[0]]), (None, [runs[1]])):
@@ -153,7 +155,7 @@ def test_my_runs_are_a_filter_of_list_and_page(client: httpx.Client) -> None:
         assert [run for run in runs if f'href="/runs/{run}"' in page] == sorted(own)
 
 
-def test_a_run_says_where_it_ran_and_still_does_after_its_end(app: FastAPI, client: httpx.Client) -> None:
+def test_an_ended_run_still_shows_its_host_gpu_and_worker(app: FastAPI, client: httpx.Client) -> None:
     run = run_of(client)
     with app.state.database.write() as session:
         claim = lifecycle.claim(session, "node-7:42:1763711999", CPU | {"gpus": ["NVIDIA H200"]})
@@ -167,7 +169,7 @@ def test_a_run_says_where_it_ran_and_still_does_after_its_end(app: FastAPI, clie
     assert "NVIDIA H200" in page
 
 
-def test_a_quota_of_queued_runs_refuses_by_name_and_frees_with_each_run(client: httpx.Client) -> None:
+def test_the_quota_of_queued_runs_refuses_a_submission_until_a_run_leaves_the_queue(client: httpx.Client) -> None:
     alice, bob = key_of(client, "alice"), key_of(client, "bob")
     client.patch(f"/api/users/{user_id(client, alice)}", json={"max_queued": 2}).raise_for_status()
     first = run_of(client, alice)
@@ -188,7 +190,7 @@ def test_a_quota_of_queued_runs_refuses_by_name_and_frees_with_each_run(client: 
     assert client.get(f"/api/runs/{first}").json()["status"] == "cancelled"
 
 
-def test_a_quota_of_bytes_refuses_once_it_is_reached(app: FastAPI, client: httpx.Client) -> None:
+def test_a_user_who_has_reached_the_byte_quota_cannot_submit(app: FastAPI, client: httpx.Client) -> None:
     alice = key_of(client, "alice")
     client.patch(f"/api/users/{user_id(client, alice)}", json={"max_bytes": 1000}).raise_for_status()
     run = run_of(client, alice)
@@ -206,7 +208,7 @@ def submitted_for(database: Database, user: int, count: int) -> list[int]:
         return [lifecycle.submit(session, config(), user_id=user, submitted_by=user).id for _ in range(count)]
 
 
-def test_a_quota_of_running_runs_holds_against_claimants_at_the_same_moment(database: Database) -> None:
+def test_simultaneous_claims_do_not_exceed_the_quota_of_running_runs(database: Database) -> None:
     with database.write() as session:
         session.add(User(id=7, name="seven", max_running=2, created_at=1.0))
     capped, free = submitted_for(database, 7, 6), submitted_for(database, 8, 3)
@@ -226,7 +228,7 @@ def test_a_quota_of_running_runs_holds_against_claimants_at_the_same_moment(data
     assert sorted(taken) == sorted([*capped[:2], *free])
 
 
-def test_shares_are_counted_by_user_whatever_their_tokens(database: Database) -> None:
+def test_fair_sharing_counts_runs_per_user_and_not_per_token(database: Database) -> None:
     with database.write() as session:
         many = [lifecycle.submit(session, config(), user_id=1, submitted_by=token).id for token in (11, 12, 13)]
         one = lifecycle.submit(session, config(), user_id=2, submitted_by=14).id
@@ -238,17 +240,17 @@ def test_shares_are_counted_by_user_whatever_their_tokens(database: Database) ->
     assert order == [many[0], one, many[1], many[2]]
 
 
-def test_a_run_that_waits_for_its_user_s_quota_says_so(app: FastAPI, client: httpx.Client) -> None:
+def test_a_run_reports_that_it_waits_for_its_user_s_quota(app: FastAPI, client: httpx.Client) -> None:
     alice = key_of(client, "alice")
     client.patch(f"/api/users/{user_id(client, alice)}", json={"max_running": 0}).raise_for_status()
     run = run_of(client, alice)
     with app.state.database.write() as session:
         lifecycle.register_worker(session, "w:1:1", "w", 1, CPU)
         assert lifecycle.claim(session, "w:1:1", CPU) is None
-    assert client.get(f"/api/runs/{run}").json()["waits_for"] == "other runs of the same user, who may have 0 running"
+    assert client.get(f"/api/runs/{run}").json()["waits_for"] == "other runs of the same user, who may run 0 at once"
 
 
-def test_users_are_made_listed_and_changed_by_administrators_only(client: httpx.Client) -> None:
+def test_only_administrators_can_create_list_and_change_users(client: httpx.Client) -> None:
     made = client.post("/api/users", json={"name": "carol", "identity": "carol@example.org"})
     assert made.status_code == 201
     path = f"/api/users/{made.json()['id']}"

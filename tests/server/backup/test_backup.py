@@ -1,4 +1,4 @@
-"""A backup holds everything, whichever engine it came from, and what is wrong with it is found before anything is restored."""
+"""A backup of either engine contains everything, and a damaged backup is detected before anything is restored."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from server.series.recording import store_checkpoint
 from tests.server.filled import HOSTILE, checksums, columns_of, fill
 from tests.server.recording import Recording, claimed, submitted
 
+pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.long]
+
 TOKEN = "the-secret-token-of-this-server"
 
 
 @pytest.fixture
 def filled(database: Database, data_dir: Path) -> Database:
-    """Something in every table, checkpoint and log files that the rows name, one checkpoint missing and one damaged."""
+    """Fills every table and creates the checkpoint and log files of its rows; one checkpoint is missing, one is damaged."""
     fill(database)
     (data_dir / "runs").mkdir(parents=True)
     (data_dir / "token").write_text(TOKEN)
@@ -56,7 +58,7 @@ def filled(database: Database, data_dir: Path) -> Database:
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """Where to restore: an empty database of either engine, independent of `database`."""
+    """The target of a restore: an empty database of either engine, independent of `database`."""
     url = f"sqlite:///{tmp_path}/restored/new.db" if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
     database = Database(url)
     yield database
@@ -78,14 +80,15 @@ def tables_of(database: Database) -> set[str]:
         return set(inspect(connection).get_table_names()) - {"alembic_version", "sqlite_sequence"}
 
 
-def test_every_value_and_file_comes_back_on_the_same_engine_and_on_the_other(
+def test_a_backup_restores_every_value_and_file_on_either_database_engine(
     filled: Database, data_dir: Path, target: Database, tmp_path: Path
 ) -> None:
     said: list[str] = []
     file, manifest = backup(filled, data_dir, tmp_path / "one.backup", said.append)
     assert "blocks: 18 rows" in said
     assert file.stat().st_mode & 0o777 == 0o600
-    assert len(manifest.absent) == 1  # of three that are not here two are in the checkpoint store
+    # Three checkpoints are missing on this machine, but two of them are in the checkpoint store.
+    assert len(manifest.absent) == 1
     assert verify(file) == manifest
     verify_rows(file, manifest)
     restore(target, tmp_path / "elsewhere", file, nothing)
@@ -100,7 +103,7 @@ def test_every_value_and_file_comes_back_on_the_same_engine_and_on_the_other(
     assert sorted(path.name for path in data_dir.iterdir() if path.name != "stablessm.db") == ["runs", "token"]
 
 
-def test_null_and_the_null_of_json_stay_apart(database: Database, target: Database, tmp_path: Path) -> None:
+def test_sql_null_and_json_null_stay_different(database: Database, target: Database, tmp_path: Path) -> None:
     run_id = submitted(database)
     null = "'null'" if database.path else "'null'::jsonb"
     with database.engine.begin() as connection:
@@ -111,7 +114,7 @@ def test_null_and_the_null_of_json_stay_apart(database: Database, target: Databa
         assert connection.execute(text("SELECT result IS NULL, divergence IS NULL FROM runs")).one() == (False, True)
 
 
-def test_numbers_go_on_where_they_were(database: Database, target: Database, tmp_path: Path) -> None:
+def test_run_ids_continue_after_a_restore(database: Database, target: Database, tmp_path: Path) -> None:
     ids = [submitted(database) for _ in range(5)]
     with database.engine.begin() as connection:
         connection.execute(text("DELETE FROM runs WHERE id >= :id"), {"id": ids[-2]})
@@ -120,14 +123,16 @@ def test_numbers_go_on_where_they_were(database: Database, target: Database, tmp
     assert submitted(target) == ids[-1] + 1
 
 
-def test_an_empty_installation_is_backed_up_too(database: Database, target: Database, tmp_path: Path) -> None:
+def test_an_empty_installation_can_be_backed_up_and_restored(database: Database, target: Database, tmp_path: Path) -> None:
     file, manifest = made(database, tmp_path, tmp_path)
     assert manifest.parts == []
     restore(target, tmp_path / "elsewhere", file, nothing)
     assert submitted(target) == 1
 
 
-def test_a_backup_is_one_moment_while_runs_are_written(database: Database, target: Database, tmp_path: Path) -> None:
+def test_a_backup_made_while_runs_are_written_is_a_consistent_snapshot(
+    database: Database, target: Database, tmp_path: Path
+) -> None:
     recording = Recording(database, claimed(database))
     stop, wrote, failures = threading.Event(), threading.Event(), []
 
@@ -161,7 +166,9 @@ def test_a_backup_is_one_moment_while_runs_are_written(database: Database, targe
         assert session.get_one(Run, run.id).step >= run.step
 
 
-def test_a_checkpoint_that_is_replaced_during_the_backup_is_in_it(database: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_a_backup_contains_a_checkpoint_that_is_removed_while_the_backup_runs(
+    database: Database, data_dir: Path, tmp_path: Path
+) -> None:
     claim = claimed(database)
     path = f"runs/{claim.run_id}/checkpoints/step-1.safetensors"
     place = data_dir / path
@@ -173,7 +180,8 @@ def test_a_checkpoint_that_is_replaced_during_the_backup_is_in_it(database: Data
     removed = []
 
     def remove(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
-        if sql.startswith("SELECT runs.id") and place.exists():  # between the look at the table and the copy
+        # Removes the file after the table is read and before the file is copied.
+        if sql.startswith("SELECT runs.id") and place.exists():
             place.unlink()
             removed.append(sql)
 
@@ -188,14 +196,16 @@ def test_a_checkpoint_that_is_replaced_during_the_backup_is_in_it(database: Data
     assert (first.absent, second.absent) == ([], [path])
 
 
-def test_no_secret_is_in_a_backup(filled: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_a_backup_contains_no_secret(filled: Database, data_dir: Path, tmp_path: Path) -> None:
     file, _ = made(filled, data_dir, tmp_path)
     assert TOKEN.encode() not in file.read_bytes()
     with tarfile.open(file) as tar:
         assert not [name for name in tar.getnames() if "token" in name and not name.startswith("tables/tokens/")]
 
 
-def test_a_target_that_is_not_empty_is_refused_and_left_alone(filled: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_a_restore_into_a_non_empty_target_is_refused_and_changes_nothing(
+    filled: Database, data_dir: Path, tmp_path: Path
+) -> None:
     file, _ = made(filled, data_dir, tmp_path)
     before = checksums(filled)
     with pytest.raises(BackupError, match=r"not empty: table \w+ has rows"):
@@ -205,13 +215,13 @@ def test_a_target_that_is_not_empty_is_refused_and_left_alone(filled: Database, 
     with pytest.raises(BackupError, match="runs is not empty"):
         restore(empty, data_dir, file, nothing)
     assert tables_of(empty) == set()
-    with pytest.raises(BackupError, match="exists already"):
+    with pytest.raises(BackupError, match="already exists"):
         backup(filled, data_dir, file, nothing)
     empty.close()
 
 
 @pytest.mark.parametrize("moment", ["INSERT INTO transitions", "INSERT INTO blocks"])
-def test_a_restore_that_fails_half_way_leaves_nothing(
+def test_a_restore_that_fails_half_way_leaves_no_data_behind(
     filled: Database, data_dir: Path, target: Database, tmp_path: Path, moment: str
 ) -> None:
     file, _ = made(filled, data_dir, tmp_path)
@@ -250,7 +260,7 @@ def test_damage_anywhere_is_found_before_anything_is_restored(sqlite: Database, 
             found = verify(broken)
         except BackupError:
             return
-        assert found == manifest  # a bit of the padding: nothing that counts is touched
+        assert found == manifest  # the changed bit belongs to the padding, which contains no data
 
     damaged()
     named = {part.name: part for part in manifest.parts}
@@ -277,10 +287,10 @@ values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.boolean
 def test_rows_survive_the_codec_bit_for_bit(rows: list[tuple[Any, Any, bytes | None]]) -> None:
     binary = [False, False, True]
     back = list(decode_rows(b"".join(encode_row(row, binary) for row in rows), binary))
-    assert repr(back) == repr(rows)  # tells -0.0 from 0.0, and NaN is NaN
+    assert repr(back) == repr(rows)  # repr distinguishes -0.0 from 0.0 and treats NaN as equal to NaN
 
 
-def test_an_interrupted_backup_leaves_no_file_under_its_name(filled: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_an_interrupted_backup_leaves_no_backup_file(filled: Database, data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "one.backup"
 
     def interrupted(text_: str) -> None:
@@ -293,7 +303,7 @@ def test_an_interrupted_backup_leaves_no_file_under_its_name(filled: Database, d
     assert not list(data_dir.glob(".backup-*"))
 
 
-def test_a_killed_backup_leaves_no_file_under_its_name(sqlite: Database, tmp_path: Path) -> None:
+def test_a_killed_backup_leaves_no_backup_file(sqlite: Database, tmp_path: Path) -> None:
     fill(sqlite)
     program = (
         "import os, signal, sys; from pathlib import Path; from server.backup.create import backup\n"
@@ -312,7 +322,7 @@ def test_a_backup_of_the_previous_schema_is_restored_and_migrated(sqlite: Databa
     known = columns_of(sqlite)
     with pytest.raises(SchemaMismatch, match="needs"):
         made(sqlite, tmp_path, tmp_path)
-    # as the program of that time wrote it: its models had none of the later tables and columns
+    # The following creates the backup as the old release wrote it, without the tables and columns that were added later.
     sqlite.migrate()
     file, manifest = made(sqlite, tmp_path, tmp_path)
     rewritten = tmp_path / "old.backup"
@@ -332,7 +342,7 @@ def test_a_backup_of_the_previous_schema_is_restored_and_migrated(sqlite: Databa
     assert checksums(target) == checksums(sqlite)
 
 
-def test_the_commands_back_up_verify_and_restore(filled: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_the_commands_back_up_verify_and_restore_an_installation(filled: Database, data_dir: Path, tmp_path: Path) -> None:
     def stablessm(*arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(main, list(arguments))
         return done.exit_code, done.output

@@ -1,4 +1,4 @@
-"""A backup that was made to do harm, or that nobody may read or write, ends in one clear line and within bounded memory."""
+"""A malicious or unreadable backup is refused with one clear line and within bounded memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ import zstandard
 from click.testing import CliRunner
 from sqlalchemy import make_url, text
 
-from server.backup.archive import MANIFEST, SEAL, ArchiveWriter, BackupError, Manifest, TableInfo
+from server.backup.archive import ArchiveWriter, BackupError, Manifest, TableInfo
 from server.backup.create import kind_of
 from server.backup.restore import restore
+from server.backup.sealed_tar import MANIFEST, SEAL
 from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import Base
-from server.database.revision import needed
+from server.database.revision import newest_revision
 from tests.server.filled import fill
 
-MOST_MIB = 300  # beside what the program itself takes; the bombs below unpack to gigabytes
+pytestmark = pytest.mark.long
+
+MOST_MIB = 300  # limit on memory in addition to that of the program itself; the files below unpack to gigabytes
 COLUMNS = [(column.name, kind_of(column)) for column in Base.metadata.tables["blocks"].c]
 PLACE = {name: number for number, (name, _) in enumerate(COLUMNS)}
 
@@ -37,10 +40,10 @@ PLACE = {name: number for number, (name, _) in enumerate(COLUMNS)}
 def sealed(
     file: Path, part: bytes, *, rows: int = 1, name: str = "tables/blocks/000001.zst", columns: list[tuple[str, str]] = COLUMNS
 ) -> Path:
-    """A file whose digests are all right, around one part that is not."""
+    """A file with correct digests and one malformed part."""
     with file.open("wb") as out:
-        writer = ArchiveWriter(out, Manifest(f"{needed():04d}", "sqlite", "9", 0.0))
-        writer._add(name, part)
+        writer = ArchiveWriter(out, Manifest(f"{newest_revision():04d}", "sqlite", "9", 0.0))
+        writer.add(name, part)
         writer.manifest.tables.append(TableInfo("blocks", columns, 0, rows))
         writer.close()
     return file
@@ -51,7 +54,7 @@ def zstd(data: bytes) -> bytes:
 
 
 def streamed(pieces: list[tuple[bytes, int]]) -> bytes:
-    """Compressed: each piece so many times."""
+    """Compress the pieces, each repeated the given number of times."""
     made = zstandard.ZstdCompressor(level=1).compressobj()
     return b"".join([made.compress(piece) for piece, times in pieces for _ in range(times)]) + made.flush()
 
@@ -99,7 +102,7 @@ def manifest_of(file: Path, data: bytes) -> Path:
 
 
 def long_header(file: Path) -> Path:
-    """A PAX header of two gigabytes that takes no room on disk."""
+    """A PAX header of two gigabytes that occupies no space on disk."""
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, 2 << 30
     with file.open("wb") as out:
@@ -109,7 +112,7 @@ def long_header(file: Path) -> Path:
 
 
 def sparse(file: Path) -> Path:
-    """A sparse member: eight bytes that say they are four exabytes."""
+    """A sparse member: eight bytes that claim to be four exabytes."""
     info = tarfile.TarInfo("tables/blocks/000001.zst")
     info.size, info.mode = 8, 0o600
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -151,7 +154,7 @@ for name in sys.argv[2:]:
 """
 
 
-def test_bombs_and_what_cannot_be_read_are_called_damaged_within_bounded_memory(tmp_path: Path) -> None:
+def test_decompression_bombs_and_malformed_backups_are_reported_as_damaged_in_bounded_memory(tmp_path: Path) -> None:
     files = [str(make(tmp_path / name.replace(" ", "_"))) for name, make in BOMBS.items()]
     done = subprocess.run(
         [sys.executable, "-c", PROBE, str(tmp_path), *files], capture_output=True, text=True, timeout=500, cwd=tmp_path
@@ -161,19 +164,19 @@ def test_bombs_and_what_cannot_be_read_are_called_damaged_within_bounded_memory(
     assert len(lines) == 2 * len(BOMBS)
     for name, act, answer, mib in lines:
         assert "damaged" in answer, (name, act, answer)
-        assert "//" not in answer, "one line"
+        assert "//" not in answer, "the error must be one line"
         assert int(mib) < MOST_MIB, (name, act, mib)
     print("peak MiB:", max(int(line[3]) for line in lines))
     assert not (tmp_path / "new.db").exists()
     assert not (tmp_path / "state" / "runs").exists()
 
 
-def test_rows_that_the_database_refuses_are_damage(tmp_path: Path) -> None:
-    part = zstd(head(b"[" + b",".join([b"null"] * len(COLUMNS)) + b"]"))  # NULL where none may be
+def test_a_backup_with_rows_that_the_database_refuses_is_reported_as_damaged(tmp_path: Path) -> None:
+    part = zstd(head(b"[" + b",".join([b"null"] * len(COLUMNS)) + b"]"))  # NULL in columns that do not allow it
     target = Database(f"sqlite:///{tmp_path}/x.db")
     with pytest.raises(BackupError, match="damaged: table blocks cannot hold its rows"):
         restore(target, tmp_path / "state", sealed(tmp_path / "file", part), lambda _: None)
-    with pytest.raises(BackupError, match="no such table"):
+    with pytest.raises(BackupError, match="has no table"):
         restore(target, tmp_path / "state", sealed(tmp_path / "file", part, columns=[("id", "pickle")]), lambda _: None)
     target.close()
 
@@ -184,7 +187,7 @@ def stablessm(*arguments: str) -> tuple[int, list[str]]:
     return done.exit_code, done.output.strip().splitlines()
 
 
-def test_a_place_where_nothing_can_be_written_is_one_line(sqlite: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_an_unwritable_backup_path_is_reported_in_one_line(sqlite: Database, data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "a file"
     file.write_text("")
     for target in (file / "x.backup", Path("/proc/x.backup"), Path("/dev/full/x.backup")):
@@ -195,7 +198,7 @@ def test_a_place_where_nothing_can_be_written_is_one_line(sqlite: Database, data
         assert str(target.parent) in lines[0]
 
 
-def test_a_damaged_database_is_one_line(sqlite: Database, data_dir: Path, tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported_in_one_line(sqlite: Database, data_dir: Path, tmp_path: Path) -> None:
     fill(sqlite)
     path = sqlite.path
     assert path is not None
@@ -212,7 +215,7 @@ def test_a_damaged_database_is_one_line(sqlite: Database, data_dir: Path, tmp_pa
 
 
 @pytest.mark.postgres
-def test_a_role_that_may_not_read_everything_is_told_so_in_one_line(postgres_url: str, data_dir: Path, tmp_path: Path) -> None:
+def test_missing_read_permissions_are_reported_in_one_line(postgres_url: str, data_dir: Path, tmp_path: Path) -> None:
     database = Database(postgres_url)
     role = f"backup_test_{os.getpid()}"
     with database.engine.begin() as connection:
@@ -232,7 +235,7 @@ def test_a_role_that_may_not_read_everything_is_told_so_in_one_line(postgres_url
     assert "secret-of-it" not in "".join(lines)
 
 
-def test_a_database_that_is_away_is_one_line(data_dir: Path, tmp_path: Path) -> None:
+def test_an_unreachable_database_is_reported_in_one_line(data_dir: Path, tmp_path: Path) -> None:
     url = "postgresql://nobody:secret-of-it@127.0.0.1:1/none"
     for command in (("backup", str(tmp_path / "x.backup")), ("migrate",)):
         code, lines = stablessm(*command, "--data-dir", str(data_dir), "--database-url", url)

@@ -1,7 +1,8 @@
-"""The command line: what it prints, what it refuses, and that it finds the server and its token by itself."""
+"""The command line: its output, its errors, and how it finds the server and the token."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -13,19 +14,22 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from server.cli.main import main
+from server.cli.main import LazyCommand, main
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from tests.server.http_service import BODY, TOKEN, running
 from tests.server.recording import Recording, claim, nonfinite
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
 @pytest.fixture
 def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    """The data directory of a server that runs, as `stablessm up` leaves it."""
+    """The data directory of a running server, with the files that `stablessm up` writes."""
     folder = tmp_path / "state"
     with running(sqlite.url, tmp_path) as (address, _):
         folder.mkdir(exist_ok=True)
@@ -38,7 +42,7 @@ def run(data_dir: Path, *arguments: str, text: str | None = None) -> Result:
     return CliRunner().invoke(main, arguments, input=text, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
 
 
-def test_a_run_is_submitted_with_changes_and_shown(data_dir: Path, tmp_path: Path) -> None:
+def test_a_run_is_submitted_with_changed_settings_and_shown(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(BODY))
     done = run(data_dir, "submit", str(file), "--set", "optimizer.lr=0.125", "--set", "model.reparameterization.name=exp")
@@ -51,7 +55,26 @@ def test_a_run_is_submitted_with_changes_and_shown(data_dir: Path, tmp_path: Pat
     assert json.loads(run(data_dir, "show", "1", "--json").output)["config"]["optimizer"]["lr"] == 0.125
 
 
-def test_runs_are_listed_by_filter(data_dir: Path) -> None:
+def test_a_run_gets_a_name_tags_and_notes_that_show_prints(data_dir: Path) -> None:
+    run(data_dir, "submit", "-", text=json.dumps(BODY | {"tags": ["old"]}))
+    assert run(data_dir, "rename", "1", "The baseline").output == "run 1 is called 'The baseline'\n"
+    assert run(data_dir, "tag", "1", "paper", "seed 3", "--remove", "old").output == "tags of run 1: paper, seed 3\n"
+    assert run(data_dir, "note", "1", "first line\nsecond line").output == "first line\nsecond line\n"
+    shown = run(data_dir, "show", "1").output
+    for said in ("run 1 'The baseline'", "tags paper, seed 3", "note first line\n", "note second line\n"):
+        assert said in shown
+    assert run(data_dir, "runs", "tag=paper").output.count("The baseline") == 1
+    assert (run(data_dir, "tag", "1").output, run(data_dir, "note", "1").output.count("line")) == (
+        "tags of run 1: paper, seed 3\n",
+        2,
+    )
+    wrong = run(data_dir, "tag", "1", "--remove", "none such")
+    assert (wrong.exit_code, wrong.output) == (1, "Error: run 1 has no tag 'none such'; its tags: paper, seed 3\n")
+    assert run(data_dir, "note", "1", "").output == "run 1 has no notes\n"
+    assert run(data_dir, "rename", "1", "").output == "run 1 has no name\n"
+
+
+def test_the_list_of_runs_can_be_filtered(data_dir: Path) -> None:
     for name in ("best", "direct"):
         config = json.dumps(BODY | {"model": {"reparameterization": {"name": name}}})
         assert run(data_dir, "submit", "-", text=config).exit_code == 0
@@ -71,24 +94,52 @@ def test_a_run_is_cancelled_and_resumed(data_dir: Path) -> None:
     [
         (("submit", "-"), '{"task": {"name": "digits"}, "train": {"steps": 0}}', "allowed: >= 1"),
         (("submit", "-"), "{nope", "is not JSON"),
-        (("submit", "-"), "[1]", "a configuration is a JSON object"),
+        (("submit", "-"), "[1]", "a configuration must be a JSON object"),
         (("submit", "-", "--set", "lr"), "{}", "expected PATH=VALUE"),
-        (("submit", "-", "--set", "a..b=1"), "{}", "is no path"),
+        (("submit", "-", "--set", "a..b=1"), "{}", "is not a path"),
         (("show", "99"), None, "there is no run 99"),
         (("runs", "weather=good"), None, "there is no field 'weather'"),
         (("cancel", "99"), None, "there is no run 99"),
-        (("compare",), None, "one way to choose runs"),
+        (("compare",), None, "exactly one of runs, sweep and q"),
         (("export", "99"), None, "there is no run 99"),
     ],
 )
-def test_a_refusal_is_one_line_and_exit_status_1(data_dir: Path, arguments: tuple[str, ...], text: str | None, said: str) -> None:
+def test_a_refused_command_prints_one_line_and_exits_with_status_1(
+    data_dir: Path, arguments: tuple[str, ...], text: str | None, said: str
+) -> None:
     done = run(data_dir, *arguments, text=text)
     assert done.exit_code == 1
     assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
 
 
-def test_users_are_named_limited_and_granted(data_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("shwo", "1"), "'show'"),
+        (("show", "1", "--jsno"), "'--json'"),
+        (("figure", "1", "loss", "--format", "pgn"), "png"),
+        (("token", "create", "x", "--scope", "sumbit"), "submit"),
+        (("runs", "statsu=queued"), "status"),
+        (("runs", "map=bset"), "best"),
+        (("runs", "--status", "finishd"), "finished"),
+        (("runs", "--sort", "creatd"), "created"),
+        (("submit", "-", "--set", "optimizer.lrr=1"), "lr"),
+        (("submit", "-", "--set", "optimzer.lr=1"), "optimizer"),
+        (("submit", "-", "--set", "model.reparameterization.name=bset"), "best"),
+        (("user", "quota", "ownre", "--running", "1"), "owner"),
+    ],
+)
+def test_a_misspelt_name_gets_a_suggestion_and_a_short_list(data_dir: Path, arguments: tuple[str, ...], meant: str) -> None:
+    done = run(data_dir, *arguments, text=json.dumps(BODY))
+    assert done.exit_code in (1, 2)
+    assert re.search(rf"[Dd]id you mean {meant}", done.output), done.output
+    assert len(done.output) < 600, done.output
+    known = done.output.partition("allowed: ")[2]
+    assert known == "" or done.output.count(known.split(",")[0]) <= 2, done.output
+
+
+def test_users_get_names_quotas_and_grants(data_dir: Path) -> None:
     assert run(data_dir, "token", "create", "laptop", "--user", "alice").exit_code == 0
     assert run(data_dir, "token", "create", "sso", "--proxy").exit_code == 0
     listed = run(data_dir, "token", "list").output
@@ -106,7 +157,7 @@ def test_users_are_named_limited_and_granted(data_dir: Path) -> None:
     assert quotas == [("The lab", None, None), ("alice", None, 30)]
     refusals = {
         ("quota", "bob", "--running", "1"): "there is no user 'bob'", ("quota", "alice"): "--running",
-        ("quota", "alice", "--queued", "-1"): "is no limit", ("name", "ALICE"): "there is a user",
+        ("quota", "alice", "--queued", "-1"): "is not a limit", ("name", "ALICE"): "there is already a user",
     }  # fmt: skip
     for arguments, said in refusals.items():
         refused = run(data_dir, "user", *arguments)
@@ -114,18 +165,95 @@ def test_users_are_named_limited_and_granted(data_dir: Path) -> None:
         assert said in refused.output
 
 
-def test_no_server_is_said_with_what_to_do(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["runs"], env={"STABLESSM_URL": "http://127.0.0.1:9"})
-    assert (done.exit_code, "stablessm up" in done.output) == (1, True)
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:9", "no server answers at http://127.0.0.1:9 "),
+        ("127.0.0.1:9", "it must begin with http:// or https://"),
+        ("ftp://127.0.0.1", "it must begin with http:// or https://"),
+        ("http://127.0.0.1:nine", "is not the address of a server"),
+    ],
+)
+def test_a_wrong_or_unreachable_address_is_reported_in_one_sentence(url: str, said: str) -> None:
+    done = CliRunner().invoke(main, ["runs"], env={"STABLESSM_URL": url})
+    assert (done.exit_code, said in done.output, len(done.output.splitlines())) == (1, True, 1), done.output
+    assert url in done.output
 
 
-def test_a_wrong_token_is_said_with_what_to_do(data_dir: Path) -> None:
+def test_a_wrong_token_is_reported_with_advice(data_dir: Path) -> None:
     (data_dir / "token").write_text("another-token-of-the-tests")
     done = run(data_dir, "runs")
-    assert (done.exit_code, "STABLESSM_TOKEN" in done.output) == (1, True)
+    assert (done.exit_code, "does not accept this token; set STABLESSM_TOKEN" in done.output) == (1, True)
+    assert len(done.output.splitlines()) == 1
+    (data_dir / "token").unlink()
+    assert "needs a token; set STABLESSM_TOKEN" in run(data_dir, "runs").output
 
 
-def test_watching_tells_alerts_and_the_end(data_dir: Path, sqlite: Database) -> None:
+@pytest.mark.parametrize(
+    "program",
+    ["import worker.main as m; m.main(['--data-dir', 'x'])", "import server.cli.main as m; m.main(['up', '--data-dir', 'x'])"],
+)
+def test_missing_torch_is_reported_once_without_an_address(tmp_path: Path, program: str) -> None:
+    command = [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {program}"]
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    expected = "Error: training needs torch, which is not installed: pip install 'stablessm[train]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+
+
+def test_completion_is_installed_by_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for shell, script in (("bash", "completion.bash"), ("zsh", "completion.zsh"), ("fish", "stablessm.fish")):
+        for _ in range(2):
+            done = CliRunner().invoke(main, ["completion", shell])
+            assert (done.exit_code, script in done.output) == (0, True), done.output
+    assert (tmp_path / ".bashrc").read_text() == f". '{tmp_path}/.local/share/stablessm/completion.bash'\n"
+    probe = ". ~/.bashrc; complete -p stablessm; COMP_WORDS=(stablessm swe); COMP_CWORD=1; _stablessm_completion stablessm"
+    probe += '; echo "${COMPREPLY[@]}"'
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    found = subprocess.run(["bash", "-c", probe], env=os.environ | path, capture_output=True, text=True, timeout=200)
+    assert found.stdout.splitlines()[-1].split() == ["sweep", "sweep-table", "sweeps"], found
+    unknown = CliRunner().invoke(main, ["completion"], env={"SHELL": "/bin/tcsh"})
+    assert (unknown.exit_code, "allowed: bash, zsh, fish" in unknown.output) == (1, True)
+
+
+def test_watch_in_a_pipe_prints_a_line_for_every_tenth_of_the_steps(data_dir: Path, sqlite: Database) -> None:
+    run(data_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
+    recording = Recording(sqlite, claim(sqlite), width=4)
+    command = [sys.executable, "-m", "server", "watch", "1"]
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watching:
+        assert watching.stdout is not None
+        assert "running at step 0" in watching.stdout.readline()
+        recording.write(20)
+        assert re.match(r"step 20/40  loss [\d.]", watching.stdout.readline())
+        with sqlite.write() as session:
+            lifecycle.finish(session, 1, 1, "finished", "", {"train_loss": 0.5, "eval_accuracy": None})
+        rest = watching.stdout.read()
+    assert "finished at step 20" in rest
+    assert "eval_accuracy" not in rest, "a result that the task does not have is not printed"
+    assert watching.returncode == 0
+
+
+def test_a_watched_fork_prints_what_it_shows_about_the_original(data_dir: Path, sqlite: Database) -> None:
+    run(data_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
+    Recording(sqlite, claim(sqlite), width=4).write(30)
+    with sqlite.write() as session:
+        lifecycle.finish(session, 1, 1, "diverged", "loss is NaN", {"train_loss": float("nan")}, {"step": 30})
+    command = [sys.executable, "-m", "server", "fork", "1", "--lr", "0.001", "--from-step", "0", "--watch"]
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watching:
+        assert watching.stdout is not None
+        assert "run 2, forked from run 1 at step 0" in watching.stdout.readline()
+        Recording(sqlite, claim(sqlite), width=4).write(40)
+        with sqlite.write() as session:
+            lifecycle.finish(session, 2, 1, "finished", "", {"train_loss": 0.5})
+        rest = watching.stdout.read()
+    assert "it lives to its end, step 40 (the original diverged at 30)" in rest
+    assert watching.returncode == 0
+
+
+def test_watch_prints_alerts_and_the_end_of_the_run(data_dir: Path, sqlite: Database) -> None:
     run(data_dir, "submit", "-", text=json.dumps(BODY))
     recording = Recording(sqlite, claim(sqlite), width=4)
     command = [sys.executable, "-m", "server", "watch", "1"]
@@ -143,7 +271,7 @@ def test_watching_tells_alerts_and_the_end(data_dir: Path, sqlite: Database) -> 
     assert watching.returncode == 2
 
 
-def test_on_a_terminal_a_bar_shows_step_loss_and_time_left(data_dir: Path, sqlite: Database) -> None:
+def test_watch_shows_a_progress_bar_with_step_loss_and_time_left_on_a_terminal(data_dir: Path, sqlite: Database) -> None:
     config = json.dumps(BODY)
     assert run(data_dir, "submit", "-", text=config).exit_code == 0
     recording = Recording(sqlite, claim(sqlite), width=4)
@@ -165,7 +293,7 @@ def test_on_a_terminal_a_bar_shows_step_loss_and_time_left(data_dir: Path, sqlit
             os.close(ours)
 
 
-def test_a_narrow_terminal_cuts_the_name_and_no_number(data_dir: Path) -> None:
+def test_a_narrow_terminal_truncates_the_run_name_but_no_number(data_dir: Path) -> None:
     run(data_dir, "submit", "-", text=json.dumps(BODY | {"name": "a name of many words which is too long for this terminal"}))
     environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "TERM": "xterm-256color", "COLUMNS": "40"}
     ours, theirs = pty.openpty()
@@ -177,7 +305,7 @@ def test_a_narrow_terminal_cuts_the_name_and_no_number(data_dir: Path) -> None:
 
 
 def read_until(terminal: int, text: str) -> str:
-    """What a terminal received, styles left out, up to and including `text`."""
+    """The terminal's output without styles, up to and including `text`."""
     seen, deadline = "", time.monotonic() + 60
     while text not in seen:
         assert time.monotonic() < deadline, seen
@@ -236,9 +364,13 @@ def test_runs_are_compared(data_dir: Path, sqlite: Database) -> None:
     assert "model.reparameterization.name" in done.output
     assert "100" in done.output  # 25 steps of 4 eigenvalues
     assert "groups" in done.output
+    both = run(data_dir, "compare", "1", "2", "--group-by", "map", "--group-by", "seed").output
+    assert "reparameterization=best, seed=0" in both
+    wrong = run(data_dir, "compare", "1", "2", "--group-by", "model.reparametrization.name")
+    assert (wrong.exit_code, "did you mean model.reparameterization.name?" in wrong.output) == (1, True)
 
 
-def test_the_schema_is_made_by_migrate(tmp_path: Path) -> None:
+def test_migrate_creates_the_schema(tmp_path: Path) -> None:
     done = run(tmp_path / "new", "migrate")
     assert done.exit_code == 0, done.output
     database = Database(f"sqlite:///{tmp_path}/new/stablessm.db")
@@ -248,7 +380,7 @@ def test_the_schema_is_made_by_migrate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path, data_dir: Path, sqlite: Database) -> None:
+def test_the_doctor_reports_what_is_missing_and_how_to_fix_it(tmp_path: Path, data_dir: Path, sqlite: Database) -> None:
     data_dir.chmod(0o700)
     (data_dir / "token").chmod(0o600)
     well = run(data_dir, "doctor", "--database-url", sqlite.url)
@@ -262,25 +394,64 @@ def test_the_doctor_names_what_is_missing_and_how_to_get_it(tmp_path: Path, data
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--host", "0.0.0.0"), ("serve", "--host", "0.0.0.0", "--no-auth")])
-def test_a_server_open_to_others_without_a_token_does_not_start(data_dir: Path, arguments: tuple[str, ...]) -> None:
+def test_a_server_that_others_can_reach_does_not_start_without_a_token(data_dir: Path, arguments: tuple[str, ...]) -> None:
     done = run(data_dir, *arguments)
     assert done.exit_code == 1
     assert "STABLESSM_TOKEN" in done.output or "--no-auth" in done.output
 
 
-def test_the_commands_of_the_contract_are_there() -> None:
+def test_serve_creates_the_database_in_a_fresh_directory(tmp_path: Path, free_port: int) -> None:
+    folder = tmp_path / "new" / "state"
+    command = [sys.executable, "-m", "server", "serve", "--port", str(free_port), "--data-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as serving:
+        try:
+            deadline = time.monotonic() + 120
+            while True:
+                with contextlib.suppress(httpx.TransportError):
+                    if httpx.get(f"http://127.0.0.1:{free_port}/healthz").status_code == 200:
+                        break
+                assert serving.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            token = (folder / "token").read_text().strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            assert httpx.get(f"http://127.0.0.1:{free_port}/api/runs", headers=headers, timeout=60).json()["runs"] == []
+            assert folder.stat().st_mode & 0o777 == 0o700
+        finally:
+            serving.terminate()
+
+
+def test_the_command_line_has_exactly_the_expected_commands() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
         "submit runs show watch cancel resume fork compare figure export import sweep sweeps sweep-table logs checkpoints "
-        "delete undelete trash retention reproduce",
+        "delete undelete trash retention reproduce rename tag note completion",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
-    for name in main.commands:
+    for name, command in main.commands.items():
+        assert isinstance(command, LazyCommand)
+        assert command.load().name == name
         if name != "worker":
             assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
-def test_the_command_line_starts_without_slow_imports() -> None:
+def test_help_and_completion_list_every_command_and_import_none() -> None:
+    probe = "import sys, server.cli.main as m; m.main(prog_name='stablessm', standalone_mode=False); "
+    probe += "print([n for n in sys.modules if n.startswith('server.cli.')])"
+    listed = subprocess.run([sys.executable, "-c", probe, "--help"], capture_output=True, text=True, timeout=200).stdout
+    assert listed.splitlines()[-1] == "['server.cli.main']"
+    assert [name for name in main.commands if f"\n  {name} " not in listed] == []
+    assert not any(line.endswith("...") for line in listed.splitlines()[1:])  # each description fits a terminal of 80 columns
+    completed = {"up": "up", "sweep": "sweep sweeps sweep-table", "queue pa": "pause", "runs --so": "--sort"}
+    for typed, expected in completed.items():
+        words = {"COMP_WORDS": f"stablessm {typed}", "COMP_CWORD": str(len(typed.split()))}
+        environment = os.environ | words | {"_STABLESSM_COMPLETE": "bash_complete"}
+        program = [sys.executable, "-c", "from server.cli.main import main; main(prog_name='stablessm')"]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=200)
+        assert {line.partition(",")[2] for line in done.stdout.splitlines()} == set(expected.split()), done.stderr
+
+
+def test_the_service_starts_without_slow_imports() -> None:
     slow = ("fastapi", "sqlalchemy", "numpy", "torch", "plotly")
     probe = f"import sys, server.cli.main, server.cli.up; print([m for m in {slow} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=200)

@@ -1,4 +1,5 @@
-"""`stablessm doctor` finds what is old, open, missing, unreachable or cut short, says what to do, and ends with status 1."""
+"""`stablessm doctor` finds parts that are outdated, readable by others, missing, unreachable or truncated, suggests repairs,
+and exits with status 1."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,12 +20,14 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select, update
 
+from server.checkpoint_store import CheckpointStore
 from server.cli import doctor
-from server.cli.examine_files import KEPT
 from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import BlockRow, CheckpointRow
+from server.lifecycle.checkpoints import KEPT
 from server.series.recording import store_checkpoint
+from tests.s3 import BUCKET, s3_server
 from tests.server.http_service import TOKEN, running
 from tests.server.recording import Recording, claimed
 
@@ -33,8 +36,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Everything in order: a run with numbers and three checkpoints, a token, data that is whole."""
-    monkeypatch.setattr(doctor, "_torch", lambda _: [])  # its import takes seconds, and nothing here is about it
+    """A healthy installation: a run with recorded numbers and three checkpoints, a token, and intact data."""
+    monkeypatch.setattr(doctor, "_torch", lambda _: [])  # importing torch takes seconds, and these tests do not need it
     data_dir.mkdir(mode=0o700)
     database = Database(f"sqlite:///{data_dir}/stablessm.db")
     database.migrate()
@@ -44,7 +47,7 @@ def installation(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = f"runs/{claim.run_id}/checkpoints/attempt-1/step-{step}.safetensors"
         place = data_dir / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        if step > 2:  # the oldest file goes as soon as two newer ones are recorded
+        if step > 2:  # the oldest file is removed once two newer ones are recorded
             place.write_bytes(b"weights" * step)
         digest = hashlib.sha256(b"weights" * step).hexdigest()
         with database.write() as session:
@@ -64,12 +67,23 @@ def examine(folder: Path, *more: str, **variables: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_nothing_is_wrong_with_an_installation_in_order(installation: Path) -> None:
+def test_the_doctor_finds_no_fault_in_a_healthy_installation(installation: Path) -> None:
     code, output = examine(installation)
     assert code == 0, output
-    assert f"{KEPT} there" in output
+    assert f"{KEPT} exist" in output
     code, output = examine(installation.parent / "new")
     assert code == 0, output
+
+
+def test_the_doctor_lists_only_data_sets(installation: Path) -> None:
+    for name in ("README.md", "LICENSE", "wikitext/readme.txt", "SHA256SUMS"):
+        path = installation / "data" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("a text about the data\n" * 100)
+    code, output = examine(installation)
+    (line,) = (line for line in output.splitlines() if "data sets: " in line)
+    assert (code, "text.txt.gz" in line) == (0, True), output
+    assert not [name for name in ("README", "LICENSE", "readme", "SUMS") if name in output], output
 
 
 def old_schema(folder: Path) -> None:
@@ -114,12 +128,12 @@ def ended(folder: Path) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an old schema": (old_schema, "needs 0016", "stablessm migrate"),
-    "an open data directory": (lambda folder: folder.chmod(0o755), "open to everybody", "chmod 700"),
-    "an open token": (lambda folder: (folder / "token").chmod(0o644), "token is open to everybody", "chmod 600"),
-    "an open database": (lambda folder: (folder / "stablessm.db").chmod(0o640), "stablessm.db is open to its group", "chmod 600"),
-    "a missing checkpoint": (lambda folder: checkpoint(folder).unlink(), "1 of 2 are missing", "restore a backup"),
-    "missing checkpoints": (lambda folder: shutil.rmtree(folder / "runs"), "2 of 2 are missing", "restore a backup"),
-    "a checkpoint cut short": (lambda folder: half(checkpoint(folder)), "1 are cut short", "restore a backup"),
+    "an open data directory": (lambda folder: folder.chmod(0o755), "readable by everybody", "chmod 700"),
+    "an open token": (lambda folder: (folder / "token").chmod(0o644), "token is readable by everybody", "chmod 600"),
+    "an open database": (lambda folder: (folder / "stablessm.db").chmod(0o640), "db is readable by its group", "chmod 600"),
+    "a missing checkpoint": (lambda folder: checkpoint(folder).unlink(), "1 of 2 are missing", "keep these runs"),
+    "missing checkpoints": (lambda folder: shutil.rmtree(folder / "runs"), "2 of 2 are missing", "keep these runs"),
+    "a checkpoint cut short": (lambda folder: half(checkpoint(folder)), "1 are incomplete", "keep these runs"),
     "numbers that cannot be read": (damaged_block, "run 1", "stablessm restore"),
     "a database cut short": (damaged_pages, "is damaged", "stablessm restore"),
     "a text cut short": (lambda folder: half(folder / "data" / "text.txt.gz"), "is truncated", "again"),
@@ -129,7 +143,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_found_with_what_to_do_about_it(installation: Path, fault: str) -> None:
+def test_the_doctor_reports_each_fault_with_its_repair(installation: Path, fault: str) -> None:
     make, found, mend = FAULTS[fault]
     make(installation)
     code, output = examine(installation)
@@ -137,9 +151,10 @@ def test_each_fault_is_found_with_what_to_do_about_it(installation: Path, fault:
     lines = [line for line in output.splitlines() if line.startswith("missing")]
     assert found in "".join(lines), output
     assert mend in output
+    assert "delete" not in output, "the doctor never advises to delete anything"
 
 
-def test_a_server_that_is_named_has_to_answer(installation: Path, sqlite_url: str, tmp_path: Path) -> None:
+def test_the_doctor_reports_a_configured_server_that_does_not_answer(installation: Path, sqlite_url: str, tmp_path: Path) -> None:
     code, output = examine(installation, STABLESSM_URL="http://127.0.0.1:1")
     assert (code, "127.0.0.1:1 does not answer" in output) == (1, True), output
     with running(sqlite_url, tmp_path / "other") as (address, _):
@@ -149,7 +164,7 @@ def test_a_server_that_is_named_has_to_answer(installation: Path, sqlite_url: st
         assert (code, "STABLESSM_TOKEN" in output) == (1, True), output
 
 
-def test_what_is_made_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_created_files_are_accessible_only_to_their_owner_whatever_the_umask(tmp_path: Path) -> None:
     made = tmp_path / "state"
     program = (
         "import os, sys; os.umask(0o022)\n"
@@ -167,7 +182,9 @@ def test_what_is_made_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> 
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
-def test_checkpoints_of_another_machine_are_no_fault(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_on_another_machine_are_not_reported_as_a_fault(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor, "_torch", lambda _: [])
     database = Database(postgres_url)
     claim = claimed(database)
@@ -178,5 +195,46 @@ def test_checkpoints_of_another_machine_are_no_fault(tmp_path: Path, postgres_ur
     with database.read() as session:
         assert session.scalars(select(CheckpointRow)).one().stored_at is None
     code, output = examine(tmp_path / "state", "--database-url", postgres_url)
-    assert (code, "not on this machine" in output) == (0, True), output
+    assert (code, "are on other machines" in output) == (0, True), output
     database.close()
+
+
+@pytest.fixture
+def bucket(installation: Path) -> Iterator[CheckpointStore]:
+    """The installation after the worker has copied both newest checkpoints to a bucket and this machine's disk was replaced."""
+    with s3_server():
+        store = CheckpointStore(f"s3://{BUCKET}/lab")
+        for file in installation.glob("runs/*/checkpoints/*/*"):
+            store.put(file, str(file.relative_to(installation)))
+        database = Database(f"sqlite:///{installation}/stablessm.db")
+        with database.write() as session:
+            session.execute(update(CheckpointRow).where(CheckpointRow.step > 2).values(stored_at=1.0))
+        database.close()
+        shutil.rmtree(installation / "runs")
+        yield store
+
+
+def test_checkpoints_in_the_store_count_as_existing(installation: Path, bucket: CheckpointStore) -> None:
+    url = {"STABLESSM_CHECKPOINT_STORE": f"s3://{BUCKET}/lab"}
+    for more in ((), ("--deep",)):
+        code, output = examine(installation, *more, **url)
+        assert (code, "2 exist, 2 of them only in the checkpoint store" in output) == (0, True), output
+    code, output = examine(installation)
+    assert (code, "set STABLESSM_CHECKPOINT_STORE" in output) == (0, True), output
+    (path,) = (name for name in bucket.sizes() if "step-6" in name)
+    half_copy = installation / "half"
+    half_copy.write_bytes(b"wrong!!" * 6)
+    bucket.put(half_copy, path)
+    code, output = examine(installation, "--deep", **url)
+    assert (code, "1 are incomplete or damaged" in output) == (1, True), output
+    bucket.remove([path])
+    code, output = examine(installation, **url)
+    assert (code, "1 of 2 are missing" in output, "delete" in output) == (1, True, False), output
+
+
+def test_an_unreachable_store_is_reported_without_calling_its_checkpoints_missing(
+    installation: Path, bucket: CheckpointStore, tmp_path: Path
+) -> None:  # fmt: skip
+    assert bucket.sizes()
+    code, output = examine(installation, STABLESSM_CHECKPOINT_STORE=f"file://{tmp_path}/unmounted")
+    assert (code, "is the shared disk mounted?" in output, "are missing" in output) == (1, True, False), output

@@ -1,4 +1,4 @@
-"""A run's log, checkpoints and history on the command line, against a server that runs."""
+"""A run's log, checkpoints and history on the command line, with a running server."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sqlalchemy import update
 from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import Run, Transition
-from server.runs import lifecycle
-from server.runs.logs import append_log, store_traceback
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.logs import append_log, store_traceback
 from server.series.recording import store_checkpoint
 from tests.server.http_service import TOKEN, running
 from tests.server.recording import Recording, claimed
 
-pytestmark = pytest.mark.slow  # a real server
+pytestmark = pytest.mark.slow  # uses a real server
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run(data_dir: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, arguments, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
 
 
-def test_a_log_is_printed_and_followed_to_the_end_with_its_traceback(data_dir: Path, sqlite: Database) -> None:
+def test_the_logs_command_follows_a_log_to_its_end_and_prints_the_traceback(data_dir: Path, sqlite: Database) -> None:
     claim = claimed(sqlite)
     assert "has printed nothing yet" in run(data_dir, "logs", "1").output
     with sqlite.write() as session:
@@ -64,7 +64,9 @@ def test_a_log_is_printed_and_followed_to_the_end_with_its_traceback(data_dir: P
     )
 
 
-def test_checkpoints_are_listed_and_downloaded_whole_or_not_at_all(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+def test_checkpoints_are_listed_and_only_an_intact_checkpoint_is_downloaded(
+    data_dir: Path, sqlite: Database, tmp_path: Path
+) -> None:
     claim, content = claimed(sqlite), b"weights" * 1000
     assert run(data_dir, "checkpoints", "1").output == "No checkpoints.\n"
     Recording(sqlite, claim).write(40)
@@ -89,7 +91,7 @@ def test_checkpoints_are_listed_and_downloaded_whole_or_not_at_all(data_dir: Pat
     assert not list(tmp_path.glob("*other*"))
 
 
-def test_a_run_is_shown_with_its_history_and_never_without_a_reason(data_dir: Path, sqlite: Database) -> None:
+def test_show_and_watch_print_the_history_of_a_run_and_always_a_reason(data_dir: Path, sqlite: Database) -> None:
     claim = claimed(sqlite)
     with sqlite.write() as session:
         lifecycle.finish(session, 1, claim.attempt, "finished")
@@ -97,7 +99,7 @@ def test_a_run_is_shown_with_its_history_and_never_without_a_reason(data_dir: Pa
     assert "started at step 0: attempt 1 on tester" in shown
     assert "ended at step 0: every training step is done" in shown
     assert "every training step is done" in run(data_dir, "watch", "1").output
-    with sqlite.write() as session:  # as older versions left it
+    with sqlite.write() as session:  # as older releases stored it
         session.execute(update(Run).values(status_reason=""))
         session.execute(update(Transition).values(reason=""))
     for command in ("show", "watch"):

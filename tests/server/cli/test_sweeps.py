@@ -1,4 +1,4 @@
-"""Sweeps from the command line: submitted from a file, followed, listed, and written as a table."""
+"""Sweeps on the command line: they are submitted from a file, watched, listed, and written as a table."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from sqlalchemy import func, select
 from server.cli.main import main
 from server.database.connection import Database
 from server.database.models import Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from tests.server.http_service import BODY, TOKEN, running
 from tests.server.recording import claim
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 SWEEP = json.dumps({"name": "seeds", "base": BODY, "grid": {"train.seed": [1, 2]}})
 
 
 @pytest.fixture
 def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    """The data directory of a server that runs, as `stablessm up` leaves it."""
+    """The data directory of a running server, with the files that `stablessm up` writes."""
     folder = tmp_path / "state"
     with running(sqlite.url, tmp_path) as (address, _):
         folder.mkdir(exist_ok=True)
@@ -65,14 +67,14 @@ def test_a_sweep_is_submitted_from_a_file_and_listed(data_dir: Path, tmp_path: P
     ("text", "said"),
     [
         ("{nope", "is not JSON"),
-        ("[]", "a sweep is a JSON object"),
+        ("[]", "a sweep must be a JSON object"),
         (json.dumps({"base": BODY}), "a sweep needs 'grid'"),
-        (json.dumps(BODY), "a sweep needs 'base', a JSON object; given are task"),
+        (json.dumps(BODY), "a sweep needs 'base', a JSON object; the given fields are task"),
         (json.dumps({"base": BODY, "grid": {"train.seed": []}}), "at least one value"),
         (json.dumps({"base": BODY, "grid": {"train.seed": [1]}, "title": "x"}), "title"),
     ],
 )
-def test_a_file_that_is_no_sweep_is_refused_in_one_line(data_dir: Path, text: str, said: str) -> None:
+def test_an_invalid_sweep_file_is_refused_in_one_line(data_dir: Path, text: str, said: str) -> None:
     done = run(data_dir, "sweep", "-", text=text)
     assert done.exit_code == 1
     assert said in done.output
@@ -80,7 +82,7 @@ def test_a_file_that_is_no_sweep_is_refused_in_one_line(data_dir: Path, text: st
 
 
 @pytest.mark.parametrize(("second", "status"), [("finished", 0), ("diverged", 2)])
-def test_watching_says_how_each_run_ends(
+def test_watching_a_sweep_prints_how_each_run_ends(
     data_dir: Path, sqlite: Database, monkeypatch: pytest.MonkeyPatch, second: str, status: int
 ) -> None:
     monkeypatch.setattr("server.cli.sweeps.POLL_SECONDS", 0.02)
@@ -106,7 +108,7 @@ def test_watching_says_how_each_run_ends(
     assert f"{2 if second == 'finished' else 1} of 2 runs finished with a finite loss" in done.output
 
 
-def test_a_table_is_written_as_the_file_says(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+def test_a_sweep_table_is_written_in_the_format_of_its_file_suffix(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
     run(data_dir, "sweep", "-", text=SWEEP)
     end(sqlite, "finished", 0.5)
     end(sqlite, "diverged", float("nan"))
@@ -124,6 +126,6 @@ def test_a_table_is_written_as_the_file_says(data_dir: Path, sqlite: Database, t
     assert pyarrow.parquet.read_table(tmp_path / "t.parquet").num_rows == 2
     assert "tabular" in (tmp_path / "t.tex").read_text()
     refused = run(data_dir, "sweep-table", "1", "--format", "parquet")
-    assert (refused.exit_code, "-o says" in refused.output) == (1, True)
+    assert (refused.exit_code, "the file with -o" in refused.output) == (1, True)
     unknown = run(data_dir, "sweep-table", "1", "--columns", "weather")
     assert (unknown.exit_code, "train_loss" in unknown.output) == (1, True)

@@ -1,4 +1,4 @@
-"""What the command line prints without a terminal: whole lines without styles, non-finite numbers, harmless foreign text."""
+"""Without a terminal, the command line prints whole lines without styles, shows non-finite numbers and escapes foreign text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from server.cli.terminal import number, run_page, run_table, show
+from server.cli.run_views import run_page, run_table
+from server.cli.terminal import number, show
 
 
 def a_run(**changes: Any) -> dict[str, Any]:
@@ -31,11 +32,11 @@ def a_run(**changes: Any) -> dict[str, Any]:
         (None, ""),
     ],
 )
-def test_a_number_that_is_none_is_named(value: float | str | None, shown: str) -> None:
+def test_non_finite_numbers_are_printed_by_name(value: float | str | None, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_a_long_line_stays_one_line_without_spaces_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_table_row_stays_on_one_line_without_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     show(run_table([a_run(name="x" * 200), a_run(id=12)]))
     title, first, second = capsys.readouterr().out.splitlines()
     assert title.split() == ["run", "status", "step", "task", "map", "lr", "loss", "alerts", "by", "name"]
@@ -64,7 +65,7 @@ def test_a_run_is_shown_line_by_line(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
-def test_text_of_others_is_neither_markup_nor_a_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_text_is_printed_without_markup_or_terminal_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(name="[red]\x1b[2Jname[/red] :smile:", status_reason="\x1b]0;title\x07")
     show(run_table([run]))
     show(run_page(run, []))

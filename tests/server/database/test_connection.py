@@ -14,11 +14,13 @@ from sqlalchemy.exc import DBAPIError
 
 from server.database.connection import Database
 from server.database.models import Run
-from stablessm_core.nonfinite import json_safe
+from stablessm_core.telemetry.nonfinite import json_safe
 from tests.server.recording import run_of, submitted
 
+pytestmark = pytest.mark.both_engines
 
-def test_a_transaction_is_kept_whole_or_not_at_all(database: Database) -> None:
+
+def test_a_failed_transaction_is_rolled_back_completely(database: Database) -> None:
     def half() -> None:
         with database.write() as session:
             session.execute(text("INSERT INTO sweeps (base, grid, created_at) VALUES ('{}', '{}', 0)"))
@@ -40,13 +42,14 @@ def test_a_read_sees_one_snapshot_while_others_write(database: Database) -> None
     assert run_of(database, run_id).step == 77
 
 
-def test_a_write_in_a_read_is_refused(database: Database) -> None:
+def test_a_write_in_a_read_transaction_is_refused(database: Database) -> None:
     submitted(database)
     with pytest.raises(DBAPIError), database.read() as session:
         session.execute(update(Run).values(step=1))
 
 
-def test_read_modify_write_of_several_writers_loses_nothing(database: Database) -> None:
+@pytest.mark.slow
+def test_concurrent_read_modify_write_transactions_lose_no_update(database: Database) -> None:
     run_id = submitted(database)
 
     def add(times: int) -> None:
@@ -60,7 +63,7 @@ def test_read_modify_write_of_several_writers_loses_nothing(database: Database) 
     assert run_of(database, run_id).step == 200
 
 
-def test_a_writer_waits_for_the_other_instead_of_failing(sqlite: Database) -> None:
+def test_a_second_writer_waits_for_the_first_instead_of_failing(sqlite: Database) -> None:
     run_id = submitted(sqlite)
     inside, errors = threading.Event(), []
 
@@ -83,13 +86,13 @@ def test_a_writer_waits_for_the_other_instead_of_failing(sqlite: Database) -> No
     assert run_of(sqlite, run_id).priority == 1
 
 
-def test_sqlite_is_durable_and_shared(sqlite: Database) -> None:
+def test_sqlite_uses_wal_full_synchronisation_and_foreign_keys(sqlite: Database) -> None:
     with sqlite.write() as session:
         pragmas = {name: session.scalar(text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous", "foreign_keys")}
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 
-def test_work_before_the_first_statement_holds_no_lock(sqlite: Database) -> None:
+def test_a_transaction_takes_no_lock_before_its_first_statement(sqlite: Database) -> None:
     path = sqlite.path
     assert path is not None
     with sqlite.write() as session:
@@ -111,7 +114,7 @@ def test_non_finite_numbers_survive_in_json_columns(database: Database) -> None:
     }  # fmt: skip
 
 
-def test_a_stopped_transaction_does_not_hold_a_row_for_ever(postgres_url: str) -> None:
+def test_postgresql_ends_transactions_that_stay_idle(postgres_url: str) -> None:
     database = Database(postgres_url)
     with database.read() as session:
         limit = session.scalar(text("SHOW idle_in_transaction_session_timeout"))
@@ -119,14 +122,15 @@ def test_a_stopped_transaction_does_not_hold_a_row_for_ever(postgres_url: str) -
     assert limit == "15s"
 
 
-def test_a_place_that_cannot_hold_a_wal_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_cannot_hold_a_database_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "not-a-database.db"
     folder.mkdir()
     with pytest.raises(DBAPIError):
         Database(f"sqlite:///{folder}").migrate()
 
 
-def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_several_connections_can_open_a_new_database_file_at_the_same_time(tmp_path: Path) -> None:
     def open_new(path: Path, together: threading.Barrier) -> int:
         database = Database(f"sqlite:///{path}")
         together.wait()
@@ -141,10 +145,10 @@ def test_processes_that_open_a_new_file_at_once_all_get_it(tmp_path: Path) -> No
             assert list(pool.map(open_new, [tmp_path / f"{i}.db"] * 8, [together] * 8)) == [1] * 8
 
 
-def test_connections_that_the_server_ended_are_replaced_unseen(postgres_url: str) -> None:
+def test_connections_that_the_database_server_closed_are_replaced(postgres_url: str) -> None:
     database = Database(postgres_url)
     end = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
-    for session_of in (database.read, database.glance, database.write):
+    for session_of in (database.read, database.read_autocommit, database.write):
         with session_of() as session:
             assert session.scalar(text("SELECT 1")) == 1
         with psycopg.connect(postgres_url.replace("+psycopg", "")) as other:
@@ -154,10 +158,10 @@ def test_connections_that_the_server_ended_are_replaced_unseen(postgres_url: str
     database.close()
 
 
-def test_each_query_of_a_glance_sees_what_is_new(postgres_url: str) -> None:
+def test_each_autocommit_query_sees_the_newest_data(postgres_url: str) -> None:
     database = Database(postgres_url)
     run_id = submitted(database)
-    with database.glance() as session:
+    with database.read_autocommit() as session:
         assert session.scalar(select(Run.step).where(Run.id == run_id)) == 0
         with database.write() as writer:
             writer.execute(update(Run).values(step=77))

@@ -20,10 +20,12 @@ import migrations
 from migrations.loss import DataLoss
 from server.database.connection import Database
 from server.database.models import Base
-from server.database.revision import SchemaMismatch, needed, numbers
+from server.database.revision import SchemaMismatch, newest_revision, parse_revision
 from tests.server.filled import checksums, columns_of, fill
 from tests.server.old_code import submitted_by_old_code
 from tests.server.recording import claimed, run_of, submitted
+
+pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.long]
 
 _CONFIG = Config()
 _CONFIG.set_main_option("script_location", str(Path(migrations.__file__).parent))
@@ -33,13 +35,13 @@ REVISIONS = [script.revision for script in ScriptDirectory.from_config(_CONFIG).
 def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": False})
-        # indexes over an expression cannot be reflected on SQLite; they are looked at below, and in test_queues
+        # SQLAlchemy cannot reflect SQLite indexes over expressions; they are tested below and in test_queues
         with warnings.catch_warnings(action="ignore"):
             differences = [d for d in compare_metadata(context, Base.metadata) if not re.search("ix_runs_(queue|next)", str(d))]
     assert differences == []
 
 
-def test_the_queue_index_serves_the_claim(sqlite: Database) -> None:
+def test_the_query_for_the_next_queued_run_uses_the_queue_index(sqlite: Database) -> None:
     query = "SELECT id FROM runs WHERE status = :status ORDER BY priority DESC, id LIMIT 1"
     with sqlite.read() as session:
         plan = " ".join(str(row) for row in session.execute(text(f"EXPLAIN QUERY PLAN {query}"), {"status": "queued"}))
@@ -47,7 +49,7 @@ def test_the_queue_index_serves_the_claim(sqlite: Database) -> None:
     assert "TEMP B-TREE" not in plan
 
 
-def test_every_migration_forward_and_back_keeps_every_value_of_a_filled_database(empty_database_url: str) -> None:
+def test_every_upgrade_and_downgrade_keeps_every_value_that_both_schemas_store(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.migrate("0001")
     fill(database)
@@ -57,7 +59,7 @@ def test_every_migration_forward_and_back_keeps_every_value_of_a_filled_database
         for columns, sums in known.values():
             assert checksums(database, columns) == sums, revision
         known[revision] = columns_of(database), checksums(database)
-    # what the newest schema alone has room for is filled too, then lost revision by revision, and nothing else is
+    # Fill all tables and columns of the newest schema. Each downgrade then loses only what the older schema cannot store.
     with database.engine.begin() as connection:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(table.delete())
@@ -79,7 +81,7 @@ def test_every_migration_forward_and_back_keeps_every_value_of_a_filled_database
     database.close()
 
 
-def test_numbers_go_on_after_every_migration_and_no_id_is_given_twice(empty_database_url: str) -> None:
+def test_no_run_id_is_assigned_twice_across_migrations(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.migrate("0001")
     first = submitted_by_old_code(database)
@@ -99,7 +101,7 @@ def test_numbers_go_on_after_every_migration_and_no_id_is_given_twice(empty_data
     database.close()
 
 
-# what the revisions since 0007 have added to a filled database, the newest first, and the tables and columns that hold it
+# For each revision after 0007, newest first: the values that a downgrade would lose, and their tables and columns.
 LOST = (
     (r"3 of checkpoints \(stored_at IS NOT NULL", ("checkpoints.stored_at",)),
     (r"1 of sweeps \(name IS NOT NULL", ("sweeps.name", "sweeps.submitted_by")),
@@ -114,7 +116,7 @@ LOST = (
 
 
 @pytest.mark.parametrize("revision", ["0003", "0002", "0001", "base"])
-def test_going_back_says_what_would_be_lost_and_loses_nothing(database: Database, revision: str) -> None:
+def test_a_downgrade_that_would_lose_values_is_refused_and_names_them(database: Database, revision: str) -> None:
     fill(database)
     for lost, emptied in LOST:
         before = checksums(database)
@@ -137,14 +139,14 @@ def test_going_back_says_what_would_be_lost_and_loses_nothing(database: Database
     assert database.check_schema() == REVISIONS[-1]
 
 
-def test_going_back_is_free_where_nothing_would_be_lost(database: Database) -> None:
+def test_a_downgrade_that_loses_no_value_is_allowed(database: Database) -> None:
     submitted(database)
     database.migrate("0001")
     database.migrate()
 
 
 @pytest.mark.parametrize("statement", ["ADD COLUMN submitted_by", "CREATE TABLE webhooks", "ADD COLUMN compacted_at"])
-def test_a_migration_that_fails_leaves_everything_as_it_was(empty_database_url: str, statement: str) -> None:
+def test_a_failed_migration_leaves_the_database_unchanged(empty_database_url: str, statement: str) -> None:
     database = Database(empty_database_url)
     database.migrate("0001")
     fill(database)
@@ -167,29 +169,29 @@ def test_a_migration_that_fails_leaves_everything_as_it_was(empty_database_url: 
     database.close()
 
 
-def test_code_says_clearly_that_a_schema_does_not_fit(database: Database) -> None:
+def test_an_incompatible_schema_is_reported_with_a_clear_message(database: Database) -> None:
     def is_now(revision: str) -> None:
         with database.engine.begin() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = :name"), {"name": revision})
 
-    is_now("9998")  # newer, and nothing that we need is gone
+    is_now("9998")  # a newer schema that is compatible with this code
     assert database.check_schema() == "9998"
-    database.migrate()  # nothing to do
+    database.migrate()  # has nothing to do
     is_now("9999_from_9998")
     for refused in (database.check_schema, database.migrate):
         with pytest.raises(SchemaMismatch, match="install the newer version"):
             refused()
     is_now("something else")
-    with pytest.raises(SchemaMismatch, match="no version of StableSSM"):
+    with pytest.raises(SchemaMismatch, match="not a schema of StableSSM"):
         database.check_schema()
     is_now("0002")
-    with pytest.raises(SchemaMismatch, match=f"needs {needed():04d}: run `stablessm migrate`"):
+    with pytest.raises(SchemaMismatch, match=f"needs {newest_revision():04d}: run `stablessm migrate`"):
         database.check_schema()
 
 
-def test_revisions_are_numbered_without_gaps_and_never_forget_what_older_code_needs() -> None:
-    parsed = [numbers(revision) for revision in REVISIONS]
-    assert [number for number, _ in parsed] == list(range(1, needed() + 1))
+def test_revisions_are_numbered_without_gaps_and_their_oldest_supported_schema_never_decreases() -> None:
+    parsed = [parse_revision(revision) for revision in REVISIONS]
+    assert [number for number, _ in parsed] == list(range(1, newest_revision() + 1))
     oldest = [oldest for _, oldest in parsed]
     assert oldest == sorted(oldest)
 
@@ -202,11 +204,12 @@ def test_a_server_does_not_start_on_a_schema_that_is_too_old(empty_sqlite_url: s
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"Error: the database's schema is 0001, this version of StableSSM needs {needed():04d}: run `stablessm migrate`"
+        f"Error: the database's schema is 0001, but this version of StableSSM needs {newest_revision():04d}: "
+        "run `stablessm migrate`"
     )
 
 
-def test_several_processes_may_migrate_at_once_from_anywhere(empty_database_url: str, tmp_path: Path) -> None:
+def test_several_processes_can_migrate_at_the_same_time_from_any_directory(empty_database_url: str, tmp_path: Path) -> None:
     program = "import sys; from server.database.connection import Database; Database(sys.argv[1]).migrate()"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     processes = [
@@ -218,7 +221,7 @@ def test_several_processes_may_migrate_at_once_from_anywhere(empty_database_url:
     database.close()
 
 
-def test_a_migration_waits_for_whoever_writes_however_long_that_takes(
+def test_a_migration_waits_without_time_limit_for_an_open_write_transaction(
     empty_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.database.connection.BUSY_SECONDS", 0.05)
@@ -232,7 +235,7 @@ def test_a_migration_waits_for_whoever_writes_however_long_that_takes(
         except Exception as error:  # noqa: BLE001 - looked at below
             failures.append(error)
 
-    with database.engine.begin():  # holds the one lock there is
+    with database.engine.begin():  # takes SQLite's only write lock
         migrating = threading.Thread(target=migrate)
         migrating.start()
         migrating.join(1.0)
@@ -243,7 +246,7 @@ def test_a_migration_waits_for_whoever_writes_however_long_that_takes(
     database.close()
 
 
-def test_payloads_are_not_compressed_twice(postgres_url: str) -> None:
+def test_postgresql_does_not_compress_payloads_again(postgres_url: str) -> None:
     database = Database(postgres_url)
     query = "SELECT attstorage FROM pg_attribute WHERE attrelid = 'blocks'::regclass AND attname = 'payload'"
     with database.read() as session:
@@ -251,7 +254,7 @@ def test_payloads_are_not_compressed_twice(postgres_url: str) -> None:
     database.close()
 
 
-def test_a_new_database_gets_its_folder(tmp_path: Path) -> None:
+def test_the_folder_of_a_new_database_is_created(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/new/folder/x.db")
     database.migrate()
     run = claimed(database)

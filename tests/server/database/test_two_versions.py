@@ -1,4 +1,4 @@
-"""Two versions at once: the migration happens while programs of the old schema submit, train and read, beside new ones."""
+"""Two versions at once: during a migration, programs of the old schema submit, train and read concurrently with new ones."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from sqlalchemy import select, text
 
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from tests.server.old_code import submitted_by_old_code, trained_by_old_code
 from tests.server.recording import CPU, Recording, submitted
 
+pytestmark = [pytest.mark.both_engines, pytest.mark.long]
+
 ROOT = Path(__file__).resolve().parents[3]
-RUNS = 12  # of each version
+RUNS = 12  # number of runs of each version
 STEPS = 5
 CONFIG: dict[str, Any] = {"task": {"name": "polynomial_memory"}, "train": {"steps": 3, "eval_every": 0}}
 
 
-def test_old_and_new_programs_share_a_database_while_it_is_migrated_under_them(empty_database_url: str) -> None:
+def test_old_and_new_programs_share_a_database_while_it_is_migrated(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.migrate("0001")
     migrated, done, failures = threading.Event(), threading.Event(), []
@@ -42,7 +44,8 @@ def test_old_and_new_programs_share_a_database_while_it_is_migrated_under_them(e
             try:
                 while own < RUNS or not migrated.is_set():
                     own += work() is not None
-                    time.sleep(0.01)  # SQLite has no queue of writers: who never rests shuts the migration out
+                    # SQLite does not queue writers: a writer that never pauses would block the migration.
+                    time.sleep(0.01)
             except Exception as error:  # noqa: BLE001 - looked at below
                 failures.append(error)
 
@@ -59,7 +62,7 @@ def test_old_and_new_programs_share_a_database_while_it_is_migrated_under_them(e
     trainer = threading.Thread(target=_collect(train_old, failures))
     trainer.start()
     _until(lambda: len(old) > 2)
-    database.migrate()  # with both under way
+    database.migrate()  # while both versions are running
     migrated.set()
     new = [submitted(database) for _ in range(RUNS)]
     claims = [claim for _ in range(RUNS) if (claim := _new_claim(database)) is not None]
@@ -91,7 +94,7 @@ def test_old_and_new_programs_share_a_database_while_it_is_migrated_under_them(e
     database.close()
 
 
-def test_the_previous_release_and_this_one_serve_and_train_side_by_side(
+def test_the_previous_and_the_current_release_serve_and_train_side_by_side(
     empty_postgres_url: str, tmp_path: Path, free_port: int, another_free_port: int
 ) -> None:
     previous = _previous_release(tmp_path / "previous")
@@ -100,7 +103,7 @@ def test_the_previous_release_and_this_one_serve_and_train_side_by_side(
         first = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
         with _worker(previous, url, data):
             _until(lambda: client.get(f"/api/runs/{first}").json()["status"] == "finished", 240)
-            Database(url).migrate()  # the old server and the old worker stay
+            Database(url).migrate()  # the old server and the old worker keep running
             second = client.post("/api/runs", json=CONFIG).raise_for_status().json()["id"]
             _until(lambda: client.get(f"/api/runs/{second}").json()["status"] == "finished", 240)
         with _server(ROOT, url, data, another_free_port) as new, _client(new) as other:
@@ -128,7 +131,7 @@ _BEARER = {"Authorization": "Bearer a-token-of-sixteen-and-more"}
 
 
 def _previous_release(folder: Path) -> Path:
-    """The source of the last commit before the newest schema, unpacked; skips where this checkout has no history of it."""
+    """Unpack the source of the last commit before the newest schema. Skips the test if this checkout lacks its history."""
     newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
     command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", str(newest.relative_to(ROOT))]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
@@ -137,7 +140,8 @@ def _previous_release(folder: Path) -> Path:
         pytest.skip(f"the history of this checkout does not reach back before {newest.name}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")
-    if absent := {"server", "worker", "stablessm_core", "migrations"} - set(os.listdir(folder)):  # would be imported from here
+    # Python would import the absent packages from this checkout.
+    if absent := {"server", "worker", "stablessm_core", "migrations"} - set(os.listdir(folder)):
         pytest.skip(
             f"the history of this checkout has no whole program before {newest.name}: {', '.join(sorted(absent))} missing"
         )

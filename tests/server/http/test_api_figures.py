@@ -1,4 +1,4 @@
-"""Every chart of every page can be had with its numbers in it, at a size, as JSON and as a file; refusals that help."""
+"""Every chart of every page is available with its numbers, at any size, as JSON and as a file. Errors name what is wrong."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from click.testing import CliRunner
 
 from server.cli.figures import figure
 from server.database.connection import Database
-from stablessm_core.typed_arrays import decode
+from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim
+from web.charts import CHARTS
 from web.compared import _outline
-from web.figures import CHARTS
+
+pytestmark = pytest.mark.slow
 
 PAGES = {"run": "/api/runs/1", "layer": "/api/runs/1", "theory": "/api/theory", "compare": "/api/compare"}
 
@@ -28,7 +30,7 @@ def client(sqlite: Database, tmp_path: Path) -> Iterator[httpx.Client]:
     with client_of(application(sqlite.url, tmp_path)) as client:
         grid = {"model.reparameterization.name": ["best", "exp"], "optimizer.lr": [0.001, 0.01]}
         client.post("/api/sweeps", json={"base": BODY | {"train": {"steps": 100}}, "grid": grid})
-        for seed in range(3):  # the fourth has not begun
+        for seed in range(3):  # the fourth run has not begun
             Recording(sqlite, claim(sqlite), width=4, seed=seed, weird=seed == 1).write(30 + seed)
         yield client
 
@@ -40,7 +42,7 @@ def ask(client: httpx.Client, chart: str, **params: Any) -> httpx.Response:
     return client.get(f"{base}/figures/{chart}", params=params)
 
 
-def test_every_chart_of_a_page_is_a_figure_and_a_file_of_its_own_at_a_size(client: httpx.Client) -> None:
+def test_every_chart_is_available_as_json_and_as_a_file_at_a_requested_size(client: httpx.Client) -> None:
     for chart in CHARTS:
         answer = ask(client, chart, width=640, height=360)
         assert answer.status_code == 200, (chart, answer.text[:300])
@@ -50,11 +52,11 @@ def test_every_chart_of_a_page_is_a_figure_and_a_file_of_its_own_at_a_size(clien
         file = ask(client, chart, width=640, height=360, format="html")
         assert file.headers["Content-Disposition"].endswith(f'{chart}.html"')
         written = file.text.partition('id="figure">')[2].partition("</script>")[0]
-        assert json.loads(written.replace("<\\/", "</")) == figure, "the file draws the very figure"
+        assert json.loads(written.replace("<\\/", "</")) == figure, "the file must contain the same figure as the JSON"
 
 
 @pytest.mark.parametrize("chart", ["compare_loss", "sweep_final_loss", "theory_map", "loss"])
-def test_what_is_no_chart_of_a_page_is_refused_with_those_that_are(client: httpx.Client, chart: str) -> None:
+def test_a_chart_of_another_page_is_refused_with_the_allowed_charts(client: httpx.Client, chart: str) -> None:
     for path in (
         "/api/compare/figures/{}?sweep=1",
         "/api/sweeps/1/figures/{}",
@@ -69,7 +71,7 @@ def test_what_is_no_chart_of_a_page_is_refused_with_those_that_are(client: httpx
     assert error_of(client.get("/api/compare/figures/compare_loss?sweep=1&width=20"), 422)["field"] == "width"
 
 
-def test_lines_of_a_comparison_keep_every_number_and_say_where_a_run_is_lost(client: httpx.Client) -> None:
+def test_comparison_lines_keep_every_number_and_mark_where_a_run_is_lost(client: httpx.Client) -> None:
     *lines, lost = ask(client, "compare_loss", runs="1,2", y="linear").json()["data"]
     for run, line in zip((1, 2), lines, strict=True):
         text = client.get(f"/api/runs/{run}/series/train/loss").json()["value"]
@@ -84,14 +86,14 @@ def test_lines_of_a_comparison_keep_every_number_and_say_where_a_run_is_lost(cli
         assert np.nanmin(decode(line["y"])) > 0
 
 
-def test_axes_and_groups_are_drawn_as_the_page_draws_them(client: httpx.Client) -> None:
+def test_figure_options_select_the_axes_groups_and_lines(client: httpx.Client) -> None:
     steps, tokens = (ask(client, "compare_loss", runs="1,2", x=x).json() for x in ("step", "tokens"))
     assert ask(client, "compare_loss", runs="1,2", **{"from": 5, "to": 10}).json()["layout"]["xaxis"]["range"] == [5, 10]
     (end, *_) = client.get("/api/compare?runs=1,2").json()["ends"]
     assert set(decode(tokens["data"][0]["x"]) / decode(steps["data"][0]["x"])) == {end["tokens_per_step"]}
     bands = ask(client, "compare_loss", show="groups").json()["data"]
     assert [trace["name"] for trace in bands if "name" in trace] == ["best (2)", "exp (1)", "not finite"], (
-        "the run that has recorded nothing has no part, and lines are only of runs that are asked for"
+        "runs without records must not count, and only requested runs have lines"
     )
     assert ask(client, "compare_loss", show="groups", on="1").json()["data"][4]["name"].endswith("0.001")
 
@@ -104,13 +106,13 @@ def test_axes_and_groups_are_drawn_as_the_page_draws_them(client: httpx.Client) 
         (["1", "loss", "--show", "groups"], "--y"),
     ],
 )
-def test_the_command_says_what_charts_are_of_and_which_options_they_have(arguments: list[str], said: str) -> None:
+def test_the_figure_command_names_the_allowed_subjects_and_options(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(figure, arguments)
     assert done.exit_code == 2
     assert said in done.output
 
 
-def test_a_band_ends_where_an_edge_of_it_is_lost() -> None:
+def test_a_band_ends_where_one_of_its_edges_is_nan() -> None:
     nan = float("nan")
     x, y = _outline(np.arange(5.0), np.array([1.0, 1, 1, 1, 1]), np.array([2.0, 3, nan, nan, 4]))
     np.testing.assert_array_equal(x, [0, 1, 1, 0, nan, 4, 4, nan])

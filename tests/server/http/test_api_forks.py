@@ -1,4 +1,4 @@
-"""Forks over REST: which checkpoint, which changes, what is refused before it is trained; forks and siblings of a run."""
+"""Forks over REST: choice of the checkpoint, allowed changes, early refusals, and lists of a run's forks and siblings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_checkpoint, store_flush
 from server.settings import run_folder
-from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import claim, run_of, submitted
+
+pytestmark = pytest.mark.slow
 
 DIRECT = {"name": "direct run", "model__reparameterization__name": "direct", "train__steps": 100}
 FATAL = 58
@@ -32,7 +34,7 @@ def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 def diverged(database: Database, data_dir: Path, *, weight: float = 0.5) -> int:
-    """A run that recorded every step, left checkpoints of steps 20 and 40, and died at FATAL."""
+    """A run that recorded every step, wrote checkpoints at steps 20 and 40, and diverged at the step FATAL."""
     submitted(database, **DIRECT)
     run = claim(database)
     catalogue = [scalar(TRAIN_LOSS), *layer_catalogue(0, 2, Form.of_map("direct", "discrete"))]
@@ -59,7 +61,7 @@ def fork(client: httpx.Client, run: int, changes: dict[str, Any], **body: Any) -
     return made
 
 
-def test_a_fork_begins_at_the_last_good_checkpoint_and_says_what_it_changed(
+def test_a_fork_starts_at_the_last_good_checkpoint_and_lists_its_changes(
     client: httpx.Client, database: Database, tmp_path: Path
 ) -> None:
     run = diverged(database, tmp_path / "state")
@@ -67,7 +69,8 @@ def test_a_fork_begins_at_the_last_good_checkpoint_and_says_what_it_changed(
     assert (made["forked_from"], made["forked_at_step"], made["fork_changes"]) == (run, 40, {"optimizer.lr": 0.001})
     assert (made["status"], made["step"], made["steps"], made["priority"]) == ("queued", 40, 100, 3)
     assert (made["name"], made["cloned_from"], made["sweep_id"]) == ("direct run | lr 0.001", None, None)
-    assert fork(client, made["id"], {}, from_step=0)["name"] == "direct run | replay"  # of a fork, from the initial weights
+    # A fork of a fork, from the initial weights.
+    assert fork(client, made["id"], {}, from_step=0)["name"] == "direct run | replay"
     taken = claim(database)
     assert taken.origin is not None
     assert (taken.run_id, taken.origin.parent, taken.origin.step, taken.checkpoints) == (made["id"], run, 40, ())
@@ -85,7 +88,7 @@ def test_a_fork_begins_at_the_last_good_checkpoint_and_says_what_it_changed(
     assert one["compare_url"].startswith(f"/compare?runs={run},{made['id']}")
 
 
-def test_a_checkpoint_can_be_named_and_the_initial_weights_are_always_there(
+def test_a_fork_can_start_at_a_named_checkpoint_or_at_the_initial_weights(
     client: httpx.Client, database: Database, tmp_path: Path
 ) -> None:
     run = diverged(database, tmp_path / "state")
@@ -95,14 +98,18 @@ def test_a_checkpoint_can_be_named_and_the_initial_weights_are_always_there(
     assert (error["field"], error["allowed"]) == ("from_step", "0, 20, 40")
     error = error_of(client.post(f"/api/runs/{run}/fork", json={"from_step": 40, "changes": {"train.steps": 40}}), 422)
     assert (error["field"], error["allowed"]) == ("changes.train.steps", "more than 40")
-    assert fork(client, run, {"train.steps": 40})["forked_at_step"] == 20  # the last one that leaves something to train
+    # 20 is the last checkpoint that leaves steps to train.
+    assert fork(client, run, {"train.steps": 40})["forked_at_step"] == 20
 
 
-def test_a_checkpoint_that_is_nowhere_is_not_taken(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_a_fork_does_not_start_at_a_checkpoint_whose_file_is_missing(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
     run = diverged(database, tmp_path / "state")
     (run_folder(tmp_path / "state", run) / "checkpoints/attempt-1/step-0000000040.safetensors").unlink()
     answer = client.post(f"/api/runs/{run}/fork", json={"from_step": 40})
-    if database.path is None:  # its workers may be on other machines, whose disks nobody knows here
+    # With PostgreSQL, workers may be on other machines, and the server does not know their disks.
+    if database.path is None:
         assert answer.status_code == 201
         return
     error = error_of(answer, 422)
@@ -111,7 +118,7 @@ def test_a_checkpoint_that_is_nowhere_is_not_taken(client: httpx.Client, databas
     assert fork(client, run, {})["forked_at_step"] == 20
 
 
-def test_what_a_fork_cannot_change_is_refused(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_changes_that_a_fork_cannot_make_are_refused(client: httpx.Client, database: Database, tmp_path: Path) -> None:
     run = diverged(database, tmp_path / "state", weight=1.0203)
     for changes, field in (
         ({"model.d_state": 8}, "model.d_state"),
@@ -126,11 +133,12 @@ def test_what_a_fork_cannot_change_is_refused(client: httpx.Client, database: Da
     assert error["field"] == "changes.model.reparameterization.name"
     assert "eigenvalue 1 of layer 0 is 1.02" in error["message"]
     assert "reaches [-1, 1)" in error["message"]
-    assert fork(client, run, best)["forked_at_step"] == 0  # the last place where all of them can be reached
+    # Step 0 is the last checkpoint whose eigenvalues `best` can all reach.
+    assert fork(client, run, best)["forked_at_step"] == 0
     error_of(client.post("/api/runs/99/fork"), 404)
 
 
-def test_siblings_are_alike_but_for_map_rate_and_seed_and_survivors_come_first(
+def test_siblings_differ_only_in_map_rate_and_seed_and_survivors_come_first(
     client: httpx.Client, database: Database, tmp_path: Path
 ) -> None:
     run = diverged(database, tmp_path / "state")
@@ -143,7 +151,7 @@ def test_siblings_are_alike_but_for_map_rate_and_seed_and_survivors_come_first(
         {"model__dropout": 0.5},
     ):
         submitted(database, **DIRECT | changes)
-    claim(database)  # the fork, which is no sibling
+    claim(database)  # claims the fork, which is not a sibling
     claim(database)
     other = claim(database)
     with database.write() as session:
@@ -153,6 +161,8 @@ def test_siblings_are_alike_but_for_map_rate_and_seed_and_survivors_come_first(
     assert (found[0]["said"], found[0]["loss"], found[0]["status"]) == ("lr 0.001", 0.25, "finished")
 
 
-def test_resuming_a_diverged_run_says_that_it_repeats_itself(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_resuming_a_diverged_run_warns_that_the_same_numbers_repeat(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
     run = diverged(database, tmp_path / "state")
     assert "repeats the same numbers" in client.post(f"/api/runs/{run}/resume").json()["status_reason"]

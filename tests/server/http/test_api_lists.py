@@ -1,4 +1,4 @@
-"""The list of runs: hidden runs, many runs at once, saved views of each user, fields to complete a filter with, curves."""
+"""The list of runs over REST: hidden runs, bulk actions, saved views per user, filter completion, and curves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from server.database.connection import Database
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim
 
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
+
 
 @pytest.fixture
 def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
-    """Runs 1 (recorded, running), 2 and 3 (queued)."""
+    """Run 1 is running and has records; runs 2 and 3 are queued."""
     with client_of(application(database.url, tmp_path)) as client:
         for seed in (0, 1, 2):
             client.post("/api/runs", json=BODY | {"name": f"seed {seed}", "tags": ["a", "b"][:seed], "train": {"seed": seed}})
@@ -27,19 +29,19 @@ def shown(client: httpx.Client, query: str = "") -> list[int]:
     return [run["id"] for run in client.get(f"/api/runs?{query}").raise_for_status().json()["runs"]]
 
 
-def test_lists_leave_hidden_runs_out_until_they_are_asked_for(client: httpx.Client) -> None:
+def test_lists_show_hidden_runs_only_on_request(client: httpx.Client) -> None:
     assert client.patch("/api/runs/2", json={"hidden": True}).json()["hidden"] is True
     assert shown(client) == [3, 1]
     assert shown(client, "hidden=true") == [3, 2, 1]
     assert shown(client, "q=hidden=true") == [2]
-    assert shown(client, "q=hidden=false OR seed=1") == [3, 2, 1], "a filter that speaks of them decides"
+    assert shown(client, "q=hidden=false OR seed=1") == [3, 2, 1], "a filter that names the field `hidden` overrides the default"
     assert "seed 1" not in client.get("/").text
-    assert len(client.get("/api/compare?runs=2,3").json()["runs"]) == 2, "comparisons count every run"
+    assert len(client.get("/api/compare?runs=2,3").json()["runs"]) == 2, "comparisons must include hidden runs"
     assert client.patch("/api/runs/2", json={"hidden": None}).json()["hidden"] is False
     assert shown(client) == [3, 2, 1]
 
 
-def test_many_runs_at_once_each_judged_by_itself(client: httpx.Client) -> None:
+def test_a_bulk_action_handles_each_run_independently(client: httpx.Client) -> None:
     def bulk(action: str, *runs: int) -> dict[str, object]:
         answer: dict[str, object] = client.post(f"/api/bulk/{action}", json={"runs": runs}).raise_for_status().json()
         return answer
@@ -54,7 +56,7 @@ def test_many_runs_at_once_each_judged_by_itself(client: httpx.Client) -> None:
     again = bulk("cancel", 2)
     assert again["done"] == []
     refused = bulk("delete", 1, 2, 3)
-    assert refused["done"] == [2, 3], "a running run is not deleted, the others are"
+    assert refused["done"] == [2, 3], "all runs except the running one must be deleted"
     assert "run 1 is running" in str(refused["refused"])
     assert shown(client) == [4, 1]
     assert bulk("restore", 2, 3)["done"] == [2, 3]
@@ -63,15 +65,17 @@ def test_many_runs_at_once_each_judged_by_itself(client: httpx.Client) -> None:
     error_of(client.post("/api/bulk/hide", json={"runs": []}), 422)
 
 
-def test_a_token_that_may_not_delete_may_not_delete_many(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_a_token_without_the_right_to_delete_cannot_delete_in_bulk(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
     secret = client.post("/api/tokens", json={"name": "ci", "scope": "submit"}).json()["secret"]
     with client_of(application(database.url, tmp_path), token=secret) as other:
         error_of(other.post("/api/bulk/delete", json={"runs": [2]}), 403)
         answer = other.post("/api/bulk/hide", json={"runs": [2]}).json()
-        assert "somebody else" in answer["refused"][0]["message"]
+        assert "another user" in answer["refused"][0]["message"]
 
 
-def test_views_are_each_user_s_own(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_saved_views_belong_to_one_user(client: httpx.Client, database: Database, tmp_path: Path) -> None:
     query = "q=status%3Dqueued&sort=-seed&columns=seed,host"
     made = client.post("/api/views", json={"name": "waiting", "query": query})
     assert made.status_code == 201
@@ -89,7 +93,7 @@ def test_views_are_each_user_s_own(client: httpx.Client, database: Database, tmp
     assert client.get("/api/views").json() == {"views": []}
 
 
-def test_a_filter_is_completed_with_fields_and_with_what_the_runs_have(client: httpx.Client) -> None:
+def test_filter_completion_offers_fields_and_the_values_of_existing_runs(client: httpx.Client) -> None:
     fields = {field["name"]: field for field in client.get("/api/fields").json()["fields"]}
     assert "diverged" in fields["status"]["values"]
     assert fields["tag"]["values"] == ["a", "b"]
@@ -101,16 +105,16 @@ def test_a_filter_is_completed_with_fields_and_with_what_the_runs_have(client: h
             assert client.get("/api/runs", params={"q": f'{name}="{field["values"][0]}"'}).status_code == 200, name
 
 
-def test_curves_of_many_runs_are_one_request(client: httpx.Client) -> None:
+def test_one_request_returns_the_small_loss_curves_of_many_runs(client: httpx.Client) -> None:
     sparks = client.get("/api/sparks?runs=1,2,3").json()["sparks"]
-    assert list(sparks) == ["1"], "runs that recorded nothing are left out"
+    assert list(sparks) == ["1"], "runs without records must be omitted"
     assert 25 <= len(sparks["1"]["last"]) <= 48
     assert sparks["1"]["lost"] is None
     error_of(client.get("/api/sparks?runs=1,x"), 422)
 
 
 @pytest.mark.parametrize("order", ["seed", "-seed", "bytes_stored", "-created", "host"])
-def test_the_page_sorts_by_its_column_heads_and_shows_any_field(client: httpx.Client, order: str) -> None:
+def test_the_runs_page_sorts_by_column_and_can_show_any_field(client: httpx.Client, order: str) -> None:
     page = client.get(
         "/", params={"sort": order, "columns": "seed,bytes_stored,largest_ratio,created,host,model.reparameterization.b"}
     )
@@ -118,7 +122,7 @@ def test_the_page_sorts_by_its_column_heads_and_shows_any_field(client: httpx.Cl
     state = "descending" if order.startswith("-") else "ascending"
     assert page.text.count("aria-sort=") == 1
     assert f'aria-sort="{state}"' in page.text
-    assert f'<option value="{order}" selected>' in page.text, "narrow screens show no heads"
+    assert f'<option value="{order}" selected>' in page.text, "narrow screens need this menu, because they show no column headers"
     assert "model.reparameterization.b" in page.text
     if "seed" in order:
         ids = [1, 2, 3] if order == "seed" else [3, 2, 1]
@@ -126,7 +130,7 @@ def test_the_page_sorts_by_its_column_heads_and_shows_any_field(client: httpx.Cl
         assert at == sorted(at)
 
 
-def test_the_columns_are_remembered_and_a_wrong_one_is_an_error_on_the_page(client: httpx.Client) -> None:
+def test_chosen_columns_are_remembered_and_an_unknown_column_is_an_error_on_the_page(client: httpx.Client) -> None:
     client.get("/", params={"columns": ["seed", "notes,tags"], "remember": "true"})
     text = client.get("/").text
     assert 'data-column="notes"' in text
@@ -134,4 +138,4 @@ def test_the_columns_are_remembered_and_a_wrong_one_is_an_error_on_the_page(clie
     refused = client.get("/", params={"columns": "nope", "q": "lr>0"})
     assert refused.status_code == 422
     assert "there is no column" in refused.text
-    assert 'value="lr&gt;0"' in refused.text, "what was asked for is kept"
+    assert 'value="lr&gt;0"' in refused.text, "the error page must keep the filter"

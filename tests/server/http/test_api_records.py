@@ -1,4 +1,6 @@
-"""A layer's records: listed, asked for by their ids, and refused by name; an eigenvalue finds the gate that it shares."""
+"""A layer's records are listed and read by id; the error for an unknown id names it. Reading the gate of an eigenvalue returns
+the gate that it shares with others.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from server.database.connection import Database
 from server.series import overview
 from tests.server.http_service import application, client_of, error_of
 from tests.server.mixed import RECORDS, mixed_run
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def values(client: httpx.Client, name: str, **params: Any) -> np.ndarray:
     return np.array([[float(v) for v in np.atleast_1d(row)] for row in answer["value"]], np.float32)
 
 
-def test_the_catalogue_lists_every_record_as_what_it_is(client: httpx.Client) -> None:
+def test_the_catalogue_lists_every_record_with_its_layer_and_form(client: httpx.Client) -> None:
     records = client.get("/api/runs/1/series").json()["records"]
     assert [(r["id"], r["layer"], r["name"], r["eigenvalues"], r["gates"]) for r in records] == [
         ("0", 0, "rg_lru", 8, 4), ("0.dt_bias", 0, "rg_lru", 4, None), ("1", 1, "s4d", 6, None), ("2", 2, "lru", 4, None),
@@ -45,14 +49,16 @@ def test_the_catalogue_lists_every_record_as_what_it_is(client: httpx.Client) ->
     assert "true_eigenvalue" in records[2]["kinds"]
 
 
-def test_before_a_run_begins_its_layers_are_known_from_its_configuration(client: httpx.Client) -> None:
+def test_the_records_of_a_queued_run_follow_from_its_configuration(client: httpx.Client) -> None:
     client.post("/api/runs", json={"task": {"name": "polynomial_memory"}, "model": {"layers": ["lru", "rwkv4"], "d_model": 8}})
     answer = client.get("/api/runs/2/series").json()
     assert answer["series"] == []
     assert [(r["id"], r["name"], r["kinds"]) for r in answer["records"]] == [("0", "lru", []), ("1", "rwkv4", [])]
 
 
-def test_an_eigenvalue_s_gate_and_step_size_are_those_it_shares(client: httpx.Client, truth: dict[str, np.ndarray]) -> None:
+def test_an_eigenvalue_s_gate_and_step_size_are_those_of_its_shared_gate(
+    client: httpx.Client, truth: dict[str, np.ndarray]
+) -> None:
     gates = values(client, "ssm/0/gate_mean", eigenvalues="0,1,2,7")
     np.testing.assert_array_equal(gates, truth["ssm/0/gate_mean"][:, [0, 0, 1, 3]])
     steps = values(client, "ssm/1/dt", eigenvalues="2-3")
@@ -64,7 +70,7 @@ def test_an_eigenvalue_s_gate_and_step_size_are_those_it_shares(client: httpx.Cl
     assert error_of(client.get("/api/runs/1/series/ssm/0/gate_mean?eigenvalues=8"), 422)["allowed"].startswith("0 to 7")
 
 
-def test_a_screen_s_lines_of_shared_gates_are_those_of_the_chosen_eigenvalues(
+def test_the_overview_returns_the_shared_gates_of_the_chosen_eigenvalues(
     client: httpx.Client, truth: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
@@ -79,7 +85,7 @@ def test_a_screen_s_lines_of_shared_gates_are_those_of_the_chosen_eigenvalues(
 
 
 @pytest.mark.parametrize("id_", RECORDS)
-def test_every_record_can_be_looked_at(client: httpx.Client, id_: str) -> None:
+def test_every_record_has_an_overview_and_a_figure(client: httpx.Client, id_: str) -> None:
     body = client.get(f"/api/runs/1/overview?part=layer&layer={id_}").raise_for_status().content
     head = json.loads(body[4 : 4 + int.from_bytes(body[:4], "little")])
     assert (head["layer"], head["record"]) == (int(id_[0]), id_)
@@ -90,22 +96,24 @@ def test_every_record_can_be_looked_at(client: httpx.Client, id_: str) -> None:
 
 @pytest.mark.parametrize("id_", ["4", "0.nothing", "abc", "0/../1", "-1", ""])
 @pytest.mark.parametrize("path", ["overview?part=layer", "figures/weight?", "steps?step=1"])
-def test_a_record_that_there_is_not_is_refused_with_those_that_there_are(client: httpx.Client, path: str, id_: str) -> None:
+def test_an_unknown_record_is_refused_with_the_known_records(client: httpx.Client, path: str, id_: str) -> None:
     error = error_of(client.get(f"/api/runs/1/{path}&layer={id_}"), 422)
     assert error["field"] == "layer"
     assert id_ == "" or error["allowed"] == "0, 0.dt_bias, 1, 2, 3"
 
 
 @pytest.mark.parametrize(("id_", "why"), [("2", "not trained"), ("3", "of every step"), ("0.dt_bias", "without an eigenvalue")])
-def test_theory_says_why_a_record_has_no_place_on_its_curves(client: httpx.Client, id_: str, why: str) -> None:
+def test_the_theory_api_explains_why_it_cannot_show_a_record(client: httpx.Client, id_: str, why: str) -> None:
     error = error_of(client.get(f"/api/theory?run=1&layer={id_}"), 422)
     assert (error["field"], error["allowed"]) == ("layer", "one of the layers 0, 1")
     assert why in error["message"]
 
 
-def test_theory_shows_the_weights_of_records_with_a_map(client: httpx.Client, truth: dict[str, np.ndarray]) -> None:
+def test_the_theory_api_shows_the_weights_of_records_with_a_map(client: httpx.Client, truth: dict[str, np.ndarray]) -> None:
     for id_, memory in (("0", True), ("1", False)):
         answer = client.get(f"/api/theory?run=1&layer={id_}").raise_for_status().json()
         assert (answer["layer"], answer["record"], answer["map"]) == (int(id_), id_, "exp")
         names = [trace["name"] for trace in answer["figures"]["theory_memory"]["data"]]
-        assert any(name.startswith("best of") for name in names) == memory, "an oscillation is no memory of one real eigenvalue"
+        assert any(name.startswith("best of") for name in names) == memory, (
+            "only a layer with real eigenvalues has a memory curve"
+        )

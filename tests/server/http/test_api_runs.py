@@ -1,4 +1,4 @@
-"""Runs over REST: submitted, listed, shown, changed, stopped, gone on with."""
+"""Runs over REST: submit, list, show, change, cancel, delete, resume."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from sqlalchemy import Engine, event, func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.alerts import insert_alerts
-from stablessm_core.config import RunConfig
+from stablessm_core.spec.config import RunConfig
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import CPU, Recording, claim, nonfinite
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -41,14 +43,14 @@ def test_a_submitted_run_is_queued_with_its_complete_configuration(client: httpx
     assert run == client.get("/api/runs/1").json()
 
 
-def test_a_run_says_what_it_waits_for(client: httpx.Client, database: Database) -> None:
+def test_a_queued_run_reports_its_waiting_reason(client: httpx.Client, database: Database) -> None:
     assert "none is known" in submit(client)["waits_for"]
     with database.write() as session:
         lifecycle.register_worker(session, "w:1:1", "w", 1, CPU)
     assert submit(client)["waits_for"] == "a free worker"
 
 
-def test_what_no_worker_can_train_is_refused(client: httpx.Client, database: Database) -> None:
+def test_a_run_that_no_worker_can_train_is_refused(client: httpx.Client, database: Database) -> None:
     with database.write() as session:
         lifecycle.register_worker(session, "w:1:1", "w", 1, CPU)
     error = error_of(client.post("/api/runs", json=BODY | {"train": {"device": "cuda"}}), 422)
@@ -63,7 +65,7 @@ def test_what_no_worker_can_train_is_refused(client: httpx.Client, database: Dat
     assert "nowhere.txt" in error["message"]
 
 
-def test_a_worker_that_is_still_starting_refuses_nothing(client: httpx.Client, database: Database) -> None:
+def test_no_run_is_refused_while_a_worker_is_still_starting(client: httpx.Client, database: Database) -> None:
     with database.write() as session:
         lifecycle.register_worker(session, "w:1:1", "w", 1, {})
     assert submit(client, BODY | {"train": {"device": "cuda"}})["waits_for"] == "a worker that is still starting"
@@ -84,7 +86,8 @@ def test_missing_and_damaged_data_is_refused_with_path_and_reason(sqlite: Databa
         assert submit(client, {"task": {"name": "char_lm", "file": "book.txt", "length": 8}})["status"] == "queued"
 
 
-def test_an_idempotency_key_submits_once(client: httpx.Client) -> None:
+@pytest.mark.both_engines
+def test_an_idempotency_key_submits_only_one_run(client: httpx.Client) -> None:
     first = client.post("/api/runs", json=BODY, headers={"Idempotency-Key": "k"})
     again = client.post("/api/runs", json=BODY, headers={"Idempotency-Key": "k"})
     assert (first.status_code, again.status_code) == (201, 200)
@@ -94,7 +97,8 @@ def test_an_idempotency_key_submits_once(client: httpx.Client) -> None:
     assert len(client.get("/api/runs").json()["runs"]) == 1
 
 
-def test_an_idempotency_key_of_another_token_or_for_another_queue_is_another_submission(client: httpx.Client) -> None:
+@pytest.mark.both_engines
+def test_the_same_idempotency_key_of_another_token_or_queue_submits_another_run(client: httpx.Client) -> None:
     def submitted(token: str | None = None, **params: str) -> tuple[int, int]:
         headers = {"Idempotency-Key": "nightly"} | ({"Authorization": f"Bearer {token}"} if token else {})
         answer = client.post("/api/runs", json=BODY, params=params, headers=headers)
@@ -113,9 +117,8 @@ def test_an_idempotency_key_of_another_token_or_for_another_queue_is_another_sub
     assert len({run_id for _, run_id in again}) == 4
 
 
-def test_an_idempotency_key_that_an_older_server_stored_as_it_came_is_known_to_its_token_and_queue(
-    client: httpx.Client, database: Database
-) -> None:
+@pytest.mark.both_engines
+def test_an_idempotency_key_stored_by_an_older_server_still_finds_its_run(client: httpx.Client, database: Database) -> None:
     with database.write() as session:
         lifecycle.submit(session, RunConfig.model_validate(BODY), idempotency_key="k")
     token = client.post("/api/tokens", json={"name": "a", "scope": "submit"}).json()["secret"]
@@ -126,6 +129,7 @@ def test_an_idempotency_key_that_an_older_server_stored_as_it_came_is_known_to_i
     assert client.post("/api/runs", json=BODY, headers=key, params={"queue": "night"}).status_code == 201
 
 
+@pytest.mark.both_engines
 def test_runs_are_filtered_sorted_and_read_page_by_page(client: httpx.Client) -> None:
     for lr in (0.001, 0.01, 0.1):
         for name in ("best", "direct"):
@@ -147,18 +151,18 @@ def test_runs_are_filtered_sorted_and_read_page_by_page(client: httpx.Client) ->
     [("q=nothing>1", "q"), ("status=lost", "status"), ("sort=weather", "sort"), ("cursor=abc", "cursor"), ("limit=0", "limit"),
      ("limit=many", "limit"), ("stauts=failed", "stauts")],
 )  # fmt: skip
-def test_a_list_that_cannot_be_read_is_refused(client: httpx.Client, query: str, field: str) -> None:
+def test_an_invalid_list_query_is_refused(client: httpx.Client, query: str, field: str) -> None:
     error = error_of(client.get(f"/api/runs?{query}"), 422)
     assert error["field"] == field
     assert "allowed" in error or field == "limit"
 
 
 @pytest.mark.parametrize("path", ["/api/runs", "/api/compare", "/api/alerts", "/", "/compare"])
-def test_a_filter_is_refused_alike_wherever_it_is_given(client: httpx.Client, path: str) -> None:
+def test_an_invalid_filter_gives_the_same_error_on_every_page_and_api(client: httpx.Client, path: str) -> None:
     answer = client.get(path, params={"q": "lr>0.1 status=finnished"}, headers={"Accept": "text/html"})
     if path.startswith("/api"):
         error = error_of(answer, 422)
-        assert error["message"] == "q: status is never 'finnished' (at character 15)"
+        assert error["message"] == "q: status is never 'finnished'; did you mean finished? (at character 15)"
         assert (error["field"], error["allowed"]) == ("q", "queued, running, finished, failed, diverged, cancelled")
     else:
         assert answer.status_code == 422
@@ -166,7 +170,8 @@ def test_a_filter_is_refused_alike_wherever_it_is_given(client: httpx.Client, pa
         assert "queued, running, finished" in answer.text
 
 
-def test_runs_alerts_and_comparisons_are_those_of_the_one_who_asks(client: httpx.Client, database: Database) -> None:
+@pytest.mark.both_engines
+def test_the_filter_submitted_by_me_selects_the_runs_of_the_requesting_user(client: httpx.Client, database: Database) -> None:
     token = client.post("/api/tokens", json={"name": "carol", "scope": "submit"}).json()["secret"]
     carol = {"Authorization": f"Bearer {token}"}
     submit(client)
@@ -202,7 +207,8 @@ def test_a_run_is_cancelled_resumed_and_deleted(client: httpx.Client) -> None:
     error_of(client.get("/api/runs/1"), 404)
 
 
-def test_deleting_a_run_deletes_what_it_recorded(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+@pytest.mark.both_engines
+def test_deleting_a_run_for_good_deletes_its_recorded_numbers(client: httpx.Client, database: Database, tmp_path: Path) -> None:
     submit(client)
     recording = Recording(database, claim(database))
     recording.write(20)
@@ -216,7 +222,7 @@ def test_deleting_a_run_deletes_what_it_recorded(client: httpx.Client, database:
         assert session.get(Run, 1) is None
 
 
-def test_a_running_run_shows_progress_and_is_asked_to_stop(client: httpx.Client, database: Database) -> None:
+def test_a_running_run_shows_its_progress_and_cancelling_requests_its_stop(client: httpx.Client, database: Database) -> None:
     submit(client, BODY | {"train": {"steps": 200}})
     Recording(database, claim(database)).write(50)
     run = client.get("/api/runs/1").json()
@@ -226,7 +232,7 @@ def test_a_running_run_shows_progress_and_is_asked_to_stop(client: httpx.Client,
     assert (answer["status"], answer["cancel_requested"]) == ("running", True)
 
 
-def test_a_clone_keeps_the_configuration_but_for_what_is_changed(client: httpx.Client) -> None:
+def test_a_clone_keeps_the_configuration_except_for_the_requested_changes(client: httpx.Client) -> None:
     submit(client, BODY | {"optimizer": {"lr": 0.5}, "model": {"d_state": 7}})
     clone = client.post("/api/runs/1/clone", json={"set": {"optimizer.lr": 0.25}}).json()
     assert (clone["id"], clone["cloned_from"], clone["config"]["optimizer"]["lr"]) == (2, 1, 0.25)
@@ -236,7 +242,9 @@ def test_a_clone_keeps_the_configuration_but_for_what_is_changed(client: httpx.C
     assert error_of(client.post("/api/runs/1/clone", json={"set": {"task.name.x": 1}}), 422)["field"] == "task.name.x"
 
 
-def test_a_diverged_run_carries_where_with_numbers_json_lacks(client: httpx.Client, database: Database) -> None:
+def test_a_diverged_run_reports_the_place_and_the_non_finite_values_of_its_divergence(
+    client: httpx.Client, database: Database
+) -> None:
     submit(client)
     taken = claim(database)
     where = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": "w.grad", "value": "NaN"}
@@ -246,14 +254,16 @@ def test_a_diverged_run_carries_where_with_numbers_json_lacks(client: httpx.Clie
     assert (run["status"], run["divergence"], run["result"]) == ("diverged", where, {"train_loss": "NaN"})
 
 
-def test_each_answer_about_runs_is_one_query_however_many_there_are(client: httpx.Client, database: Database) -> None:
+@pytest.mark.both_engines
+def test_each_response_about_runs_takes_one_query_whatever_the_number_of_runs(client: httpx.Client, database: Database) -> None:
     ids = [submit(client)["id"] for _ in range(3)]
-    for run_id in ids:  # one that waits is told for what
+    for run_id in ids:  # ends the runs, because the list explains what each queued run waits for
         client.post(f"/api/runs/{run_id}/cancel")
     asked: list[str] = []
 
     def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-        if threading.current_thread().name.startswith("AnyIO"):  # of a request; other parts of the server look, too
+        # Only statements of requests count, because other parts of the server also read the database.
+        if threading.current_thread().name.startswith("AnyIO"):
             asked.append(statement)
 
     event.listen(Engine, "before_cursor_execute", note)

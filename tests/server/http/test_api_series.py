@@ -1,4 +1,4 @@
-"""The numbers over REST: what comes out is what was recorded, in every format; figures, comparisons, alerts and sweeps."""
+"""The numbers over REST equal the recorded numbers in every format. Also: figures, comparisons, alerts and sweeps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series import files, overview
-from stablessm_core.typed_arrays import decode
+from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claimed, nonfinite
-from web.figures import CHARTS
+from web.charts import CHARTS
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 RATIO, WEIGHT, EIGENVALUE = "ssm/0/grad_over_weight", "ssm/0/weight", "ssm/0/eigenvalue"
 DERIVED = {"ssm/0/boundary_distance", "ssm/0/relative_step", "ssm/0/overflow_budget"}
@@ -54,20 +56,20 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=True)
 
 
-def test_the_catalogue_names_every_series_with_its_extent(client: httpx.Client) -> None:
+def test_the_catalogue_lists_every_series_with_its_range_of_steps(client: httpx.Client) -> None:
     answer = client.get("/api/runs/1/series").json()
     by_name = {series["name"]: series for series in answer["series"]}
     assert set(by_name) == {"train/loss", RATIO, WEIGHT, EIGENVALUE, *DERIVED}
     assert (by_name[RATIO]["width"], by_name["train/loss"]["width"]) == (4, 1)
     extents = {name: (s["first_step"], s["last_step"], s["points"]) for name, s in by_name.items()}
-    assert extents.pop("ssm/0/relative_step") == (1, 299, 299)  # it needs the step after
+    assert extents.pop("ssm/0/relative_step") == (1, 299, 299)  # a relative step needs the following step
     assert set(extents.values()) == {(1, 300, 300)}
     assert "grad" in by_name[RATIO]["meaning"] or "dL" in by_name[RATIO]["meaning"]
     assert answer["seq"] == client.get("/api/runs/1").json()["seq"]
 
 
 @pytest.mark.parametrize("name", ["train/loss", RATIO, WEIGHT, EIGENVALUE])
-def test_raw_points_are_what_was_recorded_in_every_format(client: httpx.Client, recording: Recording, name: str) -> None:
+def test_raw_points_equal_the_recorded_values_in_every_format(client: httpx.Client, recording: Recording, name: str) -> None:
     truth = recording.truth[name].astype(np.float32)
     flat = truth[:, 0] if truth.shape[1] == 1 else truth
     body = read(client, name)
@@ -89,7 +91,7 @@ def test_raw_points_are_what_was_recorded_in_every_format(client: httpx.Client, 
     assert text.startswith("step,value\n" if truth.shape[1] == 1 else "step,value_0,value_1,value_2,value_3\n")
 
 
-def test_numbers_json_lacks_are_named_strings(client: httpx.Client, recording: Recording) -> None:
+def test_non_finite_numbers_are_strings_in_json(client: httpx.Client, recording: Recording) -> None:
     text = client.get(f"/api/runs/1/series/{RATIO}").text
     truth = recording.truth[RATIO]
     for word, count in [
@@ -99,7 +101,7 @@ def test_numbers_json_lacks_are_named_strings(client: httpx.Client, recording: R
     assert np.isnan(truth).any()
 
 
-def test_more_points_than_asked_for_become_an_envelope(client: httpx.Client, recording: Recording) -> None:
+def test_more_points_than_requested_are_reduced_to_an_envelope(client: httpx.Client, recording: Recording) -> None:
     body = read(client, RATIO, max_points=30)
     assert "value" not in body
     assert 0 < len(body["step"]) <= 30
@@ -113,15 +115,15 @@ def test_more_points_than_asked_for_become_an_envelope(client: httpx.Client, rec
 
 
 @pytest.mark.parametrize("name", ["train/loss", RATIO, EIGENVALUE])
-def test_a_download_has_every_point_also_of_a_run_that_goes_on(
+def test_a_download_has_every_point_even_of_a_running_run(
     client: httpx.Client, recording: Recording, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address on the page stays the same while the run grows past any number that it could name."""
+    """The link on the page does not name a number of points, so it stays valid while the run grows."""
     page = client.get("/runs/1").text
     link = f"/api/runs/1/series/{name}?format={{}}&amp;download=true"
     assert all(f'href="{link.format(form)}"' in page for form in ("csv", "arrow", "json"))
     assert "max_points" not in page
-    monkeypatch.setattr(files, "PIECE_NUMBERS", 3000)  # several pieces
+    monkeypatch.setattr(files, "PIECE_NUMBERS", 3000)  # so that the download has several pieces
     recording.write(3000)
     truth = recording.truth[name].astype(np.float32)
     answers = {form: client.get(link.format(form).replace("&amp;", "&")) for form in ("csv", "arrow", "json")}
@@ -138,7 +140,7 @@ def test_a_download_has_every_point_also_of_a_run_that_goes_on(
     assert client.get(link.format("json").replace("&amp;", "&") + "&from_step=9000").json()["value"] == []
 
 
-def test_a_download_of_buckets_says_so(client: httpx.Client) -> None:
+def test_a_download_of_buckets_has_buckets_in_its_file_name(client: httpx.Client) -> None:
     answer = client.get(f"/api/runs/1/series/{RATIO}?format=csv&download=true&max_points=30")
     assert 'filename="run-1-ssm-0-grad_over_weight-buckets.csv"' in answer.headers["content-disposition"]
     assert answer.text.startswith("step,min_0,")
@@ -147,7 +149,7 @@ def test_a_download_of_buckets_says_so(client: httpx.Client) -> None:
     assert error_of(client.get("/api/runs/1/series/train/loss?format=typed&download=true"), 422)["field"] == "format"
 
 
-def test_a_stretch_and_some_eigenvalues(client: httpx.Client, recording: Recording) -> None:
+def test_a_range_of_steps_and_some_eigenvalues_can_be_read(client: httpx.Client, recording: Recording) -> None:
     body = read(client, RATIO, from_step=60, to_step=80, eigenvalues="3,0-1")
     assert body["step"] == list(range(60, 81))
     assert (body["width"], body["eigenvalues"]) == (3, [3, 0, 1])
@@ -165,7 +167,7 @@ def test_a_stretch_and_some_eigenvalues(client: httpx.Client, recording: Recordi
      ("from_step=-1", "from_step"),
      ("maxpoints=3", "maxpoints")],
 )  # fmt: skip
-def test_a_question_that_makes_no_sense_is_refused(client: httpx.Client, query: str, field: str) -> None:
+def test_an_invalid_series_query_is_refused(client: httpx.Client, query: str, field: str) -> None:
     error = error_of(client.get(f"/api/runs/1/series/{RATIO}?{query}"), 422)
     assert error["field"] == field
 
@@ -175,7 +177,7 @@ def unpacked(body: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(body[4 : 4 + size]), body[4 + size :]
 
 
-def test_the_overview_is_what_the_series_are(client: httpx.Client, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overview_equals_the_series(client: httpx.Client, recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     recording.write(700)
     head, data = unpacked(client.get("/api/runs/1/overview?points=100", headers={"accept-encoding": "gzip"}).content)
     assert (head["part"], head["layer"], list(head["series"])) == ("scalars", None, ["train/loss"])
@@ -195,7 +197,7 @@ def test_the_overview_is_what_the_series_are(client: httpx.Client, recording: Re
     assert same(lines, numbers(read(client, RATIO, max_points=100, eigenvalues="1,3")["last"]).T)
     assert one["arrays"]["heat"][0] == "u1"
     assert "heat" not in head["series"][WEIGHT]["arrays"]
-    assert one["arrays"]["step"] == head["series"][WEIGHT]["arrays"]["step"], "steps that are shared are sent once"
+    assert one["arrays"]["step"] == head["series"][WEIGHT]["arrays"]["step"], "series with the same steps must share one array"
 
 
 @pytest.mark.parametrize(
@@ -203,28 +205,29 @@ def test_the_overview_is_what_the_series_are(client: httpx.Client, recording: Re
     [("part=some", "part"), ("points=1", "points"), ("part=layer&layer=1", "layer"), ("part=layer&eigenvalues=4", "eigenvalues"),
      ("from_step=5&to_step=2", "from_step"), ("layers=1", "layers")],
 )  # fmt: skip
-def test_an_overview_that_makes_no_sense_is_refused(client: httpx.Client, query: str, field: str) -> None:
+def test_an_invalid_overview_query_is_refused(client: httpx.Client, query: str, field: str) -> None:
     assert error_of(client.get(f"/api/runs/1/overview?{query}"), 422)["field"] == field
 
 
-def test_an_unknown_series_lists_the_known_ones(client: httpx.Client) -> None:
+def test_the_error_for_an_unknown_series_lists_the_known_series(client: httpx.Client) -> None:
     assert "train/loss" in error_of(client.get("/api/runs/1/series/train/weather"), 404)["allowed"]
 
 
-def test_every_chart_is_defined_without_data(client: httpx.Client) -> None:
+def test_every_chart_definition_is_available_without_data(client: httpx.Client) -> None:
     figures = client.get("/api/figures").json()["figures"]
     assert set(figures) == set(CHARTS)
     assert all("x" not in trace for chart in figures.values() for trace in chart["figure"]["data"])
 
 
 @pytest.mark.parametrize("chart", [name for name, chart in CHARTS.items() if chart.scope in ("run", "layer")])
-def test_a_bound_chart_holds_the_runs_numbers(client: httpx.Client, recording: Recording, chart: str) -> None:
+def test_a_run_s_figure_contains_its_recorded_numbers(client: httpx.Client, recording: Recording, chart: str) -> None:
     figure = client.get(f"/api/runs/1/figures/{chart}").json()
     assert figure["layout"]["xaxis"]
     if chart == "loss":
         line = next(t for t in figure["data"] if t["meta"] == {"series": "train/loss", "field": "last", "color": "accent"})
         truth = recording.truth["train/loss"][:, 0]
-        expected = np.where(np.isfinite(truth) & (truth > 0), truth, np.nan)  # the axis is logarithmic
+        # The axis is logarithmic, so only positive values are drawn.
+        expected = np.where(np.isfinite(truth) & (truth > 0), truth, np.nan)
         assert same(decode(line["y"]), expected.astype(np.float32))
     if chart == "grad_over_weight":
         chosen = client.get(f"/api/runs/1/figures/{chart}?eigenvalues=1,3").json()
@@ -232,7 +235,7 @@ def test_a_bound_chart_holds_the_runs_numbers(client: httpx.Client, recording: R
         assert [name.split()[-1] for name in names] == ["1", "3"]
 
 
-def test_a_chart_is_one_file_that_needs_nothing_else(client: httpx.Client) -> None:
+def test_an_exported_chart_is_one_self_contained_file(client: httpx.Client) -> None:
     query = "eigenvalues=1&from_step=10&to_step=150&width=640&height=400"
     figure = client.get(f"/api/runs/1/figures/grad_over_weight?{query}").json()
     assert (figure["layout"]["width"], figure["layout"]["height"]) == (640, 400)
@@ -251,7 +254,7 @@ def test_an_unknown_chart_or_layer_is_refused(client: httpx.Client) -> None:
     assert error_of(client.get("/api/runs/1/figures/eigenvalue?layer=1"), 422)["allowed"] == "0"
 
 
-def test_alerts_of_a_run_and_of_all(client: httpx.Client, recording: Recording) -> None:
+def test_alerts_are_listed_for_one_run_and_for_all_runs(client: httpx.Client, recording: Recording) -> None:
     recording.write(10, [nonfinite(step=302), nonfinite("nonfinite_gradient", 303, series=RATIO, layer=0, eigenvalue=2)])
     of_run = client.get("/api/runs/1/alerts").json()["alerts"]
     assert [(a["kind"], a["step"], a["value"], a["eigenvalue"]) for a in of_run] == [
@@ -261,7 +264,7 @@ def test_alerts_of_a_run_and_of_all(client: httpx.Client, recording: Recording) 
     assert client.get("/api/alerts", params={"since": of_run[0]["id"]}).json()["alerts"] == of_run[1:]
     assert client.get("/api/alerts?severity=warning").json()["alerts"] == []
     assert client.get("/api/runs/1").json()["alerts"] == 2
-    assert error_of(client.get("/api/alerts?severity=mild"), 422)["allowed"] == "'warning' or 'critical'"
+    assert error_of(client.get("/api/alerts?severity=mild"), 422)["allowed"] == "warning, critical"
 
 
 def test_runs_are_compared(client: httpx.Client, recording: Recording) -> None:
@@ -290,7 +293,7 @@ def test_runs_are_compared(client: httpx.Client, recording: Recording) -> None:
     [("", 422, "runs"), ("runs=1&q=lr>0", 422, "runs"), ("runs=x", 422, "runs"), ("runs=1,99", 404, "runs"), ("q=zz=1", 422, "q"),
      ("runs=1&group_by=nothing", 422, "group_by"), ("sweep=0", 422, "sweep"), ("runs=" + ",".join(["1"] * 201), 422, "runs")],
 )  # fmt: skip
-def test_a_comparison_that_makes_no_sense_is_refused(client: httpx.Client, query: str, status: int, field: str) -> None:
+def test_an_invalid_comparison_query_is_refused(client: httpx.Client, query: str, status: int, field: str) -> None:
     assert error_of(client.get(f"/api/compare?{query}"), status)["field"] == field
 
 
@@ -323,11 +326,11 @@ def test_a_sweep_submits_every_combination_or_none(client: httpx.Client) -> None
      ({"base": BODY}, "grid"),
      ({"base": 3, "grid": {"train.seed": [1]}}, "base")],
 )  # fmt: skip
-def test_a_grid_has_limits_that_are_said(client: httpx.Client, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_or_too_large_grid_is_refused_with_its_field(client: httpx.Client, body: dict[str, Any], field: str) -> None:
     assert error_of(client.post("/api/sweeps", json=body), 422)["field"] == field
 
 
-def test_the_service_tells_how_it_is(client: httpx.Client, recording: Recording) -> None:
+def test_the_service_reports_workers_metrics_and_readiness(client: httpx.Client, recording: Recording) -> None:
     with recording.database.write() as session:
         lifecycle.register_worker(session, "tester", "here", 2, {"devices": ["cpu"]})
     worker = client.get("/api/workers").json()["workers"][0]

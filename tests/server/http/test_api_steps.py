@@ -1,4 +1,4 @@
-"""GET /api/runs/{id}/steps: what a step consisted of, from the numbers that were recorded."""
+"""GET /api/runs/{id}/steps returns the factors of relative steps, computed from the recorded numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import LR, SCALARS, TRAIN_LOSS, SeriesSpec, layer_group, scalar
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed, run_of
+
+pytestmark = pytest.mark.slow
 
 LENGTH = 100
 
@@ -40,25 +42,25 @@ def client(sqlite: object, tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_step_is_split_into_map_rate_gradient_and_optimizer(client: httpx.Client) -> None:
+def test_a_relative_step_is_split_into_map_rate_gradient_and_optimizer(client: httpx.Client) -> None:
     answer = client.get("/api/runs/1/steps", params={"step": 1, "to_step": 3, "eigenvalues": "0,1"})
     assert answer.status_code == 200, answer.text
     body = answer.json()
-    assert body["step"] == [1, 2]  # the newest step has no next one yet
+    assert body["step"] == [1, 2]  # the newest step has no successor yet
     assert body["form"]["length"] == LENGTH
     assert body["eigenvalues"] == [0, 1]
     assert body["relative_step"][0] == pytest.approx([11.0, 0.1], rel=1e-5)
-    assert body["relative_step"][1] == ["NaN", pytest.approx(0, abs=1e-6)]  # it began outside
+    assert body["relative_step"][1] == ["NaN", pytest.approx(0, abs=1e-6)]  # the eigenvalue was outside before the step
     assert body["slope"][0] == pytest.approx([100, 2], rel=1e-5)
     assert body["weight_step"][0] == pytest.approx([0.11, 0.05], rel=1e-5)
-    assert body["lr"][0] == pytest.approx([0.05, 0.05])  # the recurrent weights' own
+    assert body["lr"][0] == pytest.approx([0.05, 0.05])  # the learning rate of the recurrent weights
     assert body["gradient"][0] == pytest.approx([2.178, 0.5], rel=1e-5)
     assert body["normalisation"][0] == pytest.approx([0.11 / 0.05 / 2.178, 2.0], rel=1e-4)
     assert body["normalisation"][1] == ["NaN", "NaN"]
     assert body["overflow_budget"][1][0] == pytest.approx(LENGTH * np.log(np.float32(1.1)) / 88.7228, rel=1e-5)
 
 
-def test_without_a_choice_those_that_moved_most_are_shown_and_bad_questions_refused(client: httpx.Client) -> None:
+def test_the_default_eigenvalues_are_those_that_moved_most_and_invalid_queries_are_refused(client: httpx.Client) -> None:
     assert client.get("/api/runs/1/steps", params={"step": 1}).json()["eigenvalues"] == [0, 1]
     assert client.get("/api/runs/1/steps", params={"step": 3}).json()["step"] == []
     refused = [
@@ -71,6 +73,6 @@ def test_without_a_choice_those_that_moved_most_are_shown_and_bad_questions_refu
         assert (answer.status_code, answer.json()["error"]["field"]) == (status, field), answer.text
 
 
-def test_an_infinite_extreme_is_a_word_in_the_answer(client: httpx.Client) -> None:
+def test_an_infinite_extreme_is_a_string_in_the_response(client: httpx.Client) -> None:
     assert client.get("/api/runs/1").json()["nearest_distance"] == "-Infinity"
     assert client.get("/api/runs").json()["runs"][0]["nearest_distance"] == "-Infinity"

@@ -1,4 +1,4 @@
-"""The trash over HTTP: delete, look, bring back, delete for good; by administrators."""
+"""The trash over HTTP: only administrators delete runs, list the trash, restore runs and delete them permanently."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from tests.server.http_service import BODY, application, client_of, error_of
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def ended(client: httpx.Client, **options: str) -> int:
     return number
 
 
-def test_a_deleted_run_is_found_nowhere_until_it_is_brought_back(client: httpx.Client) -> None:
+def test_a_deleted_run_is_invisible_until_it_is_restored(client: httpx.Client) -> None:
     run, other = ended(client), ended(client)
     before = client.get(f"/api/runs/{run}").json()
     assert client.delete(f"/api/runs/{run}").status_code == 204
@@ -49,7 +51,7 @@ def test_a_deleted_run_is_found_nowhere_until_it_is_brought_back(client: httpx.C
         refused = error_of(client.request(method, path, **body), 404)
         if not path.endswith("stream"):
             assert refused["message"].startswith(f"run {run} is in the trash: settings deleted it at "), path
-            assert refused["allowed"] == f"POST /api/runs/{run}/restore brings it back"
+            assert refused["allowed"] == f"POST /api/runs/{run}/restore restores it"
     assert f"run {run} is in the trash" in client.get(f"/runs/{run}", headers={"Accept": "text/html"}).text
     assert [one["id"] for one in client.get("/api/runs").json()["runs"]] == [other]
     assert error_of(client.get(f"/api/compare?runs={run}"), 404)["message"] == f"there is no run {run}"
@@ -63,7 +65,7 @@ def test_a_deleted_run_is_found_nowhere_until_it_is_brought_back(client: httpx.C
     assert error_of(client.post("/api/runs/99/restore"), 404)["message"] == "there is no run 99"
 
 
-def test_the_trash_is_shown_page_by_page_with_what_everything_occupies(client: httpx.Client) -> None:
+def test_the_trash_is_listed_page_by_page_with_the_stored_bytes(client: httpx.Client) -> None:
     runs = [ended(client) for _ in range(3)]
     for run in runs[:2]:
         client.delete(f"/api/runs/{run}")
@@ -75,7 +77,7 @@ def test_the_trash_is_shown_page_by_page_with_what_everything_occupies(client: h
     assert error_of(client.get("/api/trash?cursor=x"), 422)["field"] == "cursor"
 
 
-def test_what_is_deleted_for_good_is_gone(client: httpx.Client) -> None:
+def test_a_run_that_is_deleted_from_the_trash_cannot_be_restored(client: httpx.Client) -> None:
     run = ended(client)
     assert error_of(client.delete(f"/api/trash/{run}"), 404)["message"] == f"run {run} is not in the trash"
     client.delete(f"/api/runs/{run}")
@@ -84,7 +86,7 @@ def test_what_is_deleted_for_good_is_gone(client: httpx.Client) -> None:
     assert error_of(client.post(f"/api/runs/{run}/restore"), 404)
 
 
-def test_without_a_trash_deleting_is_for_good_at_once(database_url: str, tmp_path: Path) -> None:
+def test_without_a_trash_deleting_is_permanent_at_once(database_url: str, tmp_path: Path) -> None:
     with client_of(application(database_url, tmp_path, trash_hours=0)) as client:
         run = ended(client)
         assert client.delete(f"/api/runs/{run}").status_code == 204
@@ -92,7 +94,7 @@ def test_without_a_trash_deleting_is_for_good_at_once(database_url: str, tmp_pat
         assert error_of(client.get(f"/api/runs/{run}"), 404)["message"] == f"there is no run {run}"
 
 
-def test_only_administrators_delete_and_bring_back(client: httpx.Client) -> None:
+def test_only_administrators_can_delete_and_restore_runs(client: httpx.Client) -> None:
     run = ended(client)
     client.delete(f"/api/runs/{run}")
     secret = client.post("/api/tokens", json={"name": "mia", "scope": "submit"}).json()["secret"]
@@ -103,7 +105,7 @@ def test_only_administrators_delete_and_bring_back(client: httpx.Client) -> None
     assert client.get("/trash", headers=mia | {"Accept": "text/html"}).status_code == 200
 
 
-def test_a_queued_run_is_not_deleted_and_a_key_of_the_trash_is_refused(client: httpx.Client) -> None:
+def test_a_queued_run_cannot_be_deleted_and_the_idempotency_key_of_a_trashed_run_is_refused(client: httpx.Client) -> None:
     run = client.post("/api/runs", json=BODY, headers={"Idempotency-Key": "k"}).json()["id"]
     assert error_of(client.delete(f"/api/runs/{run}"), 409)["allowed"] == "cancel it first"
     client.post(f"/api/runs/{run}/cancel")

@@ -1,4 +1,4 @@
-"""Every refusal has the one body, says which field and what is allowed, and no input makes a 500."""
+"""Every error response has the same structure and names the field and the allowed values. No input causes a 500."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from server.errors import CODES
 from server.http.refusals import MAX_BODY_BYTES
-from stablessm_core.config import RunConfig
+from stablessm_core.spec.config import RunConfig
 from tests.server.http_service import BODY, application, client_of, error_of
+
+pytestmark = pytest.mark.slow
 
 JSON = {"Content-Type": "application/json"}
 
@@ -72,7 +74,7 @@ def test_a_bad_configuration_names_the_field_and_what_is_allowed(
     assert allowed is None or allowed in error["allowed"]
 
 
-def test_an_unknown_field_of_any_body_is_answered_with_the_fields_that_body_has(app: FastAPI, client: httpx.Client) -> None:
+def test_an_unknown_field_of_a_body_is_refused_with_the_known_fields_of_the_body(app: FastAPI, client: httpx.Client) -> None:
     bodies = [route for route in app.state.routes if getattr(route, "body_field", None) is not None]
     assert {"/api/runs", "/api/runs/{run_id}", "/api/sweeps", "/api/queues/{name}"} <= {route.path for route in bodies}
     for route in bodies:
@@ -85,7 +87,9 @@ def test_an_unknown_field_of_any_body_is_answered_with_the_fields_that_body_has(
 
 
 @pytest.mark.parametrize("section", ["model.reparameterization", "optimizer", "train", "telemetry", "alerts", "task"])
-def test_an_unknown_field_of_a_section_is_answered_with_the_fields_of_the_section(client: httpx.Client, section: str) -> None:
+def test_an_unknown_field_of_a_section_is_refused_with_the_known_fields_of_the_section(
+    client: httpx.Client, section: str
+) -> None:
     body: dict[str, Any] = {"task": {"name": "digits"}}
     place, model = body, RunConfig.model_validate(body)
     for name in section.split("."):
@@ -100,7 +104,7 @@ def test_an_unknown_field_of_a_section_is_answered_with_the_fields_of_the_sectio
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", "1.5", str(2**63), "9" * 30, "9" * 5000, "%00"])
 @pytest.mark.parametrize("path", ["/api/runs/{}", "/api/runs/{}/series", "/api/runs/{}/stream", "/api/sweeps/{}"])
-def test_a_number_that_is_none_is_refused(client: httpx.Client, path: str, number: str) -> None:
+def test_an_invalid_id_is_refused(client: httpx.Client, path: str, number: str) -> None:
     error = error_of(client.get(path.format(number)), 422)
     assert error["field"] in ("run_id", "sweep_id")
 
@@ -110,25 +114,25 @@ def test_a_number_that_is_none_is_refused(client: httpx.Client, path: str, numbe
     ["/api/runs/77", f"/api/runs/{2**63 - 1}", "/api/runs/77/series", "/api/runs/77/series/train/loss", "/api/runs/77/alerts",
      "/api/runs/77/stream", "/api/runs/77/figures/loss", "/api/sweeps/77", "/api/compare?runs=77", "/api/nothing"],
 )  # fmt: skip
-def test_what_does_not_exist_is_404(client: httpx.Client, path: str) -> None:
+def test_an_unknown_resource_gives_404(client: httpx.Client, path: str) -> None:
     error = error_of(client.get(path), 404)
     assert error["code"] == "not_found"
     assert "field" in error or path == "/api/nothing"
 
 
-def test_a_method_that_is_not_there_says_which_are(client: httpx.Client) -> None:
+def test_an_unknown_method_is_refused_with_the_allowed_methods(client: httpx.Client) -> None:
     answer = client.put("/api/runs/1", json={})
     assert error_of(answer, 405)["allowed"] == answer.headers["Allow"] == "DELETE, GET, PATCH"
     assert error_of(client.delete("/api/runs"), 405)["allowed"] == "GET, POST"
 
 
-def test_only_json_is_taken(client: httpx.Client) -> None:
+def test_a_body_that_is_not_json_is_refused(client: httpx.Client) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
         error = error_of(client.post("/api/runs", content=b'{"task": {"name": "digits"}}', headers={"Content-Type": kind}), 415)
         assert error["allowed"] == "application/json"
 
 
-def test_a_body_that_is_too_large_is_refused_declared_or_not(client: httpx.Client) -> None:
+def test_a_body_that_is_too_large_is_refused_with_or_without_a_declared_length(client: httpx.Client) -> None:
     error = error_of(client.post("/api/runs", content=b" " * (MAX_BODY_BYTES + 1), headers=JSON), 413)
     assert f"{MAX_BODY_BYTES:,}" in error["allowed"]
     error_of(client.post("/api/runs", content=b"{}", headers={**JSON, "Content-Length": "9" * 30}), 413)
@@ -139,7 +143,7 @@ def test_a_deeply_nested_body_is_refused(client: httpx.Client) -> None:
     assert error_of(answer, answer.status_code)["code"] in ("bad_request", "invalid")
 
 
-def test_a_page_is_refused_with_a_page(client: httpx.Client) -> None:
+def test_errors_of_pages_are_pages_and_errors_of_the_api_are_json(client: httpx.Client) -> None:
     browser = {"Accept": "text/html"}
     page = client.get("/runs/77", headers=browser)
     assert page.status_code == 404
@@ -157,7 +161,7 @@ def test_names_are_escaped_on_every_page(client: httpx.Client) -> None:
         assert hostile not in client.get(path, headers={"Accept": "text/html"}).text, path
 
 
-def test_an_unexpected_error_is_logged_and_says_nothing_of_the_inside(
+def test_an_unexpected_error_is_logged_but_its_response_reveals_no_internals(
     app: FastAPI, client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     app.state.broadcaster.viewers = "broken"  # the next comparison with a number fails inside the handler
@@ -169,7 +173,7 @@ def test_an_unexpected_error_is_logged_and_says_nothing_of_the_inside(
     assert "TypeError" in caplog.text
 
 
-def test_a_database_that_is_away_is_503(tmp_path: Path) -> None:
+def test_an_unreachable_database_gives_503(tmp_path: Path) -> None:
     app = application("postgresql+psycopg://127.0.0.1:1/none", tmp_path)
     with client_of(app) as client:
         answer = client.get("/api/runs")
@@ -184,7 +188,7 @@ def test_an_unmigrated_database_is_not_ready(tmp_path: Path) -> None:
         error_of(client.get("/readyz"), 503)
 
 
-def test_every_code_is_in_the_openapi_document(app: FastAPI) -> None:
+def test_every_error_code_is_in_the_openapi_document(app: FastAPI) -> None:
     text = app.openapi()["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["description"]
     assert all(code in text for code in CODES.values())
 
@@ -202,7 +206,7 @@ anything = st.recursive(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(body=anything, path=st.sampled_from(["/api/runs", "/api/sweeps", "/api/runs/1/clone"]))
-def test_no_json_makes_a_500(client: httpx.Client, body: object, path: str) -> None:
+def test_no_json_body_causes_a_500(client: httpx.Client, body: object, path: str) -> None:
     answer = client.post(path, content=json.dumps(body).encode(), headers=JSON)
     assert answer.status_code in (201, 404, 422), answer.text
     if answer.status_code != 201:
@@ -217,6 +221,6 @@ def test_no_json_makes_a_500(client: httpx.Client, body: object, path: str) -> N
     value=st.text(max_size=30) | st.integers().map(str) | st.floats().map(str),
     path=st.sampled_from(["/api/runs", "/api/compare", "/api/alerts", "/", "/compare"]),
 )
-def test_no_query_makes_a_500(client: httpx.Client, name: str, value: str, path: str) -> None:
+def test_no_query_parameter_causes_a_500(client: httpx.Client, name: str, value: str, path: str) -> None:
     answer = client.get(path, params={name: value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")})
     assert answer.status_code in (200, 404, 422), answer.text

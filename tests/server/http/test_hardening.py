@@ -1,4 +1,4 @@
-"""What a client on a raw socket can do to the real server: little, and not for long."""
+"""A client on a raw socket cannot block the real server or occupy its connections for long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from server.http.api import stream
 from server.http.gate import Gate
 from tests.server.http_service import TOKEN, running
 
-SECONDS = 1.0  # the deadlines of these tests; 15 s in production
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
+
+SECONDS = 1.0  # deadline in these tests; 15 s in production
 
 
 @pytest.fixture
@@ -34,32 +36,32 @@ def head(place: tuple[str, int], method: str = "GET", path: str = "/healthz", *m
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes until the other side closes; fails if it does not."""
+    """All bytes until the other side closes the connection. Fails if the other side keeps it open."""
     connection.settimeout(90)
     data = b""
     try:
         while more := connection.recv(65_536):
             data += more
     except ConnectionResetError:
-        pass  # closed while we were still sending
+        pass  # the server closed the connection while the test was still sending
     return data
 
 
 def opened(place: tuple[str, int], said: bytes) -> socket.socket:
-    """A connection on which these bytes were said well before the deadline: the test itself may have been paused meanwhile."""
+    """A connection on which `said` was sent well before the deadline. Retries, because this process may be paused."""
     while True:
         begun = time.monotonic()
         connection = socket.create_connection(place)
         try:
             connection.sendall(said)
         except OSError:
-            pass  # closed already: too late
+            pass  # too late: the server has already closed the connection
         if time.monotonic() - begun < SECONDS / 2:
             return connection
         connection.close()
 
 
-def test_silent_and_dripping_clients_are_closed_and_do_not_hold_up_others(place: tuple[str, int]) -> None:
+def test_silent_and_slow_clients_are_disconnected_and_do_not_block_other_clients(place: tuple[str, int]) -> None:
     silent = [socket.create_connection(place) for _ in range(25)]
     half = [opened(place, b"GET /healthz HTTP/1.1\r\nHost: 127") for _ in range(25)]
     with opened(place, head(place, "GET", "/healthz", "Connection: close")) as good:
@@ -72,7 +74,7 @@ def test_silent_and_dripping_clients_are_closed_and_do_not_hold_up_others(place:
         connection.close()
 
 
-def test_a_header_that_drips_is_cut_off_however_often_a_byte_comes(place: tuple[str, int]) -> None:
+def test_a_slowly_sent_header_is_cut_off_even_if_bytes_keep_arriving(place: tuple[str, int]) -> None:
     with socket.create_connection(place) as connection:
         begun, sent = time.monotonic(), 0
         try:
@@ -81,22 +83,22 @@ def test_a_header_that_drips_is_cut_off_however_often_a_byte_comes(place: tuple[
                 if sent > len(head(place)) - 10:
                     time.sleep(0.2)
                 if time.monotonic() - begun > 60:
-                    pytest.fail("it was never cut off")
+                    pytest.fail("the server did not close the connection")
         except OSError:
             pass
         assert sent < len(head(place) * 20) - 1
         assert b"408" in everything(connection) or sent > 0
 
 
-def test_the_second_request_on_a_connection_has_a_deadline_too(place: tuple[str, int]) -> None:
-    # the beginning of the next comes with the first
+def test_the_second_request_on_a_connection_also_has_a_deadline(place: tuple[str, int]) -> None:
+    # the beginning of the second request is sent together with the first
     with opened(place, head(place) + b"GET /healthz HT") as connection:
         data = everything(connection)
         assert data.startswith(b"HTTP/1.1 200")
         assert b"HTTP/1.1 408" in data
 
 
-def test_a_kept_connection_serves_many_requests(place: tuple[str, int]) -> None:
+def test_a_persistent_connection_serves_many_requests(place: tuple[str, int]) -> None:
     with opened(place, head(place)) as connection:
         connection.settimeout(90)
         for number in range(5):
@@ -106,7 +108,8 @@ def test_a_kept_connection_serves_many_requests(place: tuple[str, int]) -> None:
             while not data.endswith(b"}"):
                 data += connection.recv(65_536)
             assert data.startswith(b"HTTP/1.1 200")
-            time.sleep(SECONDS / 3)  # together longer than the deadline
+            # All requests together take longer than the deadline.
+            time.sleep(SECONDS / 3)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_a_kept_connection_serves_many_requests(place: tuple[str, int]) -> None:
      b"GET / HTTP/1.1\r\nHost: a\r\nX\x00Y: 1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"],
     ids=["long path", "long header", "many headers", "random", "version", "TLS", "two lengths", "coding", "NUL", "space"],
 )  # fmt: skip
-def test_what_is_no_request_or_too_long_a_one_is_refused(place: tuple[str, int], request_head: bytes) -> None:
+def test_a_malformed_or_too_long_request_is_refused(place: tuple[str, int], request_head: bytes) -> None:
     with socket.create_connection(place) as connection:
         try:
             connection.sendall(request_head)
@@ -131,7 +134,7 @@ def test_what_is_no_request_or_too_long_a_one_is_refused(place: tuple[str, int],
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(("size", "status"), [(65_536, b"200"), (65_537, b"400")])
-def test_a_header_of_the_documented_size_is_read_and_one_byte_more_is_refused(
+def test_a_header_of_the_documented_size_is_accepted_and_one_byte_more_is_refused(
     place: tuple[str, int], size: int, status: bytes, *, at_once: bool
 ) -> None:
     start = head(place, "GET", "/healthz", "Connection: close", "X: ")
@@ -145,7 +148,7 @@ def test_a_header_of_the_documented_size_is_read_and_one_byte_more_is_refused(
         assert everything(connection).split(b" ")[1] == status
 
 
-def test_a_body_that_drips_is_cut_off(place: tuple[str, int]) -> None:
+def test_a_slowly_sent_body_is_cut_off(place: tuple[str, int]) -> None:
     start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Content-Length: 1000", "Connection: close")
     with socket.create_connection(place) as connection:
         connection.sendall(start)
@@ -162,7 +165,7 @@ def test_a_body_that_drips_is_cut_off(place: tuple[str, int]) -> None:
 
 
 def test_a_chunked_body_that_never_ends_is_cut_off(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 600.0)  # it is its length that is cut
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 600.0)  # so that the length of the body, not the time, ends the request
     start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
     with opened(place, start) as connection:
         try:
@@ -175,11 +178,11 @@ def test_a_chunked_body_that_never_ends_is_cut_off(place: tuple[str, int], monke
 
 def test_an_idle_connection_is_closed(place: tuple[str, int]) -> None:
     with opened(place, head(place)) as connection:
-        data = everything(connection)  # five seconds after the answer
+        data = everything(connection)  # the server closes five seconds after its response
         assert data.startswith(b"HTTP/1.1 200")
 
 
-def test_an_upgrade_is_not_followed(place: tuple[str, int]) -> None:
+def test_a_protocol_upgrade_is_not_accepted(place: tuple[str, int]) -> None:
     with socket.create_connection(place) as connection:
         connection.sendall(head(place, "GET", "/healthz", "Upgrade: websocket", "Connection: Upgrade, close"))
         assert not everything(connection).startswith(b"HTTP/1.1 101")
@@ -194,7 +197,7 @@ def test_an_upgrade_is_not_followed(place: tuple[str, int]) -> None:
      "%c0%ae%c0%ae/auth.py", "..%c0%af..%c0%afauth.py"],
 )  # fmt: skip
 def test_no_path_leads_out_of_the_static_files(place: tuple[str, int], path: str) -> None:
-    """Raw, because clients put such paths in order before they ask."""
+    """Uses a raw socket, because clients normalise such paths."""
     for prefix in ("/static/x/", "/static/", "/"):
         with opened(place, head(place, "GET", prefix + path, "Connection: close")) as connection:
             answer = everything(connection)
@@ -206,20 +209,20 @@ def test_no_path_leads_out_of_the_static_files(place: tuple[str, int], path: str
 @pytest.mark.parametrize(
     "path", ["/api/runs/1;/stream", "/api/runs/1%2fstream", "/login/../api/runs", "/healthz/..%2fapi/runs", "/login%2f"]
 )
-def test_an_open_path_opens_no_other(place: tuple[str, int], path: str) -> None:
+def test_a_variant_of_a_public_path_gives_no_access_without_a_token(place: tuple[str, int], path: str) -> None:
     said = head(place, "GET", path, "Connection: close").replace(f"Authorization: Bearer {TOKEN}\r\n".encode(), b"")
     with opened(place, said) as connection:
         assert everything(connection).split(b" ")[1] == b"401"
 
 
-def test_a_range_of_a_thousand_pieces_costs_no_more_than_the_file(place: tuple[str, int]) -> None:
+def test_a_range_header_of_many_pieces_returns_the_whole_file(place: tuple[str, int]) -> None:
     ranges = ",".join(f"{number}-" for number in range(3000))
     with opened(place, head(place, "GET", "/login", f"Range: bytes={ranges}", "Connection: close")) as connection:
         assert everything(connection).split(b" ")[1] == b"200"
 
 
-def test_no_command_of_a_websocket_passes_the_gate() -> None:
-    """The server does not offer them; should it ever, the gate refuses them before anything is routed."""
+def test_the_gate_refuses_websockets_before_routing() -> None:
+    """The server has no websockets. If websockets are ever added, the gate refuses their messages before routing."""
     said = []
 
     async def application(*_: object) -> None:
@@ -239,7 +242,7 @@ def test_no_command_of_a_websocket_passes_the_gate() -> None:
     assert said == [("websocket.close", 1008)]
 
 
-def test_live_streams_have_an_end_in_all(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_number_of_live_streams_is_limited(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.MAX_VIEWERS == 1000
     monkeypatch.setattr(stream, "MAX_VIEWERS", 2)
     body = b'{"task": {"name": "polynomial_memory"}}'

@@ -1,4 +1,4 @@
-"""What the service shows to the outside: metrics that a real parser reads, readiness that names what fails, in time."""
+"""Prometheus' own parser reads the metrics, and readiness reports the failed check within its time limit."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from sqlalchemy import delete, text, update
 
 from server.database.connection import Database
 from server.database.models import AlertRow, Run
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
 from worker.metrics import LaneCounts, WorkerCollector
 from worker.write_statistics import zeros
 
+pytestmark = pytest.mark.slow
+
 GPU_METRICS = {"stablessm_gpu_memory_used_bytes", "stablessm_gpu_memory_bytes", "stablessm_gpu_utilization_ratio"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def read(text_: str) -> Samples:
-    """Every sample by name and labels, as Prometheus' own client parses the page; names appear once, histograms are whole."""
+    """Samples by name and labels, parsed by Prometheus' own client. Asserts that names are unique and histograms complete."""
     families = list(text_string_to_metric_families(text_))
     assert len({family.name for family in families}) == len(families)
     assert all(family.documentation and family.type != "unknown" for family in families)
@@ -57,7 +59,7 @@ def scrape(client: httpx.Client) -> Samples:
     return read(client.get("/metrics").raise_for_status().text)
 
 
-def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, database: Database) -> None:
+def test_the_metrics_show_queue_workers_alerts_and_writes(client: httpx.Client, database: Database) -> None:
     late, run = claimed(database), claimed(database)
     with database.write() as session:
         lifecycle.finish(session, late.run_id, late.attempt, "cancelled")
@@ -97,17 +99,17 @@ def test_queue_workers_alerts_and_writes_are_shown(client: httpx.Client, databas
     )
 
 
-def test_a_lost_worker_is_counted(client: httpx.Client, database: Database) -> None:
+def test_a_run_lost_with_its_worker_is_counted(client: httpx.Client, database: Database) -> None:
     run = claimed(database)
     with database.write() as session:
         lifecycle.release(session, run.run_id, run.attempt, "gone", loss=WORKER_LOST)
     run = claim(database)
-    with database.write() as session:  # the worker is there, its training process is not
+    with database.write() as session:  # the worker is alive, but its training process crashed
         lifecycle.release(session, run.run_id, run.attempt, "crashed", loss=TRAINER_CRASHED)
     assert value(scrape(client), "runs_reaped_total") == 1
     with database.write() as session:
         session.execute(delete(AlertRow))
-    assert value(scrape(client), "runs_reaped_total") == 1, "a counter never falls"
+    assert value(scrape(client), "runs_reaped_total") == 1, "a counter must never decrease"
 
 
 def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client, database: Database) -> None:
@@ -133,24 +135,24 @@ def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client
     assert sum(series.values()) == 83
 
 
-def test_the_documented_metrics_are_those_that_exist(client: httpx.Client) -> None:
+def test_the_documented_metrics_equal_the_existing_metrics(client: httpx.Client) -> None:
     client.get("/api/runs")
     worker = CollectorRegistry()
     worker.register(WorkerCollector(lambda: LaneCounts(1, 0, 1), zeros))
     text_ = client.get("/metrics").text + generate_latest(worker).decode()
     shown = {line.split()[2] for line in text_.splitlines() if line.startswith("# TYPE")}
-    shown = {name for name in shown if name.startswith("stablessm_")} | GPU_METRICS  # there is no GPU here
+    shown = {name for name in shown if name.startswith("stablessm_")} | GPU_METRICS  # this machine has no GPU
     page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     documented = {name.removesuffix("_bucket") for name in re.findall(r"\bstablessm_[a-z_]+", page)} - {
         "stablessm_server",
         "stablessm_worker",
         "stablessm_backup",
         "stablessm_core",
-    }  # roles and a package
+    }  # database roles and a package, not metrics
     assert documented == shown
 
 
-def test_each_application_of_a_process_counts_for_itself(client: httpx.Client, database: Database, tmp_path: Path) -> None:
+def test_each_application_in_a_process_counts_its_own_requests(client: httpx.Client, database: Database, tmp_path: Path) -> None:
     client.get("/api/runs")
     with client_of(application(database.url, tmp_path)) as other:
         other.get("/api/queues")
@@ -158,7 +160,7 @@ def test_each_application_of_a_process_counts_for_itself(client: httpx.Client, d
     assert routes == {"/api/queues"}
 
 
-def test_database_errors_are_counted_and_readiness_names_the_check(
+def test_database_errors_are_counted_and_readiness_names_the_failed_check(
     client: httpx.Client, database: Database, tmp_path: Path
 ) -> None:
     answer = client.get("/readyz")
@@ -178,21 +180,22 @@ def test_database_errors_are_counted_and_readiness_names_the_check(
         assert app.state.metrics.process.get_sample_value("stablessm_database_errors_total") == 1
 
 
-def test_readiness_does_not_wait_for_a_database_that_hangs(tmp_path: Path) -> None:
+def test_readiness_does_not_wait_for_a_hung_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.http.api.service.READY_SECONDS", 1.5)
     with _silent_server() as port, client_of(application(f"postgresql+psycopg://127.0.0.1:{port}/none", tmp_path)) as client:
-        for _ in range(5):  # one look may be late because this machine is busy
+        for _ in range(5):  # a single read may be late on a busy machine
             begun = time.monotonic()
             error = error_of(client.get("/readyz"), 503)
             elapsed = time.monotonic() - begun
             assert error["field"] == "database"
-            if elapsed < 4 and "no answer within" in error["message"]:  # a connection takes 5 s to give up
+            if elapsed < 4 and "no answer within" in error["message"]:  # the connection itself would time out only after 5 s
                 break
         else:
             pytest.fail(f"readiness took {elapsed:.1f} s: {error['message']}")
 
 
 @pytest.mark.redis
-def test_a_server_whose_redis_is_away_is_ready_and_says_polling(postgres_url: str, tmp_path: Path) -> None:
+def test_a_server_without_redis_is_ready_and_reports_polling(postgres_url: str, tmp_path: Path) -> None:
     with client_of(application(postgres_url, tmp_path, broker_url="redis://127.0.0.1:1/0")) as client:
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["checks"]["live"]) == (200, "polling")
@@ -201,7 +204,7 @@ def test_a_server_whose_redis_is_away_is_ready_and_says_polling(postgres_url: st
 
 @contextmanager
 def _silent_server() -> Iterator[int]:
-    """Accepts connections and never says a word."""
+    """A server that accepts connections and never sends anything."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept = []
         stop = threading.Event()
@@ -225,7 +228,7 @@ def _silent_server() -> Iterator[int]:
                 connection.close()
 
 
-def test_every_write_is_a_log_line_with_its_run(
+def test_every_write_request_is_logged_with_its_run(
     client: httpx.Client, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "stablessm.request"):

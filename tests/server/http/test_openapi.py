@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete: every path of the contract, an example of every answer, the real error body."""
+"""The OpenAPI document is complete: it has every documented path, an example of every response, and the real error body."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import jsonschema
 import pytest
 
 from server.database.connection import Database
-from server.errors import error_body
+from server.errors import error_json
 from server.http.schemas.compare import CompareAnswer
-from server.http.schemas.runs import EXAMPLE_ALERT, EXAMPLE_RUN, AlertAnswer, ErrorAnswer, RunAnswer
-from stablessm_core.config import RunConfig
+from server.http.schemas.runs import EXAMPLE_ALERT, AlertAnswer, ErrorAnswer, RunAnswer
+from server.lifecycle.run_fields import EXAMPLE_RUN
+from stablessm_core.spec.config import RunConfig
 from tests.server.http_service import application, client_of
 from tests.server.recording import Recording, claimed
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = {
@@ -92,11 +95,11 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
     return [(path, method, op) for path, methods in document["paths"].items() for method, op in methods.items()]
 
 
-def test_every_endpoint_of_the_contract_is_there_and_no_other(document: dict[str, Any]) -> None:
+def test_the_openapi_document_has_exactly_the_expected_endpoints(document: dict[str, Any]) -> None:
     assert {path: set(methods) for path, methods in document["paths"].items()} == {p: set(m.split()) for p, m in CONTRACT.items()}
 
 
-def test_every_operation_says_what_it_does_under_a_name_of_its_own(document: dict[str, Any]) -> None:
+def test_every_operation_has_a_description_and_a_unique_name(document: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(set(names)) == len(names)
     for path, method, operation in operations(document):
@@ -104,7 +107,7 @@ def test_every_operation_says_what_it_does_under_a_name_of_its_own(document: dic
         assert operation["tags"], (path, method)
 
 
-def test_every_refusal_has_the_one_body(document: dict[str, Any]) -> None:
+def test_every_error_response_uses_the_same_schema(document: dict[str, Any]) -> None:
     for path, method, operation in operations(document):
         refusals = {code: answer for code, answer in operation["responses"].items() if code >= "400"}
         assert {"401", "404", "421", "422", "503"} <= set(refusals), (path, method)
@@ -112,10 +115,10 @@ def test_every_refusal_has_the_one_body(document: dict[str, Any]) -> None:
             schema = answer["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
             assert schema == "ErrorAnswer", (path, method, code)
     assert "HTTPValidationError" not in document["components"]["schemas"]
-    ErrorAnswer.model_validate(error_body(422, "text", "field", "allowed"), strict=True)
+    ErrorAnswer.model_validate(error_json(422, "text", "field", "allowed"), strict=True)
 
 
-def test_every_answer_has_an_example_or_a_schema(document: dict[str, Any]) -> None:
+def test_every_response_has_an_example_or_a_schema(document: dict[str, Any]) -> None:
     for path, method, operation in operations(document):
         good = next(answer for code, answer in operation["responses"].items() if code < "300")
         if method == "delete":
@@ -125,23 +128,23 @@ def test_every_answer_has_an_example_or_a_schema(document: dict[str, Any]) -> No
             assert described, (path, method, kind)
 
 
-def test_every_body_comes_with_an_example(document: dict[str, Any]) -> None:
+def test_every_request_body_has_an_example(document: dict[str, Any]) -> None:
     for _, _, operation in operations(document):
         if "application/json" not in operation.get("requestBody", {"content": {}})["content"]:
-            continue  # an archive is no text to show
+            continue  # the body is an archive, which has no example
         text = json.dumps(operation["requestBody"])
         name = text.partition("#/components/schemas/")[2].partition('"')[0]
         assert document["components"]["schemas"][name]["examples"]
 
 
-def test_examples_are_what_the_models_allow() -> None:
+def test_the_examples_are_valid_for_their_models() -> None:
     RunAnswer.model_validate(EXAMPLE_RUN)
     AlertAnswer.model_validate(EXAMPLE_ALERT)
     RunConfig.model_validate_json(json.dumps(EXAMPLE_RUN["config"]))
     CompareAnswer.model_validate(CompareAnswer.model_json_schema()["examples"][0])
 
 
-def test_every_parameter_that_is_bounded_says_so(document: dict[str, Any]) -> None:
+def test_every_integer_parameter_declares_its_bounds(document: dict[str, Any]) -> None:
     for path, method, operation in operations(document):
         for parameter in operation.get("parameters", []):
             schemas = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
@@ -150,13 +153,13 @@ def test_every_parameter_that_is_bounded_says_so(document: dict[str, Any]) -> No
                     assert {"minimum", "maximum"} <= set(schema), (path, method, parameter["name"])
 
 
-def test_the_token_is_declared(document: dict[str, Any]) -> None:
+def test_the_bearer_token_is_declared_as_security_scheme(document: dict[str, Any]) -> None:
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert document["security"] == [{"token": []}]
     assert document["paths"]["/healthz"]["get"]["security"] == []
 
 
-def test_the_written_documentation_names_every_endpoint_and_no_other(document: dict[str, Any]) -> None:
+def test_the_api_documentation_names_exactly_the_existing_endpoints(document: dict[str, Any]) -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     for path, methods in CONTRACT.items():
         written = path.replace("{run_id}", "{id}").replace("{sweep_id}", "{id}")
@@ -174,7 +177,7 @@ def test_the_written_documentation_names_every_endpoint_and_no_other(document: d
 
 @pytest.mark.parametrize("format", ["json", "typed"])
 @pytest.mark.parametrize("chosen", ["", "&eigenvalues=0,2"])
-def test_a_series_is_what_the_document_says(sqlite_url: str, tmp_path: Path, format: str, chosen: str) -> None:
+def test_a_series_response_is_valid_for_the_openapi_document(sqlite_url: str, tmp_path: Path, format: str, chosen: str) -> None:
     database = Database(sqlite_url)
     Recording(database, claimed(database)).write(64)
     database.close()

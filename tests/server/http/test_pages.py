@@ -1,4 +1,4 @@
-"""Every page is rendered from the JSON of its twin, works before any script runs, and takes its files from here only."""
+"""Every page is rendered from the JSON of its API twin, works without scripts, and loads files only from this server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urljoin
 
 import httpx
 import plotly.offline
 import pytest
 
 from server.database.connection import Database
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim, nonfinite
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 PAGES = [
     "/",
@@ -53,7 +56,7 @@ def client(sqlite: Database, tmp_path: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_rendered_before_any_script(client: httpx.Client, path: str) -> None:
+def test_every_page_is_rendered_on_the_server(client: httpx.Client, path: str) -> None:
     page = client.get(path, headers={"Accept": "text/html"})
     assert page.status_code == 200, page.text[:500]
     assert page.headers["Content-Type"].startswith("text/html")
@@ -62,7 +65,7 @@ def test_every_page_is_rendered_before_any_script(client: httpx.Client, path: st
         assert word not in re.sub(r"<script.*?</script>", "", page.text, flags=re.DOTALL), (path, word)
 
 
-def test_the_twin_of_a_page_is_linked_and_is_json(client: httpx.Client) -> None:
+def test_every_page_links_to_its_json(client: httpx.Client) -> None:
     for path in ("/", "/runs/1", "/compare?runs=1,2", "/sweeps", "/sweeps/1", "/alerts"):
         twin = re.search(r'<link rel="alternate" type="application/json" href="([^"]+)"', client.get(path).text)
         assert twin is not None, path
@@ -71,7 +74,7 @@ def test_the_twin_of_a_page_is_linked_and_is_json(client: httpx.Client) -> None:
         assert answer.json()
 
 
-def test_without_scripts_the_page_says_whether_the_run_is_healthy(client: httpx.Client) -> None:
+def test_the_run_page_shows_the_state_of_the_run_without_scripts(client: httpx.Client) -> None:
     text = client.get("/runs/1").text
     assert "Diverged at step 28, layer 0, eigenvalue 2" in text
     assert re.findall("<title>(.*)</title>", text) == ["diverged · memory reparameterization=direct · StableSSM"]
@@ -81,7 +84,7 @@ def test_without_scripts_the_page_says_whether_the_run_is_healthy(client: httpx.
     assert 'data-status="diverged"' in client.get("/").text
 
 
-def test_nothing_is_loaded_from_elsewhere(client: httpx.Client) -> None:
+def test_pages_load_nothing_from_other_servers(client: httpx.Client) -> None:
     for path in PAGES:
         text = client.get(path).text
         urls = re.findall(r'(?:src|href|action)="([^"]*)"', text)
@@ -91,7 +94,7 @@ def test_nothing_is_loaded_from_elsewhere(client: httpx.Client) -> None:
         assert not any(body.strip() for body in inline), path
 
 
-def test_every_file_a_page_names_exists_and_may_be_kept_for_ever(client: httpx.Client) -> None:
+def test_every_static_file_of_a_page_exists_and_is_cached_as_immutable(client: httpx.Client) -> None:
     named = {url for path in PAGES for url in re.findall(r'"(/static/[^"]+)"', client.get(path).text)}
     assert len(named) > 10
     for url in named:
@@ -102,17 +105,24 @@ def test_every_file_a_page_names_exists_and_may_be_kept_for_ever(client: httpx.C
         assert kind.startswith({"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}[url.rsplit(".", 1)[1]])
 
 
-def test_modules_import_only_files_that_are_served(client: httpx.Client) -> None:
-    version = re.search(r'"(/static/[0-9a-f]{12}/)run\.js"', client.get("/runs/1").text)
-    assert version is not None
-    script = client.get(version[1] + "run.js").text
-    imports = re.findall(r'from "\./([\w.]+)"', script)
-    assert imports
-    for name in imports:
-        assert client.get(version[1] + name).status_code == 200
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_preloads_exactly_the_modules_that_its_scripts_import(client: httpx.Client, path: str) -> None:
+    text = client.get(path).text
+    started = re.findall(r'<script type="module" src="([^"]+)"', text)
+    preloaded = re.findall(r'<link rel="modulepreload" href="([^"]+)"', text)
+    reached: dict[str, None] = dict.fromkeys(started)
+    for url in (waiting := list(started)):
+        answer = client.get(url)
+        assert answer.status_code == 200, url
+        imported = [urljoin(url, name) for name in re.findall(r'^(?:import|\}).* from "(.+)";$', answer.text, re.MULTILINE)]
+        waiting += [name for name in dict.fromkeys(imported) if name not in reached]
+        reached.update(dict.fromkeys(imported))
+    assert started or path == "/login"
+    assert len(preloaded) == len(set(preloaded))
+    assert set(preloaded) == set(reached) - set(started)
 
 
-def test_plotly_is_the_one_of_the_python_package(client: httpx.Client) -> None:
+def test_the_served_plotly_equals_that_of_the_python_package(client: httpx.Client) -> None:
     url = re.search(r'"(/static/plotly-[\d.]+\.min\.js)"', client.get("/runs/1").text)
     assert url is not None
     answer = client.get(url[1], headers={"Accept-Encoding": "gzip"})
@@ -127,13 +137,13 @@ def test_plotly_is_the_one_of_the_python_package(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "path", ["x/base.css", "plotly-1.0.0.min.js", "{version}/none.js", "{version}/../app.py", "{version}/%2e%2e/pages.py"]
 )
-def test_other_static_paths_are_404(client: httpx.Client, path: str) -> None:
+def test_unknown_static_paths_give_404(client: httpx.Client, path: str) -> None:
     version = re.search(r"/static/([0-9a-f]{12})/", client.get("/").text)
     assert version is not None
     error_of(client.get("/static/" + path.format(version=version[1])), 404)
 
 
-def test_the_form_offers_what_the_schema_allows(client: httpx.Client) -> None:
+def test_the_form_offers_the_choices_and_valid_defaults_of_the_schema(client: httpx.Client) -> None:
     text = client.get("/new").text
     for name in ("direct", "heavytail", "mnist", "char_lm"):
         assert name in text
@@ -143,7 +153,7 @@ def test_the_form_offers_what_the_schema_allows(client: httpx.Client) -> None:
     assert client.post("/api/runs", json=config).status_code == 201
 
 
-def test_a_comparison_that_cannot_be_made_is_a_page_that_says_why(client: httpx.Client) -> None:
+def test_an_impossible_comparison_gives_a_page_with_the_reason(client: httpx.Client) -> None:
     page = client.get("/compare?runs=1,99", headers={"Accept": "text/html"})
     assert "99" in page.text
     assert "does not exist" in page.text or "no run" in page.text

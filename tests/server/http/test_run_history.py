@@ -13,12 +13,14 @@ import pytest
 from server.checkpoint_store import CheckpointStore
 from server.database.connection import Database
 from server.database.models import CheckpointRow
-from server.runs import lifecycle
-from server.runs.logs import KEPT_FIRST, append_log, store_traceback
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.logs import KEPT_FIRST, append_log, store_traceback
 from server.series.recording import store_checkpoint, truncate
 from server.settings import run_folder
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, claimed
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def checkpoint(database: Database, run: lifecycle.Claim, state: Path, step: int,
     return file
 
 
-def test_a_log_is_read_from_where_the_reader_stopped(client: httpx.Client, database: Database) -> None:
+def test_a_log_can_be_read_from_the_position_where_the_reader_stopped(client: httpx.Client, database: Database) -> None:
     run = claimed(database)
     url = f"/api/runs/{run.run_id}/log"
     assert client.get(url).json() == {"run_id": 1, "status": "running", "pieces": [], "next": 0, "tracebacks": []}
@@ -68,7 +70,7 @@ def test_a_log_is_read_from_where_the_reader_stopped(client: httpx.Client, datab
     )
 
 
-def test_a_traceback_of_any_length_keeps_both_ends(client: httpx.Client, database: Database) -> None:
+def test_a_long_traceback_keeps_its_beginning_and_its_end(client: httpx.Client, database: Database) -> None:
     run = claimed(database)
     with database.write() as session:
         store_traceback(session, run.run_id, 1, "first\n" + "x" * KEPT_FIRST + "\nlast")
@@ -79,7 +81,7 @@ def test_a_traceback_of_any_length_keeps_both_ends(client: httpx.Client, databas
     assert len(text) < 17_000
 
 
-def test_the_history_names_every_change_with_its_reason_attempt_and_worker(client: httpx.Client, database: Database) -> None:
+def test_the_history_lists_every_change_with_its_reason_attempt_and_worker(client: httpx.Client, database: Database) -> None:
     run = claimed(database)
     recording = Recording(database, run)
     recording.write(40)
@@ -135,7 +137,7 @@ def test_a_checkpoint_is_listed_and_downloaded_with_its_checksum(
     assert answer.headers["content-disposition"] == 'attachment; filename="run-1-step-0000000020.safetensors"'
 
 
-def test_only_recorded_whole_files_inside_the_runs_folder_leave_the_server(
+def test_only_recorded_undamaged_files_in_the_run_folder_can_be_downloaded(
     client: httpx.Client, database: Database, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
@@ -167,13 +169,13 @@ def test_only_recorded_whole_files_inside_the_runs_folder_leave_the_server(
     assert [c["step"] for c in client.get("/api/runs/1/checkpoints").json()["checkpoints"] if c["available"]] == [20]
     error = error_of(client.get("/api/runs/1/checkpoints/21"), 404)
     assert (error["field"], error["allowed"]) == ("step", "80, 70, 20"), (
-        "two of each run are left; older ones only where they are"
+        "two checkpoints are kept per run; older checkpoints are listed only if their files exist"
     )
     for part in ("log", "history", "checkpoints", "checkpoints/1"):
         assert error_of(client.get(f"/api/runs/99/{part}"), 404)["field"] == "run_id"
 
 
-def test_a_checkpoint_of_another_machine_comes_from_the_checkpoint_store(database: Database, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_machine_is_downloaded_from_the_checkpoint_store(database: Database, tmp_path: Path) -> None:
     url, run = f"file://{tmp_path / 'store'}", claimed(database)
     Recording(database, run).write(50)
     stored, waiting = (checkpoint(database, run, tmp_path / "state", step, b"weights %d" % step) for step in (20, 40))

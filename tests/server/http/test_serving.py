@@ -1,4 +1,4 @@
-"""What the server's process asks of its machine."""
+"""What the server's process sets on its machine at startup."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from server.http.serving import FILES, announce
 from tests.server.http_service import TOKEN, settings
 
+pytestmark = pytest.mark.slow
+
 LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
@@ -28,7 +30,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
     [(256, FILES + 9, FILES), (256, 300, 300), (FILES + 5, FILES + 9, FILES + 5)],
     ids=["raised", "as far as allowed", "never lowered"],
 )
-def test_a_server_may_hold_all_the_connections_it_admits(soft: int, hard: int, then: int) -> None:
+def test_the_server_raises_its_limit_of_open_files_for_its_connections(soft: int, hard: int, then: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED.format(soft=soft, hard=hard)], capture_output=True, text=True, check=True, timeout=120
     )
@@ -36,7 +38,7 @@ def test_a_server_may_hold_all_the_connections_it_admits(soft: int, hard: int, t
 
 
 @pytest.mark.slow
-def test_serve_says_where_it_listens_and_where_its_token_is(sqlite_url: str, tmp_path: Path, free_port: int) -> None:
+def test_serve_prints_its_address_and_the_path_of_its_token_file(sqlite_url: str, tmp_path: Path, free_port: int) -> None:
     command = [sys.executable, "-m", "server", "serve", "--database-url", sqlite_url, "--data-dir", str(tmp_path / "state")]
     process = subprocess.Popen([*command, "--port", str(free_port)], stderr=subprocess.PIPE, text=True)
     try:
@@ -52,9 +54,9 @@ def test_serve_says_where_it_listens_and_where_its_token_is(sqlite_url: str, tmp
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({}, "the token is that of STABLESSM_TOKEN"), ({"auth": False, "token": None}, "the token is not asked for (--no-auth)")],
+    [({}, "the token is that of STABLESSM_TOKEN"), ({"auth": False, "token": None}, "the token is not required (--no-auth)")],
 )
-def test_where_the_token_comes_from_is_said_and_never_the_token(
+def test_the_log_names_the_source_of_the_token_but_never_the_token(
     sqlite_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any], said: str
 ) -> None:
     caplog.set_level(logging.INFO, "stablessm.server")
@@ -62,7 +64,7 @@ def test_where_the_token_comes_from_is_said_and_never_the_token(
     assert caplog.messages == [f"listening on http://127.0.0.1:8000/, {said}"]
 
 
-def test_on_a_terminal_the_address_has_the_token_as_with_up(
+def test_serve_prints_the_address_with_the_token_on_a_terminal(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -1,4 +1,4 @@
-"""The layers as the API tells of them: every one, with maps, eigenvalues and a run that is accepted."""
+"""The API lists every layer with its maps, its eigenvalues and a run that can be submitted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from server.http import systems as of_layers
 from server.http.schemas.systems import EXAMPLE, SystemAnswer
-from stablessm_core.layers.registry import LAYERS
+from stablessm_core.spec.layers import LAYERS
+from stablessm_core.theory import systems as of_layers
 from tests.server.http_service import application, client_of
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def found(client: httpx.Client) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in answer["systems"]}
 
 
-def test_every_layer_is_told_of(found: dict[str, dict[str, Any]]) -> None:
+def test_every_layer_is_described(found: dict[str, dict[str, Any]]) -> None:
     assert list(found) == list(LAYERS)
     SystemAnswer.model_validate(EXAMPLE)
     for name, one in found.items():
@@ -37,13 +39,15 @@ def test_every_layer_is_told_of(found: dict[str, dict[str, Any]]) -> None:
         assert one["parameters"] > one["eigenvalues"] / 2, name
 
 
-def test_the_small_run_of_every_layer_is_taken(client: httpx.Client, found: dict[str, dict[str, Any]]) -> None:
+def test_the_small_example_run_of_every_layer_is_accepted(client: httpx.Client, found: dict[str, dict[str, Any]]) -> None:
     for name, one in found.items():
         answer = client.post("/api/runs", json=one["run"])
         assert answer.status_code == 201, (name, answer.text[:300])
 
 
-def test_eigenvalues_start_inside_and_complex_ones_have_angles(found: dict[str, dict[str, Any]]) -> None:
+def test_initial_eigenvalues_are_inside_the_unit_disc_and_complex_eigenvalues_have_phases(
+    found: dict[str, dict[str, Any]],
+) -> None:
     for name, one in found.items():
         start = one["start"]
         assert start is not None, f"{name}: run `python docs/initial_eigenvalues.py`"
@@ -53,7 +57,7 @@ def test_eigenvalues_start_inside_and_complex_ones_have_angles(found: dict[str, 
     assert found["mamba"]["start"]["phase"] is None
 
 
-def test_best_has_one_ratio_everywhere_and_a_weight_of_0_an_infinite_one(found: dict[str, dict[str, Any]]) -> None:
+def test_best_has_a_constant_ratio_and_a_zero_weight_has_an_infinite_ratio(found: dict[str, dict[str, Any]]) -> None:
     for one in found.values():
         for ratio in one["gradient_over_weight"]:
             if ratio["map"] == "best":
@@ -63,8 +67,8 @@ def test_best_has_one_ratio_everywhere_and_a_weight_of_0_an_infinite_one(found: 
     assert 0 < exp["finite"] < exp["total"]  # A_log of the first state is 0
 
 
-def test_a_layer_without_stored_eigenvalues_has_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_layers, "_file", lambda: {"d_model": 64, "layers": {}})
+def test_a_layer_without_stored_initial_eigenvalues_has_no_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_layers, "_initial_eigenvalues", lambda: {"d_model": 64, "layers": {}})
     of_layers.systems.cache_clear()
     try:
         for one in of_layers.systems():

@@ -1,4 +1,4 @@
-"""The theory page and its twin: curves for the constants asked for, a stored run's weights on them, refusals that help."""
+"""The theory page and its JSON twin: curves for given constants, the weights of a stored run, and errors by field."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from server.database.connection import Database
-from stablessm_core.typed_arrays import decode
+from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim
+
+pytestmark = pytest.mark.slow
 
 CHARTS = ["theory_map", "theory_relative_slope", "theory_gradient_scale", "theory_gradient_over_weight", "theory_memory"]
 
@@ -33,7 +35,7 @@ def trace(answer: httpx.Response, chart: str, name: str) -> dict[str, Any]:
     return found[name]
 
 
-def test_every_chart_is_there_in_both_times(client: httpx.Client) -> None:
+def test_every_theory_chart_exists_in_discrete_and_continuous_time(client: httpx.Client) -> None:
     for time in ("discrete", "continuous"):
         answer = client.get("/api/theory", params={"time": time}).json()
         assert list(answer["figures"]) == CHARTS
@@ -41,7 +43,7 @@ def test_every_chart_is_there_in_both_times(client: httpx.Client) -> None:
         assert all(figure["data"] for figure in answer["figures"].values())
 
 
-def test_the_constants_move_best_and_no_other_map(client: httpx.Client) -> None:
+def test_the_constants_change_only_the_curves_of_the_map_best(client: httpx.Client) -> None:
     before, after = (client.get("/api/theory", params={"a": a}) for a in (1, 4))
     for chart in ("theory_gradient_over_weight", "theory_gradient_scale"):
         assert trace(before, chart, "exp")["y"] == trace(after, chart, "exp")["y"]
@@ -70,7 +72,7 @@ def test_a_stored_runs_weights_lie_on_the_curve_of_its_map(client: httpx.Client)
         ({"run": 99}, None, ""),
     ],
 )
-def test_what_cannot_be_shown_is_refused_by_name_on_the_page_too(
+def test_an_invalid_theory_query_is_refused_by_field_in_the_api_and_on_the_page(
     client: httpx.Client, asked: dict[str, Any], field: str | None, allowed: str
 ) -> None:
     answer = client.get("/api/theory", params=asked)
@@ -79,12 +81,12 @@ def test_what_cannot_be_shown_is_refused_by_name_on_the_page_too(
     assert allowed in (error.get("allowed") or "")
     page = client.get("/theory", params=asked, headers={"Accept": "text/html"})
     assert page.status_code == 422
-    if field != "a":  # refused before the page is asked: a page of its own says so
+    if field != "a":  # a value that is not a number is refused on a separate error page
         assert "theory_map" in page.text
         assert (error.get("allowed") or "").replace(">", "&gt;") in page.text
 
 
-def test_only_the_curves_asked_for_are_drawn_beside_all_points(client: httpx.Client) -> None:
+def test_only_the_requested_curves_are_drawn_with_all_points_of_the_run(client: httpx.Client) -> None:
     figure = client.get("/api/theory/figures/theory_gradient_scale?run=1&maps=exp").json()
     names = [trace["name"] for trace in figure["data"]]
     assert names == ["exp", "the run's weights"]

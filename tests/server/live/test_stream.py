@@ -1,4 +1,5 @@
-"""The live stream behind a real server: nothing lost, nothing twice, soon, whoever stalls or leaves, on every wake-up path."""
+"""The live stream of a real server loses and repeats no event and has a low delay, even with stalled and leaving viewers, on
+every wake-up path."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from sqlalchemy import make_url
 
 from server.database.connection import Database
 from server.http.serving import Server
+from server.lifecycle import transitions as lifecycle
+from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.live.broadcaster import REPLAY_EVENTS
 from server.live.frames import parse_position
-from server.runs import lifecycle
-from server.runs.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.series.recording import truncate
-from stablessm_core.typed_arrays import decode
+from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
+
+pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.slow]
 
 RATIO, EIGENVALUE, DISTANCE = "ssm/0/grad_over_weight", "ssm/0/eigenvalue", "ssm/0/boundary_distance"
 TIMEOUT = httpx.Timeout(90)
@@ -48,7 +51,7 @@ def service(recording: Recording, tmp_path: Path) -> Iterator[tuple[str, Server]
 
 
 class Viewer:
-    """Reads a stream in a thread of its own; `events` grows."""
+    """Reads a stream in a separate thread, which appends to `events`."""
 
     def __init__(self, address: str, *, after: str | None = None, query: str = "") -> None:
         self.events: list[dict[str, Any]] = []
@@ -65,7 +68,8 @@ class Viewer:
                 self.opened.set()
                 for event in frames(answer):
                     self.at.append(time.perf_counter())
-                    self.events.append(event)  # last: who sees the event reads its time
+                    # The event is appended after its time, because a test that sees the event reads the time.
+                    self.events.append(event)
         finally:
             self.closed.set()
 
@@ -87,7 +91,7 @@ def values(events: list[dict[str, Any]], name: str) -> np.ndarray:
     return np.concatenate([decode(one["value"]) for one in points])
 
 
-def test_a_viewer_gets_the_present_status_then_new_points_only(recording: Recording, service: tuple[str, Server]) -> None:
+def test_a_viewer_gets_the_current_status_and_then_only_new_points(recording: Recording, service: tuple[str, Server]) -> None:
     recording.write(50)
     viewer = Viewer(service[0])
     first = viewer.wait(1)[0]
@@ -103,7 +107,7 @@ def test_a_viewer_gets_the_present_status_then_new_points_only(recording: Record
     assert events[2]["data"] == alert
 
 
-def test_the_end_and_steps_taken_back_are_told(recording: Recording, service: tuple[str, Server]) -> None:
+def test_the_stream_reports_a_rollback_and_the_end_of_the_run(recording: Recording, service: tuple[str, Server]) -> None:
     recording.write(50)
     viewer = Viewer(service[0])
     viewer.wait(1)
@@ -116,14 +120,14 @@ def test_the_end_and_steps_taken_back_are_told(recording: Recording, service: tu
     assert (end["data"]["status"], end["data"]["reason"]) == ("finished", "done")
 
 
-def test_a_viewer_that_comes_back_misses_and_repeats_nothing(recording: Recording, service: tuple[str, Server]) -> None:
+def test_a_viewer_that_reconnects_neither_misses_nor_repeats_an_event(recording: Recording, service: tuple[str, Server]) -> None:
     for _ in range(10):
         recording.write(5, [nonfinite(step=recording.next)])
     everything = Viewer(service[0], after="0").wait(22)
     assert steps(everything) == list(range(1, 51))
     ids = [event["id"] for event in everything]
     assert len(set(ids)) == len(ids)
-    for cut in (1, 2, 3, 4, 7, 20):  # between the frames of one event, too
+    for cut in (1, 2, 3, 4, 7, 20):  # some cuts are between the frames of one event
         rest = Viewer(service[0], after=ids[cut - 1]).wait(22 - cut)
         assert rest == everything[cut:]
     by_query = Viewer(service[0], query=f"?last_event_id={ids[4]}").wait(17)
@@ -131,13 +135,13 @@ def test_a_viewer_that_comes_back_misses_and_repeats_nothing(recording: Recordin
     assert Viewer(service[0], query=f"?after={ids[4]}").wait(17) == by_query
 
 
-def test_only_the_series_asked_for_travel(recording: Recording, service: tuple[str, Server]) -> None:
+def test_only_the_requested_series_are_sent(recording: Recording, service: tuple[str, Server]) -> None:
     viewers = [Viewer(service[0], after="0", query=f"?series={names}") for names in (f"{RATIO},train/loss", "nothing", "")]
     recording.write(5)
     named = [[s["name"] for s in viewer.wait(3)[2]["data"]["series"]] for viewer in viewers]
     assert sorted(named[0]) == sorted([RATIO, "train/loss"])
     assert named[1:] == [[], []]
-    assert viewers[1].events[2]["data"]["step"] == 5  # progress all the same
+    assert viewers[1].events[2]["data"]["step"] == 5  # progress is sent even without series
 
 
 def test_events_are_numbered_as_in_the_database(recording: Recording, service: tuple[str, Server]) -> None:
@@ -148,7 +152,7 @@ def test_events_are_numbered_as_in_the_database(recording: Recording, service: t
     assert [e["id"] for e in events] == [str(e["data"]["seq"]) for e in events] == [str(n) for n in range(1, 8)]
 
 
-def test_who_was_away_too_long_is_told_to_refetch(sqlite_recording: Recording, tmp_path: Path) -> None:
+def test_a_viewer_that_was_away_too_long_gets_a_reset_event(sqlite_recording: Recording, tmp_path: Path) -> None:
     from server.database.models import Run
 
     with running(sqlite_recording.database.url, tmp_path) as (address, _):
@@ -165,10 +169,11 @@ def test_who_was_away_too_long_is_told_to_refetch(sqlite_recording: Recording, t
         assert Viewer(address, after="999999").wait(1)[0]["event"] == "reset"
 
 
-def test_a_stalled_viewer_harms_nobody_and_is_reset(
+def test_a_stalled_viewer_does_not_slow_other_viewers_and_is_reset(
     sqlite_recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.broadcaster.RECENT_EVENTS", 8)  # the test would take minutes with the real number
+    # With the real number the test would take minutes.
+    monkeypatch.setattr("server.live.broadcaster.RECENT_EVENTS", 8)
     with running(sqlite_recording.database.url, tmp_path) as (address, server):
         port = int(address.rsplit(":", 1)[1])
         stalled = socket.socket()
@@ -178,7 +183,7 @@ def test_a_stalled_viewer_harms_nobody_and_is_reset(
         stalled.sendall(head.encode())
         stalled.settimeout(90)
         begun = b""
-        while b"event: status" not in begun:  # it has its place before anything is written
+        while b"event: status" not in begun:  # so that its position is fixed before anything is written
             begun += stalled.recv(1024)
         healthy = Viewer(address)
         healthy.wait(1)
@@ -206,13 +211,14 @@ def test_all_viewers_share_one_encoding(sqlite_recording: Recording, tmp_path: P
         assert (len(channel.viewers), len(channel.recent), len(channel.recent[-1]._encoded)) == (20, 1, 1)
 
 
-def test_the_channel_goes_with_its_last_viewer(sqlite_recording: Recording, tmp_path: Path) -> None:
+def test_a_channel_is_removed_with_its_last_viewer(sqlite_recording: Recording, tmp_path: Path) -> None:
     with running(sqlite_recording.database.url, tmp_path) as (address, server):
         with httpx.stream("GET", f"{address}/api/runs/1/stream", headers=BEARER, timeout=TIMEOUT) as answer:
-            events = frames(answer)  # closing the generator would close the connection
+            events = frames(answer)  # kept in a variable, because a closed generator would close the connection
             next(events)
             assert server.broadcaster.viewers == 1
-        sqlite_recording.write(5)  # the broken connection is noticed at the latest when something is sent
+        # The server notices the broken connection when it sends something, if not earlier.
+        sqlite_recording.write(5)
         deadline = time.monotonic() + 60
         while server.broadcaster.viewers and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -229,9 +235,9 @@ def test_a_deleted_run_ends_its_streams(sqlite_recording: Recording, tmp_path: P
         assert viewer.closed.wait(60)
 
 
-def test_open_streams_do_not_hold_up_the_shutdown(sqlite_recording: Recording, tmp_path: Path) -> None:
+def test_open_streams_do_not_delay_the_shutdown(sqlite_recording: Recording, tmp_path: Path) -> None:
     with running(sqlite_recording.database.url, tmp_path) as (address, server):
-        server.config.timeout_graceful_shutdown = 600  # who waits for streams that do not end is caught by `running`
+        server.config.timeout_graceful_shutdown = 600  # so that `running` fails if the server waits for endless streams
         viewers = [Viewer(address) for _ in range(5)]
         for viewer in viewers:
             viewer.wait(1)
@@ -250,11 +256,11 @@ def test_stream_headers_keep_proxies_from_buffering(sqlite_recording: Recording,
         assert next(answer.iter_lines()) == "retry: 1000"
 
 
-def test_small_answers_are_not_held_back(sqlite: Database, tmp_path: Path) -> None:
+def test_small_responses_are_not_delayed(sqlite: Database, tmp_path: Path) -> None:
     with running(sqlite.url, tmp_path) as (address, _), httpx.Client(base_url=address, timeout=60) as client:
         client.get("/healthz")
         took = [1.0]
-        while min(took) >= 0.03 and len(took) < 200:  # 0.043 and more with Nagle's algorithm
+        while min(took) >= 0.03 and len(took) < 200:  # with Nagle's algorithm the delay is at least 0.043 s
             began = time.perf_counter()
             client.get("/healthz")
             took.append(time.perf_counter() - began)
@@ -262,7 +268,7 @@ def test_small_answers_are_not_held_back(sqlite: Database, tmp_path: Path) -> No
 
 
 def latencies(recording: Recording, address: str, tell: Any = lambda: None, rounds: int = 12) -> list[float]:
-    """Seconds from commit to the viewer."""
+    """Sorted delays in seconds from a commit until the viewer receives the event."""
     viewer = Viewer(address)
     viewer.wait(1)
     time.sleep(0.3)
@@ -278,17 +284,17 @@ def latencies(recording: Recording, address: str, tell: Any = lambda: None, roun
 
 
 def soon(recording: Recording, address: str, tell: Any = lambda: None) -> bool:
-    """Most events arrive within 0.3 s; a machine that is busy for a while gets more chances, polling every 2 s has none."""
+    """Whether most events arrive within 0.3 s, in one of five attempts. Polling every 2 s cannot be that fast."""
     return any(latencies(recording, address, tell)[6] < 0.3 for _ in range(5))
 
 
-def test_sqlite_wakes_the_stream_within_its_poll(sqlite_recording: Recording, tmp_path: Path) -> None:
+def test_with_sqlite_the_stream_sends_events_within_its_polling_interval(sqlite_recording: Recording, tmp_path: Path) -> None:
     with running(sqlite_recording.database.url, tmp_path) as (address, _):
         assert soon(sqlite_recording, address)
 
 
 @pytest.mark.postgres
-def test_postgres_wakes_the_stream_by_notify(postgres_url: str, tmp_path: Path) -> None:
+def test_postgresql_notify_wakes_the_stream(postgres_url: str, tmp_path: Path) -> None:
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     libpq = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -299,7 +305,7 @@ def test_postgres_wakes_the_stream_by_notify(postgres_url: str, tmp_path: Path) 
 
 @pytest.mark.postgres
 @pytest.mark.redis
-def test_redis_wakes_the_stream_by_publish(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+def test_redis_publish_wakes_the_stream(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     with redis.Redis.from_url(redis_url) as connection, running(postgres_url, tmp_path, broker_url=redis_url) as (address, _):
@@ -308,7 +314,7 @@ def test_redis_wakes_the_stream_by_publish(postgres_url: str, redis_url: str, tm
 
 
 @pytest.mark.postgres
-def test_without_any_wake_up_the_stream_polls(postgres_url: str, tmp_path: Path) -> None:
+def test_without_wake_ups_the_stream_polls_the_database(postgres_url: str, tmp_path: Path) -> None:
     database = Database(postgres_url)
     recording = Recording(database, claimed(database, model__d_state=4), width=4)
     with running(postgres_url, tmp_path) as (address, _):
@@ -317,11 +323,11 @@ def test_without_any_wake_up_the_stream_polls(postgres_url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("text", "position"), [("0", (0, 0)), ("17", (17, 0)), ("16.001", (16, 1)), ("16.01", (16, 10))])
-def test_event_ids_are_read(text: str, position: tuple[int, int]) -> None:
+def test_valid_event_ids_are_parsed(text: str, position: tuple[int, int]) -> None:
     assert parse_position(text) == position
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.x", "1.2.3", "9" * 30, "٣", "1.0001"])
-def test_other_ids_are_refused(text: str) -> None:
+def test_invalid_event_ids_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="event id"):
         parse_position(text)

@@ -1,4 +1,4 @@
-"""Many viewers at one stream: who reads nothing is dropped, old proxies are served, silence is filled, runs are read together."""
+"""Many viewers of one stream: stalled viewers are dropped, old proxies work, pauses are filled, and each run is read once."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 
 from server.database.connection import Database
 from server.http.serving import Server
+from server.lifecycle import transitions as lifecycle
 from server.live.frames import read_events, read_new_events
-from server.runs import lifecycle
 from server.series.layout import Layout
 from server.series.recording import truncate
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import Recording, claimed, nonfinite
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 PATIENCE = 90.0
 
@@ -31,7 +33,7 @@ def recording(sqlite: Database) -> Recording:
 def ask(
     address: str, version: str = "1.1", *, after: str = "", small: bool = False, bearer: dict[str, str] = BEARER
 ) -> socket.socket:
-    """A connection that has asked for the stream; `small`: as from far away, with hardly any buffer."""
+    """A connection that has requested the stream. `small`: with a tiny receive buffer, like that of a slow client."""
     port = int(address.rsplit(":", 1)[1])
     viewer = socket.socket()
     viewer.settimeout(PATIENCE)
@@ -73,7 +75,7 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
+def test_a_stalled_viewer_is_dropped_and_other_viewers_get_every_event(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.live.broadcaster.STALL_SECONDS", 3.0)
@@ -97,7 +99,7 @@ def test_who_takes_nothing_is_dropped_and_the_others_get_everything(
         assert "stablessm_live_stalled_total 1" in httpx.get(f"{address}/metrics", headers=BEARER, timeout=PATIENCE).text
 
 
-def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_path: Path) -> None:
+def test_the_buffer_of_a_stalled_viewer_is_bounded(recording: Recording, tmp_path: Path) -> None:
     with running(recording.database.url, tmp_path) as (address, server):
         stalled = ask(address, small=True)
         eventually(lambda: server.broadcaster.viewers == 1)
@@ -112,7 +114,7 @@ def test_what_waits_for_a_stalled_viewer_is_bounded(recording: Recording, tmp_pa
 
 
 def block(recording: Recording, server: Server) -> None:
-    """Write events until the connection of the only viewer, who reads nothing, takes no more."""
+    """Write events until the buffer of the only viewer, which never reads, is full."""
     eventually(lambda: server.broadcaster.viewers == 1)
     (viewer,) = server.broadcaster.channels[1].viewers
     for _ in range(100):
@@ -121,18 +123,18 @@ def block(recording: Recording, server: Server) -> None:
         seq = server.broadcaster.channels[1].seq
         recording.write(2000)
         eventually(lambda: server.broadcaster.channels[1].seq > seq)  # noqa: B023
-    raise AssertionError("the connection takes everything")
+    raise AssertionError("the buffer of the connection did not fill up")
 
 
-def test_a_viewer_that_reads_nothing_does_not_hold_up_the_shutdown(recording: Recording, tmp_path: Path) -> None:
+def test_a_stalled_viewer_does_not_delay_the_shutdown(recording: Recording, tmp_path: Path) -> None:
     with running(recording.database.url, tmp_path) as (address, server):
-        server.config.timeout_graceful_shutdown = 600  # longer than `running` waits for the server to stop
+        server.config.timeout_graceful_shutdown = 600  # longer than `running` waits until the server stops
         stalled = ask(address, small=True)
         block(recording, server)
     assert not ended_well(stalled)
 
 
-def test_a_revoked_viewer_that_reads_nothing_loses_its_connection(recording: Recording, tmp_path: Path) -> None:
+def test_a_stalled_viewer_whose_token_is_revoked_is_disconnected(recording: Recording, tmp_path: Path) -> None:
     with (
         running(recording.database.url, tmp_path) as (address, server),
         httpx.Client(base_url=address, headers=BEARER, timeout=PATIENCE) as owner,
@@ -143,11 +145,11 @@ def test_a_revoked_viewer_that_reads_nothing_loses_its_connection(recording: Rec
         (viewer,) = server.broadcaster.channels[1].viewers
         owner.delete(f"/api/tokens/{token['id']}").raise_for_status()
         eventually(lambda: server.broadcaster.viewers == 0)
-        assert viewer.connection.transport.is_closing(), "the end of the answer would wait for it until it is dropped as stalled"
+        assert viewer.connection.transport.is_closing(), "the connection must be closed without waiting for the stalled viewer"
         assert not ended_well(stalled)
 
 
-def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tmp_path: Path) -> None:
+def test_an_http_1_0_proxy_gets_frames_without_chunked_encoding(recording: Recording, tmp_path: Path) -> None:
     with running(recording.database.url, tmp_path) as (address, _):
         viewer = ask(address, "1.0")
         head, _, begun = read_until(viewer, b"event: status").partition(b"\r\n\r\n")
@@ -159,7 +161,7 @@ def test_a_proxy_that_speaks_http_1_0_gets_plain_frames(recording: Recording, tm
         viewer.close()
 
 
-def test_silence_is_filled(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pings_are_sent_while_no_events_occur(recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.live.broadcaster.PING_SECONDS", 0.5)
     monkeypatch.setattr("server.live.broadcaster.CHECK_SECONDS", 0.2)
     with running(recording.database.url, tmp_path) as (address, _):
@@ -169,7 +171,7 @@ def test_silence_is_filled(recording: Recording, tmp_path: Path, monkeypatch: py
         viewer.close()
 
 
-def test_runs_read_together_say_what_each_says_alone(database: Database) -> None:
+def test_events_read_for_several_runs_together_equal_those_read_for_each_run(database: Database) -> None:
     runs = [Recording(database, claimed(database, train__steps=100_000, model__d_state=4), width=4) for _ in range(3)]
     for n, run in enumerate(runs):
         for _ in range(3 + n):
@@ -182,7 +184,7 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
     layouts: dict[int, Layout] = {}
     for before in (0, 1, 3, 5):
         known = dict.fromkeys(ids, before) | {9999: 1}
-        for limit in (2, 64):  # the smaller one goes the long way
+        for limit in (2, 64):  # with the smaller limit the runs need several queries
             with database.read() as session:
                 news = read_new_events(session, known, layouts, limit)
                 alone = {run_id: read_events(session, run_id, before, limit) for run_id in ids}
@@ -196,10 +198,11 @@ def test_runs_read_together_say_what_each_says_alone(database: Database) -> None
     assert set(layouts) == set(ids)
 
 
-def test_who_knows_more_than_the_channel_gets_nothing_twice(
+def test_a_viewer_ahead_of_the_channel_gets_no_event_twice(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.live.broadcaster.ROUND_SECONDS", 5.0)  # time to come while the channel is behind
+    # Gives viewers time to connect while the channel is behind.
+    monkeypatch.setattr("server.live.broadcaster.ROUND_SECONDS", 5.0)
     with running(recording.database.url, tmp_path) as (address, server):
         first = ask(address)
         begun = read_until(first, b"}\n\n")
@@ -207,10 +210,11 @@ def test_who_knows_more_than_the_channel_gets_nothing_twice(
         (start,) = map(int, ids(begun))
         recording.write(5)
         recording.write(5, [nonfinite(step=recording.next)])
-        second, third = ask(address), ask(address, after=f"{start + 1}.001")  # of two frames one was seen
+        # The third viewer has already seen one of two frames.
+        second, third = ask(address), ask(address, after=f"{start + 1}.001")
         eventually(lambda: server.broadcaster.viewers == 3)
         last = f"\nid: {start + 2}\n".encode()
-        begun += read_until(first, last)  # the channel has come so far now
+        begun += read_until(first, last)  # the channel has now reached this event
         recording.write(5)
         end = f"\nid: {start + 3}\n".encode()
         numbers = [str(start), str(start + 1), f"{start + 1}.001", str(start + 2), str(start + 3)]

@@ -1,4 +1,4 @@
-"""Compaction changes where numbers lie and nothing that anybody can read: raw, zoomed, replayed, taken back; on both engines."""
+"""Compaction moves numbers without changing what a reader sees in raw, zoomed, replayed and truncated series."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from sqlalchemy import func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow, Run
+from server.lifecycle import transitions as lifecycle
 from server.live.frames import read_events
-from server.runs import lifecycle
 from server.series import compaction, reading
+from server.series.catalogue import read_catalogue
 from server.series.compaction import compact, compact_next
 from server.series.recording import store_catalogue, store_checkpoint, store_flush
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.series import EVAL, EVAL_LOSS, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
 
+pytestmark = [pytest.mark.spread, pytest.mark.both_engines, pytest.mark.slow]
+
 FLUSHES = (1, 7, 64, 3, 120, 300, 64, 128, 9)
-OWN = re.compile(rb'"(id|run_id|created_at)":[^,}]+')  # in frames: what two equal runs differ in
+OWN = re.compile(rb'"(id|run_id|created_at)":[^,}]+')  # fields of frames in which two equal runs differ
 ZOOMS = ((None, None, 10**7), (None, None, 100), (37, 700, 90), (None, None, 40), (100, 163, 64), (5, 9000, 7), (2000, 2001, 1))
 
 
 def record(database: Database, *, every: int = 1, scale: int = 1, **changes: Any) -> Recording:
-    """A running run with flushes of many lengths, odd numbers, alerts and evaluations that come one by one."""
+    """Record a running run with flushes of many lengths, unusual numbers, alerts and single evaluations."""
     recording = Recording(database, claimed(database, **changes), layers=2, width=3, every=every)
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     with database.write() as session:
@@ -55,10 +58,10 @@ def end(database: Database, run_id: int, status: str = "failed") -> None:
 
 
 def everything(database: Database, run_id: int, zooms: tuple[Any, ...] = ZOOMS) -> list[Any]:
-    """All that can be read of a run, numbers as bytes: catalogue, every series at every zoom, its events from every cursor."""
+    """Everything that can be read from a run: catalogue, every series at every zoom as bytes, events from every cursor."""
     seen: list[Any] = []
     with database.read() as session:
-        infos = reading.catalogue(session, run_id)
+        infos = read_catalogue(session, run_id)
         seen.append(infos)
         for info in infos:
             for low, high, points in zooms:
@@ -82,12 +85,12 @@ def count(database: Database, run_id: int) -> int:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merged blocks of 256 points, so that a short run has several."""
+    """Limits merged blocks to 256 points, so that a short run has several."""
     monkeypatch.setattr(compaction, "POINTS", 256)
 
 
 @pytest.mark.parametrize(("every", "scale"), [(3, 1), (1, 8)])
-def test_what_is_read_is_the_same_to_the_bit(database: Database, small: None, every: int, scale: int) -> None:
+def test_a_compacted_run_reads_the_same_bit_for_bit(database: Database, small: None, every: int, scale: int) -> None:
     recording = record(database, every=every, scale=scale)
     run_id = recording.claim.run_id
     end(database, run_id)
@@ -97,15 +100,15 @@ def test_what_is_read_is_the_same_to_the_bit(database: Database, small: None, ev
     assert count(database, run_id) < blocks_before * (0.5 if scale == 1 else 0.8)
     assert run_of(database, run_id).compacted_at is not None
     merged = count(database, run_id)
-    assert compact(database, run_id), "a second time changes nothing"
+    assert compact(database, run_id), "a second compaction must report success"
     assert (count(database, run_id), everything(database, run_id)) == (merged, before)
 
 
-def test_a_gap_in_what_was_recorded_stays_a_gap(database: Database) -> None:
+def test_a_gap_in_the_recorded_steps_stays_a_gap(database: Database) -> None:
     recording = Recording(database, claimed(database), width=2)
     for _ in range(5):
         recording.write(40)
-        recording.next += 13  # dropped
+        recording.next += 13  # 13 steps are dropped
     end(database, recording.claim.run_id)
     before = everything(database, recording.claim.run_id)
     assert compact(database, recording.claim.run_id)
@@ -113,8 +116,10 @@ def test_a_gap_in_what_was_recorded_stays_a_gap(database: Database) -> None:
 
 
 @pytest.mark.parametrize("from_step", [1, 300, 2049, 4100])
-def test_a_resume_after_compaction_cuts_exactly_what_it_cut_before(database: Database, small: None, from_step: int) -> None:
-    """Two equal runs, one of them compacted, go on after the same checkpoint: no difference can be read, then or at the end."""
+def test_a_resume_truncates_a_compacted_run_exactly_like_an_uncompacted_run(
+    database: Database, small: None, from_step: int
+) -> None:
+    """Two equal runs, one of them compacted, continue from the same checkpoint. A reader never sees any difference."""
     seen = []
     for compacted in (False, True):
         recording = record(database, scale=6)
@@ -142,7 +147,7 @@ def test_a_resume_after_compaction_cuts_exactly_what_it_cut_before(database: Dat
     assert seen[0] == seen[1]
 
 
-def test_it_may_die_anywhere_and_go_on_later(database: Database, small: None) -> None:
+def test_compaction_can_be_interrupted_anywhere_and_continued(database: Database, small: None) -> None:
     recording = record(database)
     run_id = recording.claim.run_id
     end(database, run_id)
@@ -162,13 +167,13 @@ def test_it_may_die_anywhere_and_go_on_later(database: Database, small: None) ->
             counts.append(count(database, run_id))
             if len(counts) == 3:
                 assert everything(database, run_id) == before
-    assert counts == sorted(set(counts), reverse=True), "each life gets on"
+    assert counts == sorted(set(counts), reverse=True), "every attempt must make progress"
     assert len(counts) > 3
     assert everything(database, run_id) == before
 
 
-def test_a_run_that_goes_on_is_left_alone_at_once(database: Database, small: None) -> None:
-    """Resumed between two batches: the rest is not merged, and nothing of the new attempt is touched."""
+def test_compaction_stops_at_once_when_the_run_is_resumed(database: Database, small: None) -> None:
+    """The run is resumed between two batches: the remaining blocks are not merged, and the new attempt is left unchanged."""
     recording = record(database)
     run_id = recording.claim.run_id
     end(database, run_id)
@@ -206,16 +211,16 @@ def test_only_ended_runs_are_compacted(database: Database, status: str) -> None:
     assert count(database, run_id) == before
 
 
-def test_the_oldest_ended_run_is_next_once_it_has_settled(database: Database) -> None:
+def test_the_oldest_ended_run_is_compacted_next_after_a_waiting_time(database: Database) -> None:
     first, second = record(database), record(database)
     for recording in (second, first):
         end(database, recording.claim.run_id)
-    assert compact_next(database) is None, "they have only just ended"
+    assert compact_next(database) is None, "runs that have just ended must not be compacted yet"
     done = [compact_next(database, settled=-1.0) for _ in range(3)]
     assert done == [first.claim.run_id, second.claim.run_id, None]
 
 
-def test_several_compactors_do_no_harm(database: Database, small: None) -> None:
+def test_several_compactors_can_compact_the_same_run(database: Database, small: None) -> None:
     recording = record(database)
     run_id = recording.claim.run_id
     end(database, run_id)
@@ -236,7 +241,7 @@ def test_several_compactors_do_no_harm(database: Database, small: None) -> None:
     assert everything(database, run_id) == before
 
 
-def test_a_run_deleted_meanwhile_is_forgotten(database: Database) -> None:
+def test_compaction_stops_when_its_run_is_deleted(database: Database) -> None:
     recording = record(database)
     run_id = recording.claim.run_id
     end(database, run_id)
@@ -250,7 +255,7 @@ def test_a_run_deleted_meanwhile_is_forgotten(database: Database) -> None:
     assert count(database, run_id) == 0
 
 
-def test_groups_without_neighbours_and_runs_without_blocks_are_done_at_once(database: Database) -> None:
+def test_a_run_without_blocks_is_compacted_at_once(database: Database) -> None:
     own = claimed(database)
     end(database, own.run_id)
     assert compact(database, own.run_id)

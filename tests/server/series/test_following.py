@@ -1,4 +1,4 @@
-"""What follows from consecutive steps is the same read from weights, live, in the coarse levels and across a rollback."""
+"""Quantities of consecutive steps are equal when read from weights, live, in coarse levels and across a rollback."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ import torch
 from server.database.connection import Database
 from server.database.models import BlockRow, SeriesRow
 from server.series import compaction, reading, recording
-from stablessm_core.forms import Form
-from stablessm_core.stability import LN_LARGEST
+from server.series.catalogue import read_catalogue
+from server.series.events import events_after
+from server.series.layout import Layout
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors
-from stablessm_core.telemetry.monitor import LayerForm, Monitor
-from stablessm_core.telemetry.recorder import Flush, Recorder
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import SeriesSpec
+from stablessm_core.telemetry.sink import Flush
+from stablessm_core.telemetry.stability import LN_LARGEST
+from stablessm_core.watch.recorder import Recorder
 from tests.server.recording import claimed, run_of
+
+pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 WIDTH, LENGTH = 3, 100
 STEP, BUDGET = "ssm/0/relative_step", "ssm/0/overflow_budget"
@@ -34,7 +40,7 @@ class Store:
     def __init__(self, database: Database, run_id: int, attempt: int) -> None:
         self.database, self.run_id, self.attempt = database, run_id, attempt
         self.events: list[dict[str, tuple[np.ndarray, np.ndarray]]] = []
-        self.layout: reading.Layout | None = None
+        self.layout: Layout | None = None
         self.seen = 0
 
     def open(self, series: list[SeriesSpec]) -> None:
@@ -51,12 +57,12 @@ class Store:
         with self.database.write() as session:
             recording.truncate(session, self.run_id, self.attempt, to_step + 1, reason)
 
-    def needed(self) -> Collection[int]:
+    def needed_checkpoints(self) -> Collection[int]:
         return ()
 
 
 class Training:
-    """Weights on a random walk past the boundary, recorded by the recorder; `rows`: step -> (loss, ratio, weight)."""
+    """A recorder that records weights on a random walk past the boundary. `rows`: step -> (loss, ratio, weight)."""
 
     def __init__(self, store: Store, *, every: int = 1, seed: int = 0) -> None:
         self.rng, self.store, self.step = np.random.default_rng(seed), store, 0
@@ -66,7 +72,8 @@ class Training:
         progress = names.scalar(names.LOSS_OVER_BEST, names.PROGRESS)
         self.recorder = Recorder(
             [names.scalar(names.TRAIN_LOSS), progress, *layer, *follows], store, layout=LAYOUT, every=every,
-            monitor=Monitor([LayerForm(0, "ssm.w", form, WIDTH)], Detectors(["ssm.w"])), flush_seconds=600, flush_steps=10_000,
+            reader=ColumnReader([LayerForm(0, "ssm.w", form, WIDTH)], Detectors(["ssm.w"])), flush_seconds=600,
+            flush_steps=10_000,
         )  # fmt: skip
         self.weight = np.array([0.9, -0.95, 0.2], np.float32)
         self.rows: dict[int, tuple[float, np.ndarray, np.ndarray]] = {}
@@ -117,7 +124,7 @@ def read(store: Store, name: str, **query: object) -> reading.SeriesData:
 
 
 def check(training: Training, *, first: int = 1) -> None:
-    """Raw values are those of a direct computation, and every zoom is exactly the envelope of the raw values."""
+    """Assert that raw values equal a direct computation and that every zoom is exactly the envelope of the raw values."""
     for name, truth in training.truth().items():
         raw = read(training.store, name, max_points=100_000)
         assert raw.value is not None
@@ -144,12 +151,12 @@ def check(training: Training, *, first: int = 1) -> None:
 
 
 def streamed(store: Store, limit: int, *, fresh: bool) -> dict[str, tuple[list[int], np.ndarray]]:
-    """Every point that a live stream sends, in its order."""
+    """Every point that a live stream sends, in the order of the stream."""
     found: dict[str, tuple[list[int], list[np.ndarray]]] = {}
     with store.database.read() as session:
-        layout, at, newest = reading.Layout(session, store.run_id), 0, run_of(store.database, store.run_id).seq
+        layout, at, newest = Layout(session, store.run_id), 0, run_of(store.database, store.run_id).seq
         while at < newest:
-            for event in reading.events_after(session, store.run_id, at, limit, None if fresh else layout):
+            for event in events_after(session, store.run_id, at, limit, None if fresh else layout):
                 for points in event.points:
                     steps, values = found.setdefault(points.name, ([], []))
                     steps += points.step.tolist()
@@ -167,7 +174,7 @@ def check_live(store: Store) -> None:
             np.testing.assert_array_equal(live[name][1], stored.value)
 
 
-def test_every_zoom_and_the_live_stream_say_what_the_weights_say(store: Store) -> None:
+def test_every_zoom_and_the_live_stream_equal_the_values_computed_from_the_weights(store: Store) -> None:
     training = Training(store)
     training.run(2_600)
     training.recorder.close()
@@ -177,13 +184,13 @@ def test_every_zoom_and_the_live_stream_say_what_the_weights_say(store: Store) -
     assert ("ssm/0/derived", 0) not in groups
     check(training)
     check_live(store)
-    part = read(store, STEP, from_step=74, to_step=75, eigenvalues=[2])  # across a flush
+    part = read(store, STEP, from_step=74, to_step=75, eigenvalues=[2])  # two steps from two different flushes
     np.testing.assert_allclose(part.value, training.truth()[STEP][73:75, 2:], rtol=1e-12)
     assert read(store, STEP, from_step=2_600).step.tolist() == []
 
 
 @pytest.mark.parametrize("at", [160, 161, 128, 1])
-def test_a_rollback_loses_and_repeats_no_step(store: Store, at: int) -> None:
+def test_a_rollback_neither_loses_nor_repeats_a_step(store: Store, at: int) -> None:
     training = Training(store)
     training.run(at, flush=16)
     levels, weight = training.recorder.levels(), training.weight.copy()
@@ -195,7 +202,7 @@ def test_a_rollback_loses_and_repeats_no_step(store: Store, at: int) -> None:
     training.recorder.close()
 
 
-def test_a_compacted_run_goes_on_from_its_checkpoint(store: Store) -> None:
+def test_a_compacted_run_continues_from_its_checkpoint(store: Store) -> None:
     training = Training(store)
     training.run(2_048, flush=64)
     levels, weight = training.recorder.levels(), training.weight.copy()
@@ -215,16 +222,16 @@ def test_a_compacted_run_goes_on_from_its_checkpoint(store: Store) -> None:
     training.recorder.close()
 
 
-def test_a_run_whose_catalogue_an_older_version_wrote_reads_the_same_and_may_be_resumed(store: Store) -> None:
+def test_a_run_with_an_older_catalogue_reads_the_same_and_can_be_resumed(store: Store) -> None:
     training = Training(store)
     training.run(700)
-    with store.database.write() as session:  # as the version before left it
+    with store.database.write() as session:  # as the previous release stored it
         session.query(SeriesRow).filter(SeriesRow.group_name.in_(["ssm/0/derived", "progress"])).delete()
         session.query(BlockRow).filter(BlockRow.group_name.in_(["ssm/0/derived", "progress"])).delete()
     check(training)
     check_live(store)
     with store.database.read() as session:
-        listed = {info.name: info for info in reading.catalogue(session, store.run_id)}
+        listed = {info.name: info for info in read_catalogue(session, store.run_id)}
     assert [listed[name].form["length"] for name in (STEP, BUDGET) if listed[name].form] == [LENGTH, LENGTH]
     levels = {key: array for key, array in training.recorder.levels().items() if not key.startswith("following")}
     resumed = Training(store, seed=1)
@@ -235,7 +242,7 @@ def test_a_run_whose_catalogue_an_older_version_wrote_reads_the_same_and_may_be_
     check_live(store)
 
 
-def test_with_steps_left_out_the_budget_stays_and_a_relative_step_is_not_known(store: Store) -> None:
+def test_a_run_recorded_every_third_step_has_an_overflow_budget_but_no_relative_step(store: Store) -> None:
     training = Training(store, every=3)
     training.run(400)
     levels, weight = training.recorder.levels(), training.weight.copy()
@@ -243,7 +250,7 @@ def test_with_steps_left_out_the_budget_stays_and_a_relative_step_is_not_known(s
     training.roll_back(400, levels, weight)
     training.run(700)
     with store.database.read() as session:
-        assert STEP not in {info.name for info in reading.catalogue(session, store.run_id)}
+        assert STEP not in {info.name for info in read_catalogue(session, store.run_id)}
     truth = training.truth()[BUDGET][::3]
     raw = read(store, BUDGET, max_points=10_000)
     np.testing.assert_allclose(raw.value, truth, rtol=1e-12, atol=1e-15)
@@ -254,7 +261,7 @@ def test_with_steps_left_out_the_budget_stays_and_a_relative_step_is_not_known(s
     training.recorder.close()
 
 
-def test_the_row_of_a_run_has_its_extremes_over_all_steps(store: Store) -> None:
+def test_the_run_s_row_stores_its_extremes_over_all_steps(store: Store) -> None:
     training = Training(store)
     training.run(300)
     run, truth = run_of(store.database, store.run_id), training.truth()
@@ -271,7 +278,7 @@ def test_the_row_of_a_run_has_its_extremes_over_all_steps(store: Store) -> None:
     training.recorder.close()
 
 
-def test_infinities_reach_the_row_and_nan_never(store: Store) -> None:
+def test_the_run_s_extremes_may_be_infinite_but_never_nan(store: Store) -> None:
     with store.database.write() as session:
         recording.store_flush(session, 1, 1, [], (), 1, None, {"nearest_distance": -np.inf, "overflow_budget": np.inf})
         recording.store_flush(session, 1, 1, [], (), 2, None, {"nearest_distance": 0.5})
@@ -279,7 +286,7 @@ def test_infinities_reach_the_row_and_nan_never(store: Store) -> None:
     assert (run.nearest_distance, run.overflow_budget, run.largest_ratio) == (-np.inf, np.inf, None)
 
 
-def test_the_loss_is_compared_with_its_best_across_a_rollback(store: Store) -> None:
+def test_the_ratio_of_loss_to_best_loss_is_correct_across_a_rollback(store: Store) -> None:
     training = Training(store)
     training.run(50)
     levels, weight = training.recorder.levels(), training.weight.copy()

@@ -1,17 +1,20 @@
-"""`bytes_stored` says what a run occupies, whatever happens to it."""
+"""`bytes_stored` equals the space that a run occupies, from its submission to its deletion."""
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import func, select
 
 from server.database.connection import Database
 from server.database.models import BlockRow
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.compaction import compact
 from server.series.occupied import CHECKPOINT_FILES
 from server.series.recording import store_checkpoint, store_flush, truncate
 from stablessm_core.training.checkpoint import KEEP
 from tests.server.recording import Recording, claim, claimed, run_of
+
+pytestmark = pytest.mark.both_engines
 
 
 def payloads(database: Database, run_id: int) -> int:
@@ -19,7 +22,8 @@ def payloads(database: Database, run_id: int) -> int:
         return session.scalar(select(func.sum(func.length(BlockRow.payload))).where(BlockRow.run_id == run_id)) or 0
 
 
-def test_every_flush_is_counted_once_and_blocks_that_are_merged_or_taken_back_no_more(database: Database) -> None:
+@pytest.mark.slow
+def test_bytes_stored_equals_the_payload_sizes_after_repeats_rollbacks_and_compaction(database: Database) -> None:
     recording = Recording(database, claimed(database))
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     recording.write(64)
@@ -27,7 +31,7 @@ def test_every_flush_is_counted_once_and_blocks_that_are_merged_or_taken_back_no
     stored = run_of(database, run_id).bytes_stored
     assert stored == payloads(database, run_id) > 0
     with database.write() as session:
-        store_flush(session, run_id, attempt, flush, step=128)  # the answer to the first time was lost
+        store_flush(session, run_id, attempt, flush, step=128)  # sent again, because the response to the first request was lost
     assert run_of(database, run_id).bytes_stored == stored
     with database.write() as session:
         truncate(session, run_id, attempt, 65, "rollback")
@@ -41,7 +45,7 @@ def test_every_flush_is_counted_once_and_blocks_that_are_merged_or_taken_back_no
     assert 0 < run_of(database, run_id).bytes_stored == payloads(database, run_id) != before
 
 
-def test_checkpoints_count_as_long_as_their_files_are_kept(database: Database) -> None:
+def test_checkpoints_are_counted_while_their_files_are_kept(database: Database) -> None:
     recording = Recording(database, claimed(database))
     run_id, attempt = recording.claim.run_id, recording.claim.attempt
     recording.write(64)
@@ -59,5 +63,5 @@ def test_checkpoints_count_as_long_as_their_files_are_kept(database: Database) -
         assert run_of(database, run_id).bytes_stored == payloads(database, run_id) + kept
 
 
-def test_as_many_checkpoints_are_counted_as_a_training_process_keeps() -> None:
+def test_the_number_of_counted_checkpoints_equals_the_number_that_are_kept() -> None:
     assert CHECKPOINT_FILES == KEEP

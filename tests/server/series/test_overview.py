@@ -1,4 +1,4 @@
-"""The overview says of every bucket what the series themselves say, however it was read."""
+"""Every bucket of the overview agrees with the series, whichever way the overview is read."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import event
 
 from server.database.connection import Database
-from server.series import overview, reading, zoom
+from server.series import block_cache, overview, reading
 from server.series.heat import HIGHEST, LOWEST, NAN_CODE, NOTHING, heat_codes
-from server.series.overview import Overview, read_overview
-from server.series.zoom import bucket_bounds, raw_stats
+from server.series.layout import Layout
+from server.series.overview import Overview, OverviewOptions, read_overview
+from server.series.plans import bucket_bounds, raw_stats
+from stablessm_core.telemetry.series import DERIVED_GROUPS
 from tests.server.recording import Recording, claimed
 
 RATIO = "ssm/0/grad_over_weight"
@@ -26,8 +29,10 @@ def recorded(database: Database, points: int, width: int = 5, map_: str = "best"
 
 def shown(database: Database, **options: Any) -> tuple[dict[str, Overview], list[int]]:
     with database.read() as session:
-        layout = reading.Layout(session, 1)
-        found, lines = read_overview(session, layout, list(layout.series.values()), **{"by": RATIO, "top": 2} | options)
+        layout = Layout(session, 1)
+        found, lines = read_overview(
+            session, layout, list(layout.series.values()), OverviewOptions(**{"by": RATIO, "top": 2} | options)
+        )
     return {one.name: one for one in found}, lines
 
 
@@ -39,7 +44,8 @@ def of_series(database: Database, name: str, points: int, **options: Any) -> rea
 @pytest.mark.parametrize(
     ("points", "stretch"), [(100, {}), (30, {"from_step": 700, "to_step": 5600}), (900, {"from_step": 4001})]
 )
-def test_it_says_what_the_series_say(
+@pytest.mark.slow
+def test_the_overview_agrees_with_the_series(
     database: Database, points: int, stretch: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
@@ -97,7 +103,7 @@ def check_summary(one: Overview, data: reading.SeriesData, drawn: list[int]) -> 
     assert not (codes == NOTHING)[high.T >= 0].any()
 
 
-def test_a_short_run_comes_as_it_is(database: Database) -> None:
+def test_the_overview_of_a_short_run_contains_every_value(database: Database) -> None:
     made = recorded(database, 500)
     found, _ = shown(database, points=1000)
     assert set(found) >= set(made.truth)
@@ -106,8 +112,8 @@ def test_a_short_run_comes_as_it_is(database: Database) -> None:
         np.testing.assert_array_equal(one.arrays["value"], truth.astype(np.float32))
 
 
-def test_one_lost_value_among_many_is_seen() -> None:
-    """Whatever is pooled: of 300,000 ratios one is no number, and one cell says so."""
+def test_the_heatmap_shows_a_single_nan_among_many_values() -> None:
+    """One of 300,000 ratios is NaN. Exactly one cell shows it, although each cell combines several ratios."""
     values = np.exp(np.random.default_rng(0).standard_normal((300, 1000))).astype(np.float32)
     values[123, 456] = np.nan
     codes, facts = heat_codes(raw_stats(values), *bucket_bounds(np.ones(1000, np.int64), 100))
@@ -116,17 +122,34 @@ def test_one_lost_value_among_many_is_seen() -> None:
     assert facts["heat_rows"][61] == 122
 
 
-def test_a_block_is_decoded_once_for_all_series(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_is_decoded_only_once_for_all_series(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(sqlite, 6000)
-    seen, real = [], zoom.stored_numbers
+    seen, real = [], block_cache.stored_numbers
 
     def counted(block: Any, *more: Any) -> np.ndarray:
         seen.append((block.group_name, block.level, block.first_step))
         return real(block, *more)
 
-    monkeypatch.setattr(zoom, "stored_numbers", counted)
+    monkeypatch.setattr(block_cache, "stored_numbers", counted)
     shown(sqlite, points=100, heat=[RATIO])
     assert len(seen) == len(set(seen)) > 3
+
+
+def test_the_number_of_queries_does_not_depend_on_the_number_of_layers(sqlite: Database) -> None:
+    statements: list[str] = []
+    event.listen(sqlite._reader, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    counts = []
+    for layers in (1, 3):
+        made = Recording(sqlite, claimed(sqlite), layers=layers)
+        for _ in range(12):
+            made.write(500)
+        with sqlite.read() as session:
+            layout = Layout(session, made.claim.run_id)
+            rows = [row for row in layout.series.values() if not row.group.endswith(DERIVED_GROUPS)]
+            statements.clear()
+            read_overview(session, layout, rows, OverviewOptions(points=100))
+        counts.append(len([text for text in statements if text.startswith("SELECT")]))
+    assert counts == [3, 3]  # queries for the extents, level 1, and the raw points of the newest steps
 
 
 def of_part(database: Database, name: str, part: str) -> np.ndarray:
@@ -135,7 +158,7 @@ def of_part(database: Database, name: str, part: str) -> np.ndarray:
     return values
 
 
-def test_a_line_is_drawn_for_each_reason_and_rows_follow_the_decay_time(
+def test_notable_eigenvalues_are_drawn_as_lines_and_heatmap_rows_are_sorted_by_decay_time(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
@@ -150,12 +173,14 @@ def test_a_line_is_drawn_for_each_reason_and_rows_follow_the_decay_time(
     assert found[RATIO].arrays["lines"].shape == (len(drawn), 50)
     rows = found[RATIO].facts["heat_rows"]
     assert sorted(rows) == list(range(9))
-    assert (np.diff(np.where(np.isnan(end), -np.inf, end)[rows]) <= 0).all(), "the fastest to decay first"
+    assert (np.diff(np.where(np.isnan(end), -np.inf, end)[rows]) <= 0).all(), (
+        "rows must be sorted by decay time, the fastest first"
+    )
     plain, _ = shown(database, points=50, heat=[RATIO])
     np.testing.assert_array_equal(found[RATIO].arrays["heat"], plain[RATIO].arrays["heat"][rows])
 
 
-def test_every_eigenvalue_s_buckets_are_those_of_the_series(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buckets_of_every_eigenvalue_equal_those_of_the_series(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
     recorded(database, 3000)
     found, _ = shown(database, points=300, each=True)
@@ -164,11 +189,11 @@ def test_every_eigenvalue_s_buckets_are_those_of_the_series(database: Database, 
         np.testing.assert_array_equal(found[RATIO].arrays[part], getattr(data, part))
 
 
-def test_all_buckets_between_the_first_and_the_last_are_equally_long() -> None:
-    """Whatever finer elements stand at the ends, and however many buckets may be."""
+def test_all_inner_buckets_have_the_same_length() -> None:
+    """Also if the elements at both ends cover fewer steps than those between them, and for every maximum number of buckets."""
     rng = np.random.default_rng(0)
     for _ in range(500):
-        ends = (rng.integers(1, 8, rng.integers(0, 9)) for _ in range(2))  # together less than one whole element
+        ends = (rng.integers(1, 8, rng.integers(0, 9)) for _ in range(2))  # the finer elements of an end
         weight = np.concatenate([next(ends), np.full(rng.integers(1, 200), 64), next(ends)])
         most = int(rng.integers(1, 60))
         starts, last = bucket_bounds(weight, most)

@@ -1,4 +1,4 @@
-"""A stored payload that is not what was written is said to be damaged, by run, series and steps, wherever it is read."""
+"""If a stored payload differs from what was written, every read reports it as damaged, with run, series and steps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from server.cli import doctor
 from server.database.connection import Database
 from server.database.models import BlockRow
 from server.database.payloads import DamagedPayload, examine, verify
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series import compaction, reading, recording
+from server.series.events import events_after
 from server.settings import Settings
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claimed, run_of
+
+pytestmark = pytest.mark.both_engines
 
 Damage = Callable[[bytes], bytes]
 DAMAGES: dict[str, Damage] = {
@@ -47,7 +50,7 @@ def damage(recorded: Recording, how: str, first_step: int = 65, *, unchecked: bo
             row.checksum = None
 
 
-def test_every_block_is_stored_with_a_checksum_that_fits(recorded: Recording) -> None:
+def test_every_block_is_stored_with_a_matching_checksum(recorded: Recording) -> None:
     with recorded.database.read() as session:
         assert all(verify(row) for row in session.scalars(select(BlockRow)))
         found = examine(session, 60)
@@ -67,23 +70,23 @@ def test_reading_a_damaged_payload_names_run_series_and_steps(recorded: Recordin
                 reading.read_series(session, run_id, name)
 
 
-def test_damage_without_a_checksum_is_still_no_trace(recorded: Recording) -> None:
+def test_a_damaged_payload_without_a_checksum_gives_the_same_clear_error(recorded: Recording) -> None:
     damage(recorded, "cut short", unchecked=True)
     with recorded.database.read() as session, pytest.raises(DamagedPayload, match="ssm/0/weight, steps 65 to 128 are damaged"):
         reading.read_series(session, recorded.claim.run_id, "ssm/0/weight")
 
 
-def test_a_live_stream_goes_on_without_what_is_damaged_and_says_so(recorded: Recording, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_live_stream_skips_damaged_blocks_and_logs_them(recorded: Recording, caplog: pytest.LogCaptureFixture) -> None:
     damage(recorded, "one bit")
     with recorded.database.read() as session, caplog.at_level(logging.ERROR):
-        events = reading.events_after(session, recorded.claim.run_id, 0)
+        events = events_after(session, recorded.claim.run_id, 0)
     seen = {(point.name, int(step)) for event in events for point in event.points for step in point.step}
     assert ("train/loss", 65) in seen
     assert {step for name, step in seen if name == "ssm/0/weight"} == {*range(1, 65), *range(129, 193)}
     assert "steps 65 to 128 are damaged" in caplog.text
 
 
-def test_merging_and_taking_back_keep_checksums_and_step_around_damage(recorded: Recording) -> None:
+def test_compaction_and_truncation_keep_checksums_and_skip_damaged_blocks(recorded: Recording) -> None:
     damage(recorded, "one bit")
     claim, database = recorded.claim, recorded.database
     with database.write() as session:
@@ -99,7 +102,7 @@ def test_merging_and_taking_back_keep_checksums_and_step_around_damage(recorded:
     assert found.unchecked == 0
 
 
-def test_taking_back_a_damaged_block_takes_back_all_of_it(recorded: Recording) -> None:
+def test_truncating_inside_a_damaged_block_deletes_the_whole_block(recorded: Recording) -> None:
     damage(recorded, "one bit", first_step=129)
     claim = recorded.claim
     with recorded.database.write() as session:
@@ -109,7 +112,7 @@ def test_taking_back_a_damaged_block_takes_back_all_of_it(recorded: Recording) -
         assert reading.read_series(session, claim.run_id, "ssm/1/weight").step.tolist() == list(range(1, 150))
 
 
-def test_a_block_that_an_older_program_rewrote_counts_as_unchecked_not_as_damaged(recorded: Recording) -> None:
+def test_a_block_rewritten_by_an_older_program_counts_as_unchecked_instead_of_damaged(recorded: Recording) -> None:
     with recorded.database.write() as session:
         one = session.scalars(select(BlockRow).where(BlockRow.group_name == GROUP, BlockRow.level == 0)).first()
         assert one is not None
@@ -120,19 +123,19 @@ def test_a_block_that_an_older_program_rewrote_counts_as_unchecked_not_as_damage
         assert not verify(session.scalars(select(BlockRow).where(*place)).one())
 
 
-def test_a_backup_holds_damaged_payloads_and_says_which(recorded: Recording, tmp_path: Path) -> None:
+def test_a_backup_contains_damaged_payloads_and_warns_about_them(recorded: Recording, tmp_path: Path) -> None:
     damage(recorded, "one bit")
     said: list[str] = []
     backup(recorded.database, tmp_path, tmp_path / "site.backup", said.append)
     warnings = [line for line in said if line.startswith("warning")]
     assert len(warnings) == 1
     assert (
-        f"1 payloads are damaged and backed up as they are: run {recorded.claim.run_id}: the stored numbers of ssm/0"
+        f"1 payloads are damaged; the backup has them unchanged: run {recorded.claim.run_id}: the stored numbers of ssm/0"
         in warnings[0]
     )
 
 
-def test_the_api_answers_with_the_error_body(recorded: Recording, tmp_path: Path) -> None:
+def test_reading_damaged_numbers_over_the_api_gives_a_clear_error(recorded: Recording, tmp_path: Path) -> None:
     damage(recorded, "one bit")
     run_id = recorded.claim.run_id
     with client_of(application(recorded.database.url, tmp_path)) as client:
@@ -140,7 +143,7 @@ def test_the_api_answers_with_the_error_body(recorded: Recording, tmp_path: Path
     assert error["message"].startswith(f"run {run_id}: the stored numbers of ssm/0/weight, steps 65 to 128 are damaged")
 
 
-def test_the_doctor_finds_damage_and_says_what_to_do(recorded: Recording, tmp_path: Path) -> None:
+def test_the_doctor_finds_damaged_payloads_and_suggests_a_repair(recorded: Recording, tmp_path: Path) -> None:
     settings = Settings(database_url=recorded.database.url, data_dir=tmp_path)
     [whole] = doctor._payloads(settings, deep=True)
     assert whole[0] == doctor.OK

@@ -1,4 +1,4 @@
-"""Reading series and events: against the numbers that were written, at every zoom."""
+"""Reading series and events returns the numbers that were written, at every zoom."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from sqlalchemy import event, func, select
 from server.database.connection import Database
 from server.database.models import BlockRow
 from server.database.payloads import DamagedPayload
-from server.runs import lifecycle
-from server.series import many, reading
+from server.lifecycle import transitions as lifecycle
+from server.series import reading
+from server.series.block_cache import run_queries
+from server.series.catalogue import read_catalogue
+from server.series.events import events_after
+from server.series.layout import Layout
+from server.series.plans import BucketsPlan, Selection
 from server.series.reading import SeriesData
 from server.series.recording import store_checkpoint, truncate
-from server.series.zoom import Reader
 from stablessm_core.telemetry.blocks import BUCKET
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
+
+pytestmark = pytest.mark.both_engines
 
 QUICK = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -35,7 +41,7 @@ def bits(values: np.ndarray) -> np.ndarray:
 
 
 def check_envelope(data: SeriesData, steps: np.ndarray, truth: np.ndarray, max_points: int) -> None:
-    """Every bucket says of exactly its own steps what numpy says of them, and together they hold every step once."""
+    """Assert that each bucket agrees with numpy on exactly its steps, and that the buckets together contain each step once."""
     assert data.value is None
     assert 1 <= len(data.step) <= max_points
     assert data.step[0] == steps[0]
@@ -56,7 +62,7 @@ def check_envelope(data: SeriesData, steps: np.ndarray, truth: np.ndarray, max_p
         at += n
 
 
-def test_raw_series_come_back_bit_for_bit(database: Database) -> None:
+def test_raw_series_are_read_back_bit_for_bit(database: Database) -> None:
     recording = Recording(database, claimed(database), layers=2)
     for points in (1, 64, 3, 200):
         recording.write(points)
@@ -76,7 +82,8 @@ def test_raw_series_come_back_bit_for_bit(database: Database) -> None:
     span=st.tuples(st.floats(-0.1, 1.1), st.floats(-0.1, 1.1)),
     seed=st.integers(0, 100),
 )
-def test_any_stretch_at_any_zoom_is_true(
+@pytest.mark.slow
+def test_every_range_of_steps_at_every_zoom_agrees_with_the_recorded_values(
     sqlite: Database,
     flushes: list[int],
     every: int,
@@ -102,23 +109,24 @@ def test_any_stretch_at_any_zoom_is_true(
             check_envelope(data, steps[inside], truth[inside], max_points)
 
 
-def test_many_runs_together_are_read_as_each_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_reading_many_runs_together_equals_reading_each_run_alone(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes = ((300, 1400), (1,), (40,), (900, 2500, 700), ())
     runs = [Recording(database, claimed(database), layers=1 + i % 3, every=1 + i % 2, seed=i) for i in range(len(flushes))]
     for recording, points in zip(runs, flushes, strict=True):
         for n in points:
             recording.write(n)
-    runs[3].next += 50  # dropped telemetry
+    runs[3].next += 50  # telemetry of 50 steps is dropped
     runs[3].write(333)
     ids = [recording.claim.run_id for recording in runs]
-    for together in (many.TOGETHER, 1):
-        monkeypatch.setattr(many, "TOGETHER", together)
+    for together in (reading.BATCH_NUMBERS, 1):
+        monkeypatch.setattr(reading, "BATCH_NUMBERS", together)
         for max_points in (20, 400):
             with database.read() as session:
-                found = many.recorded(session, ids, name="train/loss", kinds=("grad_over_weight", "weight"))
-                chosen = [(layout, name) for layout in found.values() for name in layout.series]
-                read_together = many.read_many(session, chosen, max_points)
-                alone = [reading.read_series(session, of.run_id, name, max_points=max_points) for of, name in chosen]
+                found = reading.recorded_layouts(session, ids, name="train/loss", kinds=("grad_over_weight", "weight"))
+                chosen = [Selection(layout, row) for layout in found.values() for row in layout.series.values()]
+                read_together = reading.read_many(session, chosen, max_points)
+                alone = [reading.read_series(session, one.run_id, one.row.name, max_points=max_points) for one in chosen]
             assert [len(of.series) for of in found.values()] == [1 + 2 * recording.layers for recording in runs]
             for data, own in zip(read_together, alone, strict=True):
                 for name, values in vars(own).items():
@@ -130,7 +138,7 @@ def test_many_runs_together_are_read_as_each_by_itself(database: Database, monke
                         assert other == values
 
 
-def test_many_runs_take_as_many_queries_as_one(sqlite: Database) -> None:
+def test_reading_many_runs_takes_as_many_queries_as_reading_one_run(sqlite: Database) -> None:
     ids = []
     for i in range(12):
         recording = Recording(sqlite, claimed(sqlite), seed=i)
@@ -139,10 +147,11 @@ def test_many_runs_take_as_many_queries_as_one(sqlite: Database) -> None:
     statements: list[str] = []
     event.listen(sqlite._reader, "before_cursor_execute", lambda *args: statements.append(args[2]))
     with sqlite.read() as session:
-        found = many.recorded(session, ids, kinds=("grad_over_weight",))
-        data = many.read_many(session, [(layout, "ssm/0/grad_over_weight") for layout in found.values()], 50)
+        found = reading.recorded_layouts(session, ids, kinds=("grad_over_weight",))
+        data = reading.read_many(session, [Selection(of, of.find("ssm/0/grad_over_weight")) for of in found.values()], 50)
     assert all(48 <= len(one.step) <= 50 for one in data)
-    assert len([text for text in statements if text.startswith("SELECT")]) == 4  # places, extents, level 1, and its tails
+    # Queries for positions, extents, level 1, and the finer blocks at its ends.
+    assert len([text for text in statements if text.startswith("SELECT")]) == 4
 
 
 def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
@@ -158,7 +167,7 @@ def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
     inside = (steps >= 20_001) & (steps <= 60_000)
     data = read(sqlite, own.run_id, "ssm/0/weight", from_step=20_001, to_step=60_000, max_points=300)
     check_envelope(data, steps[inside], recording.truth["ssm/0/weight"][inside], 300)
-    with sqlite.write() as session:  # the raw blocks of what the levels cover are not even looked at
+    with sqlite.write() as session:  # damages the raw blocks that coarse levels cover, because they must not be read
         before = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=500)
         covered = session.scalar(select(func.max(BlockRow.last_step)).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0"))
         for row in session.scalars(select(BlockRow).where(BlockRow.level == 0, BlockRow.last_step <= covered)):
@@ -169,7 +178,8 @@ def test_a_long_run_is_read_from_its_coarse_levels(sqlite: Database) -> None:
             reading.read_series(session, own.run_id, "ssm/0/weight", max_points=50_000)
 
 
-def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> None:
+@pytest.mark.slow
+def test_a_series_has_no_gap_after_rollbacks_and_resumes(database: Database) -> None:
     own = claimed(database)
     recording = Recording(database, own, width=2)
     recording.write(5000)
@@ -192,7 +202,7 @@ def test_rollbacks_and_resumes_leave_one_seamless_series(database: Database) -> 
             check_envelope(read(database, own.run_id, name, max_points=max_points), recording.steps, truth, max_points)
 
 
-def test_chosen_eigenvalues_are_the_columns_of_the_whole(sqlite: Database) -> None:
+def test_chosen_eigenvalues_equal_the_columns_of_the_whole_series(sqlite: Database) -> None:
     own = claimed(sqlite, model__reparameterization__time="continuous")
     recording = Recording(sqlite, own, width=6)
     recording.write(3000)
@@ -207,13 +217,13 @@ def test_chosen_eigenvalues_are_the_columns_of_the_whole(sqlite: Database) -> No
 
 
 @pytest.mark.parametrize(("eigenvalue", "allowed"), [(6, "0 to 5"), (-1, "0 to 5")])
-def test_an_eigenvalue_that_is_not_there_is_refused(sqlite: Database, eigenvalue: int, allowed: str) -> None:
+def test_an_eigenvalue_out_of_range_is_refused(sqlite: Database, eigenvalue: int, allowed: str) -> None:
     recording = Recording(sqlite, claimed(sqlite), width=6)
     with pytest.raises(ValueError, match=allowed):
         read(sqlite, recording.claim.run_id, "ssm/0/weight", eigenvalues=[eigenvalue])
 
 
-def test_what_is_not_there_is_named(sqlite: Database) -> None:
+def test_errors_name_the_missing_run_or_series_and_the_invalid_option(sqlite: Database) -> None:
     recording = Recording(sqlite, claimed(sqlite))
     run_id = recording.claim.run_id
     with pytest.raises(LookupError, match="no run 99"):
@@ -224,7 +234,7 @@ def test_what_is_not_there_is_named(sqlite: Database) -> None:
         read(sqlite, run_id, "train/loss", max_points=0)
 
 
-def test_nothing_recorded_yet_or_in_this_stretch_is_empty(database: Database) -> None:
+def test_a_range_without_recorded_steps_is_empty(database: Database) -> None:
     recording = Recording(database, claimed(database), every=100, first=100)
     run_id = recording.claim.run_id
     for name, width in (("train/loss", 1), ("ssm/0/eigenvalue", 4)):
@@ -236,15 +246,15 @@ def test_nothing_recorded_yet_or_in_this_stretch_is_empty(database: Database) ->
             assert (len(data.step), data.value.shape) == (0, (0, 4)), span
 
 
-def test_the_catalogue_counts_what_is_recorded(database: Database) -> None:
+def test_the_catalogue_counts_the_recorded_points(database: Database) -> None:
     claim = claimed(database, model__reparameterization__time="continuous", telemetry__every=2)
     recording = Recording(database, claim, every=2, first=2)
     recording.write(30)
     recording.write(5)
     with database.read() as session:
-        listed = reading.catalogue(session, recording.claim.run_id)
+        listed = read_catalogue(session, recording.claim.run_id)
         with pytest.raises(LookupError):
-            reading.catalogue(session, 99)
+            read_catalogue(session, 99)
     assert {i.name: (i.width, i.first_step, i.last_step, i.points, i.derived) for i in listed} == {
         "train/loss": (1, 2, 70, 35, False),
         "ssm/0/grad_over_weight": (4, 2, 70, 35, False),
@@ -257,7 +267,7 @@ def test_the_catalogue_counts_what_is_recorded(database: Database) -> None:
     assert all(i.meaning for i in listed)
 
 
-def test_events_come_in_order_with_everything_and_go_on_where_one_stopped(database: Database) -> None:
+def test_events_are_complete_and_in_order_and_can_be_read_from_any_position(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(20)
     recording.write(7, [nonfinite(step=25)])
@@ -265,20 +275,20 @@ def test_events_come_in_order_with_everything_and_go_on_where_one_stopped(databa
     with database.write() as session:
         lifecycle.finish(session, run_id, recording.claim.attempt, "diverged", "it is NaN")
     with database.read() as session:
-        events = reading.events_after(session, run_id, 0)
+        events = events_after(session, run_id, 0)
         assert [e.seq for e in events] == [1, 2, 3, 4, 5]
         assert [e.transition.status if e.transition else None for e in events] == ["queued", "running", None, None, "diverged"]
         assert [len(e.alerts) for e in events] == [0, 0, 0, 1, 0]
         assert (events[3].attempt, events[3].last_step) == (1, 27)
-        assert [e.seq for e in reading.events_after(session, run_id, 2, limit=2)] == [3, 4]
-        assert reading.events_after(session, run_id, 5) == []
+        assert [e.seq for e in events_after(session, run_id, 2, limit=2)] == [3, 4]
+        assert events_after(session, run_id, 5) == []
     for name, truth in recording.truth.items():
         parts = [p for e in events for p in e.points if p.name == name]
         assert np.concatenate([p.step for p in parts]).tolist() == list(range(1, 28))
         np.testing.assert_array_equal(bits(np.concatenate([p.value for p in parts])), bits(truth))
 
 
-def test_events_whose_points_were_taken_back_are_left_out(database: Database) -> None:
+def test_events_omit_points_that_were_rolled_back(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(10)
     recording.write(10)
@@ -287,7 +297,7 @@ def test_events_whose_points_were_taken_back_are_left_out(database: Database) ->
     recording.cut(6)
     recording.write(3)
     with database.read() as session:
-        events = reading.events_after(session, recording.claim.run_id, 2)
+        events = events_after(session, recording.claim.run_id, 2)
     assert [(e.seq, e.points[0].step.tolist() if e.points else None) for e in events] == [
         (3, [1, 2, 3, 4, 5]),
         (5, None),
@@ -296,25 +306,26 @@ def test_events_whose_points_were_taken_back_are_left_out(database: Database) ->
     assert events[1].transition.truncated_from == 6
 
 
-def test_a_million_steps_are_read_through_few_blocks(sqlite: Database) -> None:
+@pytest.mark.slow
+def test_a_million_steps_are_read_from_few_stored_points(sqlite: Database) -> None:
     """1,000 buckets of a million steps come from the coarsest levels and a tail, not from 1,000,000 points."""
     own = claimed(sqlite)
     recording = Recording(sqlite, own, width=1, weird=False)
     for _ in range(10):
         recording.write(100_000)
     with sqlite.read() as session:
-        layout = reading.Layout(session, own.run_id)
-        reader = Reader(session, layout, layout.find("ssm/0/weight"), None)
-        first, _, weight, _ = reader.elements(2, 1, 1_000_000)
+        layout = Layout(session, own.run_id)
+        plan = BucketsPlan(Selection(layout, layout.find("ssm/0/weight")), 2, 1, 1_000_000)
+        [buckets] = run_queries(session, [plan])
         data = reading.read_series(session, own.run_id, "ssm/0/weight", max_points=1000, layout=layout)
-    assert weight.sum() == 1_000_000
-    assert len(first) < 1_000_000 // BUCKET**2 + 2 * BUCKET * 128
+    assert buckets.points.sum() == 1_000_000
+    assert len(buckets.first) < 1_000_000 // BUCKET**2 + 2 * BUCKET * 128
     check_envelope(data, recording.steps, recording.truth["ssm/0/weight"], 1000)
 
 
 def test_a_queued_run_has_an_empty_catalogue(sqlite: Database) -> None:
     run_id = submitted(sqlite)
     with sqlite.read() as session:
-        assert reading.catalogue(session, run_id) == []
-        assert [e.seq for e in reading.events_after(session, run_id, 0)] == [1]
-        assert reading.events_after(session, 99, 0) == []
+        assert read_catalogue(session, run_id) == []
+        assert [e.seq for e in events_after(session, run_id, 0)] == [1]
+        assert events_after(session, 99, 0) == []

@@ -1,4 +1,4 @@
-"""Storing flushes: numbered without gaps, fenced, repeatable; taking steps back."""
+"""Stored flushes are numbered without gaps, fenced and repeatable, and steps can be reverted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.database.fence import LeaseLost
 from server.database.models import AlertRow, BlockRow, CheckpointRow, Run, SeriesRow, Transition
-from server.runs import answers, lifecycle
+from server.lifecycle import answers
+from server.lifecycle import transitions as lifecycle
 from server.series import reading
+from server.series.catalogue import read_catalogue
+from server.series.layout import Layout
 from server.series.recording import store_catalogue, store_checkpoint, store_flush, truncate
-from stablessm_core.forms import Form
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
+from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import following_catalogue, layer_catalogue, scalar
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of, submitted
 
+pytestmark = pytest.mark.both_engines
+
 
 def rows(database: Database, run_id: int) -> list[tuple[object, ...]]:
-    """Everything stored of the run's blocks, payload included."""
+    """All columns of the run's blocks, including the payload."""
     with database.read() as session:
         stored = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id))
         return sorted(
@@ -44,18 +49,18 @@ def store(database: Database, own: lifecycle.Claim, flush: list[Block], step: in
         return store_flush(session, own.run_id, attempt or own.attempt, flush, alerts, step, 10.0)
 
 
-def test_a_flush_is_one_event_with_its_alerts(database: Database) -> None:
+def test_a_flush_and_its_alerts_are_one_event(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(64, [nonfinite()])
     run = run_of(database, recording.claim.run_id)
-    assert (run.seq, run.step, run.steps_per_second) == (3, 64, 100.0)  # submitted, claimed, flush
+    assert (run.seq, run.step, run.steps_per_second) == (3, 64, 100.0)  # three events: submitted, claimed, flushed
     with database.read() as session:
         assert set(session.scalars(select(BlockRow.seq))) == {3}
         alert = session.scalars(select(AlertRow)).one()
     assert (alert.seq, alert.attempt, alert.value, alert.step) == (3, 1, "NaN", 3)
 
 
-def test_a_repeated_flush_changes_nothing_and_takes_no_number(database: Database) -> None:
+def test_a_repeated_flush_changes_nothing_and_uses_no_event_number(database: Database) -> None:
     recording = Recording(database, claimed(database))
     flush = recording.write(64, [nonfinite()])
     before = rows(database, recording.claim.run_id)
@@ -66,7 +71,7 @@ def test_a_repeated_flush_changes_nothing_and_takes_no_number(database: Database
     assert run_of(database, recording.claim.run_id).seq == 4
 
 
-def test_a_repeated_older_flush_does_not_turn_the_progress_back(database: Database) -> None:
+def test_a_repeated_older_flush_does_not_decrease_the_progress(database: Database) -> None:
     recording = Recording(database, claimed(database))
     first = recording.write(64)
     recording.write(64)
@@ -74,14 +79,14 @@ def test_a_repeated_older_flush_does_not_turn_the_progress_back(database: Databa
     assert run_of(database, recording.claim.run_id).step == 128
 
 
-def test_progress_alone_makes_no_event(database: Database) -> None:
+def test_progress_without_points_creates_no_event(database: Database) -> None:
     own = claimed(database)
     assert store(database, own, [], 5) == 2
     run = run_of(database, own.run_id)
     assert (run.seq, run.step) == (2, 5)
 
 
-def test_an_alert_is_kept_once_per_event_and_tensor(database: Database) -> None:
+def test_an_alert_is_stored_once_per_event_and_tensor(database: Database) -> None:
     own = claimed(database)
     alerts = [
         nonfinite(),
@@ -98,7 +103,7 @@ def test_an_alert_is_kept_once_per_event_and_tensor(database: Database) -> None:
 
 
 @pytest.mark.parametrize("fate", ["claimed by another", "finished", "queued again"])
-def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> None:
+def test_a_worker_without_the_lease_can_write_nothing(database: Database, fate: str) -> None:
     recording = Recording(database, claimed(database))
     recording.write(8)
     run_id, old = recording.claim.run_id, recording.claim.attempt
@@ -128,8 +133,8 @@ def test_who_lost_the_lease_can_write_nothing(database: Database, fate: str) -> 
     assert (after.seq, after.status, after.step, after.environment) == (row.seq, row.status, row.step, None)
 
 
-def test_a_zombie_that_writes_on_while_another_takes_over_leaves_nothing(database: Database) -> None:
-    """The old worker flushes as fast as it can while its run is taken away; only the new attempt's steps remain, each once."""
+def test_a_worker_that_keeps_writing_after_losing_its_run_leaves_no_data(database: Database) -> None:
+    """The old worker flushes as fast as it can while its run is given away. Only the new attempt's steps remain, each once."""
     own = claimed(database)
     begun, refused = threading.Event(), threading.Event()
 
@@ -158,8 +163,8 @@ def test_a_zombie_that_writes_on_while_another_takes_over_leaves_nothing(databas
     assert run_of(database, own.run_id).step == 12
 
 
-def test_numbers_have_no_gaps_under_concurrent_writers(database: Database) -> None:
-    """Flushes, heartbeats and cancels of several threads: every number is one event, none is missing."""
+def test_event_numbers_have_no_gaps_under_concurrent_writers(database: Database) -> None:
+    """Several threads flush, send heartbeats and cancel: every number belongs to exactly one event, and none is missing."""
     own = claimed(database)
     start = threading.Barrier(4)
 
@@ -189,7 +194,7 @@ def test_numbers_have_no_gaps_under_concurrent_writers(database: Database) -> No
     assert run.beat == 12
 
 
-def test_taking_back_cuts_the_straddling_block_and_says_so(database: Database) -> None:
+def test_truncation_shortens_the_block_at_the_boundary_and_records_an_event(database: Database) -> None:
     recording = Recording(database, claimed(database), every=3, first=3)
     for points in (50, 50, 50):
         recording.write(points)
@@ -211,9 +216,9 @@ def test_taking_back_cuts_the_straddling_block_and_says_so(database: Database) -
     assert run_of(database, run_id).step == 199
 
 
-def test_taking_back_removes_coarse_blocks_that_reach_into_what_is_gone(database: Database) -> None:
+def test_truncation_removes_coarse_blocks_that_contain_truncated_steps(database: Database) -> None:
     recording = Recording(database, claimed(database), width=2, weird=False)
-    recording.write(5000)  # coarse blocks of 2,048 steps: 1-2048, 2049-4096
+    recording.write(5000)  # has two coarse blocks of 2,048 steps: 1-2048 and 2049-4096
     run_id = recording.claim.run_id
     with database.write() as session:
         assert session.scalar(select(func.count()).where(BlockRow.level == 1, BlockRow.group_name == "ssm/0")) == 2
@@ -227,7 +232,7 @@ def test_taking_back_removes_coarse_blocks_that_reach_into_what_is_gone(database
         ]
 
 
-def test_alerts_of_steps_taken_back_stay(database: Database) -> None:
+def test_alerts_of_truncated_steps_are_kept(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(20, [nonfinite(step=15)])
     with database.write() as session:
@@ -242,7 +247,7 @@ def test_a_checkpoint_ahead_of_its_telemetry_is_refused(database: Database) -> N
         store_checkpoint(session, recording.claim.run_id, recording.claim.attempt, 9, "x", "0" * 64)
 
 
-def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
+def test_a_checkpoint_can_be_recorded_twice(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(8)
     for digest in ("0" * 64, "1" * 64):
@@ -252,7 +257,7 @@ def test_a_checkpoint_may_be_recorded_twice(database: Database) -> None:
         assert session.scalars(select(CheckpointRow.sha256)).one() == "1" * 64
 
 
-def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Database) -> None:
+def test_a_catalogue_can_be_repeated_and_extended_but_not_changed(database: Database) -> None:
     own = claimed(database)
     layer = layer_catalogue(0, 8, Form.of_map("best", "continuous"))
     for _ in range(2):
@@ -268,12 +273,12 @@ def test_the_catalogue_may_be_repeated_and_grow_but_not_change(database: Databas
     with pytest.raises(ValueError, match="has it as"), database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, changed)
     joining = [replace(layer[0], name="ssm/0/other")]
-    with pytest.raises(ValueError, match="joins group 'ssm/0'"), database.write() as session:
+    with pytest.raises(ValueError, match="is new in group 'ssm/0'"), database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, joining)
 
 
-def test_every_layer_stores_its_own_form_and_the_run_the_distinct_ones(database: Database) -> None:
-    own = claimed(database)  # its configuration says best
+def test_every_layer_stores_its_own_form_and_the_run_lists_the_distinct_forms(database: Database) -> None:
+    own = claimed(database)  # the configuration of this run names `best`
     forms = [Form.of_map("exp", "continuous"), Form.of_map("exp", "continuous"), Form.of_map("best", "discrete", a=2.0)]
     layers = [s for layer, form in enumerate(forms) for s in layer_catalogue(layer, 8, form)]
     for _ in range(2):
@@ -283,7 +288,7 @@ def test_every_layer_stores_its_own_form_and_the_run_the_distinct_ones(database:
         stored = {row.name: row.form for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == own.run_id))}
         assert stored == {"train/loss": None} | {s.name: s.form for s in layers}
         assert stored["ssm/1/dt"] == forms[1].data
-        assert answers.run_answers(session, answers.run_rows(session, Run.id == own.run_id), 25.0)[0]["forms"] == [
+        assert answers.runs_json(session, answers.run_rows(session, Run.id == own.run_id), 25.0)[0]["forms"] == [
             forms[0].data,
             forms[2].data,
         ]
@@ -292,7 +297,7 @@ def test_every_layer_stores_its_own_form_and_the_run_the_distinct_ones(database:
         store_catalogue(session, own.run_id, own.attempt, other)
 
 
-def test_old_runs_without_forms_read_the_same_once_the_migration_has_stored_them(empty_database_url: str) -> None:
+def test_the_migration_stores_the_missing_forms_of_old_runs(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     database.migrate()
     own = claimed(database, model__reparameterization={"name": "exp", "time": "continuous"})
@@ -301,23 +306,23 @@ def test_old_runs_without_forms_read_the_same_once_the_migration_has_stored_them
     following = following_catalogue(0, 8, form, length=100, every_eigenvalue=True)
     with database.write() as session:
         store_catalogue(session, own.run_id, own.attempt, [replace(s, form=None) for s in [scalar("train/loss"), *layer]])
-    with database.read() as session:  # nothing is guessed from the configuration
-        assert reading.Layout(session, own.run_id).forms == {}
-        assert {i.form is None for i in reading.catalogue(session, own.run_id)} == {True}
+    with database.read() as session:  # forms are not inferred from the configuration
+        assert Layout(session, own.run_id).forms == {}
+        assert {i.form is None for i in read_catalogue(session, own.run_id)} == {True}
     database.migrate("0015", lose=True)
     database.migrate()
     for _ in range(2):
         with database.read() as session:
-            found = {i.name: i.form for i in reading.catalogue(session, own.run_id)}
+            found = {i.name: i.form for i in read_catalogue(session, own.run_id)}
             assert found == {s.name: s.form for s in [scalar("train/loss"), *layer, *following]}
-            forms = reading.Layout(session, own.run_id).forms
+            forms = Layout(session, own.run_id).forms
             assert {group: form.data for group, form in forms.items()} == {s.group: s.form for s in [*layer, *following]}
-        with database.write() as session:  # its worker goes on
+        with database.write() as session:  # its worker continues
             store_catalogue(session, own.run_id, own.attempt, [scalar("train/loss"), *layer])
     database.close()
 
 
-def test_deleting_a_run_leaves_nothing_and_its_number_is_not_given_again(database: Database) -> None:
+def test_deleting_a_run_removes_all_its_rows_and_its_id_is_not_reused(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(8, [nonfinite()])
     with database.write() as session:
@@ -334,7 +339,7 @@ def _alerts(database: Database, run_id: int) -> list[tuple[int, int, str]]:
         return [(alert.step, alert.attempt, alert.message) for alert in found]
 
 
-def test_taking_back_may_be_said_twice(database: Database) -> None:
+def test_a_repeated_truncation_changes_nothing(database: Database) -> None:
     recording = Recording(database, claimed(database))
     recording.write(20)
     for _ in range(2):
@@ -344,25 +349,25 @@ def test_taking_back_may_be_said_twice(database: Database) -> None:
     assert run_of(database, recording.claim.run_id).seq == seq
 
 
-def test_an_alert_of_a_step_that_is_trained_again_after_a_resume_is_the_same_alert(database: Database) -> None:
+def test_an_alert_of_a_step_that_is_trained_again_after_a_resume_is_not_stored_twice(database: Database) -> None:
     own = claimed(database)
     store(database, own, [], 4, alerts=[nonfinite(step=3)])
     with database.write() as session:
         lifecycle.release(session, own.run_id, 1, "killed", loss=WORKER_LOST)
     again = claim(database)
     before = run_of(database, own.run_id).seq
-    assert store(database, again, [], 4, alerts=[nonfinite(step=3)]) == before, "nothing new, no event"
+    assert store(database, again, [], 4, alerts=[nonfinite(step=3)]) == before, "a known alert must not create an event"
     kept = [alert for alert in _alerts(database, own.run_id) if alert[0] == 3]
     assert kept == [(3, 1, "it is NaN")]
 
 
-def test_an_alert_that_recurs_at_the_same_step_after_a_rollback_is_seen_again(database: Database) -> None:
+def test_an_alert_that_recurs_at_the_same_step_after_a_rollback_is_reported_again(database: Database) -> None:
     recording = Recording(database, claimed(database))
     run_id = recording.claim.run_id
     recording.write(5, [nonfinite(step=5)])
     with database.write() as session:
         taken_back = truncate(session, run_id, 1, 3, "rollback 1 of 3")
-    for _ in range(2):  # and once more, because the answer was lost
+    for _ in range(2):  # repeated, because the response was lost
         assert store(database, recording.claim, [], 5, alerts=[nonfinite(step=5)]) == taken_back + 1
     assert store(database, recording.claim, [], 5, alerts=[replace(nonfinite(step=5), message="NaN, 2 of 3")]) == taken_back + 2
     assert _alerts(database, run_id) == [(5, 1, "NaN, 2 of 3")]

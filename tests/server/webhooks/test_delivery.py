@@ -1,4 +1,4 @@
-"""Who tells the webhooks: one holder of a lock that outlives its last call, and what is switched off is not called."""
+"""One server process delivers webhooks and holds a lock until its last call has ended. Disabled webhooks are not called."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import pytest
 
 from server.database.connection import Database
 from server.database.models import Webhook
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.webhooks import delivery, guarded_post, registry
 from server.webhooks.delivery import DeliveryLock, WebhookDelivery
 from tests.server.receiver import receiving
 from tests.server.recording import submitted
 
+pytestmark = [pytest.mark.both_engines, pytest.mark.slow]
+
 
 @pytest.fixture(autouse=True)
 def _times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "POLL_SECONDS", 0.1)
-    for place, name in ((delivery, "CLOSE_SECONDS"), (guarded_post, "SECONDS")):  # a busy machine may make a call late
+    # Longer time limits, because calls may be late on a busy machine.
+    for place, name in ((delivery, "CLOSE_SECONDS"), (guarded_post, "SECONDS")):
         monkeypatch.setattr(place, name, 100.0)
 
 
 def hooked(database: Database, port: int) -> int:
-    """A webhook to which the end of a run is due."""
+    """Create a webhook and end a run, so that a delivery is due; returns the webhook's id."""
     with database.write() as session:
         hook = registry.new_webhook(session, f"http://127.0.0.1:{port}/", ["run"]).id
     run_id = submitted(database)
@@ -33,7 +36,7 @@ def hooked(database: Database, port: int) -> int:
     return hook
 
 
-def test_the_lock_has_one_holder(database: Database) -> None:
+def test_only_one_process_holds_the_delivery_lock(database: Database) -> None:
     other = Database(database.url)
     one, two = DeliveryLock(database), DeliveryLock(other)
     assert one.take()
@@ -46,7 +49,7 @@ def test_the_lock_has_one_holder(database: Database) -> None:
     other.close()
 
 
-def test_the_lock_is_given_up_after_the_calls_in_progress(sqlite: Database) -> None:
+def test_the_delivery_lock_is_released_after_the_calls_in_progress(sqlite: Database) -> None:
     with receiving() as receiver:
         receiver.held.clear()
         hook = hooked(sqlite, receiver.port)
@@ -60,7 +63,7 @@ def test_the_lock_is_given_up_after_the_calls_in_progress(sqlite: Database) -> N
         closing.start()
         closing.join(0.5)
         other = DeliveryLock(sqlite)
-        assert not other.take()  # it would tell the same once more
+        assert not other.take()  # a second process would deliver the same event again
         receiver.held.set()
         closing.join()
         assert other.take()
@@ -70,7 +73,7 @@ def test_the_lock_is_given_up_after_the_calls_in_progress(sqlite: Database) -> N
         assert len(receiver.calls) == 1
 
 
-def test_a_webhook_that_was_just_switched_off_is_not_called(sqlite: Database) -> None:
+def test_a_webhook_that_was_just_disabled_is_not_called(sqlite: Database) -> None:
     with receiving() as receiver:
         hook = hooked(sqlite, receiver.port)
         webhook_delivery = WebhookDelivery(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
@@ -80,7 +83,7 @@ def test_a_webhook_that_was_just_switched_off_is_not_called(sqlite: Database) ->
                 session.get_one(Webhook, hook).failures = times
 
         fails(registry.MAX_FAILURES)
-        assert not webhook_delivery._deliver(hook)  # it was found active a moment ago
+        assert not webhook_delivery._deliver(hook)  # the webhook was still active when the delivery began
         assert receiver.calls == []
         fails(registry.MAX_FAILURES - 1)
         assert webhook_delivery._deliver(hook)

@@ -1,4 +1,4 @@
-"""Webhooks tell every event at least once, by one process, and reach no address that they should not."""
+"""Webhooks deliver every event at least once, from one process, and never call a forbidden address."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ import pytest
 
 from server.database.connection import Database
 from server.database.models import AlertRow, Run, Webhook
-from server.runs import lifecycle
+from server.lifecycle import transitions as lifecycle
 from server.series.alerts import insert_alerts
 from server.webhooks import delivery, guarded_post, registry
 from server.webhooks.guarded_post import Failed, Refused, check_form, is_global, post, resolve
-from stablessm_core.config import RunConfig
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
 from tests.server.http_service import BODY, TOKEN, application, client_of, error_of
 from tests.server.receiver import Receiver, answer, certificate, receiving
 from tests.server.recording import claimed, nonfinite
 
+pytestmark = [pytest.mark.both_engines, pytest.mark.slow]
+
 NONE: frozenset[str] = frozenset()
 
-# Every way we know to write an address that leads inside, or to somewhere else than it seems
+# every known notation of an address that leads to a private or disguised target
 HOSTILE = [
     "http://example.org/", "https://example.org:22/", "https://example.org:6379/", "https://example.org:80/", "ftp://example.org/",
     "file:///etc/passwd", "gopher://127.0.0.1:6379/_FLUSHALL", "//example.org/", "https:///", "https://", "example.org", "",
@@ -46,12 +48,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("url", HOSTILE)
-def test_an_address_that_leads_inside_is_refused(url: str) -> None:
+def test_a_url_of_a_private_address_is_refused(url: str) -> None:
     with pytest.raises((Refused, Failed)):
         resolve(check_form(url, NONE))
 
 
-def test_there_are_more_than_twenty_six_of_them() -> None:
+def test_the_list_of_hostile_urls_has_more_than_sixty_entries() -> None:
     assert len(set(HOSTILE)) > 60
 
 
@@ -65,7 +67,7 @@ def test_public_addresses_are_global(address: str) -> None:
     assert is_global(address)
 
 
-def test_what_the_installation_allows_is_allowed_exactly() -> None:
+def test_only_the_exact_hosts_that_the_installation_allows_are_allowed() -> None:
     allowed = frozenset({"127.0.0.1:9000", "inside.example"})
     assert check_form("http://127.0.0.1:9000/", allowed).trusted
     assert check_form("http://inside.example:81/x", allowed).trusted
@@ -75,7 +77,7 @@ def test_what_the_installation_allows_is_allowed_exactly() -> None:
             resolve(check_form(url, allowed))
 
 
-def test_one_private_address_among_several_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_with_one_private_address_among_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def two(host: str, port: int, *_: object, **__: object) -> list[tuple[Any, ...]]:
         return [(2, 1, 6, "", ("8.8.8.8", port)), (2, 1, 6, "", ("10.0.0.1", port))]
 
@@ -84,7 +86,7 @@ def test_one_private_address_among_several_is_enough_to_refuse(monkeypatch: pyte
         resolve(check_form("https://two-faces.example/", NONE))
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_address_is_called_without_a_second_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def rebinding(host: str, port: int, *_: object, **__: object) -> list[tuple[Any, ...]]:
@@ -93,7 +95,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_called(monkeypatch: pyt
 
     with receiving() as receiver:
         monkeypatch.setattr("socket.getaddrinfo", rebinding)
-        # create_connection resolves what it is given; an address given as digits stays what it is
+        # create_connection resolves a host name, but leaves a numeric address unchanged.
         assert post(f"http://inside.example:{receiver.port}/x?y=1", b"{}", {}, frozenset({"inside.example"})) == 204
     assert asked[0] == "inside.example"
     assert set(asked[1:]) <= {"127.0.0.1"}
@@ -117,14 +119,14 @@ def test_a_redirect_is_not_followed() -> None:
     ("said", "reason"),
     [(answer(200, b"x" * 70_000), "longer than 65,536 bytes"), (b"nonsense\r\n\r\n", "failed"), (b"", "failed")],
 )  # fmt: skip
-def test_a_strange_answer_is_a_failure(said: bytes, reason: str) -> None:
+def test_a_malformed_response_counts_as_a_failure(said: bytes, reason: str) -> None:
     with receiving() as receiver:
         receiver.answers = [said]
         with pytest.raises(Failed, match=reason):
             post(f"http://127.0.0.1:{receiver.port}/", b"{}", {}, allow(receiver))
 
 
-def test_an_answer_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_response_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_post, "SECONDS", 1.0)
     with receiving() as receiver:
         receiver.drip = True
@@ -132,7 +134,7 @@ def test_an_answer_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> Non
             post(f"http://127.0.0.1:{receiver.port}/", b"{}", {}, allow(receiver))
 
 
-def test_tls_is_checked_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tls_certificate_must_match_the_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, context = certificate(tmp_path, "localhost")
     with receiving(context) as receiver:
         allowed = frozenset({"localhost", "127.0.0.1"})
@@ -144,7 +146,7 @@ def test_tls_is_checked_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             post(f"https://127.0.0.1:{receiver.port}/", b"{}", {}, allowed)
 
 
-# Over the API
+# Tests over the API
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def receiver() -> Iterator[Receiver]:
 def wait(what: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         threading.Event().wait(0.05)
 
 
@@ -164,10 +166,10 @@ def wait(what: Callable[[], object], seconds: float = 60.0) -> None:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(delivery, "CLOSE_SECONDS", 100.0)
-    monkeypatch.setattr(guarded_post, "SECONDS", 100.0)  # a call that a busy machine makes late is no failed call
+    monkeypatch.setattr(guarded_post, "SECONDS", 100.0)  # a call that is late on a busy machine must not count as failed
 
 
-def test_alerts_and_ends_of_runs_are_told_and_signed(database: Database, tmp_path: Path, receiver: Receiver) -> None:
+def test_webhooks_receive_signed_alerts_and_ends_of_runs(database: Database, tmp_path: Path, receiver: Receiver) -> None:
     app = application(database.url, tmp_path, webhook_hosts=(f"127.0.0.1:{receiver.port}",))
     with client_of(app) as client:
         body = {"url": f"http://127.0.0.1:{receiver.port}/hook/SECRET", "events": ["alert.critical", "run.diverged"]}
@@ -198,7 +200,7 @@ def test_alerts_and_ends_of_runs_are_told_and_signed(database: Database, tmp_pat
         error_of(client.delete(f"/api/webhooks/{made['id']}"), 404)
 
 
-def test_a_webhook_that_fails_is_tried_again_switched_off_and_told_everything_later(
+def test_a_failing_webhook_is_retried_then_disabled_and_receives_every_event_later(
     sqlite: Database, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "MAX_PAUSE_SECONDS", 0.01)
@@ -226,7 +228,9 @@ def test_a_webhook_that_fails_is_tried_again_switched_off_and_told_everything_la
         error_of(client.post("/api/webhooks/7/enable"), 404)
 
 
-def test_of_two_servers_one_delivers_and_the_other_takes_over(database: Database, tmp_path: Path, receiver: Receiver) -> None:
+def test_only_one_of_two_servers_delivers_and_the_other_takes_over(
+    database: Database, tmp_path: Path, receiver: Receiver
+) -> None:
     more = {"webhook_hosts": (f"127.0.0.1:{receiver.port}",)}
     with client_of(application(database.url, tmp_path, **more)) as second:
         with client_of(application(database.url, tmp_path, **more)) as first:
@@ -241,7 +245,7 @@ def test_of_two_servers_one_delivers_and_the_other_takes_over(database: Database
     assert [event["run"]["id"] for event in receiver.events()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_alert_that_is_committed_late_is_told_too(database: Database) -> None:
+def test_an_alert_that_is_committed_late_is_also_delivered(database: Database) -> None:
     run = claimed(database)
     with database.write() as session:
         hook = registry.new_webhook(session, "https://hooks.example.org/", ["alert"])
@@ -259,7 +263,7 @@ def test_an_alert_that_is_committed_late_is_told_too(database: Database) -> None
         with database.write() as session:
             session.add(AlertRow(id=number, run_id=run.run_id, seq=5, attempt=run.attempt, **what))
 
-    alert(5)  # ids 1 to 4 are taken by transactions that are not committed yet
+    alert(5)  # ids 1 to 4 belong to transactions that are not committed yet
     look()
     alert(3)
     look()
@@ -269,7 +273,7 @@ def test_an_alert_that_is_committed_late_is_told_too(database: Database) -> None
     assert seen == [5, 3, 6]
 
 
-def test_more_events_than_fit_into_one_call_all_arrive(sqlite: Database) -> None:
+def test_events_that_do_not_fit_into_one_call_are_all_delivered(sqlite: Database) -> None:
     with sqlite.write() as session:
         hook = registry.new_webhook(session, "https://hooks.example.org/", ["run"])
         for _ in range(registry.EVENTS_PER_CALL * 2 + 7):
@@ -291,18 +295,18 @@ def test_more_events_than_fit_into_one_call_all_arrive(sqlite: Database) -> None
      ({"events": []}, "events"), ({"events": ["everything"]}, "events.0"), ({"events": ["alert.critical; DROP"]}, "events.0"),
      ({"events": ["run"] * 21}, "events")],
 )  # fmt: skip
-def test_a_webhook_that_makes_no_sense_is_refused(sqlite: Database, tmp_path: Path, body: dict[str, object], field: str) -> None:
+def test_an_invalid_webhook_is_refused(sqlite: Database, tmp_path: Path, body: dict[str, object], field: str) -> None:
     with client_of(application(sqlite.url, tmp_path)) as client:
         error = error_of(client.post("/api/webhooks", json={"url": "https://8.8.8.8/", "events": ["run"], **body}), 422)
         assert error["field"] == field
 
 
-def test_there_are_at_most_twenty(sqlite: Database, tmp_path: Path) -> None:
+def test_the_number_of_webhooks_is_limited(sqlite: Database, tmp_path: Path) -> None:
     with client_of(application(sqlite.url, tmp_path)) as client:
         body = {"url": "https://8.8.8.8/", "events": ["run.failed"]}
         statuses = [client.post("/api/webhooks", json=body).status_code for _ in range(registry.MAX_WEBHOOKS + 1)]
         assert statuses == [201] * registry.MAX_WEBHOOKS + [409]
 
 
-def test_pauses_double_up_to_ten_minutes() -> None:
+def test_pauses_between_retries_double_up_to_ten_minutes() -> None:
     assert [registry.pause(n) for n in (0, 1, 2, 3, 9, 10, 50)] == [0, 2, 4, 8, 512, 600, 600]

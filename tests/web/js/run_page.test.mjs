@@ -2,25 +2,47 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 const at = (name) => import(`${process.env.STATIC}/${name}`);
-const { readView, scaleOf, withScale, writeView } = await at("view.js");
-const { lone, smoothed } = await at("smooth.js");
-const { firstFrom, nearest, rowsBetween, time, tokens } = await at("clock.js");
-const { readout } = await at("readout.js");
-const { byDecay, reasons } = await at("reasons.js");
-const { dress } = await at("dress.js");
-const { traced } = await at("tail.js");
+const { readView, scaleOf, withScale, writeView } = await at("run/view.js");
+const { lone, smoothed } = await at("run/smooth.js");
+const { firstFrom, nearest, rowsBetween, time, tokens } = await at("run/clock.js");
+const { readout } = await at("run/readout.js");
+const { byDecay, reasons } = await at("run/reasons.js");
+const { dress } = await at("run/dress.js");
+const { traced } = await at("chart/tail.js");
 
 const series = (step, rows) => {
   const last = Float32Array.from(rows.flat());
   const finite = last.map((v) => (Number.isFinite(v) ? v : NaN));
-  return { step: Float64Array.from(step), width: rows[0].length, last, min: finite, max: finite, nonfinite: last.map((v) => (Number.isFinite(v) ? 0 : 1)) };
+  return {
+    step: Float64Array.from(step),
+    width: rows[0].length,
+    last,
+    min: finite,
+    max: finite,
+    nonfinite: last.map((v) => (Number.isFinite(v) ? 0 : 1)),
+  };
 };
 
-test("an address says the view, and what it cannot say is the default", () => {
-  const search = "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&scales=loss%3Alinear&smooth=0.9&axis=tokens&rows=end&top=16";
+test("the address stores the view, and invalid parts fall back to the defaults", () => {
+  const search =
+    "?layer=1&from=10&to=90&eigenvalues=3%2C+7&scale=log&scales=loss%3Alinear&smooth=0.9&axis=tokens&rows=end&top=16";
   const RECORDS = ["0", "1", "1.dt_bias"];
   const view = readView(search, RECORDS);
-  assert.deepEqual({ ...view }, { layer: "1", from: 10, to: 90, eigenvalues: "3, 7", top: "16", scale: "log", scales: "loss:linear", axis: "tokens", rows: "end", smooth: 0.9 });
+  assert.deepEqual(
+    { ...view },
+    {
+      layer: "1",
+      from: 10,
+      to: 90,
+      eigenvalues: "3, 7",
+      top: "16",
+      scale: "log",
+      scales: "loss:linear",
+      axis: "tokens",
+      rows: "end",
+      smooth: 0.9,
+    },
+  );
   assert.deepEqual(readView(writeView(view), RECORDS), view);
   const nonsense = readView("?layer=7&from=9&to=3&scale=<b>&scales=loss:wild,<i>&smooth=4&axis=null&top=99", RECORDS);
   assert.deepEqual(nonsense, readView("", RECORDS));
@@ -30,7 +52,7 @@ test("an address says the view, and what it cannot say is the default", () => {
   assert.equal(writeView(readView("?layer=0", RECORDS, "1"), "", "1"), "?layer=0");
 });
 
-test("smoothing is not pulled to zero, leaves gaps where the line has them, and goes on in pieces", () => {
+test("smoothing starts without a bias to zero, keeps gaps and can continue piece by piece", () => {
   const y = Float32Array.of(2, 2, NaN, Infinity, 2, 6);
   const whole = smoothed(y, 0.5);
   assert.deepEqual([...whole.y.subarray(0, 5)], [2, 2, NaN, NaN, 2]);
@@ -42,7 +64,7 @@ test("smoothing is not pulled to zero, leaves gaps where the line has them, and 
   assert.equal(lone(Float32Array.of(1, 2)), null);
 });
 
-test("a smoothed line leaves the raw one faint and the marks as they are", () => {
+test("smoothing adds a line, fades the raw line and does not change the marks", () => {
   const line = { meta: { field: "last" }, mode: "lines", x: [1, 2], y: Float32Array.of(1, 3), line: { color: "#000" } };
   const mark = { meta: { field: "nonfinite" }, mode: "markers", x: [2], y: [0.97] };
   const { data } = dress({ data: [line, mark], layout: { xaxis: {} } }, { smooth: 0.9, axis: tokens(10) });
@@ -53,55 +75,146 @@ test("a smoothed line leaves the raw one faint and the marks as they are", () =>
   assert.deepEqual([data[1].x, data[2].x, data[2].y], [[10, 20], [20], [0.97]]);
 });
 
-test("the cursor finds the nearest recorded step, a range its rows and one more on either side", () => {
+test("the cursor finds the nearest recorded step, and a range includes one extra row on each side", () => {
   const steps = [1, 5, 9];
-  assert.deepEqual([0, 3, 3.1, 8, 99].map((s) => nearest(steps, s)), [0, 0, 1, 2, 2]);
+  assert.deepEqual(
+    [0, 3, 3.1, 8, 99].map((s) => nearest(steps, s)),
+    [0, 0, 1, 2, 2],
+  );
   assert.equal(nearest([], 3), -1);
-  assert.deepEqual([1, 2, 10].map((s) => firstFrom(steps, s)), [0, 1, 3]);
+  assert.deepEqual(
+    [1, 2, 10].map((s) => firstFrom(steps, s)),
+    [0, 1, 3],
+  );
   assert.deepEqual([...rowsBetween(series([1, 2, 3, 4, 5], [[1], [2], [3], [4], [5]]), 2.5, 3.5).step], [2, 3, 4]);
 });
 
-test("time is the sum of the step times, and steps are found again", () => {
+test("the time axis sums the step times and converts times back to steps", () => {
   const axis = time({ step: Float64Array.of(1, 2, 4), last: Float32Array.of(0.5, 0.25, 1) });
   assert.deepEqual([1, 2, 3, 4, 6].map(axis.of), [0.5, 0.75, 1.75, 2.75, 4.75]);
   for (const step of [1, 2.5, 4, 9]) assert.ok(Math.abs(axis.back(axis.of(step)) - step) < 1e-9);
 });
 
-test("what stands at the cursor are the values, and NaN is said", () => {
-  const figure = { data: [{ meta: { field: "max", series: "ssm/{layer}/x" }, fill: "tonexty" }, { meta: { field: "last", series: "ssm/{layer}/x", each: "eigenvalue" }, name: "λ {key}" }] };
+test("the readout at the cursor lists the values and names NaN", () => {
+  const figure = {
+    data: [
+      { meta: { field: "max", series: "ssm/{layer}/x" }, fill: "tonexty" },
+      { meta: { field: "last", series: "ssm/{layer}/x", each: "eigenvalue" }, name: "λ {key}" },
+    ],
+  };
   const items = [{ key: "2", column: 2, color: "line-0" }];
-  const shown = readout(figure, { "ssm/1/x": series([10, 20], [[1, 2, 3], [1, 5, NaN]]) }, { layer: 1, items, step: 19 });
+  const shown = readout(
+    figure,
+    {
+      "ssm/1/x": series(
+        [10, 20],
+        [
+          [1, 2, 3],
+          [1, 5, NaN],
+        ],
+      ),
+    },
+    { layer: 1, items, step: 19 },
+  );
   assert.equal(shown.step, 20);
-  assert.deepEqual(shown.readings.map((r) => `${r.name}: ${r.text}`), ["all: 1 to 5 · median 3", "NaN: 1 of 3", "2: NaN"]);
+  assert.deepEqual(
+    shown.readings.map((r) => `${r.name}: ${r.text}`),
+    ["all: 1 to 5 · median 3", "NaN: 1 of 3", "2: NaN"],
+  );
   assert.equal(readout(figure, {}, { layer: 1, items, step: 1 }), null);
 });
 
-test("eigenvalues get a line for a reason that the numbers give", () => {
-  const distance = series([1, 2, 3], [[0.5, 0.1, 0.2], [0.5, -0.1, 0.3], [0.5, 0.1, 0.05]]);
-  const why = reasons({ distance, eigenvalue: series([1, 3], [[0.5, 0.9, 0.8], [0.5, 0.9, 0.95]]), layer: 0, divergence: { layer: 0, eigenvalue: 0 } });
-  assert.deepEqual([...why].sort(), [[0, "blamed"], [1, "first outside (step 2)"], [2, "nearest to the boundary, moved most"]]);
+test("eigenvalues get their own line for reasons that follow from the numbers", () => {
+  const distance = series(
+    [1, 2, 3],
+    [
+      [0.5, 0.1, 0.2],
+      [0.5, -0.1, 0.3],
+      [0.5, 0.1, 0.05],
+    ],
+  );
+  const why = reasons({
+    distance,
+    eigenvalue: series(
+      [1, 3],
+      [
+        [0.5, 0.9, 0.8],
+        [0.5, 0.9, 0.95],
+      ],
+    ),
+    layer: 0,
+    divergence: { layer: 0, eigenvalue: 0 },
+  });
+  assert.deepEqual([...why].sort(), [
+    [0, "blamed"],
+    [1, "first outside (step 2)"],
+    [2, "nearest to the boundary, moved most"],
+  ]);
   assert.equal(reasons({ distance, layer: 1, divergence: { layer: 0, eigenvalue: 0 } }).get(0), undefined);
   assert.deepEqual(byDecay(distance, "start"), [0, 2, 1]);
-  assert.deepEqual(byDecay(series([1, 2], [[0.5, -0.1, NaN], [NaN, NaN, NaN]]), "end"), [0, 1, 2]);
+  assert.deepEqual(
+    byDecay(
+      series(
+        [1, 2],
+        [
+          [0.5, -0.1, NaN],
+          [NaN, NaN, NaN],
+        ],
+      ),
+      "end",
+    ),
+    [0, 1, 2],
+  );
 });
 
-test("a dashed line that grows by short pieces goes on along its dashes, and begins anew after a gap", () => {
+test("a dashed line drawn in pieces continues its dash pattern and restarts it after a gap", () => {
   const pen = { beginPath() {}, moveTo() {}, lineTo() {} };
-  const whole = [[0, 0], [3, 4], [6, 8], [6, 18]];
+  const whole = [
+    [0, 0],
+    [3, 4],
+    [6, 8],
+    [6, 18],
+  ];
   const pieces = whole.slice(1).reduce((along, point, k) => traced(pen, [whole[k], point], along), 0);
   assert.deepEqual([pieces, traced(pen, whole, 0)], [20, 20]);
-  assert.equal(traced(pen, [[0, 0], [3, 4], [4, NaN], [5, 0], [5, 2]], 7), 2);
+  assert.equal(
+    traced(
+      pen,
+      [
+        [0, 0],
+        [3, 4],
+        [4, NaN],
+        [5, 0],
+        [5, 2],
+      ],
+      7,
+    ),
+    2,
+  );
 });
 
-test("a chart's own scale comes before the page's", () => {
+test("the scale of a chart takes precedence over the scale of the page", () => {
   const view = { scale: "log", scales: withScale(withScale("", "loss", "linear"), "lr", "log") };
-  assert.deepEqual(["loss", "lr", "weight"].map((chart) => scaleOf(view, chart)), ["linear", "log", "log"]);
+  assert.deepEqual(
+    ["loss", "lr", "weight"].map((chart) => scaleOf(view, chart)),
+    ["linear", "log", "log"],
+  );
   assert.equal(withScale(view.scales, "loss", "log"), "lr:log,loss:log");
 });
 
-test("eigenvalues that the verdict names have their reasons, on their layer only", () => {
-  const distance = series([1, 2], [[0.5, 0.4], [-0.1, 0.3]]);
-  const events = [{ kind: "crossing", step: 12_345, layer: 1, eigenvalue: 1 }, { kind: "overflow_near", step: 3, layer: 1, eigenvalue: 0 }, { kind: "crossing", step: 12_400, layer: 1, eigenvalue: 0 }];
+test("eigenvalues named by the verdict show their reasons, but only on their own layer", () => {
+  const distance = series(
+    [1, 2],
+    [
+      [0.5, 0.4],
+      [-0.1, 0.3],
+    ],
+  );
+  const events = [
+    { kind: "crossing", step: 12_345, layer: 1, eigenvalue: 1 },
+    { kind: "overflow_near", step: 3, layer: 1, eigenvalue: 0 },
+    { kind: "crossing", step: 12_400, layer: 1, eigenvalue: 0 },
+  ];
   const verdict = { events, culprit: { layer: 1, eigenvalue: 1 }, divergence: { layer: 1, eigenvalue: 0 } };
   const why = reasons({ distance, layer: 1, ...verdict });
   assert.equal(why.get(1), "blamed, first outside (step 12,345)");

@@ -1,0 +1,121 @@
+"""Python and the browser compute the same comparison figures, ranges and reasons for lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.database.connection import Database
+from server.http.api.overview import pack
+from server.series import overview
+from server.series.layout import Layout
+from stablessm_core.telemetry.typed_arrays import encode
+from tests.server.mixed import mixed_run
+from tests.server.recording import Recording, claimed
+from tests.web.test_javascript import TESTS, assert_same, plain, run_node
+from web.compared import compared_figure, range_items
+from web.figures import spec
+from web.palette import COLORS
+
+
+def browser_results(static_modules: Path, cases: list[dict[str, Any]]) -> Any:
+    return json.loads(run_node(static_modules, str(TESTS / "parity_cases.mjs"), stdin=json.dumps(cases)))
+
+
+def runs_and_curves() -> tuple[list[dict[str, Any]], dict[int, dict[str, np.ndarray]]]:
+    """Five runs in two groups, raw and in buckets. One is lost halfway, one ends early, and one has no token rate."""
+    rng = np.random.default_rng(8)
+    runs, curves = [], {}
+    kinds = [("a", "stable", 64, 300), ("a", "lost", 64, 150), ("a", "stable", 64, 200), ("b", "stable", 32, 300)]
+    for key, (group, outcome, tokens, steps) in enumerate([*kinds, ("b", "stable", None, 90)], start=1):
+        loss = np.exp(rng.normal(size=steps)).astype(np.float32)
+        if outcome == "lost":
+            loss[140:] = np.nan
+        loss[7] = -1.0 if key == 3 else loss[7]
+        curves[key] = {"step": np.arange(1.0, steps + 1), "value": loss}
+        look = {"color": f"line-{key}", "dash": ("solid", "dash", "dot")[key % 3]}
+        kind = {"label": f"<run> & {key}", "layer": "s4d", "map": "best", "group": group, "outcome": outcome}
+        per_step = {"step": 1, "tokens": tokens, "seconds": 0.5}
+        runs.append({"key": key, **kind, **look, "per_step": per_step})
+    low = np.exp(rng.normal(size=40)).astype(np.float32)
+    curves[4] = {
+        "step": np.arange(1.0, 400, 10),
+        "min": low,
+        "max": low + 1,
+        "last": low + 0.5,
+        "nonfinite": np.zeros(40, np.float32),
+    }
+    return runs, curves
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize(("x", "y"), [("step", "log"), ("tokens", "linear"), ("seconds", "log")])
+@pytest.mark.slow
+def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
+    static_modules: Path, x: str, y: str, groups: bool
+) -> None:
+    runs, curves = runs_and_curves()
+    lines = [1, 2, 4] if groups else [run["key"] for run in runs]
+    python = plain(compared_figure(spec("compare_loss"), runs, curves, lines=lines, groups=groups, x=x, y=y, between=(3.0, 90.0)))
+    case = {
+        "what": "compared",
+        "figure": spec("compare_loss"),
+        "runs": [{**run, "key": str(run["key"]), "perStep": run["per_step"]} for run in runs],
+        "curves": {key: {"width": 1} | {part: encode(values) for part, values in curve.items()} for key, curve in curves.items()},
+        "view": {"show": "groups" if groups else "runs", "x": x, "y": y, "ticked": [str(key) for key in lines], "range": [3, 90]},
+        "palette": COLORS,
+    }
+    (browser,) = browser_results(static_modules, [case])
+    assert isinstance(python, dict)
+    for axis in ("xaxis", "yaxis"):
+        assert_same(python["layout"][axis], browser["layout"][axis], axis)
+    assert len(python["data"]) == len(browser["data"])
+    for i, (ours, theirs) in enumerate(zip(python["data"], browser["data"], strict=True)):
+        for part in ("x", "y", "text", "name", "mode", "fill", "fillcolor"):
+            if part in ours and part in theirs:
+                assert_same(ours[part], theirs[part], f"trace {i}.{part}")
+        assert ("text" in ours, "fill" in ours) == ("text" in theirs, "fill" in theirs)
+        for part, look in ours.get("line", {}).items():
+            assert theirs["line"][part] == look, f"trace {i}.line.{part}"
+
+
+def test_range_bars_have_the_same_labels_and_colours_in_python_and_the_browser(static_modules: Path) -> None:
+    pooled = [
+        {"reparameterization": "best", "runs": 1, "min": 0.1, "finite": 3, "total": 4},
+        {"reparameterization": "exp, direct", "runs": 3, "min": None, "finite": 0, "total": 4},
+    ]
+    (browser,) = browser_results(static_modules, [{"what": "ranges", "pooled": pooled}])
+    assert [{**one, "run_id": None} for one in range_items(pooled)] == browser
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "wide"])
+@pytest.mark.parametrize("order", ["end", "start"])
+@pytest.mark.slow
+def test_the_server_sends_exactly_the_highlighted_lines_that_the_page_names(
+    static_modules: Path, monkeypatch: pytest.MonkeyPatch, sqlite_url: str, layer: str, order: str
+) -> None:
+    monkeypatch.setattr(overview, "FULL_NUMBERS", 0)
+    database = Database(sqlite_url)
+    if layer == "wide":
+        Recording(database, claimed(database, model__reparameterization__name="direct"), width=9).write(3000)
+    else:
+        mixed_run(database)
+    id_ = "0" if layer == "wide" else layer
+    with database.read() as session:
+        layout = Layout(session, 1)
+        rows = [row for row in layout.series.values() if row.name.startswith(f"ssm/{id_}/")]
+        ratio = f"ssm/{id_}/grad_over_weight"
+        options = overview.OverviewOptions(points=20, top=0, by=ratio, reasons=True, heat=[ratio], order=order)
+        found, drawn = overview.read_overview(session, layout, rows, options)
+    database.close()
+    case = {"what": "reasons", "overview": base64.b64encode(pack({}, found)).decode(), "layer": int(id_)}
+    (browser,) = browser_results(static_modules, [case])
+    assert drawn
+    assert sorted(browser["columns"]) == sorted(drawn)
+    (map_,) = [one for one in found if one.name == ratio]
+    assert map_.facts["heat_rows"] == browser[order]
