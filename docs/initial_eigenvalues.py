@@ -1,6 +1,7 @@
-"""Writes where the eigenvalues of every layer start, from layers that are really built: `python docs/initial_eigenvalues.py`.
+"""Builds every layer and writes its initial eigenvalues to a file: `python docs/initial_eigenvalues.py`.
 
-The server, which knows no torch, shows them from web/initial_eigenvalues.json; a test compares that file with what is built.
+The file is stablessm_core/theory/initial_eigenvalues.json. The server does not import torch, so it reads the eigenvalues from
+this file. A test compares the file with newly built layers.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from stablessm_core.config import Model
-from stablessm_core.forms import GATES, spread
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.registry import LAYERS
 from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.spec.layers import LAYERS
+from stablessm_core.spec.model import Model
+from stablessm_core.telemetry.forms import GATES, spread
 
-FILE = Path(__file__).parent.parent / "web" / "initial_eigenvalues.json"
+FILE = Path(__file__).parent.parent / "stablessm_core" / "theory" / "initial_eigenvalues.json"
 D_MODEL, SEED = 64, 0
-BATCH, LENGTH = 4, 128  # of the random input, N(0, 1), with which gates are measured
-MOST = 160  # eigenvalues kept of a layer
+BATCH, LENGTH = 4, 128  # shape of the random input, drawn from N(0, 1), on which gates are measured
+MOST = 160  # maximum number of eigenvalues kept per layer
 GOLDEN = (5**0.5 - 1) / 2
 
 
 def initial(name: str) -> dict[str, Any]:
-    """What a recorder would find of this layer before the first step, of at most MOST eigenvalues: {form, eigenvalues, recorded}.
+    """The numbers that a recorder would record for this layer before the first step: {form, eigenvalues, recorded}.
 
-    recorded: {kind: numbers}, the inputs of the form, one number per eigenvalue that is kept. eigenvalues: how many there are.
+    `recorded` is {kind: numbers}: for each input of the form, one number per kept eigenvalue (at most MOST). `eigenvalues` is
+    the total number of the layer's eigenvalues.
     """
     model = Model.model_validate({"layer": name, "d_model": D_MODEL})
     section = model.sections()[0]
@@ -55,7 +57,11 @@ def initial(name: str) -> dict[str, Any]:
 
 
 def places(width: int) -> np.ndarray:
-    """Which eigenvalues are kept: all, or MOST of them, evenly but in no step that channels or modes could have."""
+    """The indices of the kept eigenvalues: all eigenvalues of a layer that has at most MOST, otherwise at most MOST of them.
+
+    In the second case, the indices are taken at multiples of the golden ratio. So the kept eigenvalues cover the layer evenly,
+    independently of the order of channels and modes.
+    """
     if width <= MOST:
         return np.arange(width)
     return np.unique((np.arange(1, MOST + 1) * GOLDEN % 1 * width).astype(int))

@@ -1,7 +1,7 @@
-"""Takes every picture of the pages in docs/ from a real installation: `python docs/pictures.py [NAME ...]`.
+"""Takes all screenshots in docs/ from a real installation: `python docs/pictures.py [NAME ...]`.
 
-It starts `stablessm up --demo` on an empty data directory, opens Chromium, records the first run as it diverges (make-run.webp)
-and photographs pages of runs that have ended.
+The script starts `stablessm up --demo` on an empty data directory, opens Chromium, records the first run until it diverges
+(make-run.webp), and takes screenshots of the pages of ended runs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from stablessm_core.client import Client
 
 DOCS = Path(__file__).parent
 RECORDING = "make-run.webp"
-RECORDED_WIDTH = 1000  # pixels; about what GitHub gives a README
-LONGEST_PAUSE = (
-    2500  # milliseconds; waiting for the worker to load torch is shortened to this, all else lasts as long as it lasted
-)
-PAUSE_AT_END = 4000  # milliseconds the last frame stays, so that the verdict can be read
-# file: path, colour scheme, size of the window
+RECORDED_WIDTH = 1000  # width of the recording in pixels, about the width of a README on GitHub
+LONGEST_PAUSE = 2500  # maximum time per frame in milliseconds, so that the wait while the worker loads torch is short
+PAUSE_AT_END = 4000  # time for which the last frame is shown, in milliseconds; long enough to read the verdict
+# name of the picture file: path of the page, colour scheme, size of the window in pixels
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "diverged-run-page.png": ("/runs/1", "light", (1280, 1850)),
     "run-page-dark.png": ("/runs/19", "dark", (1280, 1740)),
@@ -40,7 +38,7 @@ PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "theory-page.png": ("/theory", "light", (1280, 1080)),
     "systems-page.png": ("/systems", "light", (1280, 1500)),
 }
-# file: the layer of a small run of its own, colour scheme
+# name of the picture file: layer of the small run that is trained for the picture, colour scheme
 SYSTEMS = {
     "s4d-run-page.png": ("s4d", "light"),
     "mamba-run-page.png": ("mamba", "dark"),
@@ -51,14 +49,14 @@ SMALL_RUN = {"task": {"name": "polynomial_memory", "length": 40}, "train": {"ste
 
 
 class Recorder:
-    """Pictures of a page, one after the other, each with the time at which it was taken."""
+    """Takes a sequence of screenshots of a page and stores the time of each screenshot."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.frames: list[tuple[float, bytes]] = []
 
     def watch(self, until: Callable[[], bool], seconds: float) -> None:
-        """Takes pictures until `until` is true or the seconds are over."""
+        """Takes screenshots until `until` returns true or the given number of seconds has passed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not until():
             self.frames.append((time.monotonic(), self.page.screenshot(type="jpeg", quality=92)))
@@ -68,7 +66,7 @@ class Recorder:
         self.watch(lambda: False, seconds)
 
     def save(self, target: Path) -> None:
-        """One animated picture; equal frames are joined."""
+        """Writes the screenshots as one animated picture. Equal consecutive screenshots become one frame."""
         pictures: list[Image.Image] = []
         times: list[float] = []
         for moment, data in self.frames:
@@ -85,7 +83,7 @@ class Recorder:
 
 
 def record(page: Page, url: str, target: Path) -> None:
-    """The first run of the demo from the list of runs until it has diverged, and what its page says then."""
+    """Records the first run of the demo: the list of runs, the run's page until the run has diverged, and the verdict."""
     recorder = Recorder(page)
     page.goto(url)
     recorder.rest(1.0)
@@ -103,12 +101,12 @@ def photograph(page: Page, address: str, target: Path) -> None:
     page.goto(address, wait_until="networkidle")
     drawn, still = 0, 0
     charts = page.locator("[data-chart]").count()
-    while still < 4:  # for two seconds no further chart was drawn
+    while still < 4:  # until no chart has been drawn for two seconds
         page.wait_for_timeout(500)
         before, drawn = drawn, page.locator(".main-svg").count()
         still = still + 1 if before == drawn and (drawn or not charts) else 0
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    # keeps rare colours, those of thin lines, and by its second pass the backgrounds' too
+    # MAXCOVERAGE keeps the rare colours of thin lines; k-means then adjusts the palette to the backgrounds
     picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
@@ -125,7 +123,7 @@ def status(page: Page) -> str:
 
 
 def wait_for_runs(page: Page, url: str, path: str) -> None:
-    """Until all runs up to the last whose number is in `path` have ended: a page also tells of its siblings."""
+    """Waits until all runs up to the largest number in `path` have ended, because a run's page also shows its siblings."""
     last = max((int(number) for number in re.findall(r"\d+", path)), default=0)
     while True:
         runs: list[dict[str, Any]] = page.request.get(f"{url}/api/runs").json()["runs"]
