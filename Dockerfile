@@ -15,11 +15,12 @@ COPY pyproject.toml build_backend.py MANIFEST.in constraints.txt README.md LICEN
 COPY stablessm_core stablessm_core
 COPY server server
 COPY worker worker
+COPY studies studies
 COPY web web
 COPY migrations migrations
 
 FROM source AS build-server
-# the server never imports torch, nor runs a kernel
+# the server never imports torch and never runs a kernel
 RUN STABLESSM_COMPILER=none pip install --constraint constraints.txt '.[s3]'
 
 FROM base AS server
@@ -32,7 +33,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
 CMD ["stablessm", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
-# the kernels for CPUs are built with it here, and Triton compiles a small launcher when it runs
+# the compiler builds the CPU kernels here, and Triton uses it at run time for a small launcher
 FROM base AS compiler
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 
@@ -42,9 +43,9 @@ RUN STABLESSM_COMPILER=gcc pip install --constraint constraints.txt '.[train,s3]
 
 FROM compiler AS worker
 COPY --from=build-worker /opt/venv /opt/venv
-# the root file system may be read only: caches and what asks for a home go to /tmp
+# the root file system may be read-only, so caches and the home directory are in /tmp
 ENV TRITON_CACHE_DIR=/tmp/triton TORCHINDUCTOR_CACHE_DIR=/tmp/inductor CUDA_CACHE_PATH=/tmp/cuda HOME=/tmp
-# a volume that is mounted here is writable for the worker
+# the worker can write to a volume that is mounted here
 RUN install -d -o stablessm -g stablessm -m 1777 /run/stablessm-gpus
 USER stablessm
 WORKDIR /home/stablessm

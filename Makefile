@@ -1,36 +1,45 @@
-# Two commands suffice: `make run` and `make test`. Both set the environment up first, which takes minutes once and nothing later.
+# `make run` and `make test` are enough to start. Each first installs what it needs, which takes minutes the first time only.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed
 REFERENCES := .venv-references
 PEERS := .venv-peers
-# a file's tests stay together, for they share what is set up once; the long files begin first (tests/conftest.py)
-# four on two cores, for many tests wait more than they compute
-PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
-# hundreds of processes are started: each would compile every module again
+# tests that share a set-up stay in one process, and the long ones begin first (tests/conftest.py)
+# five processes on two cores, because many tests wait more than they compute
+PYTEST := $(BIN)/pytest --numprocesses 5 --dist loadscope --no-loadscope-reorder
+# the tests start hundreds of processes, and each would compile every module again
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
-SET_APART := slow or interpreter or postgres or redis or browser
-SOURCES := stablessm_core server worker web migrations tests benchmarks docs build_backend.py
-# what the environment is made from, and what only the kernels in C are
+SET_APART := slow or long or interpreter or postgres or redis or browser
+SOURCES := stablessm_core server worker studies web migrations tests benchmarks docs build_backend.py
+# the sources of the environment, and the sources of the C kernels alone
 DECLARED := pyproject.toml constraints.txt build_backend.py
-KERNELS := stablessm_core/compiled
+KERNELS := stablessm_core/kernels
 KERNEL_SOURCES := $(KERNELS)/build.py $(wildcard $(KERNELS)/*.[ch])
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,dev]'
-BUILD := $(BIN)/python -m stablessm_core.compiled.build
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(PIP) --editable '.[train]'
+DEVELOPMENT := $(BIN)/python -c 'import tomllib; \
+    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")'
+BUILD := $(BIN)/python -m stablessm_core.kernels.build
+# the modules imported at the start; compiling every installed module would take three times as long
+IMPORT_SERVICE := import server.cli.serve, worker.service
+IMPORT_TRAINING := from worker.fork_server import preload; preload()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check quick-tests test references peers kernels attack chaos load lint lint-js format docs audit clean
+.PHONY: help setup setup-run run check quick-tests test all references peers kernels attack chaos load lint lint-python lint-types lint-js format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: $(STAMP)  ## build .venv from constraints.txt; does nothing when up to date
+setup: setup-run $(STAMP)  ## build .venv from constraints.txt, with the development tools; does nothing when up to date
 
-# only kernels changed: only they are built, if there is a compiler; kernels that cannot be built keep nothing else from being installed
-$(STAMP): $(DECLARED) $(KERNEL_SOURCES)
+setup-run: $(RUN_STAMP)  ## the same with only what running needs
+
+# If only kernels changed, only they are built (with a compiler). If they cannot be built, everything else is still installed.
+$(RUN_STAMP): $(DECLARED) $(KERNEL_SOURCES)
 	@command -v $(PYTHON) >/dev/null || { echo "make setup: $(PYTHON) not found; Python 3.11 or newer is needed" \
 	    "(make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make setup: Python 3.11 or newer is needed," \
@@ -40,22 +49,31 @@ $(STAMP): $(DECLARED) $(KERNEL_SOURCES)
 	@echo "$(if $(filter $(DECLARED),$?),installing into $(VENV); the first time this takes minutes,building the kernels again)"
 	@$(if $(filter $(DECLARED),$?),,$(BUILD) >/dev/null 2>&1 ||) $(INSTALL) \
 	    || { ! $(BUILD) --compiler && echo "make setup: trying again without compiled kernels" >&2 && STABLESSM_COMPILER=none $(INSTALL); }
-	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # pip would do it on one core; some files are no Python 3
+	@$(BIN)/python -c '$(IMPORT_SERVICE)' & $(BIN)/python -c '$(IMPORT_TRAINING)'; wait # the imports store compiled bytecode
 	@if cat $(KERNELS)/kernels-*.txt >&2 2>/dev/null; then echo "make setup: so there are no compiled kernels; models train" \
 	    "several times slower on this processor (docs/operations.md, Compiled kernels)" >&2; fi
+	@touch $(RUN_STAMP)
+
+$(STAMP): $(DECLARED) | $(RUN_STAMP)
+	@echo "installing the development tools into $(VENV)"
+	@$(DEVELOPMENT) | $(PIP) --requirement /dev/stdin
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true # pip uses only one core; some files are not Python 3
 	@touch $(STAMP)
 
-run: setup  ## start StableSSM with a demo on http://127.0.0.1:8000
+run: setup-run  ## start StableSSM with a demo on http://127.0.0.1:8000
 	@exec $(BIN)/stablessm up --demo $(ARGS)
 
-check: setup  ## within a minute: `make lint`, and beside it the tests that need no service, browser, kernel interpreter or sleep
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint quick-tests
+check: setup  ## within a minute: `make lint`, beside it the tests that need no service, browser, kernel interpreter or sleep
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target lint-python lint-types lint-js quick-tests
 
 quick-tests: setup
 	@$(PYTEST) --numprocesses 2 -m "not ($(SET_APART))" $(ARGS)
 
-test: setup  ## run every test in four processes; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
-	@exec $(PYTEST) --durations 30 $(ARGS)
+test: setup  ## run the tests but for the long suites; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
+	@exec $(PYTEST) -m "not long" --durations 30 $(ARGS)
+
+all: setup  ## run the long suites (kernels, chaos, attack, migrations, machines, references); SUITES="chaos attack" narrows
+	@REQUIRE_SERVICES=1 $(BIN)/python -m tests.long_suites run $(SUITES)
 
 references: setup $(REFERENCES)/.installed  ## compare the layers with public ones, which it installs beside .venv; ARGS as above
 	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references --ignore tests/references/test_fla.py $(ARGS)
@@ -66,7 +84,7 @@ peers: setup $(PEERS)/.installed  ## install beside .venv what benchmarks compar
 $(REFERENCES)/.installed: tests/references/requirements.txt
 $(PEERS)/.installed: benchmarks/requirements.txt
 
-# an environment that has what .venv has, found through a .pth file, and the packages of that list beside it
+# an environment that uses the packages of .venv through a .pth file, plus the packages of its own list
 $(REFERENCES)/.installed $(PEERS)/.installed: | $(STAMP)
 	@$(BIN)/python -m venv --clear --without-pip $(@D)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -87,14 +105,19 @@ chaos: setup  ## break real services 200 times while runs train, and judge every
 load: setup  ## measure what the service bears, beside what it promises; ARGS="viewers" for one part, --short to rehearse
 	$(BIN)/python -m benchmarks.load $(ARGS)
 
-lint: setup lint-js  ## formatting, ruff, types, who may import whom, JavaScript
+lint: setup  ## formatting, ruff, types, who may import whom, JavaScript
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint-python lint-types lint-js
+
+lint-python: setup
 	$(BIN)/ruff format --check $(wildcard $(SOURCES))
 	$(BIN)/ruff check $(wildcard $(SOURCES))
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# node_modules is for these checks alone: the pages are served as they are
-lint-js:  ## lint and type-check web/static; needs npm
+lint-types: setup
+	$(BIN)/mypy
+
+# only these checks use node_modules: the pages are served without a build
+lint-js:  ## check format, lint and types of web/static; needs npm
 	@if command -v npm >/dev/null; then $(MAKE) --silent web/node_modules/.installed && npm --prefix web run --silent check; \
 	elif [ -n "$$CI" ] && [ "$$CI" != false ]; then echo "make lint-js: npm not found; JavaScript cannot be checked (apt-get install npm)" >&2; exit 1; \
 	else echo "make lint-js: npm not found; JavaScript was NOT CHECKED (apt-get install npm)" >&2; fi
@@ -107,8 +130,10 @@ format: setup  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
 	$(BIN)/ruff format $(wildcard $(SOURCES))
 
-docs: setup  ## rewrite the generated table of docs/configuration.md
+docs: setup  ## rewrite what is generated: tables of docs/configuration.md, systems.md and api.md, RunAnswer in web/types.d.ts
 	$(BIN)/python docs/configuration_table.py
+	$(BIN)/python docs/systems_tables.py
+	$(BIN)/python docs/run_fields.py
 
 audit: setup  ## are any of the pinned packages known to be vulnerable?
 	@$(BIN)/python .ci/audit.py

@@ -1,5 +1,5 @@
--- What server and worker may do on PostgreSQL: read and write rows, never change the schema; the worker sees no tokens. Run by whoever
--- runs `stablessm migrate` (and may create roles), after every migration; safe to repeat:
+-- The rights of server and worker on PostgreSQL: they read and write rows but never change the schema; the worker cannot read
+-- tokens. Run this after every migration, as the role that runs `stablessm migrate` and may create roles. It is safe to repeat:
 --   SERVER_PASSWORD=... WORKER_PASSWORD=... psql --file postgres-roles.sql postgresql://owner@host/stablessm
 \set ON_ERROR_STOP on
 \set QUIET on
@@ -25,7 +25,7 @@ GRANT USAGE ON SCHEMA public TO :"server", :"worker";
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
 
--- every table is named: a new one is closed until somebody decides
+-- every table is named, so a new table is inaccessible until it is added here
 GRANT SELECT ON alembic_version TO :"server", :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, runs, series, sweeps, transitions, workers TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, views, webhooks TO :"server";
@@ -35,12 +35,12 @@ GRANT SELECT, UPDATE ON queues, runs TO :"worker";
 GRANT SELECT, INSERT, DELETE ON deleted_runs TO :"server";
 GRANT SELECT, INSERT ON installation TO :"server", :"worker";
 GRANT SELECT ON deleted_runs, sweeps TO :"worker";
--- how many runs of a user may run at once, to be locked while one is claimed; no names
+-- only the limit of a user's running runs, which a claim locks; no names
 GRANT SELECT (id, max_running), UPDATE (max_running) ON users TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
 GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, users_id_seq,
     views_id_seq, webhooks_id_seq TO :"server";
--- for scheduled backups, where a password for them is given: reads everything, writes nothing
+-- for scheduled backups, if a password for their role is given: the role reads everything and writes nothing
 \if :{?backup_password}
 SELECT format('CREATE ROLE %I', :'backup') WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'backup') \gexec
 ALTER ROLE :"backup" LOGIN NOCREATEDB NOCREATEROLE PASSWORD :'backup_password';

@@ -1,8 +1,9 @@
-"""Are any of the pinned packages known to be vulnerable? Exit status 1 for a finding that is not accepted with a reason.
+"""Checks whether pinned packages are known to be vulnerable. Exits with status 1 for a finding without an accepted reason.
 
-pip-audit asks PyPI about every pin of constraints.txt, and about one more release that is known to be vulnerable: where nothing
-is known about that one either, the advisories cannot be had (no network, a mirror without them). This is said loudly, and passes.
-Accepted findings are not given to pip-audit as --ignore-vuln, so that one which is not found any more can be reported.
+pip-audit asks PyPI about every pin of constraints.txt, and about one further release that is known to be vulnerable. If PyPI
+reports no advisory for that release either, no advisories are available here (no network, or a mirror without advisories). The
+script then prints a conspicuous warning and passes. Accepted findings are not passed to pip-audit as --ignore-vuln, so that the
+script can report accepted findings that no longer occur.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-KNOWN_BAD = "django==2.0"  # CVE-2018-7536 and many others; not one of our pins
+KNOWN_BAD = "django==2.0"  # a release with many advisories, such as CVE-2018-7536; this project does not use it
 SOCKET_SECONDS = 10
 SECONDS = 600.0
 
@@ -38,7 +39,7 @@ def main() -> int:
         packages = json.loads(done.stdout)["dependencies"]
     except subprocess.TimeoutExpired:
         return not_audited(f"there is no answer within {SECONDS:g} s")
-    except ValueError:  # pip-audit ended without a report: it prints one whenever it has asked about every package
+    except ValueError:  # pip-audit ended before it had asked about every package, and printed no report
         return not_audited((done.stderr.strip().splitlines() or ["no reason given"])[-1])
     return judge(packages, accepted)
 
@@ -53,7 +54,7 @@ def pip_audit(pins: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def judge(packages: list[dict[str, Any]], accepted: dict[str, str]) -> int:
-    """Print what pip-audit's report says about the packages and give the exit status."""
+    """Print the findings of pip-audit's report, and return the exit status."""
     canary = KNOWN_BAD.partition("==")[0]
     if not any(package.get("vulns") for package in packages if package["name"] == canary):
         return not_audited(f"nothing is known against {KNOWN_BAD}")
@@ -84,7 +85,8 @@ def names(advisory: dict[str, Any]) -> set[str]:
 
 
 def read_accepted(path: Path) -> dict[str, str]:
-    """Advisory -> reason; one per line, `#` begins a comment. Ends the program when a reason is missing."""
+    """The reason for each accepted advisory; the file has one per line, and `#` begins a comment. Ends the program if a reason is
+    missing."""
     accepted = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         identity, _, reason = line.partition("#")[0].strip().partition(" ")
