@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ CONFIG = {
 }  # fmt: skip
 SHOWN = """() => [...document.querySelectorAll('figure:not([hidden]) [data-chart]:not([data-slopes] *)')]
   .map((e) => e.dataset.chart)"""
-# the chart is first drawn without points if the server has rendered the page for another record
+# the chart may first be drawn without points
 DISC_HAS_POINTS = "document.querySelector('[data-chart=unit_disc]').data?.find((t) => t.name === 'now')?.x?.length"
 RATIOS = {"grad_over_weight", "grad_over_weight_heatmap", "relative_step"}
 GATED = {"gates", "boundary_distance_closest"}
@@ -108,6 +109,20 @@ def test_a_layer_chosen_before_the_chart_definitions_arrive_is_shown(page: Any, 
         route.continue_()
     page.locator("[data-chart=unit_disc]").scroll_into_view_if_needed()
     becomes(page, "document.querySelector('[data-chart=unit_disc]').data?.some((t) => t.name === 'now' && t.x.length)")
+
+
+def test_an_invisible_chart_that_was_drawn_empty_is_drawn_again_when_its_points_arrive(
+    page: Any, installation: Installation, run: int
+) -> None:
+    waiting: list[Any] = []
+    page.route(re.compile(r"/overview\?.*part=layer"), lambda route: waiting.append(route))
+    page.goto(f"{installation.url}/runs/{run}?layer=1", wait_until="domcontentloaded")
+    becomes(page, "document.querySelector('[data-chart=unit_disc]').dataset.drawn")
+    assert page.evaluate("document.querySelector('[data-chart=unit_disc]').getBoundingClientRect().top > innerHeight + 200")
+    assert not page.evaluate(DISC_HAS_POINTS)
+    for route in waiting:
+        route.continue_()
+    becomes(page, DISC_HAS_POINTS)
 
 
 def test_eigenvalues_are_drawn_at_their_recorded_positions_on_the_unit_disc(

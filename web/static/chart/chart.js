@@ -1,6 +1,6 @@
 // One chart on the page. When Plotly draws the whole chart, in a separate animation frame, we say that the chart settles. A
-// chart settles at most twice a second, and only if it is visible or has never been drawn. Until the chart settles again,
-// tail.js draws new points over it every 0.4 s. No other module calls Plotly.
+// chart settles at most twice a second, and only if it is visible or has never been drawn with points. Until the chart
+// settles again, tail.js draws new points over it every 0.4 s. No other module calls Plotly.
 
 import { charts, schedule, scheduleTails, watch } from "./draw_order.js";
 import { Tail } from "./tail.js";
@@ -30,6 +30,8 @@ export class Chart {
   visible = false;
   waiting = false;
   growing = false;
+  /** Whether the chart was last drawn without any point of its series. */
+  empty = false;
   drawings = 0;
   lastDraw = -Infinity;
   settledAt = -Infinity;
@@ -65,7 +67,7 @@ export class Chart {
    * @param {((chart: Chart) => void) | null} [drawn]
    */
   grow(drawn = null) {
-    if (!this.growth || !this.drawings) return this.refresh(drawn);
+    if (!this.growth || !this.drawings || this.empty) return this.refresh(drawn);
     this.growing = true;
     this.drawn = drawn ?? this.drawn;
     return scheduleTails();

@@ -38,10 +38,13 @@ export function watch(chart) {
   seen.observe(chart.element);
 }
 
-// Visible charts come first, then charts that were never drawn, so that they are ready when the user scrolls to them.
+// Visible charts come first, then charts that were never drawn with points, so that they are ready when the user scrolls
+// to them.
 export function schedule() {
   if (timer !== null || document.hidden || !("Plotly" in window)) return;
-  const waiting = [...charts.values()].filter((chart) => chart.waiting && (chart.visible || !chart.drawings));
+  const waiting = [...charts.values()].filter(
+    (chart) => chart.waiting && (chart.visible || chart.empty || !chart.drawings),
+  );
   if (!waiting.length) return;
   const next = waiting.reduce((a, b) => (isBefore(a, b) ? a : b));
   // at most half of the time is spent on invisible charts, so that the page stays usable on a slow machine

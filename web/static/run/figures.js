@@ -48,7 +48,8 @@ export class RunFigures {
       tail: { ...settled, steps: new Map(settled.steps), states: new Map(settled.states) },
     });
     if (range && chart.onZoom) figure.layout.xaxis = { ...figure.layout.xaxis, range, autorange: false };
-    chart.element.closest("figure")?.classList.toggle("empty", !names.some((name) => data[name]?.step.length));
+    chart.empty = !names.some((name) => data[name]?.step.length);
+    chart.element.closest("figure")?.classList.toggle("empty", chart.empty);
     this.describe(chart, data);
     return figure;
   }
