@@ -74,6 +74,21 @@ def test_two_reapers_requeue_a_lost_run_only_once(database: Database, clock: Clo
     assert found == [LostRun(own.run_id, 1, "queued")]
 
 
+def test_a_heartbeat_that_arrives_while_the_reaper_looks_keeps_the_run(database: Database, clock: Clock) -> None:
+    own = claimed(database)
+
+    def beat_and_read() -> float:  # the reaper reads its clock after it has read the heartbeats
+        if clock.now >= 1030:
+            with database.write() as session:
+                assert lifecycle.heartbeat(session, own.run_id, own.attempt)
+        return clock()
+
+    reaper = LostRunReaper(database, 30.0, clock=beat_and_read)
+    reaper.reap()
+    assert watched(reaper, clock, 30) == []
+    assert run_of(database, own.run_id).status == "running"
+
+
 def test_a_new_attempt_gets_a_full_lease(database: Database, clock: Clock, reaper: LostRunReaper) -> None:
     own = claimed(database)
     reaper.reap()
