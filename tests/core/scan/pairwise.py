@@ -21,13 +21,13 @@ def pairwise(*, indirect: Sequence[str] = (), **options: Sequence[Any]) -> pytes
 
 def covering(options: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Repeatedly choose the combination with the most new pairs until all pairs occur. The choice is deterministic."""
-    rows = list(product(*options))
-    missing = {pair for row in rows for pair in pairs(row)}
+    pairs_of = {row: pairs(row) for row in product(*options)}
+    missing = set().union(*pairs_of.values())
     chosen = []
     while missing:
-        best = max(rows, key=lambda row: len(missing.intersection(pairs(row))))
+        best = max(pairs_of, key=lambda row: len(missing & pairs_of[row]))
         chosen.append(best)
-        missing.difference_update(pairs(best))
+        missing -= pairs_of[best]
     return chosen
 
 
