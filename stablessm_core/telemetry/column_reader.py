@@ -80,18 +80,16 @@ class ColumnReader:
         def of(kind: str) -> np.ndarray:
             return columns[names.layer_series(layer.id, kind)]
 
-        smallest_at = of("boundary_distance_smallest_index")
+        ratio = Values(of("grad_over_weight_largest"), of("grad_over_weight_largest_index"))
+        nothing = Values(np.empty((len(ratio.values), 0), np.float32))
+        weight = distance = nothing
+        if layer.form.map != "none":
+            smallest_at = of("boundary_distance_smallest_index")
+            weight = Values(columns[names.weight_at_column(layer.id)], smallest_at)
+            distance = Values(of("boundary_distance_smallest"), smallest_at)
         states = (names.state_column(layer.id), names.state_at_column(layer.id))
-        state = Values(*(columns[name] for name in states)) if states[0] in columns else Values(smallest_at[:, :0])
-        return LayerRows(
-            layer.index,
-            layer.path,
-            ratio=Values(of("grad_over_weight_largest"), of("grad_over_weight_largest_index")),
-            weight=Values(columns[names.weight_at_column(layer.id)], smallest_at),
-            distance=Values(of("boundary_distance_smallest"), smallest_at),
-            state=state,
-            record=layer.record,
-        )
+        state = Values(*(columns[name] for name in states)) if states[0] in columns else nothing
+        return LayerRows(layer.index, layer.path, ratio=ratio, weight=weight, distance=distance, state=state, record=layer.record)
 
 
 def stacked(layers: Sequence[LayerForm]) -> list[list[LayerForm]]:

@@ -206,9 +206,11 @@ def layer_catalogue(
 
 def wide_layer_catalogue(layer: int | str, form: Form, *, gates: int = 0) -> list[SeriesSpec]:
     """Series of a layer with more than WIDE eigenvalues: quantiles over the layer, its most extreme eigenvalues, and its gates if
-    it has at most WIDE gates."""
-    widths = {f"{k}_quantiles": len(QUANTILES) for k in ("grad_over_weight", "weight", "boundary_distance")}
-    for kind in ("grad_over_weight_largest", "boundary_distance_smallest"):
+    it has at most WIDE gates. The weights of the form "none" have no distance to the boundary."""
+    distance = form.map != "none"
+    quantiles = ["grad_over_weight", "weight"] + ["boundary_distance"] * distance
+    widths = {f"{k}_quantiles": len(QUANTILES) for k in quantiles}
+    for kind in ["grad_over_weight_largest"] + ["boundary_distance_smallest"] * distance:
         widths |= {kind: EXTREMES, f"{kind}_index": EXTREMES}
     if 0 < gates <= WIDE:
         widths |= dict.fromkeys(GATES, gates)

@@ -160,5 +160,6 @@ def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
     for path in sorted(tensors):
         t = tensors[path]
         digest.update(f"{path} {t.dtype} {tuple(t.shape)}\n".encode())
-        digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
+        if t.numel():  # an empty tensor may have stride 0, and `view` refuses that
+            digest.update(t.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

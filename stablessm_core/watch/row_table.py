@@ -184,9 +184,11 @@ def _gate_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:
 
 
 def _wide_columns(model: WatchedModel) -> list[Columns]:
-    return [
-        Columns((*((s.name, s.width) for s in r.catalogue), (names.weight_at_column(r.id), names.EXTREMES))) for r in model.wide
-    ]
+    found = []
+    for r, distance in zip(model.wide, model.wide_distances, strict=True):
+        extremes = [(names.weight_at_column(r.id), names.EXTREMES)] if distance else []
+        found.append(Columns((*((s.name, s.width) for s in r.catalogue), *extremes)))
+    return found
 
 
 def _wide_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:
@@ -204,18 +206,19 @@ def _wide_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:
             recorded["phase_weight"] = phase
         if gate is not None:
             recorded |= dict(zip(GATES, gate.unbind(), strict=True))
-        distance = boundary_distance(
-            {k: v.repeat_interleave(len(w) // len(v)) if len(v) < len(w) else v for k, v in recorded.items()}
-        )
+        shared = {k: v.repeat_interleave(len(w) // len(v)) if len(v) < len(w) else v for k, v in recorded.items()}
+        distance = [] if boundary_distance is None else [boundary_distance(shared)]
         ranks = torch.linspace(0, w.numel() - 1, len(names.QUANTILES), device=w.device).round().long()
-        tensors += [values.sort().values[ranks] for values in (ratio, w, distance)]
+        tensors += [values.sort().values[ranks] for values in (ratio, w, *distance)]
         # topk and sort put NaN above every number
         largest, largest_at = ratio.topk(names.EXTREMES)
-        smallest, smallest_at = (-distance).topk(names.EXTREMES)
-        tensors += [largest, largest_at.float(), -smallest, smallest_at.float()]
+        tensors += [largest, largest_at.float()]
+        smallest = [(-one).topk(names.EXTREMES) for one in distance]
+        for values, at in smallest:
+            tensors += [-values, at.float()]
         if gate is not None and gate.shape[1] <= names.WIDE:
             tensors.append(gate.reshape(-1).float())
-        tensors.append(w[smallest_at])
+        tensors += [w[at] for _, at in smallest]
     return tensors
 
 

@@ -47,7 +47,7 @@ class WatchedModel:
         self.wide = [r for r in self.records if r.wide]
         self.wide_gated = [r for r in self.wide if r.record.gate]
         self.wide_stateful = [r for r in self.wide if r.first]
-        self.wide_distances = [r.form.derivation("boundary_distance", torch) for r in self.wide]
+        self.wide_distances = [None if r.form.map == "none" else r.form.derivation("boundary_distance", torch) for r in self.wide]
         # positions, among all trained weights, of the weights whose gradients are also recorded
         ends = np.cumsum([0, *(r.width for r in self.trained)])
         kept = [np.arange(ends[i], ends[i + 1]) for i, r in enumerate(self.trained) if r.record.gradient]

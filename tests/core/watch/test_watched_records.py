@@ -256,3 +256,23 @@ def test_a_model_with_several_kinds_of_layers_trains_and_is_recorded(tmp_path: P
     assert train(config, sink=sink, data_root=tmp_path, checkpoint_dir=tmp_path).status == "finished"
     widths = {s.name: s.width for s in sink.catalogue.values() if s.name.endswith("/weight")}
     assert widths == {"ssm/0/weight": 3, "ssm/1/weight": 5}
+
+
+def test_a_wide_record_without_eigenvalues_is_recorded_without_a_distance_to_the_boundary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "WIDE", 9)
+    monkeypatch.setattr(names, "EXTREMES", 4)
+    config = parse_config(
+        {
+            "task": {"name": "polynomial_memory", "length": 12},
+            "model": {"layers": ["mamba"], "d_model": 8},
+            "train": {"steps": 3, "batch_size": 2, "device": "cpu"},
+        }
+    )
+    sink = MemorySink()
+    assert train(config, sink=sink, data_root=tmp_path, checkpoint_dir=tmp_path).status == "finished"
+    kinds = ["grad_over_weight_quantiles", "weight_quantiles", "grad_over_weight_largest", "grad_over_weight_largest_index"]
+    found = [s.name.removeprefix("ssm/0.dt_bias/") for s in sink.catalogue.values() if s.name.startswith("ssm/0.dt_bias/")]
+    assert found == kinds
+    assert len(sink.series("ssm/0.dt_bias/grad_over_weight_largest")[0]) == 3
