@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm_core.map import Formulas, Interval, saturated_exp
+from stablessm_core.map import DiscreteFromRate, Formulas, Interval, saturated_exp
 from stablessm_core.maps import formulas
 from stablessm_core.numerics.differentiation import elementwise
 from stablessm_core.telemetry.forms import Form
@@ -125,6 +125,17 @@ class Reparameterization:
         if dt is None:
             raise ValueError("dt is None; continuous time needs the step size")
         return saturated_exp(dt * self(w), torch)  # type: ignore[no-any-return]
+
+    def rate(self, w: Tensor) -> Tensor | None:
+        """-ln(lambda) of a discrete map lambda = e^-rate(w), which does not underflow where lambda does; None for another map.
+
+        Differentiable.
+        """
+        if not isinstance(self.formulas, DiscreteFromRate):
+            return None
+        _check_dtype("w", w)
+        continuous = self.formulas.continuous
+        return -elementwise(w, continuous.f, lambda w, _: continuous.derivative(w))
 
     @torch.no_grad()
     def boundary_distance(self, w: Tensor, dt: Tensor | None = None) -> Tensor:

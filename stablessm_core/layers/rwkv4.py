@@ -16,7 +16,10 @@ from stablessm_core.spec.layers.rwkv4 import LOG_RATES, Rwkv4
 from stablessm_core.watch.watchable import Record
 
 NOTHING_YET = -1e38  # m before the first step, as in the published code: it is finite, and e^m is 0
-FASTEST = 80.0  # maximum decrease of m in one step; e^80, the inverse factor, is still finite in float32
+# maximum decrease of m in one step: e^80, which multiplies lambda_bar, is still finite in float32; with a rate, nothing is
+# multiplied, and the limit only keeps the sum over all steps exact enough
+FASTEST = 80.0
+FASTEST_RATE = 1000.0
 
 State = tuple[Tensor, Tensor, Tensor, Tensor]  # x_{t-1}, N / e^m, D / e^m, m; each (batch, d_model)
 
@@ -32,7 +35,8 @@ class RWKV4(WatchedLayer):
     replaces it.
 
     N and D are stored divided by e^{m_t}, m_t = max(m_{t-1} + ln|lambda_bar|, k_t), because e^k may overflow. No result depends
-    on m. If a map reaches negative eigenvalues, D may become 0, and the average is then undefined.
+    on m. If the map is lambda = e^-rate, the recurrence uses the rate itself, because lambda may underflow where D does not. If
+    a map reaches negative eigenvalues, D may become 0, and the average is then undefined.
 
     Parameters: w, u, and one mu each for r, k and v (d_model,); receptance, key, value, output (d_model, d_model). Initial
     values as published: key, receptance and output are 0, value is orthogonal, and w, u and mu depend on the channel and the
@@ -68,7 +72,7 @@ class RWKV4(WatchedLayer):
     def forward(self, x: Tensor) -> Tensor:
         r, k, v = self._projections(x, token_shift(x))
         with self.full_precision(x):
-            average, last = _weighted_average(self._lambda_bar(), self.u, k, v, self.scan_backend)
+            average, last = _weighted_average(self._lambda_bar(), self.u, k, v, self.scan_backend, self._rate())
         self.watch(last.detach().clone())
         y: Tensor = self.output(torch.sigmoid(r) * average)
         return y
@@ -77,11 +81,11 @@ class RWKV4(WatchedLayer):
         """One step: x_t (batch, d_model) -> (y_t, next state)."""
         x_before, N, D, m = state
         r, k, v = self._projections(x_t, x_before)
-        lambda_bar = self._lambda_bar()
+        lambda_bar, rate = self._lambda_bar(), self._rate()
         with self.full_precision(x_t):
             average = _read(N, D, m, self.u + k, v)
-            m_next = torch.maximum(m - _slowness(lambda_bar), k).detach()
-            fade, weight = lambda_bar * torch.exp(m - m_next), torch.exp(k - m_next)
+            m_next = torch.maximum(m - _fall(lambda_bar, rate), k).detach()
+            fade, weight = _fade(lambda_bar, rate, m - m_next), torch.exp(k - m_next)
             following = x_t, fade * N + weight * v, fade * D + weight, m_next
         return self.output(torch.sigmoid(r) * average), following
 
@@ -101,6 +105,9 @@ class RWKV4(WatchedLayer):
     def _lambda_bar(self) -> Tensor:
         return self.reparameterization.lambda_bar(self.w)
 
+    def _rate(self) -> Tensor | None:
+        return self.reparameterization.rate(self.w)
+
     def _projections(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """r in the dtype of the matrix products; k and v in the recurrence's dtype."""
         change = x - before
@@ -110,13 +117,17 @@ class RWKV4(WatchedLayer):
         return r, k.to(self.w.dtype), v.to(self.w.dtype)
 
 
-def _weighted_average(lambda_bar: Tensor, u: Tensor, k: Tensor, v: Tensor, backend: str) -> tuple[Tensor, Tensor]:
-    """a_t of all steps, (batch, length, d_model), and the larger of |N| and |D| after the last step, (batch, d_model)."""
+def _weighted_average(
+    lambda_bar: Tensor, u: Tensor, k: Tensor, v: Tensor, backend: str, rate: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """a_t of all steps, (batch, length, d_model), and the larger of |N| and |D| after the last step, (batch, d_model).
+
+    rate: -ln(lambda_bar), if the map gives it.
+    """
     with torch.no_grad():  # m cancels, so its gradient is 0
-        m = _scale(_slowness(lambda_bar), k)
+        m = _scale(_fall(lambda_bar, rate), k)
         before = torch.cat([torch.full_like(m[:, :1], NOTHING_YET), m[:, :-1]], 1)
-        undone = torch.exp(before - m)
-    fade, weight = lambda_bar * undone, torch.exp(k - m)
+    fade, weight = _fade(lambda_bar, rate, before - m), torch.exp(k - m)
     N = linear_scan(fade, weight * v, backend=backend)
     D = linear_scan(fade, weight, backend=backend)
     average = _read(token_shift(N), token_shift(D), before, u + k, v)
@@ -130,9 +141,16 @@ def _read(N: Tensor, D: Tensor, m: Tensor, bonus: Tensor, v: Tensor) -> Tensor:
     return (past * N + present * v) / (past * D + present)
 
 
-def _slowness(lambda_bar: Tensor) -> Tensor:
-    """The decrease of m in a step: -ln|lambda_bar|, at most FASTEST."""
+def _fall(lambda_bar: Tensor, rate: Tensor | None) -> Tensor:
+    """The decrease of m in a step: -ln|lambda_bar|, with an upper limit."""
+    if rate is not None:
+        return rate.detach().clamp(max=FASTEST_RATE)
     return -lambda_bar.detach().abs().log().clamp(min=-FASTEST)
+
+
+def _fade(lambda_bar: Tensor, rate: Tensor | None, change: Tensor) -> Tensor:
+    """lambda_bar e^change, where the two factors may underflow and overflow."""
+    return lambda_bar * torch.exp(change) if rate is None else torch.exp(change - rate)
 
 
 def _scale(fall: Tensor, k: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ def _exp(z: Tensor) -> Tensor:
     """e^z, with the real part of z limited so that the result does not overflow."""
     if not z.is_complex():
         return saturated_exp(z, torch)  # type: ignore[no-any-return]
-    return torch.polar(saturated_exp(z.real, torch), z.imag)
+    # the derivative is given, because PyTorch's derivative of polar divides by the absolute value, which may be subnormal
+    return elementwise(z, lambda z: torch.polar(saturated_exp(z.real, torch), z.imag), lambda _, e: e)
 
 
 def _phi(z: Tensor) -> Tensor:

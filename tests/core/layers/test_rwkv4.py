@@ -102,6 +102,21 @@ def test_an_eigenvalue_that_underflows_has_finite_gradients() -> None:
         assert parameter.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("scale", [1, 30, 100])
+def test_outputs_and_gradients_in_float32_match_float64_where_eigenvalues_underflow_and_keys_are_large(scale: int) -> None:
+    layer, x, found = trained(8).float(), x_of(64, 8, 4).float(), []
+    with torch.no_grad():
+        layer.w.copy_(torch.tensor([3.0, 3.9, 4.4, 4.64, 5.0, 5.44, 6.0, 9.0]))  # e^-e^w is 0 in float32 from 4.65 on
+        layer.key.weight.mul_(scale)  # so that a key can be hundreds smaller than the key before it
+    for dtype in (torch.float32, torch.float64):
+        layer.to(dtype).zero_grad()
+        y = layer(x.to(dtype))
+        y.square().mean().backward()
+        found.append([t.detach().double() for t in (y, *(p.grad for p in layer.parameters()))])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+
+
 def test_gradients_are_right() -> None:
     layer = trained(3)
     x = x_of(7, 3, 1).requires_grad_()

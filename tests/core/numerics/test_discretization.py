@@ -98,6 +98,19 @@ def test_a_complex_mode_follows_its_differential_equation(rule: str) -> None:
     torch.testing.assert_close(rest, -1 / lambda_, rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("modes", [10, 16])  # PyTorch computes whole vectors of 16 numbers and the rest in different ways
+def test_a_mode_that_underflows_has_finite_gradients(modes: int) -> None:
+    lambda_ = torch.complex(torch.full((modes,), -0.95), torch.linspace(0.1, 3.0, modes)).requires_grad_()
+    dt = torch.full((modes,), 100.0, requires_grad=True)
+    lambda_bar, _ = discretized(lambda_, dt, "zoh")
+    assert (lambda_bar.abs() < torch.finfo(torch.float32).tiny).all()
+    torch.view_as_real(lambda_bar).sum().backward()
+    exact_lambda, exact_dt = lambda_.detach().to(torch.complex128).requires_grad_(), dt.detach().double().requires_grad_()
+    torch.view_as_real(torch.exp(exact_dt * exact_lambda)).sum().backward()
+    torch.testing.assert_close(lambda_.grad.to(torch.complex128), exact_lambda.grad, rtol=0, atol=1e-42)
+    torch.testing.assert_close(dt.grad.double(), exact_dt.grad, rtol=0, atol=1e-42)
+
+
 def test_gains_of_growing_complex_modes_stay_finite() -> None:
     lambda_bar, gain = discretized(torch.tensor([1e4 + 1j, -1e30 + 1j]), torch.tensor(0.1), "zoh")
     assert lambda_bar.isfinite().all()
