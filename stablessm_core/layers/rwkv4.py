@@ -16,10 +16,9 @@ from stablessm_core.spec.layers.rwkv4 import LOG_RATES, Rwkv4
 from stablessm_core.watch.watchable import Record
 
 NOTHING_YET = -1e38  # m before the first step, as in the published code: it is finite, and e^m is 0
-# maximum decrease of m in one step: e^80, which multiplies lambda_bar, is still finite in float32; with a rate, nothing is
-# multiplied, and the limit only keeps the sum over all steps exact enough
-FASTEST = 80.0
-FASTEST_RATE = 1000.0
+FASTEST = 1e12  # maximum decrease of m in one step: larger than any difference of two keys, and small enough for sums in float64
+LARGEST_EXPONENT = 80.0  # e^80 is finite in float32
+SMALLEST_LOG = 24.0  # e^-(80 + 24) is below the smallest float32
 
 State = tuple[Tensor, Tensor, Tensor, Tensor]  # x_{t-1}, N / e^m, D / e^m, m; each (batch, d_model)
 
@@ -143,20 +142,21 @@ def _read(N: Tensor, D: Tensor, m: Tensor, bonus: Tensor, v: Tensor) -> Tensor:
 
 def _fall(lambda_bar: Tensor, rate: Tensor | None) -> Tensor:
     """The decrease of m in a step: -ln|lambda_bar|, with an upper limit."""
-    if rate is not None:
-        return rate.detach().clamp(max=FASTEST_RATE)
-    return -lambda_bar.detach().abs().log().clamp(min=-FASTEST)
+    return (-lambda_bar.detach().abs().log() if rate is None else rate.detach()).clamp(max=FASTEST)
 
 
 def _fade(lambda_bar: Tensor, rate: Tensor | None, change: Tensor) -> Tensor:
-    """lambda_bar e^change, where the two factors may underflow and overflow."""
-    return lambda_bar * torch.exp(change) if rate is None else torch.exp(change - rate)
+    """lambda_bar e^change, at most 1. Without a rate e^change may overflow where lambda_bar underflows, so it is split in two."""
+    if rate is not None:
+        return torch.exp(change - rate)
+    rest = (change - LARGEST_EXPONENT).clamp(0, SMALLEST_LOG)
+    return lambda_bar * torch.exp(change.clamp(max=LARGEST_EXPONENT)) * torch.exp(rest)
 
 
 def _scale(fall: Tensor, k: Tensor) -> Tensor:
-    """m_t = max(m_{t-1} - fall, k_t) for all steps, up to rounding. No result depends on the rounding."""
-    fallen = torch.arange(k.shape[1], dtype=k.dtype, device=k.device)[:, None] * fall
-    return torch.cummax(k + fallen, 1).values - fallen
+    """m_t = max(m_{t-1} - fall, k_t) for all steps. In float64, because the sum of all falls must not round a key away."""
+    fallen = torch.arange(k.shape[1], dtype=torch.float64, device=k.device)[:, None] * fall
+    return (torch.cummax(k + fallen, 1).values - fallen).to(k.dtype)
 
 
 def build(section: Rwkv4, given: Surroundings) -> RWKV4:  # noqa: ARG001 - it has no options

@@ -102,7 +102,7 @@ def test_an_eigenvalue_that_underflows_has_finite_gradients() -> None:
         assert parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("scale", [1, 30, 100])
+@pytest.mark.parametrize("scale", [1, 30, 100, 1000])
 def test_outputs_and_gradients_in_float32_match_float64_where_eigenvalues_underflow_and_keys_are_large(scale: int) -> None:
     layer, x, found = trained(8).float(), x_of(64, 8, 4).float(), []
     with torch.no_grad():
@@ -115,6 +115,25 @@ def test_outputs_and_gradients_in_float32_match_float64_where_eigenvalues_underf
         found.append([t.detach().double() for t in (y, *(p.grad for p in layer.parameters()))])
     for got, wanted in zip(*found, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("rate", [900.0, 2000.0, 1e6, 1e20])
+def test_a_key_far_below_the_key_before_it_gives_the_exact_average_where_decay_is_fast(rate: float) -> None:
+    k, v = torch.tensor([700.0, -900.0, -500.0, -400.0]).view(1, 4, 1), wave(1, 4, 1, k=0.5).float()
+    y, held = _weighted_average(torch.zeros(1), torch.zeros(1), k, v, "auto", torch.full((1,), rate))
+    third = v[0, 0, 0] if 700 - rate > -500 else v[0, 2, 0]  # e^(700 - rate) v_0 beside e^-500 v_2
+    assert y[0, :3, 0].tolist() == [v[0, 0, 0], v[0, 0, 0], third]
+    assert y.isfinite().all()
+    assert held.isfinite().all()
+
+
+@pytest.mark.parametrize("lambda_bar", [0.0, 1e-42, 1e-30])
+def test_a_map_that_reaches_zero_gives_a_finite_average_where_keys_fall_by_hundreds(lambda_bar: float) -> None:
+    k, v = torch.tensor([100.0, -100.0, -160.0]).view(1, 3, 1), wave(1, 3, 1, k=0.5).float()
+    y, _ = _weighted_average(torch.full((1,), lambda_bar), torch.zeros(1), k, v, "auto")
+    wide = [torch.tensor(value).double() for value in ([float(torch.tensor(lambda_bar))], [0.0])]
+    expected = average_of_the_paper(*wide, k.double(), v.double())
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_gradients_are_right() -> None:
