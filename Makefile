@@ -72,7 +72,7 @@ quick-tests: setup
 test: setup  ## run the tests but for the long suites; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) -m "not long" --durations 30 $(ARGS)
 
-all: setup  ## run the long suites (kernels, chaos, attack, migrations, machines, references); SUITES="chaos attack" narrows
+all: setup  ## run the long suites (core, kernels, chaos, attack, machines, ...); SUITES="chaos attack" narrows
 	@REQUIRE_SERVICES=1 $(BIN)/python -m tests.long_suites run $(SUITES)
 
 references: setup $(REFERENCES)/.installed  ## compare the layers with public ones, which it installs beside .venv; ARGS as above

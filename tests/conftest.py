@@ -68,15 +68,22 @@ MARKER_OF_FIXTURE = {
 }
 
 
+CORE, CLIENT = ROOT / "tests" / "core", ROOT / "tests" / "core" / "client"
+
 HEAVY_SHARE = 0.8  # all files with browsers and whole installations start within this fraction of the run
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Add the markers that follow from fixtures, apply ONE_TEST_OF, and sort the files so that long files start early."""
+    """Add the markers that follow from fixtures and folders, apply ONE_TEST_OF, and let long files start early.
+
+    The core depends on no other room, so its slow tests form a long suite. Only its client needs a server.
+    """
     for item in items:
         for fixture in MARKER_OF_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(MARKER_OF_FIXTURE[fixture])
+        if item.get_closest_marker("slow") and CORE in item.path.parents and CLIENT not in item.path.parents:
+            item.add_marker("long")
     if (one_of := int(os.environ.get("ONE_TEST_OF", "1"))) > 1:
         by_file = groupby(items, key=lambda item: item.path)  # see tests/core/scan/test_scan_interpreter.py
         items[:] = [item for _, of_file in by_file for item in list(of_file)[::one_of]]

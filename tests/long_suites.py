@@ -21,13 +21,17 @@ ENDINGS = {".py", ".c", ".h", ".js", ".html", ".css", ".json", ".toml", ".txt", 
 
 @dataclass(frozen=True)
 class Suite:
-    """tests: files and folders for pytest. sources: files and folders; the suite runs again when one of them changes."""
+    """tests: files and folders for pytest, and its options. sources: files and folders; if one changes, the suite runs again."""
 
     tests: tuple[str, ...]
     sources: tuple[str, ...]
 
 
 SUITES = {
+    "core": Suite(
+        ("tests/core", "--ignore=tests/core/client", "-m", "slow"),
+        ("stablessm_core", "tests/core"),
+    ),
     "interpreter": Suite(
         ("tests/core/scan/test_scan_interpreter.py", "tests/core/fused/test_fused_interpreter.py"),
         ("stablessm_core/scan", "stablessm_core/fused", "tests/core/scan", "tests/core/fused"),
