@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -101,8 +102,16 @@ class Settings(BaseSettings):
         None, description="Folder with a lock per GPU, shared by all workers of a machine, including those in containers, so "
         "that no two of them train on one GPU. Only workers use it.",
     )  # fmt: skip
+    min_free_mib: int = Field(
+        256, ge=0, le=MOST, description="Free space in MiB that a worker wants in its data directory. With less, it claims no "
+        "runs; with less than half, it returns its running runs to the queue. `0`: only a failed write stops it.",
+    )  # fmt: skip
     max_queued: int = Field(20_000, ge=1, le=MOST, description="Maximum number of queued runs.")
     streams_per_token: int = Field(200, ge=1, le=MOST, description="Maximum number of open live streams per created token.")
+    backups: Folder | None = Field(
+        None, description="Folder into which `stablessm backup` writes. The server only reports the age of the newest backup. "
+        "Not needed if `backup` uses the server's data directory and may write there.",
+    )  # fmt: skip
     audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")
     trash_hours: float = Field(
         24.0, ge=0, le=MOST, description="For how many hours a deleted run can be restored. "
@@ -176,6 +185,27 @@ def make_private(folder: Path) -> None:
     """Create a folder that only its owner can read, whatever the umask. An existing folder is not changed."""
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # the umask may have taken rights from its owner
+
+
+def keep_private(data_dir: Path) -> str | None:
+    """Create the data directory with mode 0700, or give an existing one this mode. Returns why that is impossible, else None.
+
+    A folder that all users of the machine share, such as /tmp, keeps its mode.
+    """
+    try:
+        make_private(data_dir)
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        if not mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return None
+        if mode & stat.S_ISVTX or data_dir == Path(data_dir.anchor):
+            why = "many users share this folder; choose another data directory"
+        else:
+            data_dir.chmod(0o700)
+            return None
+    except OSError as error:
+        why, mode = error.strerror or str(error), 0
+    return f"the data directory {data_dir} cannot be made private{f' (mode {mode:o})' if mode else ''}: {why}"
 
 
 def run_folder(data_dir: Path, run_id: int) -> Path:

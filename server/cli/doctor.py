@@ -20,14 +20,16 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.cli.examine_checkpoints import checkpoints
-from server.cli.examine_files import BAD, NOTE, OK, Finding, rights
+from server.cli.examine_files import BAD, NOTE, OK, Finding, rights, room
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE
 from server.database.connection import Database
 from server.database.payloads import examine as examine_payloads
 from server.database.revision import SchemaMismatch, check
+from server.lifecycle.answers import alive_workers
+from server.lifecycle.queues import why_quarantined
 from server.settings import Settings
 from stablessm_core.client import find_server
-from stablessm_core.spec.data_sets import available_data
+from stablessm_core.spec.data_sets import available_data, is_absent
 
 MARKS = {OK: click.style("ok     ", fg="green"), NOTE: click.style("note   ", fg="yellow"), BAD: click.style("missing", fg="red")}
 # this code runs in another process: the server's machine may not have torch, and with a broken GPU driver `import torch` may
@@ -63,7 +65,7 @@ def examine(settings: Settings, say: Callable[[str], None], *, deep: bool = Fals
     else 1."""
     worst = 0
     payloads, files = partial(_payloads, deep=deep), partial(checkpoints, deep=deep)
-    for look in (_python, _torch, rights, _database, payloads, files, _broker, _server, _data, _charts):
+    for look in (_python, _torch, rights, room, _database, _workers, payloads, files, _broker, _server, _data, _charts):
         for state, what, how, fix in look(settings):
             say(f"{MARKS[state]}  {what}: {how}" + (f"\n           {fix}" if fix else ""))
             worst |= state == BAD
@@ -155,6 +157,23 @@ def _payloads(settings: Settings, *, deep: bool) -> list[Finding]:
     return [(OK, "numbers", f"{checked:,} stored payloads are intact, {found.unchecked:,} of them without a checksum{part}", "")]
 
 
+def _workers(settings: Settings) -> list[Finding]:
+    """The live workers that claim no runs because of their machine."""
+    database = Database(settings.database_url)
+    if database.path is not None and not database.path.exists():
+        return []
+    try:
+        with database.read() as session:
+            workers = alive_workers(session, settings.lease_seconds)
+    except SQLAlchemyError:
+        return []  # no database, or an older schema: `_database` reports this
+    finally:
+        database.close()
+    idle = [(worker.id, why) for worker in workers if (why := why_quarantined(worker.capabilities)) is not None]
+    fix = "repair its machine; the worker continues by itself"
+    return [(BAD, "worker", f"{name}: {why[:400]}", fix) for name, why in idle]
+
+
 def _broker(settings: Settings) -> list[Finding]:
     if not settings.broker_url:
         return [(OK, "broker", "none: workers poll the database", "")]
@@ -199,15 +218,10 @@ def _data(settings: Settings) -> list[Finding]:
     return [
         first,
         *(
-            (NOTE, f"data set {name}", state[:300], fix) if _is_absent(state) else (BAD, f"data set {name}", state[:300], damaged)
+            (NOTE, f"data set {name}", state[:300], fix) if is_absent(state) else (BAD, f"data set {name}", state[:300], damaged)
             for name, state in wrong
         ),
     ]
-
-
-def _is_absent(state: str) -> bool:
-    """True if the data set is missing, which is allowed. An existing but unusable data set is an error."""
-    return "no such file" in state or "not installed" in state
 
 
 def _charts(_: Settings) -> list[Finding]:
