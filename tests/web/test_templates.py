@@ -484,7 +484,7 @@ def test_the_bar_of_a_sweep_shows_every_run_once_and_labels_only_finite_runs_as_
     parts = [(a["data-part"], a["x"], a["width"]) for tag, a in tags.tags if tag == "rect"]
     assert parts == [("finite", "0", "1"), ("nonfinite", "1", "1"), ("diverged", "2", "1"), ("running", "3", "1")]
     assert next(a for tag, a in tags.tags if tag == "svg" and "preserveaspectratio" in a)["viewbox"] == "0 0 4 1"
-    assert "1 / 4 finite, 1 stable · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
+    assert "1 of 3 ended runs finite, 1 stable · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
 
 
 def test_the_sweep_page_links_its_table_as_files_and_loads_the_script_of_its_buttons() -> None:
