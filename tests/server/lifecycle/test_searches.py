@@ -120,7 +120,7 @@ def test_an_evaluation_decides_if_the_metric_is_one(database: Database, tmp_path
     assert decide(database, number) == []  # the evaluations are not stored yet
     for one, loss in zip(taken, (0.7, 0.6), strict=True):
         with database.write() as session:
-            store_catalogue(session, one.run_id, one.attempt, [scalar(TRAIN_LOSS), scalar(EVAL_LOSS)])
+            store_catalogue(session, one.run_id, one.attempt, [scalar(EVAL_LOSS, EVAL)])
             blocks = [Block(EVAL, 0, 5, 5, np.array([[9.0, loss]], np.float32))]
             store_flush(session, one.run_id, one.attempt, blocks, [], 12, 100.0)
     decide(database, number)
