@@ -41,7 +41,8 @@ SWEEP_ID = click.argument("sweep_id", type=click.IntRange(1), metavar="SWEEP")
 )
 @DATA_DIR
 def sweep(
-    file: Any, changes: tuple[str, ...], trials: int | None, seed: int | None, until_end: bool, data_dir: Path | None, **given: Any
+    file: Any, changes: tuple[str, ...], trials: int | None, seed: int | None, until_end: bool, data_dir: Path | None,
+    **given: Any,
 ) -> None:  # fmt: skip
     """Submit a sweep: every combination of a grid, or the trials of a search. FILE contains JSON; - reads standard input.
 

@@ -88,7 +88,10 @@ def compare(
     sums = [summary(ends[i] for i in chosen) for chosen in members.values()]
     groups = [
         _group_json(
-            dict(zip(group_by, key, strict=True)), [runs[i].id for i in chosen], of, rank,
+            dict(zip(group_by, key, strict=True)),
+            [runs[i].id for i in chosen],
+            of,
+            rank,
             [read[runs[i].id] for i in chosen if runs[i].id in read],
         )
         for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
@@ -117,7 +120,7 @@ def drawn_runs(runs: Sequence[Run]) -> list[Run]:
     """
     if len(runs) <= MAX_RUNS:
         return list(runs)
-    chosen = set(random.Random(0).sample(range(len(runs)), MAX_RUNS))  # noqa: S311 - chooses what is drawn, keeps no secret
+    chosen = set(random.Random(0).sample(range(len(runs)), MAX_RUNS))
     return [run for i, run in enumerate(runs) if i in chosen]
 
 

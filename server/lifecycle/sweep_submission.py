@@ -136,9 +136,7 @@ def _insert_sweep(
     """The number of the new sweep; None if a sweep with this idempotency key exists."""
     values = {"base": asked["base"], "grid": asked["grid"], "name": name, "submitted_by": submitted_by, "created_at": now}
     statement = insert_into(session, Sweep).values(idempotency_key=key, **values)
-    number: int | None = session.scalar(
-        statement.on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(Sweep.id)
-    )
+    number: int | None = session.scalar(statement.on_conflict_do_nothing(index_elements=["idempotency_key"]).returning(Sweep.id))
     if number is not None and asked["search"] is not None:
         ended = None if asked["search"]["halving"] else now  # without rungs there is nothing to decide
         session.execute(insert(SearchRow).values(sweep_id=number, search=asked["search"], ended_at=ended))

@@ -77,8 +77,8 @@ class Halving(Section):
 
     metric: Literal["train/loss", "eval/loss", "eval/accuracy"] = Field(
         "train/loss",
-        description="train/loss: the median over the last tenth of the steps before the rung. eval/loss, eval/accuracy: the newest "
-        "evaluation.",
+        description="train/loss: the median over the last tenth of the steps before the rung. eval/loss, eval/accuracy (only of "
+        "tasks with classes): the newest evaluation.",
     )
     mode: Literal["min", "max"] | None = Field(
         None, description="Whether a small or a large metric is better. null: max for eval/accuracy, otherwise min."
@@ -122,7 +122,7 @@ def trial_settings(search: Search) -> list[dict[str, Any]]:
 
 
 def _share(seed: int, trial: int, path: str) -> float:
-    return random.Random(f"{seed}/{trial}/{path}").random()  # noqa: S311 - draws settings, not secrets
+    return random.Random(f"{seed}/{trial}/{path}").random()
 
 
 def search_axes(search: Search) -> dict[str, list[Any]]:

@@ -72,7 +72,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
                     "submitted_by": 7, "idempotency_key": "sha256:" + "c" * 64},
                    {"id": 4, "base": CONFIG, "grid": {"train.seed": [3]}, "created_at": 2.0, "name": None, "submitted_by": None,
                     "idempotency_key": None}],
-        "searches": [{"sweep_id": 3, "search": {"seed": 2**53 - 1, "space": {HOSTILE: {"distribution": "choice", "values": [None]}}},
+        "searches": [{"sweep_id": 3, "search": {"seed": 2**53 - 1, "space": {HOSTILE: {"values": [None]}}},
                       "round": 2, "ended_at": 1 / 3},
                      {"sweep_id": 4, "search": {}, "round": 0, "ended_at": None}],
         "workers": [{"id": "host:1:2", "host": HOSTILE, "slots": 2, "capabilities": {"devices": ["cpu"]}, "beat": 9,

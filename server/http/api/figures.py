@@ -132,7 +132,13 @@ def compared(
             spec(chart), shown_runs(answer), curves, lines=lines, groups=groups, x=asked.x, y=asked.y, between=between
         )
     return figure_answer(
-        drawn, chart, of=f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs", name="compare", format=asked.format, width=asked.width, height=asked.height
+        drawn,
+        chart,
+        of=f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs",
+        name="compare",
+        format=asked.format,
+        width=asked.width,
+        height=asked.height,
     )
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: submit a grid or a search of runs from one base, list, name and cancel sweeps, and read their results as a table or grid."""
+"""Sweeps: submit a grid or a search of runs, list, name and cancel sweeps, and read their results as a table or grid."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def show(sweep_id: SweepId, database: DatabaseDep, settings: SettingsDep) -> Res
 
 
 @router.patch("/{sweep_id}", response_model=SweepAnswer)
-def change(sweep_id: SweepId, patch: SweepPatch, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep) -> Response:
+def change(
+    sweep_id: SweepId, patch: SweepPatch, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep
+) -> Response:
     """Name a sweep."""
     with database.write() as session:
         sweep = find_sweep(session, sweep_id)

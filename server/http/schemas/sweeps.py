@@ -95,7 +95,8 @@ class SweepRequest(QueueBody):
     name: Name | None = Field(None, description="Name of the sweep, by default the name in its base configuration.")
     base: dict[str, Any] = Field(description="Run configuration. Omitted fields have their defaults.")
     grid: Annotated[dict[str, list[Any]], Field(min_length=1, max_length=10)] | None = Field(
-        None, description=f"Values by dotted path; at most {MAX_GRID_RUNS:,} combinations. Exactly one of grid and search is needed."
+        None,
+        description=f"Values by dotted path; at most {MAX_GRID_RUNS:,} combinations. Exactly one of grid and search is needed.",
     )
     search: Search | None = Field(None, description=f"Random trials instead of a grid; at most {MAX_TRIALS:,}.")
 

@@ -96,7 +96,9 @@ def test_the_parquet_table_distinguishes_nan_from_missing_values(client: httpx.C
 
 def test_markdown_and_latex_tables_state_the_number_of_finite_runs(client: httpx.Client) -> None:
     markdown, latex = asked(client, format="markdown").text, asked(client, format="latex").text
-    said = "2 of 5 ended runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued); 0 of 5 with every eigenvalue"
+    said = (
+        "2 of 5 ended runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued); 0 of 5 with every eigenvalue"
+    )
     assert said in markdown
     assert said in latex
     assert len([line for line in markdown.splitlines() if line.startswith("|")]) == 8
