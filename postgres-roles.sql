@@ -27,7 +27,8 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
 
 -- every table is named, so a new table is inaccessible until it is added here
 GRANT SELECT ON alembic_version TO :"server", :"worker";
-GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, runs, series, sweeps, transitions, workers TO :"server";
+GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, rungs, runs, searches, series, sweeps, transitions, workers
+    TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, views, webhooks TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";

@@ -102,8 +102,9 @@ def time_text(at: float | None, *, seconds: bool = False) -> str:
 
 
 def ratios(counts: dict[str, Any]) -> list[str]:
-    """finite / total and stable / total of a group or a sweep."""
-    return [f"{counts['finite']}/{counts['total']}", f"{counts['stable']}/{counts['total']}"]
+    """finite / ended and stable / ended of a group or a sweep; runs that still wait or train do not count."""
+    ended = counts["total"] - counts["open"]
+    return [f"{counts['finite']}/{ended}", f"{counts['stable']}/{ended}"]
 
 
 def short_path(path: str) -> str:

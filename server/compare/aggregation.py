@@ -85,6 +85,11 @@ class Summary:
     loss: Spread
 
     @property
+    def ended(self) -> int:
+        """How many runs have ended. A share of finite runs is a share of these, never of runs that still wait or train."""
+        return self.total - self.open
+
+    @property
     def outcome(self) -> Outcome:
         """The worst outcome among the runs, which determines their colour on the pages. From worst to best, the order is lost,
         open, unstable, unknown, stable."""

@@ -6,6 +6,7 @@ the curves.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -26,7 +27,7 @@ from stablessm_core.spec.paths import leaves
 from stablessm_core.spec.suggestions import did_you_mean, listed
 
 CROWDED = 40
-MAX_RUNS = 200
+MAX_RUNS = 200  # runs that a filter or a list of numbers may choose, and runs with curves; a sweep may have more runs
 GROUP_BY = "model.reparameterization.name"
 LAYER = "model.layer"  # the layer's name, or the names of mixed layers; each option of a layer has its own path
 SHORT_PATHS = SHORT | dict.fromkeys((MAP, MAP_TITLE), GROUP_BY) | {LAYER_FIELD: LAYER}  # as in filters
@@ -41,7 +42,7 @@ class Comparison:
     `differences` has one {field, values} per field, with values in the order of the runs. `ends` and `ranges` have one item per
     run, in the order of the runs. Each item of `groups` has the runs with equal values of the `group_by` settings; `paired`
     compares every other group with the group `against`. `curves` has the series `train/loss` and `max_grad_over_weight` (over
-    all layers and eigenvalues) of each run. `pooled` has the range of the ratios |grad| / |w| for each map.
+    all layers and eigenvalues) of each run in `drawn`. `pooled` has the range of the ratios |grad| / |w| for each map.
     """
 
     runs: list[Run]
@@ -52,6 +53,7 @@ class Comparison:
     ranges: list[dict[str, Any]]
     pooled: list[dict[str, Any]]
     curves: dict[int, dict[str, SeriesData]]
+    drawn: list[int]
 
 
 def compare(
@@ -76,14 +78,21 @@ def compare(
         if runs and not any(path in config for config in flat):
             known = dict.fromkeys((*(row["field"] for row in different), *sorted({p for c in flat for p in c})))
             raise ValueError(f"group_by has {path[:80]!r}{did_you_mean(path, known)}; allowed: {listed(known, 20)}")
-    read = read_curves(session, runs, points) if curves else []
+    drawn = drawn_runs(runs)
+    read = {one.run_id: one for one in read_curves(session, drawn, points)} if curves else {}
     ends = [end_of(run) for run in runs]
     keys = [tuple(_key(config.get(path)) for path in group_by) for config in flat] if group_by else []
-    members = {key: [i for i, k in enumerate(keys) if k == key] for key in dict.fromkeys(keys)}
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for i, key in enumerate(keys):
+        members.setdefault(key, []).append(i)
     sums = [summary(ends[i] for i in chosen) for chosen in members.values()]
     groups = [
         _group_json(
-            dict(zip(group_by, key, strict=True)), [runs[i].id for i in chosen], of, rank, [read[i] for i in chosen if read]
+            dict(zip(group_by, key, strict=True)),
+            [runs[i].id for i in chosen],
+            of,
+            rank,
+            [read[runs[i].id] for i in chosen if runs[i].id in read],
         )
         for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
     ]
@@ -97,10 +106,22 @@ def compare(
         ],
         groups=groups,
         paired=_paired_json(groups, [_by_setting(chosen, flat, ends, others) for chosen in members.values()], against),
-        ranges=[one.range for one in read],
-        pooled=ranges_json(read),
-        curves={one.run_id: one.curves for one in read},
+        ranges=[one.range for one in read.values()],
+        pooled=ranges_json(list(read.values())),
+        curves={one.run_id: one.curves for one in read.values()},
+        drawn=[run.id for run in drawn],
     )
+
+
+def drawn_runs(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose curves are read and drawn: all of them, or a random sample of MAX_RUNS that is always the same.
+
+    An evenly spaced sample could contain only one value of a setting, because the runs of a sweep are in the order of its grid.
+    """
+    if len(runs) <= MAX_RUNS:
+        return list(runs)
+    chosen = set(random.Random(0).sample(range(len(runs)), MAX_RUNS))
+    return [run for i, run in enumerate(runs) if i in chosen]
 
 
 def default_groups(runs: Sequence[Run]) -> str | None:

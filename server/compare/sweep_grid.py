@@ -55,7 +55,8 @@ def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns:
 
     Raises ValueError for a setting that the sweep does not vary.
     """
-    axes = tuple(sorted(sweep.grid))  # PostgreSQL does not keep the order of keys
+    # PostgreSQL does not keep the order of keys. A setting that a search draws from a range has no values and is no axis.
+    axes = tuple(sorted(path for path, values in sweep.grid.items() if values))
     for field, path in (("rows", rows), ("columns", columns)):
         if path and path not in axes:
             raise ValueError(f"{field} is {path[:80]!r}{did_you_mean(path, axes)}; allowed: {', '.join(axes)}")
@@ -114,18 +115,16 @@ def grid_table(grid: Grid) -> Table:
 
 
 def cell_text(of: Summary) -> str:
-    """The text of a cell: median and quartiles of the finite losses, finite / total, stable / total."""
+    """The text of a cell: median and quartiles of the finite losses, then finite / ended and stable / ended."""
     if not of.total:
         return "no run"
     loss, middle = of.loss, ""
     if loss.median is not None:
         middle = f"{loss.median:.4g}" + (f" [{loss.q25:.4g}, {loss.q75:.4g}]" if of.finite > 1 else "") + "; "
-    counts = f"{of.finite}/{of.total} finite, {of.stable}/{of.total} stable"
-    return (
-        middle
-        + counts
-        + "".join(f", {n} {name}" for name, n in (("not known", of.unknown), ("lost", of.lost), ("open", of.open)) if n)
-    )
+    others = [f"{n} {name}" for name, n in (("not known", of.unknown), ("lost", of.lost), ("open", of.open)) if n]
+    ended = f"{of.ended} ended" if of.open else str(of.ended)
+    counts = [f"{of.finite}/{ended} finite", f"{of.stable}/{ended} stable"] if of.ended else []
+    return middle + ", ".join([*counts, *others])
 
 
 def _cell(runs: Sequence[Run]) -> Cell:

@@ -80,8 +80,9 @@ def as_latex(table: Table) -> bytes:
 def outcome(table: Table) -> str:
     """How the runs ended, as a sentence."""
     of, others = table.of, ", ".join(f"{count} {status}" for status, count in table.statuses.items())
-    finite = f"{of.finite} of {of.total} runs finished with a finite loss" + (f" ({others})" if others else "")
-    return f"{finite}; {of.stable} of {of.total} with every eigenvalue inside the boundary" + (
+    ended = f"{of.ended} ended runs" if of.open else f"{of.total} runs"
+    finite = f"{of.finite} of {ended} finished with a finite loss" + (f" ({others})" if others else "")
+    return f"{finite}; {of.stable} of {of.ended} with every eigenvalue inside the boundary" + (
         f", unknown for {of.unknown}" if of.unknown else ""
     )
 

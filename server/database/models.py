@@ -39,6 +39,32 @@ class Sweep(Base):
     created_at: Mapped[float] = mapped_column(Float(53))
     name: Mapped[str | None] = mapped_column(String(200))  # None: the name in the base configuration is used
     submitted_by: Mapped[int | None] = mapped_column(Id)  # id of the token; None: the token from the settings
+    idempotency_key: Mapped[str | None] = mapped_column(String(200))
+    __table_args__ = (Index("uq_sweeps_idempotency_key", "idempotency_key", unique=True),)
+
+
+class SearchRow(Base):
+    """The search whose trials are the runs of a sweep (stablessm_core.spec.search). A sweep that is a grid has no such row."""
+
+    __tablename__ = "searches"
+    sweep_id: Mapped[int] = mapped_column(Id, ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True, autoincrement=False)
+    search: Mapped[dict[str, Any]] = mapped_column(Json)
+    round: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # how often decisions were stored; see searches.py
+    ended_at: Mapped[float | None] = mapped_column(Float(53))  # when no trial was left to decide on
+
+
+class RungRow(Base):
+    """The decision of a search on one trial at one rung: whether the trial continues, and why."""
+
+    __tablename__ = "rungs"
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False)
+    rung: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # the first rung is 1
+    sweep_id: Mapped[int] = mapped_column(Id, ForeignKey("searches.sweep_id", ondelete="CASCADE"), index=True)
+    step: Mapped[int] = mapped_column(BigInteger)  # the step of the rung, or the step at which the trial became unstable
+    value: Mapped[float | None] = mapped_column(Float(53))  # the metric at the rung; None: it was not finite
+    outcome: Mapped[str] = mapped_column(String(16))  # continued, behind, unstable
+    reason: Mapped[str] = mapped_column(Text)
+    at: Mapped[float] = mapped_column(Float(53))
 
 
 class Run(Base):

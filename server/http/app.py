@@ -56,6 +56,7 @@ from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
 from server.keep.housekeeping import Housekeeping
 from server.lifecycle.lost_runs import LostRunReaper
+from server.lifecycle.searches import SearchRounds
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.search.sparks import SparkCache
@@ -114,7 +115,7 @@ def create_app(settings: Settings) -> FastAPI:
     database = Database(settings.database_url)
     guard(database, SILENCE_SECONDS)
     broadcaster, readiness = Broadcaster(database), service.Readiness()
-    housekeeping = Housekeeping(database, settings)
+    housekeeping, searches = Housekeeping(database, settings), SearchRounds(database)
     listener = ChangeListener(broadcaster, database, settings.broker_url)
     token = _token(settings)
     token_cache = TokenCache(database, token, proxy_users=settings.proxy_users)
@@ -125,13 +126,14 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         reaper = _reaper(database, settings, broadcaster, asyncio.get_running_loop())
-        for part in (broadcaster, listener, token_cache, sessions, log, webhook_delivery, reaper, housekeeping):
+        for part in (broadcaster, listener, token_cache, sessions, log, webhook_delivery, reaper, housekeeping, searches):
             part.start()
         yield
         await listener.close()
         await broadcaster.close()
         await asyncio.to_thread(reaper.close)
         await asyncio.to_thread(housekeeping.close)
+        await asyncio.to_thread(searches.close)
         await asyncio.to_thread(webhook_delivery.close)
         await sessions.close()
         await token_cache.close()

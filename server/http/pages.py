@@ -57,6 +57,7 @@ log = logging.getLogger("stablessm.server")
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 AUDIT_ROWS = 50
+SWEEP_ROWS = 200  # the list of runs shows the other runs of a larger sweep
 TRASH_ROWS = 100
 
 
@@ -101,7 +102,7 @@ def compare(
                 found = compared_runs(session, chosen, principal) if chosen.given else []
                 if chosen.group_by is None:  # an empty value means no groups
                     chosen.group_by = default_groups(found)
-                result = comparison_json(session, found, chosen, settings.lease_seconds, curves=False)
+                result = comparison_json(session, found, chosen, settings.lease_seconds, curves=False, thin=True)
             except ServiceError as why:
                 error = refusal_json(why)
     asked = chosen.model_dump(exclude_none=True, by_alias=True)
@@ -131,7 +132,7 @@ def sweep(
 ) -> Response:
     with database.read() as session:
         found = find_sweep(session, sweep_id)
-        shown = sweep_json(session, found, settings.lease_seconds)
+        shown = sweep_json(session, found, settings.lease_seconds, most=SWEEP_ROWS)
         grid = requested_grid(session, found, rows, columns)
     asked = {"rows": grid.row, "columns": grid.column}
     context: dict[str, Any] = {

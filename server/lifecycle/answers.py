@@ -43,9 +43,9 @@ def run_row(session: Session, run_id: int) -> Row[Any] | None:
     return session.execute(_BY_NUMBER, {"run": run_id}).one_or_none()
 
 
-def run_rows(session: Session, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
-    """The RUN_COLUMNS of the runs that meet the conditions, oldest first."""
-    return session.execute(_RUNS.where(NOT_IN_TRASH, *conditions).order_by(_RUN.id)).all()
+def run_rows(session: Session, *conditions: ColumnElement[bool], most: int | None = None) -> Sequence[Row[Any]]:
+    """The RUN_COLUMNS of the runs that meet the conditions, oldest first; at most `most`."""
+    return session.execute(_RUNS.where(NOT_IN_TRASH, *conditions).order_by(_RUN.id).limit(most)).all()
 
 
 def runs_json(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[dict[str, Any]]:

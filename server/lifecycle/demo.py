@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from server.database.connection import Database
 from server.database.models import NOT_IN_TRASH, Run, Sweep
 from server.lifecycle import transitions as lifecycle
-from server.lifecycle.submission import expand
+from server.lifecycle.sweep_submission import expand
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.paths import with_settings
 

@@ -31,7 +31,7 @@ _ALERTS = select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__t
 SWEEP_NAME: ColumnElement[str | None] = func.coalesce(Sweep.name, Sweep.base["name"].as_string())
 _SWEEP_NAME = select(SWEEP_NAME).where(Sweep.id == _RUN.sweep_id).correlate(Run.__table__).scalar_subquery()
 _WORKER = func.coalesce(_RUN.owner, _RUN.worker)
-_STEPS = cast(_RUN.config["train", "steps"].as_string(), BigInteger)
+STEPS = cast(_RUN.config["train", "steps"].as_string(), BigInteger)
 _MAYBE_INFINITE = "JsonNumber | null"
 
 
@@ -166,7 +166,7 @@ FIELDS = (
     RunField("cancel_requested", bool, False, "True if somebody has requested to cancel it.", _RUN.cancel_requested),
     RunField("seq", int, 17, "Number of the newest event; the live stream continues after it.", _RUN.seq),
     RunField("step", int, 412, "Completed training steps.", _RUN.step, Filter("number")),
-    RunField("steps", int, 1000, "Training steps in total.", _STEPS),
+    RunField("steps", int, 1000, "Training steps in total.", STEPS),
     RunField(
         "progress", float, 0.412, "step / steps, 0 to 1.",
         column=Shown("Progress", "own", "training steps done", sort="step"),

@@ -1,31 +1,26 @@
-"""Submits runs and sweeps: checks that this installation can train each configuration, then queues the runs."""
+"""Submits runs: checks that this installation can train a configuration, then queues the run."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import Run, Sweep, Worker
+from server.database.models import Run, Worker
 from server.errors import Conflict, Invalid, TooMany
 from server.lifecycle.answers import alive_workers, has_reported
 from server.lifecycle.queues import DEFAULT_QUEUE, Needs, serves, why_not
 from server.lifecycle.quotas import check_quota
-from server.lifecycle.transitions import Fork, NotAllowed, new_sweep, submit
+from server.lifecycle.transitions import Fork, NotAllowed, submit
 from server.lifecycle.worker_wakeups import wake_workers
 from server.settings import Settings
-from stablessm_core.spec.config import RunConfig, parse_config
-from stablessm_core.spec.errors import ConfigError
-from stablessm_core.spec.paths import with_settings
+from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.tasks import TASKS
-
-MAX_GRID_RUNS = 500
 
 
 def submit_run(
@@ -69,48 +64,6 @@ def _known_key(session: Session, key: str, submitted_by: int | None, user_id: in
     unhashed = and_(Run.idempotency_key == key, Run.submitted_by.is_not_distinct_from(submitted_by), Run.queue == queue)
     same = or_(Run.idempotency_key == _stored_key(key, submitted_by, user_id, queue), unhashed)
     return session.scalar(select(Run.idempotency_key).where(same).limit(1))
-
-
-def submit_sweep(
-    database: Database, settings: Settings, base: dict[str, Any], grid: dict[str, list[Any]], *, name: str | None = None,
-    submitted_by: int | None = None, user_id: int | None = None, queue_columns: Mapping[str, Any] | None = None,
-) -> int:  # fmt: skip
-    """Queue all runs of a new sweep, or none of them. Returns the id of the sweep."""
-    configs = [_named(config, setting) for setting, config in expand(base, grid)]
-    with database.read() as session:
-        check_room(session, settings, len(configs), user_id)
-        workers = alive_workers(session, settings.lease_seconds)
-    for config in configs:
-        check_trainable(config, workers, database, settings, queue=_queue(queue_columns))
-    with database.write() as session:
-        sweep: Sweep = new_sweep(session, base, grid, name=name, submitted_by=submitted_by)
-        for config in configs:
-            submit(session, config, sweep_id=sweep.id, submitted_by=submitted_by, user_id=user_id, **queue_columns or {})
-        sweep_id = sweep.id
-    for _ in configs[:8]:
-        wake_workers(settings.broker_url)
-    return sweep_id
-
-
-def expand(base: dict[str, Any], grid: dict[str, list[Any]]) -> Iterator[tuple[dict[str, Any], RunConfig]]:
-    """Every combination of the grid's values, as (settings, configuration). Raises Invalid if a combination is invalid."""
-    size = 1
-    for path, values in grid.items():
-        if not values:
-            raise Invalid(f"grid.{path} has no values", field=f"grid.{path}", allowed="a list of at least one value")
-        size *= len(values)
-    if size > MAX_GRID_RUNS:
-        raise Invalid(f"the grid has {size:,} combinations", field="grid", allowed=f"at most {MAX_GRID_RUNS} combinations")
-    for combination in itertools.product(*grid.values()):
-        setting = dict(zip(grid, combination, strict=True))
-        try:
-            yield setting, parse_config(with_settings(base, setting))
-        except ConfigError as error:
-            field, message, allowed = error.problems[0]
-            given = ", ".join(f"{path}={value!r}" for path, value in setting.items())[:300]
-            raise Invalid(
-                f"{field}: {message} (with {given})", field=f"grid.{field}" if field in grid else field, allowed=allowed
-            ) from None
 
 
 def check_room(session: Session, settings: Settings, count: int, user_id: int | None) -> None:
@@ -163,11 +116,3 @@ def check_trainable(
 
 def _queue(queue_columns: Mapping[str, Any] | None) -> str:
     return str((queue_columns or {}).get("queue", DEFAULT_QUEUE))
-
-
-def _named(config: RunConfig, setting: dict[str, Any]) -> RunConfig:
-    if config.name is not None and "name" in setting:
-        return config
-    text = " ".join(f"{path.removesuffix('.name').split('.')[-1]}={value}" for path, value in setting.items())
-    name = f"{config.name} {text}" if config.name else text
-    return config.model_copy(update={"name": name[:200]})

@@ -35,6 +35,7 @@ ENDED = {  # the default reason for each final status
     "failed": "the worker gave no reason",
     "cancelled": "cancelled",
 }
+STOPPED = "stopped by the search"  # the reasons for which a search stops a run begin with this
 REPEATS = "a diverged run repeats the same numbers after its checkpoint and diverges again; fork it to change something"
 
 
@@ -104,23 +105,10 @@ def submit(
 ) -> Run:
     """A new queued run, or the run that was created earlier with this idempotency key. Raises NotAllowed if their configurations
     differ."""
-    values = {
-        "name": config.name,
-        "tags": list(config.tags),
-        "config": config.model_dump(mode="json"),
-        "sweep_id": sweep_id,
-        "cloned_from": cloned_from,
-        "submitted_by": submitted_by,
-        "user_id": user_id,
-        "idempotency_key": idempotency_key,
-        "queue": queue,
-        "priority": priority,
-        "needs_gpu": needs_gpu,
-        "needs_cuda": config.train.device == "cuda",
-        "needs_data": config.task.data_needed(),
-        "needs_task": config.task.name,
-        "created_at": time.time(),
-    }
+    values: dict[str, Any] = run_values(
+        config, submitted_by=submitted_by, user_id=user_id, queue=queue, priority=priority, needs_gpu=needs_gpu
+    )
+    values |= {"sweep_id": sweep_id, "cloned_from": cloned_from, "idempotency_key": idempotency_key, "created_at": time.time()}
     if fork is not None:
         values |= {"forked_from": fork.parent, "forked_at_step": fork.step, "fork_changes": dict(fork.changes), "step": fork.step}
     statement = insert_into(session, Run).values(values).on_conflict_do_nothing(index_elements=["idempotency_key"])
@@ -133,6 +121,26 @@ def submit(
     elif _with_new_fields(run.config) != values["config"]:
         raise NotAllowed(f"this idempotency key belongs to run {run.id}, which is configured differently")
     return run
+
+
+def run_values(
+    config: RunConfig, *, submitted_by: int | None, user_id: int | None, queue: str = DEFAULT_QUEUE, priority: int = 0,
+    needs_gpu: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """The columns of a new run that follow from its configuration, its submitter and its place in the queue."""
+    return {
+        "name": config.name,
+        "tags": list(config.tags),
+        "config": config.model_dump(mode="json"),
+        "submitted_by": submitted_by,
+        "user_id": user_id,
+        "queue": queue,
+        "priority": priority,
+        "needs_gpu": needs_gpu,
+        "needs_cuda": config.train.device == "cuda",
+        "needs_data": config.task.data_needed(),
+        "needs_task": config.task.name,
+    }
 
 
 def _with_new_fields(config: dict[str, Any]) -> dict[str, Any]:
@@ -257,17 +265,22 @@ def release(
     return run.status
 
 
-def request_cancel(session: Session, run_id: int) -> Run:
+def request_cancel(session: Session, run_id: int, reason: str = "") -> Run:
     """Cancel a queued run at once, or request that a running run stops; its worker checks for the request every 0.25 s. Raises
-    LookupError, NotAllowed."""
+    LookupError, NotAllowed.
+
+    reason: why a search stops the run; it begins with STOPPED and becomes the reason of the run's final status.
+    """
     run = _get(session, run_id)
     if run.status == "queued":
-        _end(session, run, "cancelled", "cancelled while queued")
+        _end(session, run, "cancelled", reason or "cancelled while queued")
     elif run.status != "running":
         raise NotAllowed(f"run {run_id} is {run.status}; only queued and running runs can be cancelled")
     elif not run.cancel_requested:
         run.cancel_requested = True
-        add_transition(session, run, "cancel requested")
+        if reason:
+            run.status_reason = reason
+        add_transition(session, run, reason or "cancel requested")
     return run
 
 
@@ -334,6 +347,8 @@ def _requeue(session: Session, run: Run, reason: str) -> None:
 
 def _end(session: Session, run: Run, status: str, reason: str) -> None:
     reason = reason or ENDED[status]
+    if status == "cancelled" and run.cancel_requested and run.status_reason.startswith(STOPPED):
+        reason = run.status_reason  # the worker knows only that somebody requested the cancellation
     run.status, run.status_reason, run.owner, run.finished_at = status, reason, None, time.time()
     add_transition(session, run, reason)
 

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs from one base configuration, and the table of their results."""
+"""Sweeps: a grid or a search of runs from one base configuration, and the table of their results."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ class SweepMethods(Connection):
     """Methods of `Client` for sweeps."""
 
     def submit_sweep(
-        self, /, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]], *, name: str | None = None, **placement: Any
-    ) -> dict[str, Any]:
-        """Queue one run per combination of the grid. If the server refuses one of the runs, no run is queued.
+        self, /, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]] | None = None, *,
+        search: Mapping[str, Any] | None = None, name: str | None = None, key: str | None = None, **placement: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Queue one run per combination of the grid, or per trial of the search. If the server refuses one of the runs, no run is
+        queued.
 
-        placement: queue, priority, gpu.
+        search: for example `{"trials": 20, "seed": 0, "space": {"optimizer.lr": {"distribution": "log_uniform", "low": 1e-4,
+        "high": 0.1}}, "halving": {"metric": "train/loss", "first_rung": 100}}`. key: an idempotency key; a repeated call with the
+        same key returns the first call's sweep. placement: queue, priority, gpu.
         """
-        body = {
-            "base": dict(base),
-            "grid": {path: list(values) for path, values in grid.items()},
-            **without_none(name=name, **placement),
-        }
-        made: dict[str, Any] = self.send("POST", "/api/sweeps", body)
+        axes = None if grid is None else {path: list(values) for path, values in grid.items()}
+        body = {"base": dict(base), **without_none(grid=axes, search=search, name=name, **placement)}
+        headers = {"Idempotency-Key": key} if key else {}
+        made: dict[str, Any] = self.send("POST", "/api/sweeps", body, headers=headers)
         return made
 
     def sweeps(self, q: str | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:

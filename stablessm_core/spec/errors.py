@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from stablessm_core.maps import REFUSED as REFUSED_MAPS
 from stablessm_core.spec.layers import LAYERS
 from stablessm_core.spec.layers import REFUSED as REFUSED_LAYERS
+from stablessm_core.spec.search import DISTRIBUTIONS
 from stablessm_core.spec.suggestions import did_you_mean
 from stablessm_core.spec.tasks import REFUSED as REFUSED_TASKS
 from stablessm_core.spec.tasks import TASKS
@@ -57,6 +58,8 @@ def describe_items(items: Sequence[Mapping[str, Any]], model: Any) -> list[Probl
 def _problem(item: Mapping[str, Any], model: Any) -> Problem:
     kind, path, context = str(item["type"]), [str(part) for part in item["loc"]], item.get("ctx", {})
     if kind.startswith("union_tag"):
+        if path[:2] == ["search", "space"]:
+            return _unknown_distribution(path, context.get("tag"))
         return _unknown_task(context.get("tag")) if path[:1] == ["task"] else _unknown_layer(path, context)
     field = _without_branches(path)
     if "field" in context:
@@ -112,6 +115,13 @@ def _unknown_task(name: str | None) -> Problem:
     return "task.name", f"{name[:100]!r} is not installed here{why}", allowed
 
 
+def _unknown_distribution(path: list[str], name: str | None) -> Problem:
+    field, allowed = f"{'.'.join(path)}.distribution", ", ".join(DISTRIBUTIONS)
+    if name is None:
+        return field, "Field required", allowed
+    return field, f"{str(name)[:100]!r} is unknown{did_you_mean(str(name), DISTRIBUTIONS)}", allowed
+
+
 def _unknown_layer(path: list[str], context: Mapping[str, Any]) -> Problem:
     allowed, name = str(context.get("expected_tags", ", ".join(LAYERS))).replace("'", ""), context.get("tag")
     field = f"{'.'.join(_without_branches(path))}.name"
@@ -123,7 +133,8 @@ def _unknown_layer(path: list[str], context: Mapping[str, Any]) -> Problem:
 
 
 def _without_branches(path: list[str]) -> list[str]:
-    """The path as in the user's JSON, without the names of the chosen task and layers that pydantic adds after their fields."""
+    """The path as in the user's JSON, without the names of the chosen task, layers and distributions that pydantic adds after
+    their fields."""
     return [part for position, part in enumerate(path) if not _is_branch(path, position)]
 
 
@@ -131,6 +142,8 @@ def _is_branch(path: list[str], position: int) -> bool:
     part, before = path[position], path[:position]
     if before == ["task"]:
         return part in TASKS
+    if before[:2] == ["search", "space"]:
+        return position == 3 and part in DISTRIBUTIONS
     return part in LAYERS and (before[-1:] in (["layer"], ["inner"]) or before[-2:-1] == ["layers"])
 
 

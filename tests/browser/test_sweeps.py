@@ -52,7 +52,9 @@ def page(browser: Any, address: str) -> Iterator[Any]:
 def test_a_sweep_is_found_renamed_downloaded_and_cancelled(page: Any, address: str) -> None:
     with page.expect_navigation():
         page.click("nav >> text=Sweeps")
-    assert re.sub(r"\s+", " ", page.inner_text(".outcome")).strip() == "1 / 4 finite, 0 stable · 1 diverged · 2 queued"
+    assert (
+        re.sub(r"\s+", " ", page.inner_text(".outcome")).strip() == "1 of 2 ended runs finite, 0 stable · 1 diverged · 2 queued"
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     with page.expect_navigation():
         page.click("text=maps")

@@ -220,11 +220,20 @@ def page(name: str) -> Tags:
         "curves": {},
     }
     compare["runs"] = [run, run | {"id": 8}]
+    compare |= {"total": 2, "drawn": [7, 8]}
     sweep = {
         "id": 1, "url": "/sweeps/1", "name": EVIL, "base": {}, "grid": {"optimizer.lr": [0.1, EVIL], EVIL: [1, 2]},
         "created_at": 1e9, "submitted_by": 3, "user": EVIL,
         "statuses": {"diverged": 1, "finished": 2, "running": 1}, "finite": 1, "total": 4,
-        "runs": [run], "stable": 1, "unstable": 0, "lost": 2, "open": 1,
+        "runs": [run], "stable": 1, "unstable": 0, "lost": 2, "open": 1, "running": 1, "eta_seconds": 90.0,
+        "search": {"method": "random", "trials": 4, "seed": 3, "space": {
+            "optimizer.lr": {"distribution": "log_uniform", "low": 0.001, "high": 1.0},
+            EVIL: {"distribution": "choice", "values": [1, EVIL]}},
+            "halving": {"metric": "train/loss", "mode": None, "first_rung": 10, "factor": 3, "max_overflow_budget": 1.0}},
+        "decisions": [
+            {"run_id": 7, "rung": 1, "step": 10, "value": 0.1, "outcome": "continued", "reason": EVIL, "at": 1.0},
+            {"run_id": 8, "rung": 1, "step": 10, "value": 0.2, "outcome": "behind", "reason": EVIL, "at": 2.0},
+        ],
     }  # fmt: skip
     spread = dict.fromkeys(("median", "q25", "q75", "min", "max", "mean", "std"))
     counts = {"finite": 1, "stable": 0, "unstable": 1, "unknown": 0, "lost": 2, "open": 1, "total": 4}
@@ -476,7 +485,7 @@ def test_the_bar_of_a_sweep_shows_every_run_once_and_labels_only_finite_runs_as_
     parts = [(a["data-part"], a["x"], a["width"]) for tag, a in tags.tags if tag == "rect"]
     assert parts == [("finite", "0", "1"), ("nonfinite", "1", "1"), ("diverged", "2", "1"), ("running", "3", "1")]
     assert next(a for tag, a in tags.tags if tag == "svg" and "preserveaspectratio" in a)["viewbox"] == "0 0 4 1"
-    assert "1 / 4 finite, 1 stable · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
+    assert "1 of 3 ended runs finite, 1 stable · 1 finished non-finite · 1 diverged · 1 running" in re.sub(r"\s+", " ", tags.text)
 
 
 def test_the_sweep_page_links_its_table_as_files_and_loads_the_script_of_its_buttons() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from server.access.tokens import Principal
 from server.compare.compare_curves import CURVE_POINTS, ranges_json, read_curves
-from server.compare.comparison import MAX_RUNS, Comparison, compare
+from server.compare.comparison import MAX_RUNS, Comparison, compare, drawn_runs
 from server.database.models import NOT_IN_TRASH, Run
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
@@ -28,6 +28,7 @@ from server.series.reading import SeriesData
 from stablessm_core.telemetry import typed_arrays
 from stablessm_core.telemetry.nonfinite import json_safe
 
+MAX_SWEEP_RUNS = 10_000  # an imported sweep may have more runs than can be submitted
 router = APIRouter(prefix="/api/compare", tags=["compare"])
 
 CurveName = Literal["train/loss", "max_grad_over_weight"]
@@ -38,7 +39,7 @@ class CompareQuery(BaseModel):
     """The runs to compare and how to group them. Exactly one of `runs`, `sweep` and `q` must be set."""
 
     runs: str | None = Field(None, max_length=4000, description=f"Run numbers separated by commas, at most {MAX_RUNS}.")
-    sweep: int | None = Field(None, ge=1, le=MAX_ID)
+    sweep: int | None = Field(None, ge=1, le=MAX_ID, description="A sweep, with all its runs.")
     q: str | None = Field(None, max_length=MAX_LENGTH, description="A filter as in the list of runs.")
     group_by: str | None = Field(
         None,
@@ -82,7 +83,8 @@ OnPage = Annotated[PageQuery, Query()]
 @router.get("", response_model=CompareAnswer)
 def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, query: Compared) -> Response:
     """Compare several runs: their differences, how each run ended, groups with the shares finite / total and stable / total,
-    curves, and ranges of gradient-over-weight ratios."""
+    curves, and ranges of gradient-over-weight ratios. Of a sweep with more than 200 runs, a random sample of 200 runs, always the
+    same, has curves and ranges (`drawn`); everything else is about all its runs."""
     with database.read() as session:
         runs = compared_runs(session, query, principal)
         answer = comparison_json(session, runs, query, settings.lease_seconds)
@@ -91,9 +93,10 @@ def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, 
 
 @router.get("/curves", response_model=CompareCurves)
 def curves(database: DatabaseDep, principal: PrincipalDep, query: Curved) -> Response:
-    """One curve per run, for a chart of many runs. For ratios, the response also contains their ranges by run and by map."""
+    """One curve per run, for a chart of many runs. Of a sweep with more than 200 runs, only the runs in `drawn` of the comparison
+    have curves. For ratios, the response also contains their ranges by run and by map."""
     with database.read() as session:
-        read = read_curves(session, compared_runs(session, query, principal), query.points, (query.series,))
+        read = read_curves(session, drawn_runs(compared_runs(session, query, principal)), query.points, (query.series,))
     answer = {
         "curves": {str(one.run_id): {name: _curve_json(name, data) for name, data in one.curves.items()} for one in read},
         "ranges": [one.range for one in read if one.range["total"]],
@@ -107,15 +110,16 @@ def compared_runs(session: Session, query: CompareQuery, principal: Principal) -
     if len(query.given) != 1:
         raise Invalid(f"exactly one of runs, sweep and q is needed; {len(query.given)} are given", field="runs", allowed=ONE_OF)
     ids = run_numbers(query.runs) if query.given == ["runs"] else None
+    most = MAX_SWEEP_RUNS if query.sweep else MAX_RUNS
     try:
         me = owned_by(principal)
-        return chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=MAX_RUNS, me=me)
+        return chosen_runs(session, ids=ids, sweep=query.sweep, q=query.q or None, limit=most, me=me)
     except LookupError as error:
         raise NotFound(str(error), field="runs") from None  # a program must not continue with fewer runs than it requested
     except FilterError as error:
         raise filter_refusal(error) from None
     except ValueError as error:
-        raise Invalid(str(error), field=query.given[0], allowed=f"at most {MAX_RUNS} runs") from None
+        raise Invalid(str(error), field=query.given[0], allowed=f"at most {most:,} runs") from None
 
 
 def without_missing(session: Session, query: CompareQuery) -> list[int]:
@@ -129,20 +133,29 @@ def without_missing(session: Session, query: CompareQuery) -> list[int]:
 
 
 def comparison_json(
-    session: Session, runs: list[Run], query: CompareQuery, lease_seconds: float, *, curves: bool = True
+    session: Session, runs: list[Run], query: CompareQuery, lease_seconds: float, *, curves: bool = True, thin: bool = False
 ) -> dict[str, Any]:
-    """The CompareAnswer of these runs; `curves=False` omits curves and ranges. Raises Invalid."""
+    """The CompareAnswer of these runs. Raises Invalid.
+
+    `curves=False` omits curves and ranges. With `thin=True`, `runs`, `ends` and the values of `differences` are only those of
+    the runs in `drawn`.
+    """
     paths = [path.strip() for path in (query.group_by or "").split(",") if path.strip()]
     try:
         found: Comparison = compare(session, runs, group_by=paths, against=query.against or None, curves=curves)
     except ValueError as error:
         given, _, allowed = str(error).partition("; allowed: ")
         raise Invalid(given, field=given.partition(" ")[0], allowed=allowed or None) from None
-    rows = {row.id: row for row in run_rows(session, Run.id.in_([run.id for run in found.runs]))}
+    drawn = set(found.drawn)
+    kept = [i for i, run in enumerate(found.runs) if run.id in drawn or not thin]
+    ids = [found.runs[i].id for i in kept]
+    rows = {row.id: row for row in run_rows(session, Run.id.in_(ids))}
     return {
-        "runs": runs_json(session, [rows[run.id] for run in found.runs], lease_seconds),
-        "differences": found.differences,
-        "ends": found.ends,
+        "total": len(found.runs),
+        "drawn": found.drawn,
+        "runs": runs_json(session, [rows[number] for number in ids], lease_seconds),
+        "differences": [{**row, "values": [row["values"][i] for i in kept]} for row in found.differences],
+        "ends": [found.ends[i] for i in kept],
         "groups": found.groups,
         "paired": found.paired,
         "ranges": found.ranges,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from server.compare.compare_curves import CURVE_POINTS, MAX_RATIO, ranges_json, read_curves
-from server.compare.comparison import default_groups, default_view
+from server.compare.comparison import default_groups, default_view, drawn_runs
 from server.compare.sweep_grid import grid_json
 from server.http.api.alerts import run_alerts_json
 from server.http.api.compare import PageQuery, compared_runs, comparison_json, run_numbers
@@ -115,8 +115,9 @@ def compared(
         runs = compared_runs(session, asked, principal)
         if asked.group_by is None:  # an empty value requests no groups
             asked.group_by = default_groups(runs)
-        answer = comparison_json(session, runs, asked, settings.lease_seconds, curves=False)
-        read = read_curves(session, runs, CURVE_POINTS, (OF_SEVERAL[chart],))
+        answer = comparison_json(session, runs, asked, settings.lease_seconds, curves=False, thin=True)
+        drawn_of = drawn_runs(runs)
+        read = read_curves(session, drawn_of, CURVE_POINTS, (OF_SEVERAL[chart],))
     if chart == "compare_ranges":
         drawn = bind(spec(chart), {}, items=range_items(ranges_json(read)), colors=COLORS)
     else:
@@ -125,13 +126,19 @@ def compared(
             curves = {key: {**columns, "min": columns["max"]} for key, columns in curves.items()}
         groups = (asked.show or default_view(answer["runs"], answer["groups"])) == "groups"
         named = run_numbers((asked.on if groups else asked.off) or "")
-        lines = [run.id for run in runs if (run.id in named) == groups]
+        lines = [run.id for run in drawn_of if (run.id in named) == groups]
         between = None if asked.first is None or asked.last is None or asked.last <= asked.first else (asked.first, asked.last)
         drawn = compared_figure(
             spec(chart), shown_runs(answer), curves, lines=lines, groups=groups, x=asked.x, y=asked.y, between=between
         )
     return figure_answer(
-        drawn, chart, of=f"{len(runs)} runs", name="compare", format=asked.format, width=asked.width, height=asked.height
+        drawn,
+        chart,
+        of=f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs",
+        name="compare",
+        format=asked.format,
+        width=asked.width,
+        height=asked.height,
     )
 
 

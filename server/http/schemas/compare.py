@@ -30,6 +30,8 @@ EXAMPLE_PAIRED: dict[str, Any] = {
     ],
 }  # fmt: skip
 EXAMPLE_COMPARE: dict[str, Any] = {
+    "total": 1,
+    "drawn": [1],
     "runs": [EXAMPLE_RUN],
     "differences": [{"field": "optimizer.lr", "values": [0.01]}],
     "ends": [{"run_id": 1, "outcome": "stable", "loss": 0.2, "tokens_per_step": 12800, "seconds_per_step": 0.01}],
@@ -142,6 +144,8 @@ class CompareAnswer(Answer):
     """The comparison of several runs. Curves are typed arrays, keyed by run and series."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE_COMPARE]})
+    total: int = Field(description="Number of compared runs.")
+    drawn: list[int] = Field(description="The runs with curves and ranges: all, or a sample of 200 runs of a larger sweep.")
     runs: list[RunAnswer]
     differences: list[Difference]
     ends: list[RunEnd]

@@ -11,8 +11,9 @@ from server.compare.sweeps import MAX_LIMIT
 from server.http.schemas.compare import EXAMPLE_COUNTS, EXAMPLE_SPREAD, Counted
 from server.http.schemas.queues import QueueBody
 from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
-from server.lifecycle.submission import MAX_GRID_RUNS
+from server.lifecycle.sweep_submission import MAX_GRID_RUNS
 from stablessm_core.spec.config import Name
+from stablessm_core.spec.search import MAX_TRIALS, Search
 from stablessm_core.spec.section import Section
 
 SweepId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the sweep.", examples=[1])]
@@ -25,6 +26,7 @@ EXAMPLE_SWEEP: dict[str, Any] = {
     "name": "maps by learning rate",
     "base": EXAMPLE_BASE,
     "grid": EXAMPLE_GRID,
+    "search": None,
     "created_at": 1763712000.0,
     "submitted_by": 3,
     "user": "ada",
@@ -35,6 +37,17 @@ EXAMPLE_SWEEP: dict[str, Any] = {
     "lost": 1,
     "open": 0,
     "total": 4,
+    "running": 0,
+    "eta_seconds": None,
+}
+EXAMPLE_SEARCH: dict[str, Any] = {
+    "trials": 50,
+    "seed": 0,
+    "space": {
+        "optimizer.lr": {"distribution": "log_uniform", "low": 1e-4, "high": 0.1},
+        "model.reparameterization.name": {"distribution": "choice", "values": ["exp", "best"]},
+    },
+    "halving": {"metric": "train/loss", "first_rung": 100, "factor": 3},
 }
 EXAMPLE_GRID_ANSWER: dict[str, Any] = {
     "sweep_id": 1,
@@ -68,16 +81,24 @@ EXAMPLE_TABLE: dict[str, Any] = {
 
 
 class SweepRequest(QueueBody):
-    """A grid over a base configuration. Every combination becomes a run."""
+    """Settings to vary over a base configuration: a grid, whose every combination becomes a run, or a search, whose every trial
+    becomes a run."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "maps by learning rate", "base": EXAMPLE_BASE, "grid": EXAMPLE_GRID}]}
+        json_schema_extra={
+            "examples": [
+                {"name": "maps by learning rate", "base": EXAMPLE_BASE, "grid": EXAMPLE_GRID},
+                {"name": "learning rates", "base": EXAMPLE_BASE, "search": EXAMPLE_SEARCH},
+            ]
+        }
     )
     name: Name | None = Field(None, description="Name of the sweep, by default the name in its base configuration.")
     base: dict[str, Any] = Field(description="Run configuration. Omitted fields have their defaults.")
-    grid: dict[str, list[Any]] = Field(
-        min_length=1, max_length=10, description=f"Values by dotted path; at most {MAX_GRID_RUNS} combinations."
+    grid: Annotated[dict[str, list[Any]], Field(min_length=1, max_length=10)] | None = Field(
+        None,
+        description=f"Values by dotted path; at most {MAX_GRID_RUNS:,} combinations. Exactly one of grid and search is needed.",
     )
+    search: Search | None = Field(None, description=f"Random trials instead of a grid; at most {MAX_TRIALS:,}.")
 
 
 class SweepPatch(Section):
@@ -95,16 +116,37 @@ class SweepSummary(Counted):
     url: str = Field(description="The sweep's page.")
     name: str | None = Field(description="Its name, else the name in its base configuration; null if there is neither.")
     base: dict[str, Any]
-    grid: dict[str, list[Any]]
+    grid: dict[str, list[Any]] = Field(
+        description="Values by dotted path. In a search, settings that are drawn from a range have an empty list."
+    )
+    search: dict[str, Any] | None = Field(description="The search, with its defaults; null for a grid.")
     created_at: float
     submitted_by: int | None = Field(description="Number of the token that submitted it; null for the token of the settings.")
     user: str | None = Field(description="Name of the user who submitted it; null if all its runs were deleted.")
     statuses: dict[str, int] = Field(description="How many runs have each status.")
+    running: int = Field(description="How many lanes train its runs now.")
+    eta_seconds: float | None = Field(
+        description="Seconds until its last run ends, if its open runs take as long per step as its ended runs took and it keeps "
+        "its lanes; null if none of its runs trains, or if none has ended."
+    )
+
+
+class Decision(Answer):
+    """Whether a trial continued after a rung, and why."""
+
+    run_id: int
+    rung: int = Field(description="1 for the first rung. One more than the number of rungs: after the last rung.")
+    step: int = Field(description="The step of the rung, or the step at which the trial became unstable.")
+    value: float | None = Field(description="The metric at the rung; null if it was not finite.")
+    outcome: Literal["continued", "behind", "unstable"]
+    reason: str
+    at: float
 
 
 class SweepAnswer(SweepSummary):
-    """A sweep with all its runs."""
+    """A sweep with all its runs. In a search with successive halving, also the decisions on its trials, by rung."""
 
+    decisions: list[Decision]
     runs: list[RunAnswer]
 
 

@@ -57,7 +57,7 @@ def test_a_sweep_is_submitted_from_a_file_and_listed(data_dir: Path, tmp_path: P
     assert [(one["steps"], one["priority"], one["sweep_name"]) for one in runs] == [(7, 5, "mine")] * 2
     assert run(data_dir, "sweep", "-", text=SWEEP).exit_code == 0
     listed = run(data_dir, "sweeps").output.splitlines()
-    assert [line.split()[:3] for line in listed[1:]] == [["2", "0/2", "0/2"], ["1", "0/2", "0/2"]]
+    assert [line.split()[:3] for line in listed[1:]] == [["2", "0/0", "0/0"], ["1", "0/0", "0/0"]]
     assert "seed x 2" in listed[1]
     assert [json.loads(line)["id"] for line in run(data_dir, "sweeps", "seeds", "--json").output.splitlines()] == [2]
     assert run(data_dir, "sweeps", "nothing").output == "No sweeps.\n"

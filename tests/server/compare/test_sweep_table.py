@@ -96,7 +96,9 @@ def test_the_parquet_table_distinguishes_nan_from_missing_values(client: httpx.C
 
 def test_markdown_and_latex_tables_state_the_number_of_finite_runs(client: httpx.Client) -> None:
     markdown, latex = asked(client, format="markdown").text, asked(client, format="latex").text
-    said = "2 of 6 runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued); 0 of 6 with every eigenvalue"
+    said = (
+        "2 of 5 ended runs finished with a finite loss (3 finished, 1 diverged, 1 failed, 1 queued); 0 of 5 with every eigenvalue"
+    )
     assert said in markdown
     assert said in latex
     assert len([line for line in markdown.splitlines() if line.startswith("|")]) == 8
@@ -142,7 +144,7 @@ def test_each_grid_cell_counts_its_finite_and_stable_runs(client: httpx.Client, 
     assert [len(turned["cells"]), [cell["runs"] for cell in turned["cells"][0]]] == [3, [[1], [4]]]
     text = client.get("/api/sweeps/1/grid?format=markdown").text
     assert "| optimizer.lr | 0.01 | 0.3 |" in text
-    assert "2/3 finite, 1/3 stable, 1 lost | 0/3 finite, 0/3 stable, 2 lost, 1 open |" in text
+    assert "2/3 finite, 1/3 stable, 1 lost | 0/2 ended finite, 0/2 ended stable, 2 lost, 1 open |" in text
     assert "2/3 finite" in client.get("/api/sweeps/1/grid?format=latex").text
     refused = error_of(client.get("/api/sweeps/1/grid?rows=optimizer.name"), 422)
     assert (refused["field"], refused["allowed"]) == ("rows", "optimizer.lr, train.seed")

@@ -316,14 +316,16 @@ def test_a_sweep_submits_every_combination_or_none(client: httpx.Client) -> None
 
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({"base": BODY, "grid": {"train.seed": list(range(501))}}, "grid"),
-     ({"base": BODY, "grid": {"train.seed": list(range(30)), "optimizer.lr": [i / 100 + 0.01 for i in range(30)]}}, "grid"),
+    [({"base": BODY, "grid": {"train.seed": list(range(2001))}}, "grid"),
+     ({"base": BODY, "grid": {"train.seed": list(range(50)), "optimizer.lr": [i / 100 + 0.01 for i in range(50)]}}, "grid"),
      ({"base": BODY, "grid": {"train.seed": []}}, "grid.train.seed"),
      ({"base": BODY, "grid": {}}, "grid"),
      ({"base": BODY, "grid": {"train..seed": [1]}}, "grid.train..seed"),
      ({"base": BODY, "grid": {"train.sed": [1]}}, "grid.train.sed"),
      ({"base": {}, "grid": {"train.seed": [1]}}, "task"),
      ({"base": BODY}, "grid"),
+     ({"base": BODY, "grid": {"train.seed": [1]}, "search": {"space": {"train.seed": {"distribution": "choice", "values": [1]}}}},
+      "grid"),
      ({"base": 3, "grid": {"train.seed": [1]}}, "base")],
 )  # fmt: skip
 def test_an_invalid_or_too_large_grid_is_refused_with_its_field(client: httpx.Client, body: dict[str, Any], field: str) -> None:

@@ -12,7 +12,7 @@ from server.compare.sweep_table import run_table
 from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
-from server.lifecycle.submission import expand
+from server.lifecycle.sweep_submission import expand
 from server.search.columns import column, value
 from server.search.filters import parse_filter
 from server.search.layers import eigenvalues_per_layer, layer_label

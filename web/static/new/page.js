@@ -6,6 +6,7 @@ import { getPath, parseField, parseGrid, sentOf, setPath, toNumber } from "./con
 import { find, findAll, given } from "../lib/dom.js";
 import { layerChoice } from "./layer_choice.js";
 import { offerAxes } from "./axes.js";
+import { searchOf, showSearchError } from "./search.js";
 
 /** @typedef {HTMLInputElement | HTMLSelectElement} Field */
 
@@ -80,8 +81,10 @@ function place() {
 /** @returns {Record<string, any>} */
 function body() {
   const sweep = grid();
+  const search = searchOf(form);
   const name = find("[data-sweep-name]", HTMLInputElement, form).value.trim();
-  return Object.keys(sweep).length ? { ...(name && { name }), base: config(), grid: sweep, ...place() } : config();
+  const varied = { ...(Object.keys(sweep).length && { grid: sweep }), ...(search && { search }) };
+  return Object.keys(varied).length ? { ...(name && { name }), base: config(), ...varied, ...place() } : config();
 }
 
 /**
@@ -91,7 +94,7 @@ function body() {
  */
 function request() {
   const sent = body();
-  if (sent.grid) return [given(form, "sweepUrl"), sent];
+  if (sent.grid || sent.search) return [given(form, "sweepUrl"), sent];
   const query = new URLSearchParams(place()).toString();
   if (form.dataset.clone === undefined) return [given(form, "submitUrl") + (query && `?${query}`), sent];
   const blank = { name: null, tags: [], model: {}, optimizer: {}, train: {}, telemetry: {}, alerts: {} };
@@ -104,8 +107,9 @@ function refresh() {
   layer.refresh();
   const sent = body();
   find("[data-preview]", HTMLElement, form).textContent = JSON.stringify(sent, null, 2);
-  const runs = Object.values(sent.grid ?? {}).reduce((n, values) => n * values.length, 1);
-  submit.textContent = sent.grid ? `Submit ${runs} runs` : "Submit run";
+  const combinations = Object.values(sent.grid ?? {}).reduce((n, values) => n * values.length, 1);
+  const runs = sent.search ? sent.search.trials : combinations;
+  submit.textContent = sent.grid || sent.search ? `Submit ${runs} runs` : "Submit run";
 }
 
 /** @param {Field} element */
@@ -124,6 +128,10 @@ function clearErrors() {
 function showError(error) {
   const { field, allowed } = error instanceof ApiError ? error : {};
   const message = messageOf(error);
+  if (
+    showSearchError(form, field, allowed && !message.includes(allowed) ? `${message} (allowed: ${allowed})` : message)
+  )
+    return;
   const axis = findAll("[data-grid]", HTMLInputElement, form).find((i) => field === `grid.${i.dataset.grid}`);
   const target = axis ?? (field && fieldOf(field));
   const note = target ? find("[data-error-for]", HTMLElement, fieldBox(target)) : formError;
