@@ -33,7 +33,7 @@ COMMANDS = {  # name: (module and attribute in server.cli, summary in `stablessm
     "note": ("annotate:note", "Set or print the notes of a run."),
     "logs": ("history:logs", "Print the log of a run."),
     "checkpoints": ("history:checkpoints", "List or download the checkpoints of a run."),
-    "figure": ("figures:figure", "Save a chart as SVG, PNG or HTML."),
+    "figure": ("figures:figure", "Save a chart as PDF, SVG, PNG or HTML."),
     "export": ("archives:export", "Export series or whole runs to files."),
     "import": ("archives:import_", "Import the runs of an archive."),
     "delete": ("trash:delete", "Move ended runs to the trash."),
