@@ -42,6 +42,7 @@ COMMANDS = {  # name: (module and attribute in server.cli, summary in `stablessm
     "sweep": ("sweeps:sweep", "Submit a sweep."),
     "sweeps": ("sweeps:sweeps", "List sweeps."),
     "sweep-table": ("sweeps:sweep_table", "Write a table of the runs of a sweep."),
+    "table": ("tables:table", "Write a table of groups of runs for a paper."),
     "reproduce": ("reproduce:reproduce", "Repeat an experiment of the documentation."),
     "token": ("tokens:token", "Create, list and revoke tokens."),
     "queue": ("queues:queue", "List, pause and limit queues."),
