@@ -59,8 +59,8 @@ class ManyRunsMethods(Connection):
         """A table for a paper as a file: json, csv, parquet, markdown or latex. Each cell has the number of finite runs.
 
         metric: such as "train_loss", "eval_accuracy" or "best_eval_loss". rows: the settings of the rows, by default layers or
-        maps. across: a setting whose values become columns. statistic: "median" (with quartiles) or "mean" (with standard
-        deviation). digits: significant digits in markdown and latex.
+        maps; ["none"] gives one row. across: a setting whose values become columns. statistic: "median" (with quartiles) or
+        "mean" (with standard deviation). digits: significant digits in markdown and latex.
         """
         params = without_none(
             runs=join_numbers(runs), sweep=sweep, q=q, metric=",".join(metric), rows=None if rows is None else ",".join(rows),

@@ -51,7 +51,7 @@ class PaperTableQuery(BaseModel):
     q: str | None = Field(None, max_length=MAX_LENGTH, description="A filter as in the list of runs.")
     metric: str = Field("train_loss", max_length=500, description="Metrics separated by commas, such as `eval_accuracy`.")
     rows: str | None = Field(
-        None, max_length=500, description="Settings of the rows, separated by commas; by default layers or maps. Empty: one row."
+        None, max_length=500, description="Settings of the rows, separated by commas; by default layers or maps. `none`: one row."
     )
     across: str | None = Field(None, max_length=200, description="A setting whose values become columns.")
     statistic: Statistic = Field("median", description="`median` with quartiles, or `mean` with standard deviation.")
@@ -110,7 +110,7 @@ def table(database: DatabaseDep, principal: PrincipalDep, query: Annotated[Paper
         runs = compared_runs(session, chosen, principal)
         if not runs:
             raise Invalid("no run matches, so there is no table", field=chosen.given[0], allowed=ONE_OF)
-        rows = default_groups(runs) if query.rows is None else query.rows
+        rows = "" if query.rows == "none" else query.rows or default_groups(runs)
         try:
             made = paper_table(
                 session, runs, rows=_names(rows), across=(query.across or "").strip() or None, metrics=_names(query.metric)

@@ -93,7 +93,7 @@ def test_metrics_statistic_and_digits_are_chosen_and_metrics_are_columns(client:
     assert "median \\[quartiles\\]" in text or "median [quartiles]" in text
     assert "5 of" in rest[-1]
     assert asked(client, metric="eval_loss").json()["cells"][0][0]["text"] == "no value (0/6)"
-    one = asked(client, rows="", format="markdown").text.splitlines()[2]
+    one = asked(client, rows="none", format="markdown").text.splitlines()[2]
     assert one.startswith("| all | 0.0131 ")
 
 
@@ -136,7 +136,7 @@ def test_an_invalid_choice_is_refused_with_its_field_and_a_guess(
 
 
 def test_empty_fields_of_a_form_mean_their_defaults(client: httpx.Client) -> None:
-    empty = client.get("/api/compare/table?sweep=1&runs=&q=&across=&metric=")
+    empty = client.get("/api/compare/table?sweep=1&runs=&q=&rows=&across=&metric=")
     assert empty.json() == asked(client).json()
     assert error_of(client.get("/api/compare/table?q=name=nothing"), 422)["field"] == "q"
     assert error_of(client.get("/api/compare/table?runs=999"), 404)["field"] == "runs"
