@@ -25,6 +25,8 @@ RUN STABLESSM_COMPILER=none pip install --constraint constraints.txt '.[s3]'
 
 FROM base AS server
 COPY --from=build-server /opt/venv /opt/venv
+# the root file system may be read-only; matplotlib stores its list of fonts here
+ENV MPLCONFIGDIR=/tmp/matplotlib
 USER stablessm
 WORKDIR /home/stablessm
 VOLUME /var/lib/stablessm

@@ -144,7 +144,9 @@ SUITES = {
         (
             "web/charts",
             "web/figures.py",
+            "web/picture",
             "web/static/lib/exports.js",
+            "server/http/figure_files.py",
             "server/cli",
             "stablessm_core/client",
             "tests/browser/test_figure_files.py",

@@ -13,6 +13,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from stablessm_core.spec.layers import layers_text
+from stablessm_core.spec.titles import setting_title
 
 WHOLE_BELOW = 1e9  # whole numbers below this limit are written out; larger numbers get an exponent
 
@@ -73,6 +74,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "ago": ago,
     "moment": moment,
     "layers": layers_text,
+    "setting_title": setting_title,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stablessm_core.spec.titles import setting_title
 from web.binding import DASHES, bind
 from web.palette import COLORS
 
@@ -25,7 +26,7 @@ def swept_figure(figure: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str
         (j for j, v in enumerate(values) if isinstance(v, int | float) and not isinstance(v, bool)), key=values.__getitem__
     )
     step = np.array([float(values[j]) for j in order])
-    title = _short(grid["columns"]["path"] or "")
+    title = setting_title(grid["columns"]["path"] or "")
     items, data, spreads, lost = [], {}, [], []
     for i, value in enumerate(grid["rows"]["values"]):
         cells = [grid["cells"][i][j] for j in order]
@@ -62,11 +63,6 @@ def _label(value: Any) -> str:
     map_ = (value.get("reparameterization") or {}).get("name")
     names = [part for part in (value.get("name", value.get("layer")), map_) if isinstance(part, str)]
     return ", ".join(names) or json.dumps(value, separators=(",", ":"))
-
-
-def _short(path: str) -> str:
-    name = path.removesuffix(".name").split(".")[-1].replace("_", " ")
-    return "learning rate" if name == "lr" else name
 
 
 def _number(value: Any) -> float:

@@ -314,5 +314,4 @@ interface View {
 declare var Plotly: {
   react(element: HTMLElement, data: unknown[], layout: object, config: object): Promise<void>;
   relayout(element: HTMLElement, change: object): Promise<void>;
-  toImage(figure: Figure, size: object): Promise<string>;
 };

@@ -11,7 +11,8 @@ import click
 from server.cli.connection import connect
 from server.cli.options import DATA_DIR, Choice, join_values
 from server.cli.terminal import file_size
-from stablessm_core.client import BrowserMissing
+from stablessm_core.client.figure_files import FORMATS
+from stablessm_core.spec.suggestions import did_you_mean
 
 PIXELS = click.IntRange(100, 4000)
 RUN_OPTIONS = ("layer", "eigenvalues", "from_step", "to_step", "y")
@@ -40,11 +41,14 @@ class Subject(click.ParamType[tuple[str, Any]]):
 @click.command()
 @click.argument("of", type=Subject(), metavar="OF")
 @click.argument("chart")
-@click.option("--format", "format_", type=Choice(["svg", "png", "html"]), default="svg", show_default=True)
-@click.option("--width", type=PIXELS, default=900, show_default=True, help="Width in pixels.")
-@click.option("--height", type=PIXELS, default=420, show_default=True, help="Height in pixels.")
+@click.option("--format", "format_", type=Choice(list(FORMATS)), help="Default: the ending of the -o file, else pdf.")
+@click.option("--size", type=Choice(["column", "page"]), help="Size for a paper: 85 mm or 175 mm wide.")
+@click.option("--width", type=PIXELS, help="Width in pixels. Default: 900.")
+@click.option("--height", type=PIXELS, help="Height in pixels. Default: 420, or the height of --size.")
 @click.option(
-    "--scale", type=click.FloatRange(0.5, 8), default=2.0, show_default=True, help="Resolution of a PNG: image pixels per pixel."
+    "--scale",
+    type=click.FloatRange(0.5, 8),
+    help="Resolution of a PNG: image pixels per pixel. Default: 2, or 600 dots per inch with --size.",
 )
 @click.option("--layer", type=click.IntRange(0), help="For a run: number of the layer. Default: the first layer.")
 @click.option(
@@ -65,34 +69,47 @@ class Subject(click.ParamType[tuple[str, Any]]):
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="File to write. Default: OF-CHART.FORMAT.")
 @DATA_DIR
 def figure(
-    of: tuple[str, Any], chart: str, format_: str, width: int, height: int, scale: float, out: Path | None, data_dir: Path | None,
-    **view: Any,
+    of: tuple[str, Any], chart: str, format_: str | None, size: str | None, width: int | None, height: int | None,
+    scale: float | None, out: Path | None, data_dir: Path | None, **view: Any,
 ) -> None:  # fmt: skip
-    """Save one chart as SVG, PNG or HTML, as its page shows it.
+    """Save one chart as PDF, SVG, PNG or HTML, as its page shows it. The ending of the -o file decides the format.
 
-    OF is a run (7), several runs (7,8,9), a sweep (sweep:3), theory, or theory:7 for the weights of run 7. SVG and PNG need
-    Playwright and Chromium.
+    OF is a run (7), several runs (7,8,9), a sweep (sweep:3), theory, or theory:7 for the weights of run 7.
     """
     kind, which = of
+    format_ = _format(out, format_)
     if kind == "sweep" and not chart.startswith("sweep"):
         kind, which = "compare", {"sweep": which}
-    size: dict[str, Any] = {"width": width, "height": height, "scale": scale if format_ == "png" else 1.0}
+    paper: dict[str, Any] = {"size": size, "width": width, "height": height, "scale": scale}
     query = _query(kind, {name: value for name, value in view.items() if value is not None})
     with connect(data_dir) as client:
-        try:
-            if kind == "run":
-                content = client.figure_file(which, chart, format_, **size, **query)
-            elif kind == "compare":
-                content = client.compare_figure_file(chart, format_, **which, **size, **query)
-            elif kind == "sweep":
-                content = client.sweep_figure_file(which, chart, format_, **size)
-            else:
-                content = client.theory_figure_file(chart, format_, **which, **size, **query)
-        except BrowserMissing as missing:
-            raise click.ClickException(str(missing)) from None
+        if kind == "run":
+            content = client.figure_file(which, chart, format_, **paper, **query)
+        elif kind == "compare":
+            content = client.compare_figure_file(chart, format_, **which, **paper, **query)
+        elif kind == "sweep":
+            content = client.sweep_figure_file(which, chart, format_, **paper)
+        else:
+            content = client.theory_figure_file(chart, format_, **which, **paper, **query)
     path = out or Path(f"{_file_stem(kind, which)}-{chart}.{format_}")
     path.write_bytes(content)
     click.echo(file_size(path))
+
+
+def _format(out: Path | None, given: str | None) -> str:
+    """The format of the file. Raises UsageError for an ending that is no format, or that differs from --format."""
+    ending = out.suffix.removeprefix(".").lower() if out else ""
+    allowed = ", ".join(f".{one}" for one in FORMATS)
+    if ending == "csv":
+        raise click.UsageError(f"a chart is not written as .csv; allowed: {allowed}. `stablessm export` writes the numbers.")
+    if ending and ending not in FORMATS:
+        guess = did_you_mean(ending, FORMATS)
+        raise click.UsageError(f"{out} ends in .{ending[:20]}{guess}, which is no format of a figure; allowed: {allowed}")
+    if ending and given and ending != given:
+        raise click.UsageError(f"--format {given} and the ending of {out} differ; leave one of them out")
+    if out and not ending and not given:
+        raise click.UsageError(f"{out} has no ending that states the format; allowed: {allowed}")
+    return given or ending or "pdf"
 
 
 def _query(kind: str, view: dict[str, Any]) -> dict[str, Any]:

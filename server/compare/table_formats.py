@@ -41,7 +41,7 @@ def as_parquet(table: Table) -> bytes:
     schema = pa.schema([pa.field(column.name, getattr(pa, ARROW[column.kind])()) for column in table.columns])
     arrays = [pa.array([row[i] for row in table.rows], type=field.type) for i, field in enumerate(schema)]
     counts = {name: str(getattr(table.of, name)) for name in ("finite", "stable", "total")}
-    about = {"sweep": str(table.sweep_id), "name": table.name or "", **counts}
+    about = {"sweep": str(table.sweep_id), "name": table.name or "", **counts} if table.sweep_id else counts
     sink = io.BytesIO()
     parquet.write_table(pa.table(arrays, schema=schema.with_metadata(about)), sink)
     return sink.getvalue()
@@ -65,11 +65,11 @@ def as_latex(table: Table) -> bytes:
         r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{{align}}}",
         r"\toprule",
-        " & ".join(_latex(name) for name in table.names) + r" \\",
+        " & ".join(latex_text(name) for name in table.names) + r" \\",
         r"\midrule",
         *(" & ".join(map(_latex_cell, table.columns, row)) + r" \\" for row in table.rows),
         r"\midrule",
-        rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{_latex(outcome(table))}}} \\",
+        rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{latex_text(outcome(table))}}} \\",
         r"\bottomrule",
         r"\end{tabular}",
         "",
@@ -114,14 +114,14 @@ def _markdown(text: str) -> str:
 
 def _latex_cell(column: Column, value: Value) -> str:
     if value is None or column.kind == "text" or not isinstance(value, int | float) or isinstance(value, bool):
-        return _latex(_short(value))
+        return latex_text(_short(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else r"$\infty$" if value > 0 else r"$-\infty$"
     digits, _, exponent = _short(value).partition("e")
     return f"${digits} \\times 10^{{{int(exponent)}}}$" if exponent else f"${digits}$"
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
     return "".join(LATEX.get(c) or (c if c.isascii() else _letter(c)) for c in _one_line(text))
 
 

@@ -31,6 +31,7 @@ from server.http.api import (
     history,
     lists,
     overview,
+    paper_table,
     queues,
     runs,
     series,
@@ -85,13 +86,13 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         421: "This Host is not served here.",
         429: "Too many requests; retry after `Retry-After` seconds.",
         422: "Invalid: `field` names what is wrong, `allowed` what is allowed.",
-        503: "The database does not answer.",
+        503: "The database does not answer, or the server draws too many pictures; retry.",
     }.items()
 }
 
 
 _OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, systems, theory, stream)
-_PARTS = (*_OF_RUNS, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
+_PARTS = (*_OF_RUNS, alerts, sweeps, compare, paper_table, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, pages.router, sign_in.router]
 

@@ -11,7 +11,7 @@ with Client() as client:                       # finds a server that `stablessm 
 from __future__ import annotations
 
 from stablessm_core.client.connection import ApiError, find_server
-from stablessm_core.client.figure_files import BrowserMissing, FigureFileMethods
+from stablessm_core.client.figure_files import FigureFileMethods
 from stablessm_core.client.frames import FrameMethods, PandasMissing
 from stablessm_core.client.live import LiveEvent, LiveMethods
 from stablessm_core.client.many_runs import ManyRunsMethods
@@ -19,7 +19,7 @@ from stablessm_core.client.series import Series
 from stablessm_core.client.service import ServiceMethods
 from stablessm_core.telemetry.statuses import FINAL
 
-__all__ = ["FINAL", "ApiError", "BrowserMissing", "Client", "LiveEvent", "PandasMissing", "Series", "find_server"]
+__all__ = ["FINAL", "ApiError", "Client", "LiveEvent", "PandasMissing", "Series", "find_server"]
 
 
 class Client(LiveMethods, FrameMethods, ManyRunsMethods, FigureFileMethods, ServiceMethods):

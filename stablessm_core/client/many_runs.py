@@ -51,6 +51,23 @@ class ManyRunsMethods(Connection):
         )
         return found
 
+    def paper_table(
+        self, runs: Sequence[int] | None = None, *, sweep: int | None = None, q: str | None = None, format: str = "json",
+        metric: Sequence[str] = ("train_loss",), rows: Sequence[str] | None = None, across: str | None = None,
+        statistic: str = "median", digits: int = 3,
+    ) -> bytes:  # fmt: skip
+        """A table for a paper as a file: json, csv, parquet, markdown or latex. Each cell has the number of finite runs.
+
+        metric: such as "train_loss", "eval_accuracy" or "best_eval_loss". rows: the settings of the rows, by default layers or
+        maps; ["none"] gives one row. across: a setting whose values become columns. statistic: "median" (with quartiles) or
+        "mean" (with standard deviation). digits: significant digits in markdown and latex.
+        """
+        params = without_none(
+            runs=join_numbers(runs), sweep=sweep, q=q, metric=",".join(metric), rows=None if rows is None else ",".join(rows),
+            across=across, statistic=statistic, digits=digits, format=format,
+        )  # fmt: skip
+        return self.request("GET", "/api/compare/table", params=params).content
+
     def bulk(self, action: str, run_ids: Sequence[int]) -> dict[str, Any]:
         """Apply `cancel`, `clone`, `hide`, `show`, `delete` or `restore` to each run. Returns {done, made, refused}."""
         answer: dict[str, Any] = self.send("POST", f"/api/bulk/{action}", {"runs": list(run_ids)})

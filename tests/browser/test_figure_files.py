@@ -1,4 +1,4 @@
-"""Charts exported as files for papers, drawn by a real browser: page, client and command line give identical files."""
+"""Charts exported as files for papers: page, client and command line give identical files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exported(page: Any, chart: str, format: str) -> bytes:
     ):  # repeated, because the link does nothing until the script is loaded
         page.locator(f'a[data-export="{chart}"]').press("Enter")
         page.wait_for_timeout(200)
-    size.select_option("640x360")
+    size.select_option("page" if format == "pdf" else "640x360")
     with page.expect_download() as download:
         page.locator(f'dialog[data-exports] button[value="{format}"]').press("Enter")
     page.locator("dialog[data-exports] [data-close]").click()
@@ -53,8 +53,8 @@ def from_the_pages(address: str, chromium: str) -> dict[str, bytes]:
         page.locator("[name=token]").press("Enter")
         page.wait_for_url(f"{address}/")
         for url, chart, formats in (
-            ("/runs/1", "eigenvalue", ("svg", "html")),
-            ("/runs/1", "theory_gradient_scale", ("html",)),
+            ("/runs/1", "eigenvalue", ("svg", "html", "pdf")),
+            ("/runs/1", "theory_gradient_scale", ("svg",)),
             ("/compare?runs=1,2", "compare_loss", ("png",)),
         ):
             page.goto(address + url)
@@ -77,21 +77,23 @@ def test_a_figure_file_is_identical_from_page_client_and_command_line(
         files = {
             "eigenvalue.svg": client.figure_file(1, "eigenvalue", "svg", **SIZE),
             "eigenvalue.html": client.figure_file(1, "eigenvalue", "html", eigenvalues=range(4), **SIZE),
-            "theory_gradient_scale.html": client.theory_figure_file("theory_gradient_scale", run=1, layer=0, maps="best", **SIZE),
+            "theory_gradient_scale.svg": client.theory_figure_file(
+                "theory_gradient_scale", "svg", run=1, layer=0, maps="best", **SIZE
+            ),
         }
         monkeypatch.setenv("STABLESSM_URL", address)
         monkeypatch.setenv("STABLESSM_TOKEN", TOKEN)
-        out = tmp_path / "compared.png"
-        done = CliRunner().invoke(
-            main, ["figure", "1,2", "compare_loss", "--format", "png", "--width", "640", "--height", "360", "-o", str(out)]
-        )
-        assert done.exit_code == 0, done.output
-        files["compare_loss.png"] = picture = out.read_bytes()
+        for name, arguments in {
+            "compare_loss.png": ["1,2", "compare_loss", "--width", "640", "--height", "360"],
+            "eigenvalue.pdf": ["1", "eigenvalue", "--eigenvalues", "0,1,2,3", "--size", "page"],
+        }.items():
+            done = CliRunner().invoke(main, ["figure", *arguments, "-o", str(tmp_path / name)])
+            assert done.exit_code == 0, done.output
+            files[name] = (tmp_path / name).read_bytes()
     assert [name for name in pages if pages[name] != files[name]] == []
     text = files["eigenvalue.svg"].decode()
-    assert 'width="640" height="360"' in text
-    assert all(f"λ {key}" in text for key in range(4))
-    rgb = [f"rgb({', '.join(str(int(COLORS[f'line-{n}'][i : i + 2], 16)) for i in (1, 3, 5))})" for n in range(4)]
-    assert [color for color in rgb if color not in text] == []
-    assert picture.startswith(b"\x89PNG")
-    assert int.from_bytes(picture[16:20], "big") == 1280
+    assert all(f"<!-- λ {key} -->" in text for key in range(4))
+    assert [color for n in range(4) if (color := COLORS[f"line-{n}"]) not in text] == []
+    assert files["compare_loss.png"].startswith(b"\x89PNG")
+    assert int.from_bytes(files["compare_loss.png"][16:20], "big") == 1280
+    assert files["eigenvalue.pdf"].startswith(b"%PDF-")

@@ -26,7 +26,7 @@ from server.http.api.series import (
 )  # fmt: skip
 from server.http.api.sweeps import Axis, find_sweep, requested_grid
 from server.http.api.theory import Theory, theory_json
-from server.http.figure_files import Format, Paper, Pixels, Scale, check_chart, figure_answer
+from server.http.figure_files import Paper, PaperDep, Scale, check_chart, figure_answer
 from server.http.schemas.runs import RunId
 from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.schemas.sweeps import SweepId
@@ -36,6 +36,7 @@ from web.charts import CHARTS
 from web.compared import compared_figure, range_items, shown_runs
 from web.figures import catalogue, needed_by, spec
 from web.palette import COLORS
+from web.picture.sizes import FORMATS
 from web.records import bounded
 from web.swept import swept_figure
 
@@ -46,9 +47,18 @@ OF_SEVERAL = {"compare_loss": TRAIN_LOSS, "compare_max_ratio": MAX_RATIO, "compa
 OF_A_SWEEP = ("sweep_final_loss",)
 OF_THEORY = tuple(name for name, chart in CHARTS.items() if chart.scope == "theory")
 EXAMPLE = {"data": [{"type": "scatter", "x": EXAMPLE_TYPED, "y": EXAMPLE_TYPED}], "layout": {"yaxis": {"type": "log"}}}
+FILES = ("text/html", *FORMATS.values())
 FIGURE: dict[str, Any] = {
     "response_class": JSONResponse,
-    "responses": {200: {"content": {"application/json": {"example": EXAMPLE}}, "description": "A Plotly figure."}},
+    "responses": {
+        200: {
+            "content": {
+                "application/json": {"example": EXAMPLE},
+                **{media: {"schema": {"type": "string", "format": "binary"}} for media in FILES},
+            },
+            "description": "A Plotly figure, or a file.",
+        }
+    },
 }
 
 
@@ -71,15 +81,13 @@ def figure(
     run_id: RunId,
     chart: str,
     database: DatabaseDep,
+    paper: PaperDep,
     layer: Record = "0",
     max_points: MaxPoints = 1000,
     eigenvalues: Eigenvalues = None,
     from_step: Step = None,
     to_step: Step = None,
     y: Scale = None,
-    width: Pixels = None,
-    height: Pixels = None,
-    format: Format = "json",
 ) -> Response:
     """One chart of this run, as the run's page shows it, with its data as typed arrays."""
     check_stretch(from_step, to_step)
@@ -102,7 +110,7 @@ def figure(
     drawn = bind(
         definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS, eigenvalues=count, bounded=bounded(vars(record))
     )
-    return figure_answer(drawn, chart, of=f"run {run_id}", name=f"run-{run_id}", format=format, width=width, height=height)
+    return figure_answer(drawn, chart, of=f"run {run_id}", name=f"run-{run_id}", paper=paper)
 
 
 @router.get("/compare/figures/{chart}", **FIGURE)
@@ -131,15 +139,8 @@ def compared(
         drawn = compared_figure(
             spec(chart), shown_runs(answer), curves, lines=lines, groups=groups, x=asked.x, y=asked.y, between=between
         )
-    return figure_answer(
-        drawn,
-        chart,
-        of=f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs",
-        name="compare",
-        format=asked.format,
-        width=asked.width,
-        height=asked.height,
-    )
+    of = f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs"
+    return figure_answer(drawn, chart, of=of, name="compare", paper=asked)
 
 
 @router.get("/sweeps/{sweep_id}/figures/{chart}", **FIGURE)
@@ -147,20 +148,16 @@ def swept(
     sweep_id: SweepId,
     chart: str,
     database: DatabaseDep,
+    paper: PaperDep,
     rows: Axis = None,
     columns: Axis = None,
-    width: Pixels = None,
-    height: Pixels = None,
-    format: Format = "json",
 ) -> Response:
     """The chart of a sweep: one line per value of the row setting, over the values of the column setting."""
     check_chart(chart, OF_A_SWEEP, "a sweep")
     with database.read() as session:
         grid = grid_json(requested_grid(session, find_sweep(session, sweep_id), rows, columns))
     drawn = swept_figure(spec(chart), grid)
-    return figure_answer(
-        drawn, chart, of=f"sweep {sweep_id}", name=f"sweep-{sweep_id}", format=format, width=width, height=height
-    )
+    return figure_answer(drawn, chart, of=f"sweep {sweep_id}", name=f"sweep-{sweep_id}", paper=paper)
 
 
 @router.get("/theory/figures/{chart}", **FIGURE)
@@ -173,7 +170,7 @@ def of_theory(chart: str, database: DatabaseDep, asked: Annotated[TheoryFigure, 
     drawn["layout"]["showlegend"] = True  # on the page, all charts share one legend
     of = f"theory, {answer['label'] or answer['time'] + ' time'}"
     name = f"run-{answer['run']}" if answer["run"] else "theory"
-    return figure_answer(drawn, chart, of=of, name=name, format=asked.format, width=asked.width, height=asked.height)
+    return figure_answer(drawn, chart, of=of, name=name, paper=asked)
 
 
 def with_scale(layout: dict[str, Any], y: Literal["log", "linear"]) -> dict[str, Any]:

@@ -425,7 +425,7 @@ def test_the_command_line_has_exactly_the_expected_commands() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
         "submit runs show watch cancel resume fork compare figure export import sweep sweeps sweep-table logs checkpoints "
-        "delete undelete trash retention reproduce rename tag note completion",
+        "delete undelete trash retention reproduce rename tag note completion table",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
     for name, command in main.commands.items():

@@ -129,3 +129,26 @@ def test_a_sweep_table_is_written_in_the_format_of_its_file_suffix(data_dir: Pat
     assert (refused.exit_code, "the file with -o" in refused.output) == (1, True)
     unknown = run(data_dir, "sweep-table", "1", "--columns", "weather")
     assert (unknown.exit_code, "train_loss" in unknown.output) == (1, True)
+
+
+def test_a_paper_table_is_written_in_the_format_of_its_file_ending_or_refused(
+    data_dir: Path, sqlite: Database, tmp_path: Path
+) -> None:
+    run(data_dir, "sweep", "-", text=SWEEP)
+    end(sqlite, "finished", 0.5)
+    end(sqlite, "diverged", float("nan"))
+    for of in ("sweep:1", "1,2", "task=polynomial_memory"):
+        printed = run(data_dir, "table", of, "--digits", "2").output.splitlines()
+        assert printed[0] == "| map | final loss |"
+        assert printed[2].endswith("| 0.50 (1/2) |"), printed
+    for name in ("t.csv", "t.parquet", "t.md", "t.tex", "t.json"):
+        assert "bytes" in run(data_dir, "table", "sweep:1", "-o", str(tmp_path / name)).output
+    assert pyarrow.parquet.read_table(tmp_path / "t.parquet").num_rows == 1
+    for arguments, said in (
+        (("-o", str(tmp_path / "t.xlsx")), "allowed: .csv, .parquet, .md, .tex, .json"),
+        (("--format", "parquet"), "the file with -o"),
+        (("--metric", "weather"), "eval_accuracy"),
+    ):
+        refused = run(data_dir, "table", "sweep:1", *arguments)
+        assert refused.exit_code
+        assert said in " ".join(refused.output.split())

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from server.cli.figures import figure
 from server.database.connection import Database
+from server.http.figure_files import AT_ONCE, _places
 from stablessm_core.telemetry.typed_arrays import decode
 from tests.server.http_service import BODY, application, client_of, error_of
 from tests.server.recording import Recording, claim
@@ -53,6 +54,51 @@ def test_every_chart_is_available_as_json_and_as_a_file_at_a_requested_size(clie
         assert file.headers["Content-Disposition"].endswith(f'{chart}.html"')
         written = file.text.partition('id="figure">')[2].partition("</script>")[0]
         assert json.loads(written.replace("<\\/", "</")) == figure, "the file must contain the same figure as the JSON"
+
+
+def test_every_chart_is_available_as_a_picture_with_the_ending_of_its_format(client: httpx.Client) -> None:
+    for chart in CHARTS:
+        file = ask(client, chart, size="column", format="pdf")
+        assert file.status_code == 200, (chart, file.text[:300])
+        assert file.headers["Content-Type"] == "application/pdf"
+        assert file.headers["Content-Disposition"].endswith(f'{chart}.pdf"')
+        assert file.content.startswith(b"%PDF-")
+    svg, png = (ask(client, "loss", width=640, height=360, format=format) for format in ("svg", "png"))
+    assert svg.headers["Content-Type"] == "image/svg+xml"
+    assert b"<svg" in svg.content
+    assert png.headers["Content-Type"] == "image/png"
+    assert [int.from_bytes(png.content[at : at + 4], "big") for at in (16, 20)] == [1280, 720]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "allowed"),
+    [
+        ({"format": "jpg"}, "format", "json, html, pdf, svg, png"),
+        ({"size": "poster"}, "size", "column, page"),
+        ({"size": "column", "width": 640}, "width", "width or size"),
+        ({"format": "png", "width": 4000, "height": 4000, "scale": 8}, "scale", "at most 1.22 at this size (24 million)"),
+    ],
+)
+def test_an_unknown_format_and_an_impossible_size_are_refused(
+    client: httpx.Client, asked: dict[str, Any], field: str, allowed: str
+) -> None:
+    for chart in ("loss", "compare_loss", "sweep_final_loss", "theory_map"):
+        error = error_of(ask(client, chart, **asked), 422)
+        assert (error["field"], error["allowed"]) == (field, allowed), (chart, error)
+
+
+def test_more_pictures_at_once_than_the_server_draws_are_refused_and_it_draws_again_later(client: httpx.Client) -> None:
+    for _ in range(AT_ONCE):
+        assert _places.acquire(blocking=False)
+    try:
+        refused = ask(client, "loss", format="svg")
+        assert "try again" in error_of(refused, 503)["message"]
+        assert refused.headers["Retry-After"] == "2"
+        assert ask(client, "loss", format="html").status_code == 200
+    finally:
+        for _ in range(AT_ONCE):
+            _places.release()
+    assert ask(client, "loss", format="svg").status_code == 200
 
 
 @pytest.mark.parametrize("chart", ["compare_loss", "sweep_final_loss", "theory_map", "loss"])
@@ -104,12 +150,16 @@ def test_figure_options_select_the_axes_groups_and_lines(client: httpx.Client) -
         (["7,x", "loss"], "sweep:3"),
         (["theory", "theory_map", "--y", "log"], "--layer"),
         (["1", "loss", "--show", "groups"], "--y"),
+        (["1", "loss", "-o", "loss.jpg"], "allowed: .pdf, .svg, .png, .html"),
+        (["1", "loss", "-o", "loss.csv"], "`stablessm export` writes the numbers"),
+        (["1", "loss", "-o", "loss"], "has no ending that states the format"),
+        (["1", "loss", "-o", "loss.pdf", "--format", "svg"], "differ"),
     ],
 )
-def test_the_figure_command_names_the_allowed_subjects_and_options(arguments: list[str], said: str) -> None:
+def test_the_figure_command_names_the_allowed_subjects_options_and_endings(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(figure, arguments)
     assert done.exit_code == 2
-    assert said in done.output
+    assert said in " ".join(done.output.split())
 
 
 def test_a_band_ends_where_one_of_its_edges_is_nan() -> None:

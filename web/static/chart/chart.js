@@ -151,12 +151,3 @@ export class Chart {
     plot.on("plotly_click", ({ points }) => this.onClick?.(points[0]));
   }
 }
-
-/**
- * Draws a figure as a picture, without a chart on the page, and returns the picture's data URL.
- * @param {Figure} figure
- * @param {{format: string, width: number, height: number, scale: number}} size
- */
-export function picture(figure, size) {
-  return Plotly.toImage(figure, size);
-}

@@ -1,8 +1,10 @@
-// The export button of every chart: saves the server's figure, drawn by Plotly at a chosen size, as a file.
+// The export button of every chart: a dialog with links to the server's files of the chart, in a size that the reader chooses.
 
-import { describe, get } from "./api.js";
-import { picture } from "../chart/chart.js";
+import { describe, refusal } from "./api.js";
 import { find, findAll, given } from "./dom.js";
+import { reach } from "./reach.js";
+
+const PAPER = new Set(["column", "page"]); // sizes that the server knows in mm
 
 /**
  * The part of a chart's data that the page currently shows.
@@ -19,6 +21,7 @@ export function exportable(shown) {
   const [size, width, height] = ["size", "width", "height"].map(
     (name) => /** @type {HTMLInputElement} */ (form.elements.namedItem(name)),
   );
+  const pixels = find("[data-part=pixels]", HTMLElement, dialog);
   const error = find("[data-field=error]", HTMLElement, dialog);
   /** @type {HTMLAnchorElement | null} */
   let link = null;
@@ -34,7 +37,8 @@ export function exportable(shown) {
     });
   }
   size.addEventListener("change", () => {
-    if (size.value) [width.value, height.value] = size.value.split("x");
+    if (size.value.includes("x")) [width.value, height.value] = size.value.split("x");
+    pixels.hidden = PAPER.has(size.value);
   });
   for (const field of [width, height]) {
     field.addEventListener("input", () => {
@@ -46,21 +50,14 @@ export function exportable(shown) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (!link) return;
-    const format = event.submitter instanceof HTMLButtonElement ? event.submitter.value : "svg";
-    const name = given(link, "export");
-    const url = figureUrl(link.href, shown(name).view ?? {}, {
-      width: width.value,
-      height: height.value,
-      format: format === "html" ? "html" : "json",
+    const format = event.submitter instanceof HTMLButtonElement ? event.submitter.value : "pdf";
+    const url = figureUrl(link.href, shown(given(link, "export")).view ?? {}, {
+      ...(PAPER.has(size.value) ? { size: size.value } : { width: width.value, height: height.value }),
+      format,
     });
     error.hidden = true;
     try {
-      if (format === "html") save(url, "");
-      else
-        save(
-          await drawn(url, format, Number(width.value), Number(height.value)),
-          `${given(link, "file")}-${name}.${format}`,
-        );
+      await save(url, `${given(link, "file")}-${given(link, "export")}.${format}`);
     } catch (why) {
       error.textContent = describe(why);
       error.hidden = false;
@@ -109,46 +106,14 @@ export function addressed(...names) {
 }
 
 /**
- * The picture as the URL of a blob.
+ * Saves the server's response as a file.
  * @param {string} url
- * @param {string} format
- * @param {number} width
- * @param {number} height
+ * @param {string} name
  */
-async function drawn(url, format, width, height) {
-  const [figure, size] = [await get(url), { format, width, height, scale: format === "png" ? 2 : 1 }];
-  await picture(figure, size); // at the first call Plotly measures texts and orders elements differently, so the first result is discarded
-  const [head, data] = split(await picture(figure, size), ",");
-  const bytes = head.endsWith(";base64")
-    ? Uint8Array.from(atob(data), (character) => character.charCodeAt(0))
-    : new TextEncoder().encode(fixedNames(decodeURIComponent(data)));
-  return URL.createObjectURL(new Blob([bytes], { type: head.slice("data:".length).split(/[;,]/)[0] }));
-}
-
-/**
- * The SVG with the random part of plotly.js's element names replaced, so that equal figures give equal files. The
- * Python client does the same.
- * @param {string} svg
- */
-export function fixedNames(svg) {
-  const rest = split(svg, 'id="defs-')[1];
-  return rest ? svg.replaceAll(rest.slice(0, 6), "figure") : svg;
-}
-
-/**
- * @param {string} text
- * @param {string} by
- */
-function split(text, by) {
-  const at = text.indexOf(by);
-  return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + by.length)];
-}
-
-/**
- * @param {string} href
- * @param {string} name file name; "" uses the name that the server gives
- */
-function save(href, name) {
+async function save(url, name) {
+  const answer = await reach(url);
+  if (!answer.ok) throw await refusal(answer);
+  const href = URL.createObjectURL(await answer.blob());
   Object.assign(document.createElement("a"), { href, download: name }).click();
-  if (href.startsWith("blob:")) setTimeout(() => URL.revokeObjectURL(href), 60_000);
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }
