@@ -37,8 +37,8 @@ CONFIG: dict[str, Any] = {
     "plotlyServerURL": "",
     "responsive": True,
     "doubleClick": "reset",
-    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-    "toImageButtonOptions": {"format": "svg"},
+    # the button Export saves the server's picture; Plotly's own picture of the page would differ from it
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "toImage"],
 }
 
 

@@ -82,11 +82,7 @@ export class Chart {
     this.width = this.element.clientWidth;
     const layout = { ...themed(figure.layout), datarevision: this.drawings, autosize: true };
     const zooms = this.onZoom ? { doubleClick: false } : {};
-    const options = {
-      ...this.entry.config,
-      ...zooms,
-      toImageButtonOptions: { format: "svg", filename: this.entry.title },
-    };
+    const options = { ...this.entry.config, ...zooms };
     const pending = Plotly.react(
       this.element,
       this.width < NARROW ? figure.data.map(withoutAlertInLegend) : figure.data,
