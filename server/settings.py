@@ -101,6 +101,10 @@ class Settings(BaseSettings):
         None, description="Folder with a lock per GPU, shared by all workers of a machine, including those in containers, so "
         "that no two of them train on one GPU. Only workers use it.",
     )  # fmt: skip
+    min_free_mib: int = Field(
+        256, ge=0, le=MOST, description="Free space in MiB that a worker wants in its data directory. With less, it claims no "
+        "runs; with less than half, it returns its running runs to the queue. `0`: only a failed write stops it.",
+    )  # fmt: skip
     max_queued: int = Field(20_000, ge=1, le=MOST, description="Maximum number of queued runs.")
     streams_per_token: int = Field(200, ge=1, le=MOST, description="Maximum number of open live streams per created token.")
     audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")

@@ -7,6 +7,7 @@ The files in the order in which a run passes through them:
     registration            the worker's row: its capabilities, its heartbeat
     gpus                    list the GPUs of the machine, and book GPUs for this worker
     lanes                   claim the next run, one at a time per lane
+    quarantine              why the worker claims no runs: full disk, no memory, broken GPU, missing data
     process_pool            keep one warm training process per lane (training_process: the worker's handle of a process)
     fork_server             the program that imports torch once and forks training processes (fork_server_client: its client)
     supervision             follow a claimed run to its end, over a pipe; exit_causes describes why a process ended

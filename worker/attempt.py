@@ -19,10 +19,11 @@ from server.settings import run_folder
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.forking import ForkError
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.detectors.raised_elsewhere import NO_PROGRESS
+from stablessm_core.telemetry.detectors.raised_elsewhere import NO_PROGRESS, WORKER_UNFIT
 from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.spool import Spool
 from worker.exit_causes import LEASE_LOST
+from worker.failures import fills_disk
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.redaction import Redactor
@@ -63,12 +64,16 @@ class Attempt:
             recorded=[step for step, _, _ in reversed(assignment["checkpoints"])],
         )
         self._stop: Literal["cancel", "drain"] | None = None
+        self._why_drain = ""
         self._progress_at = time.monotonic()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
 
-    def request_stop(self, stop: Literal["cancel", "drain"]) -> None:
+    def request_stop(self, stop: Literal["cancel", "drain"], why: str = "") -> None:
         """Stop after the current step: "cancel" ends the run, "drain" lets another worker resume the run. A cancel overrides a
-        drain."""
+        drain. why: the problem of this machine that the drain is for; an alert reports it."""
+        if why:
+            self._why_drain = why
+            self.writer.alert(WORKER_UNFIT.alert(step=self.writer.step, message=why))
         if self._stop != "cancel":
             self._stop = stop
 
@@ -94,7 +99,7 @@ class Attempt:
             on_ready=ready,
         )
         status = "queued" if outcome.status == "drained" else outcome.status
-        reason = outcome.reason or _reason(outcome.status, outcome.divergence)
+        reason = outcome.reason or _reason(outcome.status, outcome.divergence, self._why_drain)
         log.info("training ended: %s", reason or outcome.status)
         self.writer.finish(EndMessage(status, reason, outcome.result, outcome.divergence))
         return status
@@ -171,6 +176,8 @@ class Attempt:
             try:
                 store.fetch(path, file, sha256)
             except (StoreError, OSError) as error:
+                if fills_disk(error):
+                    raise  # the checkpoint is intact, so the run must not begin again without it
                 if time.monotonic() > until:
                     return f"{here}; {error}"
                 time.sleep(FETCH_PAUSE_SECONDS)
@@ -222,12 +229,12 @@ def _damage(file: Path, sha256: str) -> str | None:
     return None if found == sha256 else f"{file} has SHA-256 {found}, expected {sha256}"
 
 
-def _reason(status: str, divergence: dict[str, Any] | None) -> str:
+def _reason(status: str, divergence: dict[str, Any] | None, why_drain: str) -> str:
     if status == "diverged" and divergence:
         where = "" if divergence.get("layer") is None else f", layer {divergence['layer']}"
         where += "" if divergence.get("eigenvalue") is None else f", eigenvalue {divergence['eigenvalue']}"
         return f"{divergence.get('tensor')} is {divergence.get('value')} at step {divergence.get('step')}{where}"
-    return {"cancelled": "cancelled", "drained": "drained: its worker was asked to stop"}.get(status, "")
+    return {"cancelled": "cancelled", "drained": f"drained: {why_drain or 'its worker was asked to stop'}"}.get(status, "")
 
 
 def _no_progress(step: int, seconds: float) -> Alert:

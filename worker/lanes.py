@@ -24,6 +24,7 @@ from worker.metrics import LaneCounts
 from worker.notify import publisher
 from worker.pipe import Message
 from worker.process_pool import Lane, ProcessPool
+from worker.quarantine import Quarantine
 from worker.registration import Registration
 from worker.supervision import Supervision
 from worker.write_statistics import Numbers, WriteTotals
@@ -53,6 +54,7 @@ class Lanes:
         guard(self._database)
         self._publish = publisher(self._database, settings.broker_url)
         self._totals = WriteTotals()
+        self.quarantine = Quarantine(settings.data_dir, settings.min_free_mib << 20, self._report)
         store = CheckpointStore(settings.checkpoint_store) if settings.checkpoint_store else None
         self._uploads = CheckpointUploads(self._database, store, settings.data_dir) if store else None
         self._registration = Registration(
@@ -62,6 +64,7 @@ class Lanes:
             {"queues": queues},
             stop=self.stop,
             statistics=self._totals.total,
+            quarantine=self.quarantine.shown,
             on_schema=self._start_chores,
         )
         processes.report_to(self._set_machine)
@@ -81,7 +84,7 @@ class Lanes:
         # read only once per lane, because a lane may hand over its process meanwhile
         processes = [lane.process for lane in self._lanes]
         prepared = sum(p is not None and p.capabilities is not None and p.is_alive() for p in processes)
-        return LaneCounts(len(self._lanes), len(self._training), prepared)
+        return LaneCounts(len(self._lanes), len(self._training), prepared, self.quarantine.reason is not None)
 
     def writes(self) -> Numbers:
         """The totals of this worker's writes."""
@@ -126,6 +129,8 @@ class Lanes:
     def _train_next(self, lane: Lane) -> bool:
         with self._claiming:
             self._release_unknown()
+        if not self.quarantine.admits(len(self._training)):
+            return False
         if not self._processes.wait_ready(lane, WARM_SECONDS):
             return False
         self._registration.wait_data_known(WARM_SECONDS)
@@ -176,8 +181,9 @@ class Lanes:
                 lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it got the run")
             return False
         Supervision(
-            claim, process, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._totals
-        ).run()
+            claim, process, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._totals,
+            self.quarantine, self._registration.lacks_data,
+        ).run()  # fmt: skip
         self._processes.refill(lane)
         return True
 
@@ -188,6 +194,9 @@ class Lanes:
         if self._uploads is not None:
             self._uploads.start()
         Cleaner(self._database, self.settings.data_dir, self.stop).start()
+
+    def _report(self) -> None:
+        self._registration.report()
 
     def _shut_down(self) -> None:
         self.stop.wait()

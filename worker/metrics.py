@@ -38,11 +38,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LaneCounts:
-    """The number of a worker's lanes, of lanes that train, and of lanes with a warm process for the next run."""
+    """The number of a worker's lanes, of lanes that train, and of lanes with a warm process for the next run.
+
+    quarantined: True if the worker claims no runs because of its machine.
+    """
 
     lanes: int
     training: int
     prepared: int
+    quarantined: bool = False
 
 
 def serve_metrics(host: str, port: int, data_dir: Path, lanes: Callable[[], LaneCounts], writes: Callable[[], Numbers]) -> int:
@@ -69,6 +73,8 @@ class WorkerCollector(Collector):
         yield gauge("worker_lanes", "Runs that can train on this worker at once.", lanes.lanes)
         yield gauge("worker_runs_training", "Runs that are training on this worker.", lanes.training)
         yield gauge("worker_prepared_processes", "Warm training processes that wait for a run.", lanes.prepared)
+        meaning = "1 while this worker claims no runs because of its machine (full disk, no memory, broken GPU, missing data)."
+        yield gauge("worker_quarantined", meaning, lanes.quarantined)
         for name, meaning in WRITE_COUNTERS.items():
             yield counter(f"worker_{name}", meaning, writes[name])
         yield gauge("worker_spool_bytes", "Bytes on this worker's disk that are not in the database yet.", writes["spool_bytes"])

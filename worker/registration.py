@@ -15,7 +15,7 @@ from server.database.models import Worker
 from server.database.revision import SchemaMismatch
 from server.lifecycle import transitions as lifecycle
 from server.settings import Settings
-from stablessm_core.spec.data_sets import available_data
+from stablessm_core.spec.data_sets import available_data, is_absent
 from worker.pipe import Message
 from worker.redaction import Redactor
 from worker.write_statistics import Numbers
@@ -33,6 +33,7 @@ class Registration(threading.Thread):
 
     fixed: capabilities that do not change ("queues"). on_schema: called once, when the database has the schema that this
     program needs. statistics: returns the sums of this worker's writes, which the worker's row contains for /metrics.
+    quarantine: returns why this worker claims no runs, as an entry of its capabilities, or nothing.
     """
 
     def __init__(
@@ -44,12 +45,13 @@ class Registration(threading.Thread):
         *,
         stop: threading.Event,
         statistics: Callable[[], Numbers],
+        quarantine: Callable[[], Message],
         on_schema: Callable[[], None],
     ) -> None:
         super().__init__(name="worker-heartbeat", daemon=True)
         self._database, self._data_root, self._worker, self._fixed = database, settings.data_root, worker, fixed
         self._redactor = Redactor(settings.data_dir, settings.data_root)
-        self._stopping, self._statistics, self._on_schema = stop, statistics, on_schema
+        self._stopping, self._statistics, self._quarantine, self._on_schema = stop, statistics, quarantine, on_schema
         self._machine: Message = {}  # what the training processes report about the machine
         self._data: dict[str, str] | None = None  # data set -> its state, which may change while the worker runs
         self._data_at = float("-inf")
@@ -63,6 +65,16 @@ class Registration(threading.Thread):
         if machine != self._machine:
             self._machine = machine
             self._changed.set()
+
+    def lacks_data(self, name: str) -> bool:
+        """True if the data set is missing now. Checks all data sets, so that this worker claims no further run that needs it."""
+        self._look_at_data()
+        self._changed.set()
+        return bool(name) and is_absent((self._data or {}).get(name))
+
+    def report(self) -> None:
+        """Store this worker's row soon, because something in it has changed."""
+        self._changed.set()
 
     def wait_data_known(self, timeout: float) -> None:
         """Wait until the database has the required schema and the data sets are known, or until `wake` is called."""
@@ -102,14 +114,18 @@ class Registration(threading.Thread):
                 log.exception("no heartbeat")
             self._changed.wait(HEARTBEAT_SECONDS)
 
+    def _look_at_data(self) -> None:
+        found: dict[str, str] = self._redactor.redact_values(available_data(self._data_root))
+        self._data, self._data_at = found, time.monotonic()
+
     def _beat(self) -> None:
         if time.monotonic() - self._data_at > DATA_SECONDS:
-            found: dict[str, str] = self._redactor.redact_values(available_data(self._data_root))
-            self._data, self._data_at = found, time.monotonic()
+            self._look_at_data()
             self._data_known.set()
         known = self._shown()
         if known is None:
             return
+        known |= self._quarantine()
         with self._database.write() as session:
             if known != self._registered or not lifecycle.beat_worker(session, self._worker["worker_id"]):
                 lifecycle.register_worker(session, **self._worker, capabilities=known)

@@ -22,14 +22,17 @@ from server.database.models import Run
 from server.keep.folders import installation_name, mark
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.logs import store_traceback
+from server.series.recording import store_flush
 from server.settings import Settings, run_folder
-from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED
+from stablessm_core.spec.config import parse_config
+from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_UNFIT
 from stablessm_core.telemetry.messages import TelemetryMessage, from_bytes
 from stablessm_core.telemetry.spool import left_behind
 from worker.attempt import checkpoint_folder, spool_path
 from worker.exit_causes import LEASE_LOST, describe_exit, kernel_memory_kills, one_line
 from worker.notify import Publish
 from worker.pipe import Message
+from worker.quarantine import Kind, Quarantine, memory_is_short
 from worker.redaction import Redactor
 from worker.run_log import LogShipper
 from worker.training_process import TrainingProcess
@@ -38,9 +41,11 @@ from worker.writer import DATABASE_AWAY, store
 
 CHECK_SECONDS = 0.25  # time between two reads of the run's row, in seconds; a read shows whether a cancel was requested
 CANCEL_SECONDS = 1.0  # time limit for the step in progress after a cancel, in seconds
+ROOM_SECONDS = 60.0  # the same after the disk has become nearly full, which does not end the worker, in seconds
 DRAIN_SECONDS = 5.0  # time limit for the step in progress and a checkpoint after the worker was asked to stop, in seconds
 EXIT_SECONDS = 3.0  # time limit for a process to end after the end of its run is stored, in seconds
 RETRY_SECONDS = 1.0
+RETURNS_RUN = ("disk", "memory", "data")  # faults that another machine does not have; a run may cause a fault of the GPU itself
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +62,13 @@ class Supervision:
     publish: Publish
     stop: threading.Event
     totals: WriteTotals
+    quarantine: Quarantine
+    lacks_data: Callable[[str], bool]  # True if the data set with this name is missing on this machine now
     _stop_request: str | None = None  # "cancel" or "drain"
     _kill_at: float | None = None
     _failure: str | None = None  # the exception that the training process reported
+    _fault: Kind | None = None  # the part of this machine that the exception blames
+    _why_drain: str = ""  # the problem of this machine for which the run is drained
     _traceback: str = ""
     _settled: bool = False  # True if nothing is left to store: the run's end is in the database, or another attempt owns the run
     _memory_kills: int = field(default_factory=kernel_memory_kills)
@@ -148,10 +157,13 @@ class Supervision:
                 log.info("training", extra=self._log_fields)
             case "failed":
                 self._failure, self._traceback = message["reason"], message.get("traceback", "")
+                self._fault = message.get("fault")
                 self._kill_by(time.monotonic() + 2 * EXIT_SECONDS)
             case "ended":
                 self._settled = True
                 self._kill_by(time.monotonic() + EXIT_SECONDS)
+                if message["status"] in ("finished", "diverged"):
+                    self.quarantine.trained()
                 log.info("run %s", message["status"], extra=self._log_fields)
 
     def _check_row(self) -> None:
@@ -175,12 +187,16 @@ class Supervision:
             self._kill_by(now + EXIT_SECONDS)
         elif row.cancel_requested and self._stop_request != "cancel":
             self._request_stop("cancel", now + CANCEL_SECONDS)
+        elif self._stop_request is None and self._failure is None and self.quarantine.lacks_room():
+            reason = self.quarantine.reason
+            self._why_drain = "" if reason is None else reason.reason
+            self._request_stop("drain", now + ROOM_SECONDS)
 
     def _request_stop(self, what: str, deadline: float) -> None:
         log.info("asking the training process to stop: %s", what, extra=self._log_fields)
         self._stop_request = what
         self._kill_by(deadline)
-        self.process.pipe.send({"stop": what})
+        self.process.pipe.send({"stop": what, "why": self._why_drain if what == "drain" else ""})
 
     def _remove_drafts(self) -> None:
         # a process that was killed while writing a checkpoint leaves a hidden draft of up to several gigabytes
@@ -210,18 +226,39 @@ class Supervision:
         elif self._stop_request == "cancel":
             reason = "cancelled; the training step in progress was cut off"
         elif self._stop_request == "drain":
-            reason = "drained: its worker was asked to stop; the training step in progress was cut off"
+            why = self._why_drain or "its worker was asked to stop"
+            reason = f"drained: {why}; the training step in progress was cut off"
         else:
             output = "\n".join(map(self._redactor.redact_log_line, self.process.last_output().splitlines()))
-            reason = describe_exit(code, kernel_memory_kills() > self._memory_kills, output)
+            killed_for_memory = kernel_memory_kills() > self._memory_kills
+            self._fault = "memory" if killed_for_memory and code == -signal.SIGKILL else None
+            reason = describe_exit(code, killed_for_memory, output)
         log.warning("%s", reason, extra=self._log_fields)
+        blamed = self._blame(one_line(self._redactor.redact(reason)))
         self._store_spool()
         self._ship_log()
         shown, traceback = (
             one_line(self._redactor.redact(reason)),
             self._redactor.redact(self._traceback) or self._log.crash_report(),
         )
-        self._persist(lambda session: self._write_end(session, shown, traceback))
+        self._persist(lambda session: self._write_end(session, shown, traceback, blamed))
+
+    def _blame(self, reason: str) -> Kind | None:
+        """The part of this machine because of which the run ended; None if the run itself may be the cause.
+
+        A fault counts only while it lasts: other programs still use up the memory, or the data set is still missing.
+        """
+        kind = self._fault
+        if kind == "memory" and not memory_is_short():
+            return None
+        if kind == "data" and not self.lacks_data(self._needed_data()):
+            return None
+        if kind is not None:
+            self.quarantine.blame(kind, self.claim.run_id, reason)
+        return kind
+
+    def _needed_data(self) -> str:
+        return parse_config(self.claim.config).task.data_needed()
 
     def _ship_log(self) -> None:
         try:
@@ -230,12 +267,17 @@ class Supervision:
         except Exception:  # storing the end of the run is more important than its log
             log.exception("the end of the log is not stored", extra=self._log_fields)
 
-    def _write_end(self, session: Session, reason: str, traceback: str) -> None:
+    def _write_end(self, session: Session, reason: str, traceback: str, blamed: Kind | None) -> None:
         run_id, attempt = self.claim.run_id, self.claim.attempt
         if traceback:
             lock_run(session, run_id, attempt)
             store_traceback(session, run_id, attempt, traceback)
-        if self._failure is not None:
+        if blamed in RETURNS_RUN or (blamed is None and self._why_drain and self._failure is None):
+            lifecycle.release(session, run_id, attempt, reason, alert=WORKER_UNFIT)
+        elif self._failure is not None:
+            if blamed is not None and self.quarantine.reason is not None:
+                step = lock_run(session, run_id, attempt).step
+                store_flush(session, run_id, attempt, [], [WORKER_UNFIT.alert(step=step, message=self.quarantine.reason.reason)], step)
             lifecycle.finish(session, run_id, attempt, "failed", reason)
         elif self._stop_request == "cancel":
             lifecycle.finish(session, run_id, attempt, "cancelled", reason)

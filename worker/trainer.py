@@ -49,7 +49,7 @@ def train_one(pipe: Pipe) -> int:
     from stablessm_core.training.environment import keep_freed_memory
     from worker.attempt import Attempt
     from worker.capabilities import report, warm_up
-    from worker.failures import describe_error, traceback_text
+    from worker.failures import describe_error, machine_fault, traceback_text
 
     keep_freed_memory()
     warm_up()
@@ -62,7 +62,8 @@ def train_one(pipe: Pipe) -> int:
     try:
         _log_to(Path(assignment["log"]))
     except OSError as error:  # the data directory is not writable, so checkpoints and the spool could not be written
-        pipe.send({"event": "failed", "reason": describe_error(error)})
+        fault = machine_fault(error, Path(assignment["data_dir"]))
+        pipe.send({"event": "failed", "reason": describe_error(error), "fault": fault})
         return FAILED
     start_logging(run=assignment["run_id"], attempt=assignment["attempt"])
     try:
@@ -77,7 +78,8 @@ def train_one(pipe: Pipe) -> int:
         status = attempt.run(on_ready=lambda: pipe.send({"event": "training"}))
     except Exception as error:
         log.exception("run failed")
-        pipe.send({"event": "failed", "reason": describe_error(error), "traceback": traceback_text(error)})
+        fault = machine_fault(error, Path(assignment["data_dir"]))
+        pipe.send({"event": "failed", "reason": describe_error(error), "fault": fault, "traceback": traceback_text(error)})
         attempt.save_records()
         _report_writes(pipe, attempt)
         return FAILED
@@ -93,7 +95,7 @@ def _listen(pipe: Pipe, attempt: Attempt) -> None:
         except EOFError:
             os._exit(FAILED)  # the worker has ended, and nothing else would end this process
         if message is not None:
-            attempt.request_stop(message["stop"])
+            attempt.request_stop(message["stop"], message.get("why", ""))
 
 
 def _keep_reporting(pipe: Pipe, attempt: Attempt) -> None:

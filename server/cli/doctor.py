@@ -27,7 +27,7 @@ from server.database.payloads import examine as examine_payloads
 from server.database.revision import SchemaMismatch, check
 from server.settings import Settings
 from stablessm_core.client import find_server
-from stablessm_core.spec.data_sets import available_data
+from stablessm_core.spec.data_sets import available_data, is_absent
 
 MARKS = {OK: click.style("ok     ", fg="green"), NOTE: click.style("note   ", fg="yellow"), BAD: click.style("missing", fg="red")}
 # this code runs in another process: the server's machine may not have torch, and with a broken GPU driver `import torch` may
@@ -199,15 +199,10 @@ def _data(settings: Settings) -> list[Finding]:
     return [
         first,
         *(
-            (NOTE, f"data set {name}", state[:300], fix) if _is_absent(state) else (BAD, f"data set {name}", state[:300], damaged)
+            (NOTE, f"data set {name}", state[:300], fix) if is_absent(state) else (BAD, f"data set {name}", state[:300], damaged)
             for name, state in wrong
         ),
     ]
-
-
-def _is_absent(state: str) -> bool:
-    """True if the data set is missing, which is allowed. An existing but unusable data set is an error."""
-    return "no such file" in state or "not installed" in state
 
 
 def _charts(_: Settings) -> list[Finding]:

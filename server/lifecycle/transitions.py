@@ -227,18 +227,27 @@ def finish(
     _end(session, run, status, reason)
 
 
-def release(session: Session, run_id: int, attempt: int, reason: str, *, loss: AlertKind | None = None) -> str:
+def release(
+    session: Session,
+    run_id: int,
+    attempt: int,
+    reason: str,
+    *,
+    loss: AlertKind | None = None,
+    alert: AlertKind | None = None,
+) -> str:
     """Put the run back into the queue, to continue from its last checkpoint, and return its new status.
 
     loss: the kind of alert, if the attempt was lost with its worker or its training process. The alert is stored with `reason`,
     and after MAX_LOSSES such losses the run is `failed`. If a cancellation was requested, the run is `cancelled` instead.
-    Raises LeaseLost.
+    alert: the kind of alert, if the run is not to blame for its return, so that no loss is counted. Raises LeaseLost.
     """
     run = lock_run(session, run_id, attempt)
     if loss is not None:
         run.workers_lost += 1
-        alert = loss.alert(step=run.step, message=reason)
-        insert_alerts(session, run.id, run.attempt, [alert], run.seq + 1)  # same event number as the transition below
+    if (kind := loss or alert) is not None:
+        raised = kind.alert(step=run.step, message=reason)
+        insert_alerts(session, run.id, run.attempt, [raised], run.seq + 1)  # same event number as the transition below
     if run.cancel_requested:
         _end(session, run, "cancelled", reason)
     elif run.workers_lost >= MAX_LOSSES:

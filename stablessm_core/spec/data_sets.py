@@ -23,3 +23,8 @@ def available_data(data_root: Path) -> dict[str, str]:
         except Exception as error:  # noqa: BLE001 - a plug-in may fail in any way; a worker must still report its other data
             log.error("the data of task %r cannot be checked: %s: %s", name, type(error).__name__, error)
     return found
+
+
+def is_absent(state: str | None) -> bool:
+    """True if a data set with this state is missing, rather than usable or damaged. None: the data set is not listed."""
+    return state is None or "no such file" in state or "not installed" in state

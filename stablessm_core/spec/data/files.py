@@ -22,6 +22,10 @@ class DataError(ValueError):
     """Raised for a data file that cannot be used. The message contains the file's path and the reason."""
 
 
+class MissingData(DataError):
+    """Raised for a data file that does not exist here. Another machine may have it."""
+
+
 def locate(data_root: Path, relative: str) -> Path:
     """The real path of a file, with symbolic links resolved. Raises DataError unless it is a regular file in `data_root`."""
     root = Path(os.path.realpath(data_root))
@@ -29,7 +33,7 @@ def locate(data_root: Path, relative: str) -> Path:
     if not path.is_relative_to(root):
         raise DataError(f"{relative}: lies outside the data directory {root}")
     if not path.exists():
-        raise DataError(f"{path}: no such file in the data directory")
+        raise MissingData(f"{path}: no such file in the data directory")
     if not path.is_file():
         raise DataError(f"{path}: is not a regular file")
     return path

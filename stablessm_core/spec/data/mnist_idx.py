@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from stablessm_core.spec.data.files import DataError, chunks, locate
+from stablessm_core.spec.data.files import DataError, MissingData, chunks, locate
 
 SPLITS = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -68,4 +68,4 @@ def _find(data_root: Path, name: str) -> Path:
     for candidate in (f"mnist/{name}", f"mnist/{name}.gz"):
         if (data_root / candidate).exists():
             return locate(data_root, candidate)
-    raise DataError(f"{data_root / 'mnist' / name}(.gz): no such file; mnist needs its four IDX files, compressed or not")
+    raise MissingData(f"{data_root / 'mnist' / name}(.gz): no such file; mnist needs its four IDX files, compressed or not")

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from stablessm_core.spec.data.files import DataError
+from stablessm_core.spec.data.files import MissingData
 from stablessm_core.spec.task import TaskSection
 
 
@@ -37,8 +37,8 @@ def digits_file() -> Path:
     """Path of scikit-learn's copy of the digits, found without an import of scikit-learn, which would take seconds."""
     spec = find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
-        raise DataError("digits: scikit-learn, which ships this data, is not installed")
+        raise MissingData("digits: scikit-learn, which ships this data, is not installed")
     path = Path(spec.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     if not path.is_file():
-        raise DataError(f"{path}: no such file in the installed scikit-learn")
+        raise MissingData(f"{path}: no such file in the installed scikit-learn")
     return path

@@ -48,5 +48,12 @@ SPOOL_FULL = AlertKind(
     meaning="The database is unavailable and the worker's spool is full; training waits until its numbers can be stored.",
     of_attempt=True,
 )
+WORKER_UNFIT = AlertKind(
+    name="worker_unfit",
+    severity="critical",
+    meaning="The run's worker could not train it because of its machine: a full disk, no memory, a broken GPU or missing data. "
+    "The message names the cause.",
+    of_attempt=True,
+)
 
-KINDS = (NO_PROGRESS, ROLLED_BACK, LR_LOWERED, STOPPED_EARLY, WORKER_LOST, TRAINER_CRASHED, SPOOL_FULL)
+KINDS = (NO_PROGRESS, ROLLED_BACK, LR_LOWERED, STOPPED_EARLY, WORKER_LOST, TRAINER_CRASHED, SPOOL_FULL, WORKER_UNFIT)
