@@ -49,7 +49,11 @@ class Quarantine:
     """
 
     def __init__(
-        self, data_dir: Path, min_free: int, on_change: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+        self,
+        data_dir: Path,
+        min_free: int,
+        on_change: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._data_dir, self._min_free, self._on_change, self._clock = data_dir, min_free, on_change, clock
         self._lock = threading.RLock()
@@ -140,6 +144,8 @@ class Quarantine:
 
     def _pause(self, seconds: tuple[float, float]) -> None:
         first, longest = seconds
+        if self._clock() < self._retry_at:
+            return  # another lane has met the same fault
         self._retry_at = self._clock() + min(longest, first * 2**self._pauses)
         self._pauses += 1
 

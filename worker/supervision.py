@@ -170,6 +170,8 @@ class Supervision:
         now = time.monotonic()
         if self.stop.is_set() and self._stop_request is None:
             self._request_stop("drain", now + DRAIN_SECONDS)
+        elif self.stop.is_set() and self._why_drain:
+            self._kill_by(now + DRAIN_SECONDS)  # the earliest deadline counts
         try:
             with self.database.read() as session:
                 row = session.execute(
@@ -277,7 +279,9 @@ class Supervision:
         elif self._failure is not None:
             if blamed is not None and self.quarantine.reason is not None:
                 step = lock_run(session, run_id, attempt).step
-                store_flush(session, run_id, attempt, [], [WORKER_UNFIT.alert(step=step, message=self.quarantine.reason.reason)], step)
+                store_flush(
+                    session, run_id, attempt, [], [WORKER_UNFIT.alert(step=step, message=self.quarantine.reason.reason)], step
+                )
             lifecycle.finish(session, run_id, attempt, "failed", reason)
         elif self._stop_request == "cancel":
             lifecycle.finish(session, run_id, attempt, "cancelled", reason)

@@ -20,11 +20,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.cli.examine_checkpoints import checkpoints
-from server.cli.examine_files import BAD, NOTE, OK, Finding, rights
+from server.cli.examine_files import BAD, NOTE, OK, Finding, rights, room
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE
 from server.database.connection import Database
 from server.database.payloads import examine as examine_payloads
 from server.database.revision import SchemaMismatch, check
+from server.lifecycle.answers import alive_workers
+from server.lifecycle.queues import why_quarantined
 from server.settings import Settings
 from stablessm_core.client import find_server
 from stablessm_core.spec.data_sets import available_data, is_absent
@@ -63,7 +65,7 @@ def examine(settings: Settings, say: Callable[[str], None], *, deep: bool = Fals
     else 1."""
     worst = 0
     payloads, files = partial(_payloads, deep=deep), partial(checkpoints, deep=deep)
-    for look in (_python, _torch, rights, _database, payloads, files, _broker, _server, _data, _charts):
+    for look in (_python, _torch, rights, room, _database, _workers, payloads, files, _broker, _server, _data, _charts):
         for state, what, how, fix in look(settings):
             say(f"{MARKS[state]}  {what}: {how}" + (f"\n           {fix}" if fix else ""))
             worst |= state == BAD
@@ -153,6 +155,23 @@ def _payloads(settings: Settings, *, deep: bool) -> list[Finding]:
         more = f", and {len(found.damaged) - 1:,} more" * (len(found.damaged) > 1)
         return [(BAD, "numbers", found.damaged[0] + more, RESTORE)]
     return [(OK, "numbers", f"{checked:,} stored payloads are intact, {found.unchecked:,} of them without a checksum{part}", "")]
+
+
+def _workers(settings: Settings) -> list[Finding]:
+    """The live workers that claim no runs because of their machine."""
+    database = Database(settings.database_url)
+    if database.path is not None and not database.path.exists():
+        return []
+    try:
+        with database.read() as session:
+            workers = alive_workers(session, settings.lease_seconds)
+    except SQLAlchemyError:
+        return []  # no database, or an older schema: `_database` reports this
+    finally:
+        database.close()
+    idle = [(worker.id, why) for worker in workers if (why := why_quarantined(worker.capabilities)) is not None]
+    fix = "repair its machine; the worker continues by itself"
+    return [(BAD, "worker", f"{name}: {why[:400]}", fix) for name, why in idle]
 
 
 def _broker(settings: Settings) -> list[Finding]:

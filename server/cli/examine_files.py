@@ -1,7 +1,8 @@
-"""What a finding of `stablessm doctor` is, and the check of the permissions of files."""
+"""What a finding of `stablessm doctor` is, and the checks of the permissions of files and of the free space."""
 
 from __future__ import annotations
 
+import shutil
 import stat
 
 from server.database.connection import Database
@@ -31,3 +32,14 @@ def rights(settings: Settings) -> list[Finding]:
             who = "everybody on this machine" if given & stat.S_IRWXO else "its group"
             found.append((BAD, "rights", f"{path} is readable by {who} (mode {given:o})", f"chmod {mode} '{path}'"))
     return found or [(OK, "rights", f"{settings.data_dir} is readable only by its owner", "")]
+
+
+def room(settings: Settings) -> list[Finding]:
+    """A finding on whether a worker on this machine has the free space that it wants."""
+    if not settings.data_dir.is_dir():
+        return []
+    free, wanted = shutil.disk_usage(settings.data_dir).free >> 20, settings.min_free_mib
+    if free >= wanted:
+        return [(OK, "free space", f"{free:,} MiB in {settings.data_dir}", "")]
+    fix = "free some space; until then a worker here takes no runs (STABLESSM_MIN_FREE_MIB)"
+    return [(BAD, "free space", f"{free:,} MiB in {settings.data_dir}, {wanted:,} MiB are wanted", fix)]

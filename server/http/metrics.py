@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from sqlalchemy import case, func, select
+from sqlalchemy import Row, case, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -155,15 +156,25 @@ def _queues(session: Session) -> Iterator[Metric]:
     yield gauge_by("queue", "queue_oldest_seconds", "How long the longest waiting queued run has waited.", oldest)
 
 
+def _quarantines(alive: Sequence[Row[Any]]) -> Metric:
+    meaning = "1 while a worker claims no runs because of its machine; `kind` is disk, memory, gpu or data."
+    family = GaugeMetricFamily("stablessm_quarantined", meaning, labels=["worker", "kind"])
+    for worker in alive:
+        quarantine = worker.capabilities.get("quarantine")
+        family.add_metric([worker.id, quarantine["kind"] if quarantine else ""], int(quarantine is not None))
+    return family
+
+
 def _workers(session: Session, lease_seconds: float) -> Iterator[Metric]:
     now = time.time()
     known = session.execute(select(Worker.id, Worker.slots, Worker.seen_at, Worker.capabilities)).all()
     alive = [worker for worker in known if now - worker.seen_at < lease_seconds]
     yield gauge("workers_alive", f"Workers seen within {lease_seconds:g} s.", len(alive))
     yield gauge("worker_slots", "Runs that the live workers can train at once.", sum(worker.slots for worker in alive))
-    ages = [(worker.id, max(0.0, now - worker.seen_at)) for worker in known]
+    ages = [(worker.id, max(0.0, now - worker.seen_at)) for worker in alive]
     yield gauge_by("worker", "worker_heartbeat_age_seconds", "Time since a worker's last heartbeat.", ages)
-    writing = [(worker.id, writes) for worker in known if (writes := worker.capabilities.get("writes"))]
+    yield _quarantines(alive)
+    writing = [(worker.id, writes) for worker in alive if (writes := worker.capabilities.get("writes"))]
     meaning = "Time from a flush of recorded steps to its commit."
     delays = HistogramMetricFamily("stablessm_write_delay_seconds", meaning, labels=["worker"])
     for worker, writes in writing:

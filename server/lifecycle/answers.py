@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Text, bindparam, case, cast, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, Run, Worker
-from server.lifecycle.queues import QueueState, all_queues, queue_states, serves, why_not
+from server.lifecycle.queues import QueueState, all_queues, queue_states, serves, why_not, why_quarantined
 from server.lifecycle.quotas import full_users
 from server.lifecycle.run_fields import ANSWERED
 from server.series.forms import CONFIGURED, forms_json_text
@@ -110,7 +110,8 @@ def workers_json(session: Session, lease_seconds: float) -> list[dict[str, Any]]
             "id": worker.id,
             "host": worker.host,
             "slots": worker.slots,
-            "capabilities": worker.capabilities,
+            "capabilities": {name: value for name, value in worker.capabilities.items() if name != "quarantine"},
+            "quarantine": worker.capabilities.get("quarantine"),
             "started_at": worker.started_at,
             "seen_at": worker.seen_at,
             "alive": now - worker.seen_at < lease_seconds,
@@ -149,7 +150,7 @@ def waits_for(
     workers = [worker for worker in workers if has_reported(worker)]
     if not workers:
         return f"a worker that can start: {problems[0]}" if problems else "a worker that is still starting"
-    reasons = [why_not(worker.capabilities, run) for worker in workers]
+    reasons = [why_not(worker.capabilities, run) or why_quarantined(worker.capabilities) for worker in workers]
     if None not in reasons:
         return f"a worker that can train it; {workers[0].host}: {reasons[0]}"
     if run.queue in queues and (obstacle := queues[run.queue].obstacle):

@@ -157,6 +157,12 @@ def why_not(capabilities: Mapping[str, Any], run: Needs | Head | Run | Row[Any])
     return f"data for {needs_data!r}: {state}" if needs_data and state != "ok" else None
 
 
+def why_quarantined(capabilities: Mapping[str, Any]) -> str | None:
+    """Why a worker claims no runs at present because of its machine; None if it claims runs."""
+    quarantine = capabilities.get("quarantine")
+    return None if quarantine is None else f"it takes no runs at present: {quarantine['reason']}"
+
+
 def lock_next(session: Session, capabilities: Mapping[str, Any]) -> Run | None:
     """The run that this worker should take next; None if there is no such run. The run's row stays locked until the transaction
     ends.

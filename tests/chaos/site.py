@@ -69,6 +69,7 @@ class Site:
             "STABLESSM_DATA_DIR": str(self.data_dir),
             "STABLESSM_TOKEN": TOKEN,
             "STABLESSM_RUNS_PER_MINUTE": "0",
+            "STABLESSM_MIN_FREE_MIB": "0",  # some faults use a file system of 3 MiB
             "OMP_NUM_THREADS": "1",
         }
         self.data_dir.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from stablessm_core.telemetry.statuses import FINAL
 from tests.chaos.services import Missing, until
 from tests.chaos.site import Site
 from tests.chaos.storm import CONFIGS, Storm, table
-from tests.chaos.verdict import Recorded, judge
+from tests.chaos.verdict import Recorded, history, judge
 
 INJECTIONS, RUNS = 8, 5
 pytestmark = [pytest.mark.long, pytest.mark.postgres, pytest.mark.redis, pytest.mark.timeout(900)]
@@ -128,7 +128,7 @@ def test_queued_runs_start_without_redis(storm: Storm, site: Site) -> None:
         site.redis.start()
 
 
-def test_a_full_disk_fails_the_run_with_a_clear_reason_and_the_run_can_be_resumed(
+def test_a_full_disk_returns_the_run_to_the_queue_and_it_is_trained_completely_when_there_is_room(
     storm: Storm, site: Site, unavailable: Callable[[str], NoReturn]
 ) -> None:
     runs = site.data_dir / "runs"
@@ -140,24 +140,32 @@ def test_a_full_disk_fails_the_run_with_a_clear_reason_and_the_run_can_be_resume
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(1 << 14))
-            until("verdict", lambda run_id=run_id: Recorded.of(site.database, run_id).run.status in FINAL)
-            if Recorded.of(site.database, run_id).run.status == "failed":
+            until("verdict", lambda run_id=run_id: Recorded.of(site.database, run_id).run.status in ("queued", *FINAL))
+            if Recorded.of(site.database, run_id).run.status != "finished":
                 break
             filler.unlink()  # the run had already written its last checkpoint: try another run
-        assert Recorded.of(site.database, run_id).run.status_reason.startswith("disk full"), site.logs()
+        given_back = Recorded.of(site.database, run_id)
+        assert any(t.status == "queued" and t.reason.startswith("disk full") for t in given_back.transitions), site.logs()
+        assert [alert.kind for alert in given_back.alerts if alert.severity == "critical"][-1] == "worker_unfit"
         filler.unlink()
-        with site.client() as client:
-            client.post(f"/api/runs/{run_id}/resume").raise_for_status()
         until("end", lambda: Recorded.of(site.database, run_id).run.status == "finished", 240)
         found, truth = Recorded.of(site.database, run_id), storm.truth["finishes"]
         assert (found.steps, found.values) == (truth.steps, truth.values)
+        assert (found.run.workers_lost, history(found)) == (0, [])
 
 
-def test_a_read_only_run_directory_fails_the_run_with_a_clear_reason(site: Site, unavailable: Callable[[str], NoReturn]) -> None:
+def test_a_run_waits_while_the_run_directory_is_read_only(
+    storm: Storm, site: Site, unavailable: Callable[[str], NoReturn]
+) -> None:
     with _tiny(site.data_dir / "runs", unavailable, "ro,size=3m"):
         run_id = site.submit(CONFIGS["finishes"])
-        until("verdict", lambda: Recorded.of(site.database, run_id).run.status == "failed", 150)
-        assert Recorded.of(site.database, run_id).run.status_reason.startswith("not writable"), site.logs()
+
+        def returned() -> bool:
+            return any(t.reason.startswith("not writable") for t in Recorded.of(site.database, run_id).transitions)
+
+        until("the return to the queue", returned, 150)
+        assert Recorded.of(site.database, run_id).run.status in ("queued", "running"), site.logs()
+    _finishes_as_undisturbed(storm, run_id)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
 from stablessm_core.telemetry.statuses import FINAL
 
 TIMING = (TRAIN_RATE, STEP_TIME, HOST_MEMORY)  # series that measure time or memory and so differ between any two runs
-CAUSES = re.compile(r"lost contact with|training process (ended by|exited)|drained|response to a claim|no training process")
+CAUSES = re.compile(
+    r"lost contact with|training process (ended by|exited)|drained|response to a claim|no training process|disk full|not writable"
+)
 Stream = tuple[str, int]  # (group, level)
 
 
@@ -108,6 +110,7 @@ def history(found: Recorded) -> list[str]:
             problems.append(f"a block of attempt {block.attempt} landed after a newer attempt had begun")
     for given_back in (t for t in found.transitions if t.status == "queued" and t.reason != "submitted"):
         kind = "worker_lost" if given_back.reason.startswith("lost contact") else "trainer_crashed"
+        kind = "worker_unfit" if given_back.reason.startswith(("disk full", "not writable")) else kind
         alarms = [a for a in found.alerts if a.kind == kind and a.seq == given_back.seq]
         lost = not given_back.reason.startswith(("drained", "the response to a claim", "no training process"))
         if len(alarms) != lost:

@@ -283,6 +283,7 @@ def page(name: str) -> Tags:
                     "slots": 2,
                     "runs": [7],
                     "capabilities": {"gpus": [EVIL], "queues": [EVIL]},
+                    "quarantine": {"kind": "disk", "reason": EVIL, "since": 1.0},
                 },
             ],
             "queues": [

@@ -127,6 +127,12 @@ class AlertList(Answer):
     )
 
 
+class QuarantineAnswer(Answer):
+    kind: Literal["disk", "memory", "gpu", "data"] = Field(description="The part of the worker's machine that is the cause.")
+    reason: str
+    since: float
+
+
 class WorkerAnswer(Answer):
     id: str
     host: str
@@ -136,6 +142,9 @@ class WorkerAnswer(Answer):
     seen_at: float
     alive: bool = Field(description="True if it sent a heartbeat within the last 30 s.")
     runs: list[int] = Field(description="The runs that it is training.")
+    quarantine: QuarantineAnswer | None = Field(
+        description="Why it claims no runs at present because of its machine. null: it claims runs."
+    )
 
 
 class WorkerList(Answer):
