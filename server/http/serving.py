@@ -18,6 +18,7 @@ from server.database.connection import Database
 from server.http.app import create_app
 from server.http.protocol import Protocol
 from server.live.broadcaster import Broadcaster
+from server.logs import log_uncaught
 from server.settings import Settings
 
 log = logging.getLogger("stablessm.server")
@@ -29,7 +30,7 @@ LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "server.logs.LineFormatter"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
+    "handlers": {"stderr": {"class": "server.logs.CountingHandler", "formatter": "line", "stream": "ext://sys.stderr"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {"stablessm": {"level": "INFO"}, "uvicorn.error": {"level": "WARNING"}},
 }
@@ -81,6 +82,7 @@ def make_server(settings: Settings) -> Server:
 def serve(settings: Settings, fd: int | None = None) -> int:
     """Serve until a signal arrives and return the exit status. `fd`: a listening socket from the parent process."""
     server = make_server(settings)
+    log_uncaught()
     _check_schema(settings)
     if fd is None:  # otherwise the parent prints the address
         server.on_listening = lambda: announce(settings)
