@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -180,6 +181,27 @@ def make_private(folder: Path) -> None:
     """Create a folder that only its owner can read, whatever the umask. An existing folder is not changed."""
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # the umask may have taken rights from its owner
+
+
+def keep_private(data_dir: Path) -> str | None:
+    """Create the data directory with mode 0700, or give an existing one this mode. Returns why that is impossible, else None.
+
+    A folder that all users of the machine share, such as /tmp, keeps its mode.
+    """
+    try:
+        make_private(data_dir)
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        if not mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return None
+        if mode & stat.S_ISVTX or data_dir == Path(data_dir.anchor):
+            why = "many users share this folder; choose another data directory"
+        else:
+            data_dir.chmod(0o700)
+            return None
+    except OSError as error:
+        why, mode = error.strerror or str(error), 0
+    return f"the data directory {data_dir} cannot be made private{f' (mode {mode:o})' if mode else ''}: {why}"
 
 
 def run_folder(data_dir: Path, run_id: int) -> Path:

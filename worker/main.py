@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 import click
 
 from server.logs import start_logging
-from server.parent_death import die_with_parent
-from server.settings import LEASES, Settings, make_private
+from server.parent_death import die_with_parent, name_process
+from server.settings import LEASES, Settings, keep_private
 from worker import NO_TORCH, is_torch_installed
 from worker.gpus import Booking, GpuError, default_folder, visible_gpus
 from worker.process_pool import ProcessPool
+
+log = logging.getLogger("worker")
 
 
 def _queue_names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> list[str] | None:
@@ -91,7 +94,9 @@ def main(
         raise click.UsageError(str(error)) from None
     if not is_torch_installed():
         raise click.ClickException(NO_TORCH)
-    make_private(settings.data_dir)
+    if (problem := keep_private(settings.data_dir)) is not None:
+        log.warning("%s", problem)
+    name_process("stablessm worker")
     try:
         booking = Booking(visible_gpus(), settings.gpu_locks or default_folder())
     except GpuError as error:

@@ -17,8 +17,9 @@ from server.backup.schedule import back_up_regularly
 from server.cli.local_database import open_database
 from server.cli.options import DATA_DIR, DATABASE
 from server.cli.terminal import file_size, show, size_text, table, time_text
+from server.database.connection import Database
 from server.keep.retention import plan
-from server.settings import Settings
+from server.settings import Settings, keep_private
 
 
 @click.command()
@@ -28,9 +29,24 @@ from server.settings import Settings
 @DATABASE
 def migrate(revision: str, lose: bool, **options: Any) -> None:
     """Update the database schema, by default to the newest version."""
-    with open_database(Settings.from_environment(**options)) as database:
-        database.migrate(revision, lose=lose)
-    click.echo("The schema is up to date." if revision == "head" else f"The schema is {revision}.")
+    settings = Settings.from_environment(**options)
+    if _uses_data_dir(settings) and (problem := keep_private(settings.data_dir)) is not None:
+        click.echo(f"Warning: {problem}", err=True)
+    with open_database(settings) as database:
+        before, after = database.migrate(revision, lose=lose)
+        place = database.path or "the PostgreSQL database"
+    if before == after:
+        click.echo(f"The schema is up to date: {after or 'empty'}. Nothing was changed.")
+    elif before is None:
+        click.echo(f"Created the schema {after} in {place}, which was empty.")
+    else:
+        click.echo(f"Changed the schema from {before} to {after or 'empty'}.")
+
+
+def _uses_data_dir(settings: Settings) -> bool:
+    database = Database(settings.database_url)
+    database.close()
+    return settings.data_dir.is_dir() or (database.path is not None and database.path.parent == settings.data_dir)
 
 
 @click.command()

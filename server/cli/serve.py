@@ -11,8 +11,8 @@ from server.cli.local_database import open_database
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE, HOST, NO_AUTH
 from server.http.serving import serve as run_server
 from server.lifecycle.demo import submit_demo
-from server.parent_death import die_with_parent
-from server.settings import Settings
+from server.parent_death import die_with_parent, name_process
+from server.settings import Settings, keep_private
 
 
 @click.command()
@@ -32,6 +32,9 @@ def serve(fd: int | None, parent_pid: int | None, migrate: bool, demo: bool, no_
     if parent_pid is not None:
         die_with_parent(parent_pid)
     settings = Settings.from_environment(auth=not no_auth, **options)
+    name_process("stablessm serve")
+    if (problem := keep_private(settings.data_dir)) is not None:
+        click.echo(f"Warning: {problem}", err=True)
     if migrate or _is_new(settings):
         _migrate(settings, demo=demo)
     sys.exit(run_server(settings, fd))

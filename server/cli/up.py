@@ -21,7 +21,8 @@ import click
 
 from server.access.scopes import check_bind, load_or_create_token
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE, HOST, NO_AUTH
-from server.settings import Settings, make_private
+from server.parent_death import name_process
+from server.settings import Settings, keep_private
 from worker import NO_TORCH, is_torch_installed
 
 STOP_SECONDS = 9.0
@@ -49,6 +50,7 @@ class UpError(click.ClickException):
 def up(demo: bool, no_auth: bool, slots: int | None, **options: Any) -> None:
     """Start database, web server and worker on this machine."""
     settings = Settings.from_environment(auth=not no_auth, **options)
+    name_process("stablessm up")
     sys.exit(run_service(settings, demo=demo, slots=slots, say=click.echo))
 
 
@@ -57,7 +59,8 @@ def run_service(settings: Settings, *, demo: bool, say: Say, slots: int | None =
     if not is_torch_installed():
         raise UpError(NO_TORCH)
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
-    make_private(settings.data_dir)
+    if (problem := keep_private(settings.data_dir)) is not None:
+        say(f"Warning: {problem}")
     with _lock(settings.data_dir) as state:
         crashed = bool(state.read().strip())  # the file is empty after a clean shutdown
         listener = _listen(settings.host, settings.port, wait=crashed)

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.orm import Session, sessionmaker
 
-from server.database.revision import check
+from server.database.revision import check, revision_of
 from server.settings import make_private, normalize_url
 from stablessm_core.telemetry.nonfinite import json_safe
 
@@ -76,8 +76,9 @@ class Database:
         with self._write_session.begin() as session:
             yield session
 
-    def migrate(self, revision: str = "head", *, lose: bool = False) -> None:
-        """Migrate the schema to `revision` in one transaction. Several processes may call this method at the same time.
+    def migrate(self, revision: str = "head", *, lose: bool = False) -> tuple[str | None, str | None]:
+        """Migrate the schema to `revision` in one transaction. Returns the revisions before and after; None for an empty
+        database. Several processes may call this method at the same time.
 
         Raises migrations.loss.DataLoss if `revision` is older than the current schema and cannot store existing values, unless
         `lose` is True.
@@ -107,8 +108,10 @@ class Database:
                 check(connection)  # the database is newer than this code; raises if they are incompatible
             if path and (orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()):
                 raise RuntimeError(f"the migration to {revision} would leave {len(orphans)} rows without their parent row")
+            after = revision_of(connection)
         if path:
             engine.dispose()
+        return current or None, after
 
     def check_schema(self) -> str:
         """The schema's revision. Raises SchemaMismatch if this code cannot work with the schema."""
