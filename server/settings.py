@@ -108,6 +108,10 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_queued: int = Field(20_000, ge=1, le=MOST, description="Maximum number of queued runs.")
     streams_per_token: int = Field(200, ge=1, le=MOST, description="Maximum number of open live streams per created token.")
+    backups: Folder | None = Field(
+        None, description="Folder into which `stablessm backup` writes. The server only reports the age of the newest backup. "
+        "Not needed if `backup` uses the server's data directory and may write there.",
+    )  # fmt: skip
     audit_days: int = Field(90, ge=1, le=MOST, description="How long the audit log is kept.")
     trash_hours: float = Field(
         24.0, ge=0, le=MOST, description="For how many hours a deleted run can be restored. "

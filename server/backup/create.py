@@ -43,6 +43,7 @@ from server.database.payloads import DamagedPayload, verify
 from server.database.revision import check, newest_revision, parse_revision
 from stablessm_core import __version__
 
+MARK = "last-backup"
 FETCH_ROWS = 500
 SAY_SECONDS = 1.0
 RIGHTS = " (a backup must be able to read every table: use the owner's STABLESSM_DATABASE_URL)"
@@ -53,7 +54,8 @@ Say = Callable[[str], None]
 def backup(database: Database, data_dir: Path, target: Path, say: Say) -> tuple[Path, Manifest]:
     """Write a backup to the file `target`, or to a new file in the folder `target`. Returns the file and its manifest.
 
-    The file gets its final name only when it is complete and on disk. Raises BackupError, SchemaMismatch.
+    The file gets its final name only when it is complete and on disk. The time of the empty file MARK in the data directory is
+    the time of the last backup. Raises BackupError, SchemaMismatch.
     """
     if target.is_dir():
         target = target / time.strftime("stablessm-%Y%m%d-%H%M%S.backup", time.gmtime())
@@ -68,6 +70,9 @@ def backup(database: Database, data_dir: Path, target: Path, say: Say) -> tuple[
             os.fsync(file.fileno())
         os.replace(draft, target)
         _sync_folder(target.parent)
+        with contextlib.suppress(OSError):  # a backup may only read the data directory
+            if data_dir.is_dir():
+                (data_dir / MARK).touch(0o600)
     except OSError as error:
         place = error.filename or target
         raise BackupError(f"no backup was written: {place}: {error.strerror or error}") from None

@@ -6,6 +6,7 @@ The newest file in the folder determines when the next backup is due, so a resta
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.backup.archive import BackupError, verify
-from server.backup.create import Say, backup
+from server.backup.create import MARK, Say, backup
 from server.database.connection import Database
 
 RETRY_SECONDS = 300.0
@@ -40,6 +41,17 @@ def back_up_regularly(
             old.unlink(missing_ok=True)
             say(f"removed {old}; {keep} newer backups are kept")
         pause = _until_due(folder, every_seconds)
+
+
+def newest_backup_at(data_dir: Path, folder: Path | None) -> float | None:
+    """When the newest known backup was written, in UTC epoch seconds: a file in `folder`, or the last backup of this data
+    directory. None if no backup is known."""
+    files = [data_dir / MARK, *([] if folder is None else _backups(folder)[-1:])]
+    made = []
+    for file in files:
+        with contextlib.suppress(OSError):  # the file does not exist, or was removed meanwhile
+            made.append(file.stat().st_mtime)
+    return max(made, default=None)
 
 
 def _backups(folder: Path) -> list[Path]:

@@ -21,21 +21,25 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from server.access.audit import Audit
+from server.backup.schedule import newest_backup_at
 from server.database.connection import Database
-from server.database.models import NOT_IN_TRASH, AlertRow, Run, Worker
+from server.database.models import NOT_IN_TRASH, AlertRow, Run, Webhook, Worker
 from server.database.revision import SchemaMismatch, check
 from server.http.request_metrics import RequestMetrics
+from server.lifecycle.answers import alive_workers
 from server.lifecycle.queues import waiting
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.process_metrics import buckets, counter, gauge, gauge_by, histogram, registry
 from server.series.alerts import OF_KEPT_RUNS
 from server.settings import Settings
+from server.webhooks.registry import MAX_FAILURES
 from stablessm_core import __version__
 from stablessm_core.telemetry.detectors.raised_elsewhere import WORKER_LOST
-from stablessm_core.telemetry.statuses import STATUSES
+from stablessm_core.telemetry.statuses import FINAL, STATUSES
 
 DATABASE_SECONDS = 3.0
+HOUR = 3600.0
 CLAIM_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 WRITE_COUNTERS = {
     "values_recorded": "Values that training recorded.",
@@ -52,6 +56,7 @@ class Metrics:
     ) -> None:
         self.installation, self.process = CollectorRegistry(), registry(settings.data_dir)
         self.installation.register(InstallationCollector(database, settings.lease_seconds))
+        self.process.register(BackupCollector(settings))
         self.requests = RequestMetrics(self.process)
         self.process.register(ProcessCollector(broadcaster, listener, audit))
         self._thread = ThreadPoolExecutor(1, "metrics")
@@ -94,6 +99,8 @@ class InstallationCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         with self.database.read() as session:
             yield from _runs(session)
+            yield from _ended(session, self.lease_seconds)
+            yield from _webhooks(session)
             yield from _queues(session)
             yield from self._alerts(session)
             yield from _workers(session, self.lease_seconds)
@@ -115,6 +122,18 @@ class InstallationCollector(Collector):
         # a counter must never decrease, but deleting a run also deletes its alerts
         self._lost, self._lost_now = self._lost + max(0, now - self._lost_now), now
         yield counter("runs_reaped", "Number of times a run was taken from a lost worker.", self._lost)
+
+
+class BackupCollector(Collector):
+    """The age of the newest known backup; no metric if none is known."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def collect(self) -> Iterator[Metric]:
+        at = newest_backup_at(self.settings.data_dir, self.settings.backups)
+        if at is not None:
+            yield gauge("backup_age_seconds", "Time since the newest known backup was written.", max(0.0, time.time() - at))
 
 
 class ProcessCollector(Collector):
@@ -146,6 +165,25 @@ def _runs(session: Session) -> Iterator[Metric]:
     total, begun, *up_to = session.execute(select(func.sum(delay), func.count(delay), *within).where(NOT_IN_TRASH)).one()
     meaning = "Time from submission to first claim, for runs that are not in the trash."
     yield histogram("claim_delay_seconds", meaning, CLAIM_BUCKETS, [*up_to, begun], max(0.0, total or 0.0))
+
+
+def _ended(session: Session, lease_seconds: float) -> Iterator[Metric]:
+    counted = select(Run.status, Run.worker, func.count()).where(Run.status.in_(FINAL), Run.finished_at > time.time() - HOUR)
+    ended, failed = dict.fromkeys(FINAL, 0), {worker.id: 0 for worker in alive_workers(session, lease_seconds)}
+    for status, worker, count in session.execute(counted.group_by(Run.status, Run.worker)):
+        ended[status] += count
+        if status == "failed" and worker in failed:
+            failed[worker] += count
+    yield gauge_by("status", "runs_ended_last_hour", "Runs that ended within the last hour, by status.", ended.items())
+    meaning = "Runs that failed within the last hour, by the live worker that trained them last."
+    yield gauge_by("worker", "runs_failed_last_hour", meaning, failed.items())
+
+
+def _webhooks(session: Session) -> Iterator[Metric]:
+    disabled = func.count(case((Webhook.failures >= MAX_FAILURES, 1)))
+    total, off = session.execute(select(func.count(), disabled).select_from(Webhook)).one()
+    yield gauge("webhooks", "Registered webhooks.", total)
+    yield gauge("webhooks_disabled", "Webhooks that get no events, because too many deliveries in a row failed.", off)
 
 
 def _queues(session: Session) -> Iterator[Metric]:

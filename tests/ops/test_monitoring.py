@@ -76,7 +76,10 @@ def scrape(sqlite_url: str, tmp_path: Path, nvidia_smi: None) -> Scrape:
     with database.write() as session:
         writes = zeros() | {"counts": [5, *[0] * 12], "values_recorded": 9, "values_stored": 9}
         lifecycle.register_worker(session, "worker", "here", 1, {"devices": ["cpu"], "writes": writes})
-    with client_of(application(sqlite_url, tmp_path)) as client:
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    (backups / "stablessm-20260101-000000.backup").touch()
+    with client_of(application(sqlite_url, tmp_path, backups=backups)) as client:
         client.get("/api/runs").raise_for_status()
         assert client.get("/api/runs/99").status_code == 404
         server = client.get("/metrics").raise_for_status().text
@@ -118,6 +121,11 @@ FIRES: dict[str, dict[str, float]] = {
     "WritesSlow": {"stablessm_write_delay_seconds_bucket": 0},
     "LivePolls": {"stablessm_live_push": 0},
     "AuditLost": {"stablessm_audit_lost_total": 1},
+    "RunsFail": {"stablessm_runs_ended_last_hour": 6},
+    "WorkerFailsRuns": {"stablessm_runs_failed_last_hour": 6},
+    "WorkerQuarantined": {"stablessm_quarantined": 1},
+    "WebhookDisabled": {"stablessm_webhooks_disabled": 1},
+    "BackupOld": {"stablessm_backup_age_seconds": 3 * 86_400},
     "DiskFull": {"stablessm_disk_free_bytes": 1},
     "FilesRunOut": {"process_open_fds": 1e9},
     "LaneWithoutProcess": {"stablessm_worker_prepared_processes": 0},

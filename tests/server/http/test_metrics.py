@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -16,9 +17,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import delete, text, update
 
+from server.backup.create import MARK, backup
 from server.database.connection import Database
-from server.database.models import AlertRow, Run
+from server.database.models import AlertRow, Run, Worker
 from server.lifecycle import transitions as lifecycle
+from server.webhooks.registry import MAX_FAILURES, new_webhook
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, claimed, nonfinite, submitted
@@ -238,3 +241,55 @@ def test_every_write_request_is_logged_with_its_run(
     lines = [(r.route, r.status, r.run) for r in caplog.records if r.name == "stablessm.request"]  # type: ignore[attr-defined]
     assert [line[0] for line in lines] == ["/api/runs", "/api/runs/{run_id}/cancel"]
     assert {line[2] for line in lines} == {made}
+
+
+def test_dead_workers_leave_the_metrics(client: httpx.Client, database: Database) -> None:
+    writes = zeros() | {"values_recorded": 9, "values_stored": 9}
+    with database.write() as session:
+        for name in ("alive", "dead"):
+            lifecycle.register_worker(session, name, "here", 1, {"devices": ["cpu"], "writes": writes})
+        session.execute(update(Worker).where(Worker.id == "dead").values(seen_at=time.time() - 3600))
+    samples = scrape(client)
+    assert {labels["worker"] for _, given in samples if "worker" in (labels := dict(given))} == {"alive"}
+    assert value(samples, "workers_alive") == 1
+
+
+def test_recent_ends_failures_per_worker_and_disabled_webhooks_are_counted(client: httpx.Client, database: Database) -> None:
+    with database.write() as session:
+        for name in ("good", "bad"):
+            lifecycle.register_worker(session, name, "here", 1, {"devices": ["cpu"]})
+    for owner, status in (("good", "finished"), ("good", "diverged"), ("bad", "failed"), ("bad", "failed"), ("gone", "failed")):
+        run = claimed(database)
+        with database.write() as session:
+            session.execute(update(Run).where(Run.id == run.run_id).values(worker=owner))
+            lifecycle.finish(session, run.run_id, run.attempt, status)
+    old = claimed(database)
+    with database.write() as session:
+        lifecycle.finish(session, old.run_id, old.attempt, "failed")
+        session.execute(update(Run).where(Run.id == old.run_id).values(finished_at=time.time() - 7200))
+        for failures in (0, MAX_FAILURES - 1, MAX_FAILURES):
+            new_webhook(session, "https://example.org/", ["alert"]).failures = failures
+    samples = scrape(client)
+    ended = {status: value(samples, "runs_ended_last_hour", status=status) for status in ("finished", "failed", "diverged")}
+    assert ended == {"finished": 1, "failed": 3, "diverged": 1}
+    assert [value(samples, "runs_failed_last_hour", worker=name) for name in ("good", "bad")] == [0, 2]
+    assert (value(samples, "webhooks"), value(samples, "webhooks_disabled")) == (3, 1)
+
+
+def test_the_age_of_the_newest_backup_is_known_from_the_data_directory_or_the_folder_of_backups(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    database = Database(sqlite_url)
+    data_dir, folder = tmp_path / "state", tmp_path / "backups"
+    for each in (data_dir, folder):
+        each.mkdir()
+    with client_of(application(sqlite_url, tmp_path, backups=folder)) as client:
+        assert ("stablessm_backup_age_seconds", frozenset()) not in scrape(client)
+        backup(database, data_dir, folder, lambda _: None)
+        assert 0 <= value(scrape(client), "backup_age_seconds") < 600
+        for file in (data_dir / MARK, *folder.iterdir()):
+            os.utime(file, (time.time() - 7200,) * 2)
+        assert 7200 <= value(scrape(client), "backup_age_seconds") < 7800
+        (data_dir / MARK).unlink()
+        assert 7200 <= value(scrape(client), "backup_age_seconds") < 7800
+    database.close()
