@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, func, inspect, select, text, update
 
 from server.backup.archive import ArchiveWriter, BackupError, Manifest, members, rows_of, verify, verify_rows
-from server.backup.create import backup
+from server.backup.create import MARK, backup
 from server.backup.restore import restore
 from server.backup.rows import decode_rows, encode_row
 from server.cli.main import main
@@ -100,7 +100,7 @@ def test_a_backup_restores_every_value_and_file_on_either_database_engine(
         if path.is_file()
     }
     assert back == kept
-    assert sorted(path.name for path in data_dir.iterdir() if path.name != "stablessm.db") == ["runs", "token"]
+    assert sorted(path.name for path in data_dir.iterdir() if path.name != "stablessm.db") == [MARK, "runs", "token"]
 
 
 def test_sql_null_and_json_null_stay_different(database: Database, target: Database, tmp_path: Path) -> None:
