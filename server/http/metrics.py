@@ -169,7 +169,7 @@ def _runs(session: Session) -> Iterator[Metric]:
 
 def _ended(session: Session, lease_seconds: float) -> Iterator[Metric]:
     counted = select(Run.status, Run.worker, func.count()).where(Run.status.in_(FINAL), Run.finished_at > time.time() - HOUR)
-    ended, failed = dict.fromkeys(FINAL, 0), {worker.id: 0 for worker in alive_workers(session, lease_seconds)}
+    ended, failed = dict.fromkeys(map(str, FINAL), 0), {worker.id: 0 for worker in alive_workers(session, lease_seconds)}
     for status, worker, count in session.execute(counted.group_by(Run.status, Run.worker)):
         ended[status] += count
         if status == "failed" and worker in failed:
