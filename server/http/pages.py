@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -13,10 +14,10 @@ from sqlalchemy.orm import Session
 from server.compare.comparison import default_groups, default_view, settings_json
 from server.compare.sweep_grid import grid_json
 from server.compare.sweeps import sweep_json, sweep_list_json
-from server.database.models import Run
+from server.database.models import AlertRow, Run
 from server.database.payloads import DamagedPayload
 from server.errors import ServiceError
-from server.http.api.alerts import all_alerts_json, run_alerts_json
+from server.http.api.alerts import AlertQuery, alerts_json, all_alerts_json, conditions_of, run_alerts_json
 from server.http.api.audit import Cursor, audit_json
 from server.http.api.compare import CompareQuery, OnPage, compared_runs, comparison_json, without_missing
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
@@ -40,13 +41,16 @@ from server.http.schemas.queues import QueueBody
 from server.http.schemas.runs import MAX_ID, RunId
 from server.http.schemas.sweeps import SweepId
 from server.lifecycle import answers
+from server.lifecycle.answers import ALERTS
 from server.lifecycle.checkpoints import checkpoints_json
 from server.lifecycle.history import history_json
+from server.search.alert_filters import alert_groups, run_names
 from server.series.forms import freezable, other_maps, run_forms_json
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.forking import summarize_changes
 from stablessm_core.spec.layers import LAYERS
+from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.theory.systems import map_choices, section_defaults, small_run
 from web import records
 from web.figures import series_of, small_charts
@@ -166,11 +170,37 @@ def new(
     )  # fmt: skip
 
 
+class AlertPage(AlertQuery):
+    """The filter of the alerts, and how the page shows them."""
+
+    group: Literal["run", ""] = ""  # "run": the alerts of each run as one row
+
+
 @router.get("/alerts")
-def alerts(request: Request, database: DatabaseDep) -> Response:
+def alerts(
+    request: Request, database: DatabaseDep, principal: PrincipalDep, asked: Annotated[AlertPage, Query()]
+) -> Response:  # fmt: skip
+    error, groups = None, []
+    found: dict[str, Any] = {"alerts": [], "next_cursor": None}
     with database.read() as session:
-        found = all_alerts_json(session)
-    return pages_of(request).render("alerts.html", title="Alerts", json_url="/api/alerts", alerts=found)
+        try:
+            conditions = conditions_of(asked, database.dialect, principal)
+            if asked.group:
+                groups = alert_groups(session, conditions)
+                shown = [number for group in groups for number in group["newest"]]
+                found["alerts"] = alerts_json(session, ALERTS.where(AlertRow.id.in_(shown)).order_by(AlertRow.id.desc()))
+            else:
+                found = all_alerts_json(session, asked, conditions)
+        except ServiceError as why:
+            error = refusal_json(why)
+        names = run_names(session, {alert["run_id"] for alert in found["alerts"]})
+    set_ = asked.model_dump(exclude_defaults=True, exclude_none=True)
+    filters = dict.fromkeys(AlertPage.model_fields, "") | set_
+    return pages_of(request).render(
+        "alerts.html", title="Alerts", json_url=_address("/api/alerts", set_ | {"group": ""}), alerts=found, groups=groups,
+        names=names, kinds=KINDS, filters=filters, error=error, status=422 if error else 200,
+        address=lambda **changes: _address("/alerts", set_ | changes),
+    )  # fmt: skip
 
 
 @router.get("/workers")
@@ -240,6 +270,12 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "on_first": cursor is None,
     }
     return pages_of(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+
+
+def _address(path: str, query: Mapping[str, Any]) -> str:
+    """The address of the path with the set parameters of the query."""
+    text = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return f"{path}?{text}" if text else path
 
 
 def _run_title(run: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from server.search.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.layers import LAYERS
+from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.theory.systems import map_choices, section_defaults
 from web import charts, figures, records
@@ -289,7 +290,24 @@ def page(name: str) -> Tags:
                 {"name": EVIL, "paused": True, "queued": 3, "running": 1, "max_running": None, "oldest_at": 1.0, "workers": 0},
             ],
         },
-        "alerts.html": {"alerts": {"alerts": [ALERT]}},
+        "alerts.html": {
+            "alerts": {"alerts": [ALERT], "next_cursor": 5},
+            "groups": [{"run_id": 7, "total": 9, "critical": 4, "newest": [1]}],
+            "names": {7: EVIL},
+            "kinds": KINDS,
+            "filters": {
+                "severity": None,
+                "kind": EVIL,
+                "run": 7,
+                "after": EVIL,
+                "before": EVIL,
+                "q": EVIL,
+                "cursor": 9,
+                "group": "run",
+            },
+            "error": None,
+            "address": lambda **changes: "/alerts",
+        },
         "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
         "systems.html": {
             "systems": {
