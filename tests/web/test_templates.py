@@ -203,6 +203,7 @@ LIST: dict[str, Any] = {
     "orders": [(EVIL, EVIL)],
     "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "layers"]), "value": value,
     "address": lambda **_: "/?q=x", "known": KNOWN, "default": DEFAULT, "paths": ["train.seed"], "compare": None, "explicit": "",
+    "folds": {}, "seen": False,
 }  # fmt: skip
 
 
@@ -480,6 +481,21 @@ def test_an_empty_list_of_runs_suggests_the_next_action() -> None:
     assert "/new" in [a["href"] for a in tags.all("href")]
     filtered = render("runs.html", **none, filters={"q": "lr>1", "sort": "-id"})
     assert "No run matches" in filtered.text
+
+
+def test_a_folded_sweep_is_one_row_that_opens_to_its_runs_and_escapes_its_name() -> None:
+    fold = {"statuses": {"diverged": 2, "finished": 1}, "total": 3, "opened": True, "runs": [a_run(id=8)], "toggle": None}
+    context = LIST | {
+        "runs": {"runs": [a_run()], "next_cursor": None},
+        "views": [],
+        "filters": {"q": "", "sort": "-id", "cursor": None},
+    }
+    tags = render("runs.html", **context | {"folds": {1: fold}, "seen": True})
+    assert [attrs["data-sweep-row"] for attrs in tags.all("data-sweep-row")] == ["1"]
+    assert [attrs["data-run"] for attrs in tags.all("data-run")] == ["8"]
+    assert EVIL in tags.text
+    assert "3 runs: 2 diverged 1 finished" in re.sub(r"\s+", " ", tags.text)
+    assert ["open" in attrs for tag, attrs in tags.tags if tag == "details" and attrs.get("class") == "intro"] == [False]
 
 
 def test_an_empty_list_of_sweeps_explains_how_to_create_a_sweep() -> None:
