@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
+from server.compare.compare_metrics import metrics_of
 from server.compare.comparison import default_groups, default_view, settings_json
 from server.compare.sweep_grid import grid_json
 from server.compare.sweeps import sweep_json, sweep_list_json
@@ -97,7 +98,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
 def compare(
     request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, chosen: OnPage
 ) -> Response:  # fmt: skip
-    result, error, missing = None, None, []
+    result, error, missing, metrics = None, None, [], []
     if chosen.given:
         with database.read() as session:
             try:
@@ -106,12 +107,15 @@ def compare(
                 if chosen.group_by is None:  # an empty value means no groups
                     chosen.group_by = default_groups(found)
                 result = comparison_json(session, found, chosen, settings.lease_seconds, curves=False)
+                metrics = metrics_of(session, found)
+                if chosen.metric and chosen.metric not in {one["name"] for one in metrics}:
+                    chosen.metric = ""  # some run does not have it
             except ServiceError as why:
                 error = refusal_json(why)
     asked = chosen.model_dump(exclude_none=True, by_alias=True)
     query = {name: asked[name] for name in CompareQuery.model_fields if name in asked}
     json_url = f"/api/compare?{urlencode(query)}" if result and chosen.given else None
-    context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing}
+    context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing, "metrics": metrics}
     context["curves_url"] = f"/api/compare/curves?{urlencode({name: asked[name] for name in chosen.given})}"
     context["lines"] = parallel_lines(result) if result else None
     context["usual"] = default_view(result["runs"], result["groups"]) if result else "runs"
