@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stablessm_core.spec.layers import layers_text
-from stablessm_core.telemetry.typed_arrays import encode
+from stablessm_core.telemetry.typed_arrays import decode, encode
 from web.binding import Floats, SeriesData, statistics
+from web.log_ticks import log_ticks
 from web.looks import group_looks, run_looks
 from web.palette import COLORS
 
 AXES = {"step": "step", "tokens": "tokens", "seconds": "training time (s, at each run's mean speed)"}
 BAND_POINTS = 200
+FAINT = 0.25  # opacity of a line whose smoothed line is drawn above it
 NAMED = 24  # maximum number of lines with a legend; a longer legend would be larger than the figure
 
 
@@ -60,8 +62,13 @@ def compared_figure(
     x: str = "step",
     y: str = "log",
     between: tuple[float, float] | None = None,
+    smooth: float = 0,
+    metric: str = "",
 ) -> dict[str, Any]:
-    """The chart with a line for each run in `lines`; with `groups`, also a band for each group of `runs`."""
+    """The chart with a line for each run in `lines`; with `groups`, also a band for each group of `runs`.
+
+    smooth: weight of the exponential mean over each line's points, from 0 to below 1. The line itself stays visible, faintly.
+    metric: title of the vertical axis; "" for the chart's own title."""
     read = {key: statistics(data) for key, data in curves.items()}
     there = [run for run in runs if run["key"] in read]
     drawn = [run for run in there if run["key"] in lines and run["per_step"][x] is not None]
@@ -70,13 +77,23 @@ def compared_figure(
     members = {name: [run for run in there if run["group"] == name] for name in names}
     for name, look in group_looks(members).items():
         traces += _band_traces(name, members[name], look, read, x)
-    traces += [_line(run, read[run["key"]], x, y == "log", len(drawn)) for run in drawn]
+    raw = [_line(run, read[run["key"]], x, y == "log", len(drawn)) for run in drawn]
+    if smooth > 0:
+        traces += [{**line, "opacity": FAINT, "showlegend": False} for line in raw]
+        traces += [
+            _smoothed(line, read[run["key"]], run["per_step"][x], smooth, y == "log")
+            for run, line in zip(drawn, raw, strict=True)
+        ]
+    else:
+        traces += raw
     traces.append(_lost([(run, read[run["key"]]) for run in drawn], x))
     layout = dict(figure["layout"])
     layout["xaxis"] = {**layout["xaxis"], "title": {"text": AXES[x]}}
     if between:
         layout["xaxis"] |= {"range": list(between), "autorange": False}
-    layout["yaxis"] = {**layout["yaxis"], "type": y}
+    layout["yaxis"] = {**layout["yaxis"], "type": y, **({"title": {"text": _plain(metric), "standoff": 8}} if metric else {})}
+    if y == "log":
+        layout["yaxis"] |= log_ticks(*_extent(traces))
     layout["showlegend"] = len(drawn) + len(names) <= NAMED
     return {"data": traces, "layout": layout}
 
@@ -91,6 +108,26 @@ def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines
     look = {"color": _color(run), "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
     line = {"type": "scatter", "mode": "lines", "name": _plain(run["label"]), "line": look, "connectgaps": False}
     return line | {"x": encode(at), "y": encode(ends.reshape(-1).astype(np.float32))}
+
+
+def _smoothed(line: Mapping[str, Any], s: dict[str, Floats], per_step: float, weight: float, log: bool) -> dict[str, Any]:
+    """The line's trace with the exponential mean of the last value of each bucket, divided by 1 - weight^t. Without the values
+    that the axis cannot show."""
+    mean = np.full(len(s["step"]), np.nan)
+    total = norm = 0.0
+    for i, value in enumerate(s["last"][:, 0].astype(np.float64)):
+        if np.isfinite(value) and not (log and value <= 0):
+            total, norm = weight * total + (1 - weight) * value, weight * norm + 1 - weight
+            mean[i] = total / norm
+    return {**line, "x": encode(s["step"] * per_step), "y": encode(mean.astype(np.float32))}
+
+
+def _extent(traces: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """The smallest and the largest positive number on the vertical axis; (0, 0) if there is none."""
+    known = [decode(trace["y"]) for trace in traces if "yaxis" not in trace]
+    shown = np.concatenate([*known, np.empty(0)])
+    shown = shown[np.isfinite(shown) & (shown > 0)]
+    return (float(shown.min()), float(shown.max())) if shown.size else (0.0, 0.0)
 
 
 def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> dict[str, Any]:

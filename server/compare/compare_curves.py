@@ -52,7 +52,7 @@ def read_curves(session: Session, runs: Sequence[Run], points: int, wanted: Sequ
     ]
     read: dict[int, dict[str, SeriesData]] = {run.id: {} for run in runs}
     for selection, data in zip(chosen, read_many(session, chosen, points), strict=True):
-        read[selection.run_id][data.name] = data if data.name == TRAIN_LOSS else _envelope(data)
+        read[selection.run_id][data.name] = data if data.name == TRAIN_LOSS else envelope(data)
     zeros = _at_zero(session, layouts, read)
     return [_curves(run, read[run.id], zeros[run.id]) for run in runs]
 
@@ -134,14 +134,14 @@ def _at_zero(
 
 def _not_finite(data: SeriesData) -> StepRanges:
     """The step ranges of the first buckets that contain a non-finite value; adjacent buckets are joined."""
-    first, last, count = (_of(data, part) for part in ("step", "last_step", "count"))
-    bad = np.flatnonzero(_of(data, "nonfinite").sum(axis=1))
+    first, last, count = (statistic(data, part) for part in ("step", "last_step", "count"))
+    bad = np.flatnonzero(statistic(data, "nonfinite").sum(axis=1))
     bad = bad[np.cumsum(count[bad]) <= MAX_LOOKED_AT]
     stretches = np.split(bad, np.flatnonzero(np.diff(bad) > 1) + 1)
     return [(int(first[rows[0]]), int(last[rows[-1]])) for rows in stretches if len(rows)]
 
 
-def _envelope(data: SeriesData) -> SeriesData:
+def envelope(data: SeriesData) -> SeriesData:
     """Convert raw points to buckets of one point, so that every series has the same arrays."""
     if data.value is None:
         return data
@@ -166,15 +166,16 @@ def _largest(layers: list[SeriesData]) -> SeriesData:
     """
     rows = min(len(layer.step) for layer in layers)  # the layers of a run are recorded together
     top, low, last, bad = (
-        np.concatenate([_of(layer, part)[:rows] for layer in layers], axis=1) for part in ("max", "min", "last", "nonfinite")
+        np.concatenate([statistic(layer, part)[:rows] for layer in layers], axis=1)
+        for part in ("max", "min", "last", "nonfinite")
     )
     return SeriesData(
         MAX_RATIO,
         "",
         None,
         step=layers[0].step[:rows],
-        last_step=_of(layers[0], "last_step")[:rows],
-        count=_of(layers[0], "count")[:rows],
+        last_step=statistic(layers[0], "last_step")[:rows],
+        count=statistic(layers[0], "count")[:rows],
         min=np.fmin.reduce(low, axis=1, keepdims=True),
         max=np.fmax.reduce(top, axis=1, keepdims=True),
         last=last.max(axis=1, keepdims=True),
@@ -189,23 +190,23 @@ def _range_json(ratios: list[SeriesData], at_zero: int) -> dict[str, Any]:
     evenly spaced sample.
     """
     low, high = (_finite(ratios, part) for part in ("min", "max"))
-    total = sum(int(_of(r, "count").sum()) * _of(r, "last").shape[1] for r in ratios)
+    total = sum(int(statistic(r, "count").sum()) * statistic(r, "last").shape[1] for r in ratios)
     return {
         "min": float(low.min()) if low.size else None,
         **_quantiles([_finite(ratios, "last")]),
         "max": float(high.max()) if high.size else None,
-        "finite": total - sum(int(_of(r, "nonfinite").sum()) for r in ratios),
+        "finite": total - sum(int(statistic(r, "nonfinite").sum()) for r in ratios),
         "total": total,
         "at_zero": at_zero,
     }
 
 
 def _finite(ratios: list[SeriesData], part: str) -> np.ndarray:
-    values = np.concatenate([_of(r, part).ravel() for r in ratios]) if ratios else np.empty(0)
+    values = np.concatenate([statistic(r, part).ravel() for r in ratios]) if ratios else np.empty(0)
     return values[np.isfinite(values)]
 
 
-def _of(data: SeriesData, name: str) -> np.ndarray:
+def statistic(data: SeriesData, name: str) -> np.ndarray:
     values = getattr(data, name)
     assert isinstance(values, np.ndarray)  # an envelope has an array for every name
     return values

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
+from server.compare.compare_metrics import metrics_of
 from server.compare.comparison import default_groups, default_view, settings_json
 from server.compare.sweep_grid import grid_json
 from server.compare.sweeps import sweep_json, sweep_list_json
-from server.database.models import Run
+from server.database.models import AlertRow, Run
 from server.database.payloads import DamagedPayload
 from server.errors import ServiceError
-from server.http.api.alerts import all_alerts_json, run_alerts_json
+from server.http.api.alerts import AlertQuery, alerts_json, all_alerts_json, conditions_of, run_alerts_json
 from server.http.api.audit import Cursor, audit_json
 from server.http.api.compare import CompareQuery, OnPage, compared_runs, comparison_json, without_missing
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
@@ -36,18 +38,17 @@ from server.http.api.users import me_json, users_json
 from server.http.api.verdict import verdict_json
 from server.http.api.webhooks import webhooks_json
 from server.http.page_templates import pages_of, refusal_json
-from server.http.schemas.queues import QueueBody
-from server.http.schemas.runs import MAX_ID, RunId
+from server.http.schemas.runs import RunId
 from server.http.schemas.sweeps import SweepId
 from server.lifecycle import answers
+from server.lifecycle.answers import ALERTS
 from server.lifecycle.checkpoints import checkpoints_json
 from server.lifecycle.history import history_json
+from server.search.alert_filters import alert_groups, run_names
 from server.series.forms import freezable, other_maps, run_forms_json
 from stablessm_core.maps import MAPS
-from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.forking import summarize_changes
-from stablessm_core.spec.layers import LAYERS
-from stablessm_core.theory.systems import map_choices, section_defaults, small_run
+from stablessm_core.telemetry.detectors import KINDS
 from web import records
 from web.figures import series_of, small_charts
 from web.parallel import parallel_lines
@@ -94,7 +95,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
 def compare(
     request: Request, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, chosen: OnPage
 ) -> Response:  # fmt: skip
-    result, error, missing = None, None, []
+    result, error, missing, metrics = None, None, [], []
     if chosen.given:
         with database.read() as session:
             try:
@@ -103,12 +104,15 @@ def compare(
                 if chosen.group_by is None:  # an empty value means no groups
                     chosen.group_by = default_groups(found)
                 result = comparison_json(session, found, chosen, settings.lease_seconds, curves=False, thin=True)
+                metrics = metrics_of(session, drawn_runs(found))
+                if chosen.metric and chosen.metric not in {one["name"] for one in metrics}:
+                    chosen.metric = ""  # some run does not have it
             except ServiceError as why:
                 error = refusal_json(why)
     asked = chosen.model_dump(exclude_none=True, by_alias=True)
     query = {name: asked[name] for name in CompareQuery.model_fields if name in asked}
     json_url = f"/api/compare?{urlencode(query)}" if result and chosen.given else None
-    context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing}
+    context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing, "metrics": metrics}
     context["curves_url"] = f"/api/compare/curves?{urlencode({name: asked[name] for name in chosen.given})}"
     context["lines"] = parallel_lines(result) if result else None
     context["usual"] = default_view(result["runs"], result["groups"]) if result else "runs"
@@ -145,33 +149,37 @@ def sweep(
     return pages_of(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown, **context)
 
 
-@router.get("/new")
-def new(
-    request: Request, database: DatabaseDep, settings: SettingsDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None,
-    layer: Annotated[str | None, Query(max_length=100)] = None,
-) -> Response:  # fmt: skip
-    """The form for a new run, filled in from the run `clone`, or with a small run of `layer`."""
-    with database.read() as session:
-        base = find_run(session, clone) if clone is not None else None
-        prefill = dict(base.config) if base else None
-        if layer in LAYERS and base is None:
-            prefill = RunConfig.model_validate(small_run(layer)).model_dump(mode="json")
-        place = {"queue": base.queue, "priority": base.priority, "gpu": base.needs_gpu} if base else QueueBody().model_dump()
-        workers = answers.workers_json(session, settings.lease_seconds)
-    defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
-    maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
-    return pages_of(request).render(
-        "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=maps, workers=workers,
-        layers={"defaults": section_defaults(), "choices": map_choices()},
-        prefill=prefill, cloned_from=clone, place=place, placement=QueueBody.model_json_schema()["properties"],
-    )  # fmt: skip
+class AlertPage(AlertQuery):
+    """The filter of the alerts, and how the page shows them."""
+
+    group: Literal["run", ""] = ""  # "run": the alerts of each run as one row
 
 
 @router.get("/alerts")
-def alerts(request: Request, database: DatabaseDep) -> Response:
+def alerts(
+    request: Request, database: DatabaseDep, principal: PrincipalDep, asked: Annotated[AlertPage, Query()]
+) -> Response:  # fmt: skip
+    error, groups = None, []
+    found: dict[str, Any] = {"alerts": [], "next_cursor": None}
     with database.read() as session:
-        found = all_alerts_json(session)
-    return pages_of(request).render("alerts.html", title="Alerts", json_url="/api/alerts", alerts=found)
+        try:
+            conditions = conditions_of(asked, database.dialect, principal)
+            if asked.group:
+                groups = alert_groups(session, conditions)
+                shown = [number for group in groups for number in group["newest"]]
+                found["alerts"] = alerts_json(session, ALERTS.where(AlertRow.id.in_(shown)).order_by(AlertRow.id.desc()))
+            else:
+                found = all_alerts_json(session, asked, conditions)
+        except ServiceError as why:
+            error = refusal_json(why)
+        names = run_names(session, {alert["run_id"] for alert in found["alerts"]})
+    set_ = asked.model_dump(exclude_defaults=True, exclude_none=True)
+    filters = dict.fromkeys(AlertPage.model_fields, "") | set_
+    return pages_of(request).render(
+        "alerts.html", title="Alerts", json_url=_address("/api/alerts", set_ | {"group": ""}), alerts=found, groups=groups,
+        names=names, kinds=KINDS, filters=filters, error=error, status=422 if error else 200,
+        address=lambda **changes: _address("/alerts", set_ | changes),
+    )  # fmt: skip
 
 
 @router.get("/workers")
@@ -241,6 +249,12 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "on_first": cursor is None,
     }
     return pages_of(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+
+
+def _address(path: str, query: Mapping[str, Any]) -> str:
+    """The address of the path with the set parameters of the query."""
+    text = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return f"{path}?{text}" if text else path
 
 
 def _run_title(run: dict[str, Any]) -> str:

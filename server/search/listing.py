@@ -17,6 +17,7 @@ from server.database.models import NOT_IN_TRASH, Run
 from server.search.filter_fields import Field, field
 from server.search.filter_syntax import FilterError
 from server.search.filters import has_tag, mentions, parse_filter
+from server.search.folds import stands_for_its_sweep
 from stablessm_core.spec.suggestions import did_you_mean
 from stablessm_core.telemetry.statuses import STATUSES
 
@@ -49,6 +50,7 @@ def list_runs(
     me: ColumnElement[bool] | None = None,
     mine: bool = False,
     hidden: bool = True,
+    fold: bool = False,
 ) -> RunPage:
     """A page of runs.
 
@@ -56,6 +58,7 @@ def list_runs(
     me: the condition that a run belongs to the requesting user.
     mine: True to list only the runs of the requesting user.
     hidden: True to list hidden runs as well. A filter that uses the field `hidden` overrides this parameter.
+    fold: True to list only one run of each sweep, the newest that matches.
     columns: read these columns instead of whole runs. The first column is the run's number.
 
     Raises FilterError (q, status, tag, sort; has `allowed`), CursorError, ValueError (limit).
@@ -64,7 +67,7 @@ def list_runs(
         raise ValueError(f"limit is {limit}; allowed: 1 to {MAX_LIMIT}")
     dialect = session.get_bind().dialect.name
     me = me if mine or "me" in q else None
-    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me, mine, hidden)
+    page = _page(dialect, q, status, tag, sort, cursor, limit, tuple(columns), me, mine, hidden, fold)
     # rows that are not mapped to objects need no session
     found = (session.connection() if columns else session).execute(page).all()
     runs = list(found[:limit]) if columns else [row[0] for row in found[:limit]]
@@ -75,10 +78,12 @@ def list_runs(
 @lru_cache(256)
 def _page(
     dialect: str, q: str, status: str | None, tag: str | None, sort: str, cursor: str | None, limit: int,
-    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None, mine: bool, hidden: bool,
+    columns: tuple[ColumnElement[Any], ...], me: ColumnElement[bool] | None, mine: bool, hidden: bool, fold: bool,
 ) -> Select[Any]:  # fmt: skip
     # cached, because composing the statement takes as long as executing it, and the same list is usually read again
-    conditions = _conditions(dialect, q, status, tag, me, mine, hidden)
+    conditions = listed_conditions(dialect, q, status, tag, me, mine, hidden)
+    if fold:
+        conditions.append(stands_for_its_sweep(conditions))
     key, descending = _sort_field(sort, dialect)
     if cursor is not None:
         conditions.append(_after(key, descending, *_read_cursor(cursor, sort, key)))
@@ -92,18 +97,21 @@ def _page(
 
 def count_runs(
     session: Session, *, q: str = "", status: str | None = None, tag: str | None = None, me: ColumnElement[bool] | None = None,
-    mine: bool = False, hidden: bool = True,
+    mine: bool = False, hidden: bool = True, fold: bool = False,
 ) -> int:  # fmt: skip
     """The number of runs on all pages of list_runs, at most COUNTED + 1. Raises FilterError."""
     me = me if mine or "me" in q else None
-    conditions = _conditions(session.get_bind().dialect.name, q, status, tag, me, mine, hidden)
+    conditions = listed_conditions(session.get_bind().dialect.name, q, status, tag, me, mine, hidden)
+    if fold:
+        conditions.append(stands_for_its_sweep(conditions))
     chosen = select(Run.id).where(NOT_IN_TRASH, *conditions).limit(COUNTED + 1).subquery()
     return session.scalar(select(func.count()).select_from(chosen)) or 0
 
 
-def _conditions(
+def listed_conditions(
     dialect: str, q: str, status: str | None, tag: str | None, me: ColumnElement[bool] | None, mine: bool, hidden: bool
 ) -> list[ColumnElement[bool]]:  # fmt: skip
+    """The SQL conditions of a list of runs; the parameters are those of list_runs. Raises FilterError."""
     conditions = matching(dialect, q=q, status=status, tag=tag, me=me)
     if mine and me is not None:
         conditions.append(me)

@@ -91,6 +91,7 @@ def test_runs_are_compared_and_the_url_restores_the_view(page: Any, address: str
     page.reload()
     page.wait_for_selector(f"{LOSS}[data-drawn-at]")
     assert (page.input_value("[data-view=show]"), page.input_value("[data-view=x]"), lines(page)) == ("groups", "tokens", ["1"])
+    page.locator(LOSS).scroll_into_view_if_needed()
     for x, button in ((0.3, "down"), (0.7, "up")):  # the URL keeps the zoom, and both charts show it
         box = page.locator(f"{LOSS} .nsewdrag").first.bounding_box()
         page.mouse.move(box["x"] + x * box["width"], box["y"] + box["height"] / 2, steps=3)
@@ -109,6 +110,12 @@ def test_runs_are_compared_and_the_url_restores_the_view(page: Any, address: str
         return "from=" not in page.url
 
     eventually(page, zoomed_out, "a URL without a range")
+    page.select_option("select[data-metric]", "ssm/0/weight")
+    page.wait_for_url("**metric=ssm%2F0%2Fweight*")
+    page.select_option("select[data-smooth]", "0.9")
+    page.wait_for_selector(f"{LOSS} .tracerun1", state="attached")
+    eventually(page, lambda: page.locator(f"{LOSS} .scatterlayer .trace[class*=raw]").count() == 1, "the faint line below it")
+    assert "exponential mean, with weight 0.9" in page.inner_text("[data-part=note]")
     page.set_viewport_size({"width": 390, "height": 844})
     becomes(page, "document.documentElement.scrollWidth <= 390")  # resized charts are drawn again
 

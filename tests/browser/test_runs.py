@@ -200,3 +200,23 @@ def test_new_rows_appear_change_their_status_and_do_not_move_under_the_pointer(p
     assert "Failed to fetch" not in page.inner_text("body")
     page.context.set_offline(False)
     page.wait_for_selector("[data-offline][hidden]", state="attached")
+
+
+def test_the_first_screen_shows_twelve_runs_and_folded_sweeps_open_in_place(page: Any, address: str) -> None:
+    grid = {"model.reparameterization.name": ["direct", "best"], "train.seed": list(range(7))}
+    body = {"name": "which map lives?", "base": BODY | {"tags": ["demo"]}, "grid": grid}
+    httpx.post(f"{address}/api/sweeps", json=body, headers=BEARER, timeout=120).raise_for_status()
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(address)
+    page.goto(address)
+    bottoms = page.eval_on_selector_all("tr[data-run]", "rows => rows.map((row) => row.getBoundingClientRect().bottom)")
+    assert sum(bottom <= 900 for bottom in bottoms) >= 12
+    page.evaluate("window.stayed = true")
+    page.check("[name=fold]")
+    page.click("form[data-filter] button")
+    page.wait_for_selector("tr[data-sweep-row]")
+    assert page.locator("tr[data-run]").count() == 0
+    page.click("a.fold")
+    page.wait_for_selector("tr[data-inside]")
+    assert page.locator("tr[data-inside]").count() == 14
+    assert page.evaluate("window.stayed") is True

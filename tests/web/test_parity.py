@@ -14,12 +14,14 @@ from server.database.connection import Database
 from server.http.api.overview import pack
 from server.series import overview
 from server.series.layout import Layout
+from stablessm_core.spec.axis_values import axis_values
 from stablessm_core.telemetry.typed_arrays import encode
 from tests.server.mixed import mixed_run
 from tests.server.recording import Recording, claimed
 from tests.web.test_javascript import TESTS, assert_same, plain, run_node
 from web.compared import compared_figure, range_items
 from web.figures import spec
+from web.log_ticks import log_ticks
 from web.palette import COLORS
 
 
@@ -53,21 +55,75 @@ def runs_and_curves() -> tuple[list[dict[str, Any]], dict[int, dict[str, np.ndar
     return runs, curves
 
 
+LOG_AXES = [(0.4, 0.62), (0.1, 0.1000001), (1.5, 30.0), (3e-9, 8e-9), (2e6, 1.9e7), (990.0, 1010.0), (0, 1), (1e-3, 1), (1, 1)]
+
+
+AXES = [
+    *("0-4", "0..4", "1e-4..1e-1 log 4", "1..0.01 LOG 5", "0..1 linear 5, 7", "s4d, direct", '"a", [0.5, 1]', "true, null, 0x10"),
+    *("4-0", "1e-4, -3", "0..1 log 4", "1..2 log 1", "", " , ,", "NaN", "+3, .5, 5."),
+]
+
+
+@pytest.mark.slow
+def test_the_form_and_the_server_read_the_same_values_of_an_axis(static_modules: Path) -> None:
+    found = browser_results(static_modules, [{"what": "axis_values", "text": text} for text in AXES])
+    for text, theirs in zip(AXES, found, strict=True):
+        assert_same(json.loads(json.dumps(axis_values(text))), theirs, text)
+
+
+@pytest.mark.slow
+def test_logarithmic_axes_below_two_decades_have_at_least_two_readable_ticks(static_modules: Path) -> None:
+    found = browser_results(static_modules, [{"what": "log_ticks", "low": low, "high": high} for low, high in LOG_AXES])
+    for (low, high), theirs in zip(LOG_AXES, found, strict=True):
+        ours = log_ticks(low, high)
+        assert_same(ours, theirs, f"{low} to {high}")
+        if 0 < low < high < 100 * low:
+            assert len(set(ours["ticktext"])) == len(ours["tickvals"]) >= 2, ours
+            assert [float(text) for text in ours["ticktext"]] == pytest.approx(ours["tickvals"])
+        else:
+            assert ours == {}
+    assert log_ticks(0.4, 0.62)["ticktext"] == ["0.40", "0.45", "0.50", "0.55", "0.60"]
+
+
 @pytest.mark.parametrize("groups", [False, True])
-@pytest.mark.parametrize(("x", "y"), [("step", "log"), ("tokens", "linear"), ("seconds", "log")])
+@pytest.mark.parametrize(("x", "y", "smooth"), [("step", "log", 0), ("tokens", "linear", 0.9), ("seconds", "log", 0.6)])
 @pytest.mark.slow
 def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
-    static_modules: Path, x: str, y: str, groups: bool
+    static_modules: Path, x: str, y: str, smooth: float, groups: bool
 ) -> None:
     runs, curves = runs_and_curves()
     lines = [1, 2, 4] if groups else [run["key"] for run in runs]
-    python = plain(compared_figure(spec("compare_loss"), runs, curves, lines=lines, groups=groups, x=x, y=y, between=(3.0, 90.0)))
+    python = plain(
+        compared_figure(
+            spec("compare_loss"),
+            runs,
+            curves,
+            lines=lines,
+            groups=groups,
+            x=x,
+            y=y,
+            between=(3.0, 90.0),
+            smooth=smooth,
+            metric="eval/<loss>" if smooth else "",
+        )
+    )
+    assert len([trace for trace in python["data"] if trace.get("opacity") == 0.25]) == (
+        len(lines) - (x == "tokens" and not groups) if smooth else 0
+    )
     case = {
         "what": "compared",
         "figure": spec("compare_loss"),
         "runs": [{**run, "key": str(run["key"]), "perStep": run["per_step"]} for run in runs],
         "curves": {key: {"width": 1} | {part: encode(values) for part, values in curve.items()} for key, curve in curves.items()},
-        "view": {"show": "groups" if groups else "runs", "x": x, "y": y, "ticked": [str(key) for key in lines], "range": [3, 90]},
+        "view": {
+            "show": "groups" if groups else "runs",
+            "x": x,
+            "y": y,
+            "ticked": [str(key) for key in lines],
+            "range": [3, 90],
+            "smooth": smooth,
+            "metric": "eval/<loss>" if smooth else "",
+        },
         "palette": COLORS,
     }
     (browser,) = browser_results(static_modules, [case])
@@ -76,7 +132,7 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
         assert_same(python["layout"][axis], browser["layout"][axis], axis)
     assert len(python["data"]) == len(browser["data"])
     for i, (ours, theirs) in enumerate(zip(python["data"], browser["data"], strict=True)):
-        for part in ("x", "y", "text", "name", "mode", "fill", "fillcolor"):
+        for part in ("x", "y", "text", "name", "mode", "fill", "fillcolor", "opacity"):
             if part in ours and part in theirs:
                 assert_same(ours[part], theirs[part], f"trace {i}.{part}")
         assert ("text" in ours, "fill" in ours) == ("text" in theirs, "fill" in theirs)

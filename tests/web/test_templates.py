@@ -12,10 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from server.http.schemas.queues import QueueBody
 from server.http.schemas.systems import EXAMPLE as EXAMPLE_SYSTEM
 from server.http.schemas.verdict import EXAMPLE as VERDICT
+from server.lifecycle.presets import PRESETS
 from server.search.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.layers import LAYERS
+from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.theory.systems import map_choices, section_defaults
 from web import charts, figures, records
@@ -202,6 +204,7 @@ LIST: dict[str, Any] = {
     "orders": [(EVIL, EVIL)],
     "error": None, "total": 2, "counted": 100, "columns": columns([*DEFAULT, "notes", "duration", "layers"]), "value": value,
     "address": lambda **_: "/?q=x", "known": KNOWN, "default": DEFAULT, "paths": ["train.seed"], "compare": None, "explicit": "",
+    "folds": {}, "seen": False,
 }  # fmt: skip
 
 
@@ -268,6 +271,7 @@ def page(name: str) -> Tags:
             "figures_url": f"/api/compare/figures/{{chart}}?q={EVIL}&",
             "figures_file": "compare",
             "lines": parallel_lines(compare),
+            "metrics": [{"name": EVIL, "label": EVIL}],
         },
         "sweep.html": {"sweep": sweep, "grid": grid, "grid_query": ""},
         "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},
@@ -276,7 +280,12 @@ def page(name: str) -> Tags:
             "defaults": config,
             "maps": {name: list(map_.forms) for name, map_ in MAPS.items()},
             "layers": {"defaults": section_defaults(), "choices": map_choices()},
-            "cloned_from": 7,
+            "cloned_from": None,
+            "presets": PRESETS,
+            "chosen": "first",
+            "grid": {EVIL: EVIL, "train.seed": "0, 1"},
+            "errors": {EVIL: EVIL, "train.steps": EVIL, f"grid.{EVIL}": EVIL, "json": EVIL},
+            "given": {"json": EVIL, "sweep-name": EVIL, f"grid.{EVIL}": EVIL},
             "workers": [{"alive": True}],
             "prefill": config | {"name": EVIL},
             "placement": QueueBody.model_json_schema()["properties"],
@@ -299,7 +308,24 @@ def page(name: str) -> Tags:
                 {"name": EVIL, "paused": True, "queued": 3, "running": 1, "max_running": None, "oldest_at": 1.0, "workers": 0},
             ],
         },
-        "alerts.html": {"alerts": {"alerts": [ALERT]}},
+        "alerts.html": {
+            "alerts": {"alerts": [ALERT], "next_cursor": 5},
+            "groups": [{"run_id": 7, "total": 9, "critical": 4, "newest": [1]}],
+            "names": {7: EVIL},
+            "kinds": KINDS,
+            "filters": {
+                "severity": None,
+                "kind": EVIL,
+                "run": 7,
+                "after": EVIL,
+                "before": EVIL,
+                "q": EVIL,
+                "cursor": 9,
+                "group": "run",
+            },
+            "error": None,
+            "address": lambda **changes: "/alerts",
+        },
         "trash.html": {"trash": {"runs": [TRASHED], "next_cursor": EVIL, "hours": 24.0, "kept": OCCUPIED, "trash": OCCUPIED}},
         "systems.html": {
             "systems": {
@@ -472,6 +498,21 @@ def test_an_empty_list_of_runs_suggests_the_next_action() -> None:
     assert "/new" in [a["href"] for a in tags.all("href")]
     filtered = render("runs.html", **none, filters={"q": "lr>1", "sort": "-id"})
     assert "No run matches" in filtered.text
+
+
+def test_a_folded_sweep_is_one_row_that_opens_to_its_runs_and_escapes_its_name() -> None:
+    fold = {"statuses": {"diverged": 2, "finished": 1}, "total": 3, "opened": True, "runs": [a_run(id=8)], "toggle": None}
+    context = LIST | {
+        "runs": {"runs": [a_run()], "next_cursor": None},
+        "views": [],
+        "filters": {"q": "", "sort": "-id", "cursor": None},
+    }
+    tags = render("runs.html", **context | {"folds": {1: fold}, "seen": True})
+    assert [attrs["data-sweep-row"] for attrs in tags.all("data-sweep-row")] == ["1"]
+    assert [attrs["data-run"] for attrs in tags.all("data-run")] == ["8"]
+    assert EVIL in tags.text
+    assert "3 runs: 2 diverged 1 finished" in re.sub(r"\s+", " ", tags.text)
+    assert ["open" in attrs for tag, attrs in tags.tags if tag == "details" and attrs.get("class") == "intro"] == [False]
 
 
 def test_an_empty_list_of_sweeps_explains_how_to_create_a_sweep() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.access.tokens import Principal
-from server.compare.compare_curves import CURVE_POINTS, ranges_json, read_curves
+from server.compare.compare_curves import CURVE_POINTS, CURVES, ranges_json, read_curves
+from server.compare.compare_metrics import read_metric
 from server.compare.comparison import MAX_RUNS, Comparison, compare, drawn_runs
 from server.database.models import NOT_IN_TRASH, Run
 from server.errors import Invalid, NotFound
@@ -27,11 +28,11 @@ from server.series.encoding import dumps
 from server.series.reading import SeriesData
 from stablessm_core.telemetry import typed_arrays
 from stablessm_core.telemetry.nonfinite import json_safe
+from stablessm_core.telemetry.series import TRAIN_LOSS
 
 MAX_SWEEP_RUNS = 10_000  # an imported sweep may have more runs than can be submitted
 router = APIRouter(prefix="/api/compare", tags=["compare"])
 
-CurveName = Literal["train/loss", "max_grad_over_weight"]
 ONE_OF = "runs=1,2,3 or sweep=1 or q=..."
 
 
@@ -59,7 +60,12 @@ class CompareQuery(BaseModel):
 class CurvesQuery(CompareQuery):
     """The runs to compare, and the curve to read."""
 
-    series: CurveName = Field("train/loss", description="The series to read, one curve per run.")
+    series: str = Field(
+        TRAIN_LOSS,
+        max_length=200,
+        description="The series to read, one curve per run: `train/loss`, `max_grad_over_weight`, or a series of every run. "
+        "A series with a value per eigenvalue is reduced to its smallest distance to the boundary, or else its largest value.",
+    )
     points: int = Field(CURVE_POINTS, ge=10, le=2000, description="Maximum number of buckets per curve.")
 
 
@@ -69,6 +75,10 @@ class PageQuery(CompareQuery):
     show: Literal["runs", "groups"] | None = None
     x: Literal["step", "tokens", "seconds"] = "step"
     y: Literal["log", "linear"] = "log"
+    metric: str = Field("", max_length=200, description="The series of the first chart, by default `train/loss`.")
+    smooth: Annotated[float, BeforeValidator(lambda given: 0 if given == "" else given)] = Field(
+        0, ge=0, lt=1, description="Weight of the exponential mean that smooths the lines of runs. 0: not smoothed."
+    )
     on: str | None = Field(None, max_length=4000, description="Runs whose lines are shown; set if most lines are hidden.")
     off: str | None = Field(None, max_length=4000, description="Runs whose lines are hidden; set if most lines are shown.")
     first: float | None = Field(None, alias="from", allow_inf_nan=False, description="Start of the shown part of the axis.")
@@ -95,6 +105,12 @@ def read(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, 
 def curves(database: DatabaseDep, principal: PrincipalDep, query: Curved) -> Response:
     """One curve per run, for a chart of many runs. Of a sweep with more than 200 runs, only the runs in `drawn` of the comparison
     have curves. For ratios, the response also contains their ranges by run and by map."""
+    if query.series not in CURVES:
+        with database.read() as session:
+            metric = metric_curves(session, drawn_runs(compared_runs(session, query, principal)), query.series, query.points)
+        answer: dict[str, Any] = {"ranges": [], "pooled": []}
+        answer["curves"] = {str(run_id): {query.series: _curve_json(query.series, data)} for run_id, data in metric.items()}
+        return Response(dumps(json_safe(answer)), media_type="application/json")
     with database.read() as session:
         read = read_curves(session, drawn_runs(compared_runs(session, query, principal)), query.points, (query.series,))
     answer = {
@@ -103,6 +119,15 @@ def curves(database: DatabaseDep, principal: PrincipalDep, query: Curved) -> Res
         "pooled": ranges_json(read),
     }
     return Response(dumps(json_safe(answer)), media_type="application/json")
+
+
+def metric_curves(session: Session, runs: list[Run], name: str, points: int) -> dict[int, SeriesData]:
+    """The metric of each run. Raises Invalid for a series that some run does not have."""
+    try:
+        return read_metric(session, runs, points, name)
+    except ValueError as error:
+        given, _, allowed = str(error).partition("; allowed: ")
+        raise Invalid(given, field="series", allowed=allowed) from None
 
 
 def compared_runs(session: Session, query: CompareQuery, principal: Principal) -> list[Run]:

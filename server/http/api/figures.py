@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
-from server.compare.compare_curves import CURVE_POINTS, MAX_RATIO, ranges_json, read_curves
+from server.compare.compare_curves import CURVE_POINTS, CURVES, MAX_RATIO, ranges_json, read_curves
 from server.compare.comparison import default_groups, default_view, drawn_runs
 from server.compare.sweep_grid import grid_json
 from server.http.api.alerts import run_alerts_json
-from server.http.api.compare import PageQuery, compared_runs, comparison_json, run_numbers
+from server.http.api.compare import PageQuery, compared_runs, comparison_json, metric_curves, run_numbers
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.records import Record, find_record, rows_of
 from server.http.api.series import (
@@ -125,11 +125,16 @@ def compared(
             asked.group_by = default_groups(runs)
         answer = comparison_json(session, runs, asked, settings.lease_seconds, curves=False, thin=True)
         drawn_of = drawn_runs(runs)
-        read = read_curves(session, drawn_of, CURVE_POINTS, (OF_SEVERAL[chart],))
+        metric = (asked.metric or TRAIN_LOSS) if chart == "compare_loss" else OF_SEVERAL[chart]
+        if metric in CURVES:
+            read = read_curves(session, drawn_of, CURVE_POINTS, (metric,))
+            found = {one.run_id: one.curves[metric] for one in read if metric in one.curves}
+        else:
+            read, found = [], metric_curves(session, drawn_of, metric, CURVE_POINTS)
     if chart == "compare_ranges":
         drawn = bind(spec(chart), {}, items=range_items(ranges_json(read)), colors=COLORS)
     else:
-        curves = {one.run_id: columns_of(one.curves[OF_SEVERAL[chart]]) for one in read if OF_SEVERAL[chart] in one.curves}
+        curves = {run_id: columns_of(data) for run_id, data in found.items()}
         if chart == "compare_max_ratio":  # the minimum is also taken over eigenvalues, but the chart shows only the largest ratio
             curves = {key: {**columns, "min": columns["max"]} for key, columns in curves.items()}
         groups = (asked.show or default_view(answer["runs"], answer["groups"])) == "groups"
@@ -137,8 +142,9 @@ def compared(
         lines = [run.id for run in drawn_of if (run.id in named) == groups]
         between = None if asked.first is None or asked.last is None or asked.last <= asked.first else (asked.first, asked.last)
         drawn = compared_figure(
-            spec(chart), shown_runs(answer), curves, lines=lines, groups=groups, x=asked.x, y=asked.y, between=between
-        )
+            spec(chart), shown_runs(answer), curves, lines=lines, groups=groups, x=asked.x, y=asked.y, between=between,
+            smooth=asked.smooth, metric="" if metric in CURVES else metric,
+        )  # fmt: skip
     of = f"{len(drawn_of)} of {len(runs)} runs" if len(drawn_of) < len(runs) else f"{len(runs)} runs"
     return figure_answer(drawn, chart, of=of, name="compare", paper=asked)
 

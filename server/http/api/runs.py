@@ -116,27 +116,29 @@ def index(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep,
     return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
 
 
-def run_list_json(session: Session, query: ListQuery, principal: Principal, lease_seconds: float) -> dict[str, Any]:
-    """The RunList of the query. Raises Invalid."""
-    page = read_list(session, query, principal)
+def run_list_json(
+    session: Session, query: ListQuery, principal: Principal, lease_seconds: float, *, fold: bool = False
+) -> dict[str, Any]:
+    """The RunList of the query; with `fold`, one run of each sweep. Raises Invalid."""
+    page = read_list(session, query, principal, fold=fold)
     return {"runs": runs_json(session, page.runs, lease_seconds), "next_cursor": page.next_cursor}
 
 
-def count_listed(session: Session, query: ListQuery, principal: Principal) -> int:
+def count_listed(session: Session, query: ListQuery, principal: Principal, *, fold: bool = False) -> int:
     """The number of runs that match the query."""
     return count_runs(
         session, q=query.q, status=query.status or None, tag=query.tag or None, me=owned_by(principal), mine=query.mine,
-        hidden=query.hidden,
+        hidden=query.hidden, fold=fold,
     )  # fmt: skip
 
 
-def read_list(session: Session, query: ListQuery, principal: Principal) -> RunPage:
+def read_list(session: Session, query: ListQuery, principal: Principal, *, fold: bool = False) -> RunPage:
     """One page of the runs that match the query, with the columns RUN_COLUMNS. Raises Invalid."""
     try:
         return list_runs(
             session, q=query.q, status=query.status or None, tag=query.tag or None, sort=query.sort,
             cursor=query.cursor or None, limit=query.limit, columns=RUN_COLUMNS, me=owned_by(principal), mine=query.mine,
-            hidden=query.hidden,
+            hidden=query.hidden, fold=fold,
         )  # fmt: skip
     except FilterError as error:
         raise filter_refusal(error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,43 @@ def test_chosen_columns_are_remembered_and_an_unknown_column_is_an_error_on_the_
     assert refused.status_code == 422
     assert "there is no column" in refused.text
     assert 'value="lr&gt;0"' in refused.text, "the error page must keep the filter"
+
+
+def test_the_page_folds_sweeps_into_rows_with_counts_that_open_to_their_runs(client: httpx.Client) -> None:
+    grid = {"train.seed": [0, 1, 2]}
+    for name in ("older", "newer"):
+        client.post("/api/sweeps", json={"name": name, "base": BODY, "grid": grid}).raise_for_status()
+    client.post("/api/runs/9/cancel")
+    rows = r'<tr data-(run|sweep-row)="(\d+)"'
+
+    def listed(query: str) -> list[tuple[str, str]]:
+        page = client.get(f"/?{query}")
+        assert page.status_code == 200, page.text
+        return re.findall(rows, page.text)
+
+    folded = [("sweep-row", "2"), ("sweep-row", "1"), ("run", "3"), ("run", "2"), ("run", "1")]
+    assert listed("fold=true&status=&q=") == folded
+    assert len(listed("fold=&q=")) == 9, "an empty value must not fold and must not be an error"
+    opened = listed("fold=true&open=1")
+    assert opened == [*folded[:2], ("run", "4"), ("run", "5"), ("run", "6"), *folded[2:]]
+    assert listed("fold=true&q=seed=1&open=1,2") == [
+        ("sweep-row", "2"),
+        ("run", "8"),
+        ("sweep-row", "1"),
+        ("run", "5"),
+        ("run", "2"),
+    ]
+    assert listed("fold=true&status=cancelled") == [("sweep-row", "2")]
+    text = re.sub(r"<[^>]+>|\s+", " ", client.get("/?fold=true").text)
+    assert "3 runs: 1 cancelled 2 queued" in re.sub(r"\s+", " ", text)
+    second = re.search(r'href="([^"]+)" data-more', client.get("/?fold=true&limit=2").text)
+    assert second is not None
+    assert re.findall(rows, client.get(second[1].replace("&amp;", "&")).text) == folded[2:4]
+
+
+def test_the_introduction_is_open_only_until_a_browser_has_seen_it(client: httpx.Client) -> None:
+    introduction = re.compile(r'<details class="intro"( open)?>')
+    first, second = (introduction.search(client.get("/").text) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert (first[1], second[1]) == (" open", None)

@@ -342,3 +342,21 @@ def test_the_service_reports_workers_metrics_and_readiness(client: httpx.Client,
     assert "stablessm_workers_alive 1.0\n" in text
     assert all(line.startswith(("#", "stablessm_", "process_")) for line in text.splitlines())
     assert client.get("/readyz").json()["checks"]["database"] == "ok"
+
+
+def test_any_metric_that_all_runs_have_is_compared(client: httpx.Client, recording: Recording) -> None:
+    curves = client.get("/api/compare/curves?runs=1&series=ssm/0/boundary_distance").raise_for_status().json()
+    found = curves["curves"]["1"]["ssm/0/boundary_distance"]
+    truth = recording.truth["ssm/0/boundary_distance"]
+    assert min(np.nanmin(decode(found["min"])), 9) == pytest.approx(np.nanmin(np.where(np.isfinite(truth), truth, np.nan)))
+    assert decode(found["last"]).size == decode(found["step"]).size, "one value per step: the smallest over the eigenvalues"
+    drawn = client.get("/api/compare/figures/compare_loss?runs=1&metric=ssm/0/weight&smooth=0.9").raise_for_status().json()
+    assert drawn["layout"]["yaxis"]["title"]["text"] == "ssm/0/weight"
+    assert [trace.get("opacity") for trace in drawn["data"][:2]] == [0.25, None]
+    page = client.get("/compare?runs=1&metric=ssm/0/weight&smooth=").text
+    assert '<option value="ssm/0/grad_over_weight">ssm/0/grad_over_weight (largest over the eigenvalues)' in page
+    assert 'data-metric="ssm/0/weight"' in page
+    client.post("/api/runs", json=BODY)
+    refused = error_of(client.get("/api/compare/curves?runs=1,2&series=ssm/0/weight"), 422)
+    assert (refused["field"], refused["allowed"]) == ("series", "train/loss, max_grad_over_weight")
+    assert "ssm/0/weight" not in client.get("/compare?runs=1,2").text

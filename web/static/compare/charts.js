@@ -8,7 +8,8 @@ import { colors } from "../lib/theme.js";
 import { buckets } from "../lib/typed.js";
 
 /**
- * @typedef {{crowd: Crowd, chart: Chart}} CompareChart
+ * @typedef {{crowd: Crowd, chart: Chart, replace: (series: string, curves: CompareAnswer["curves"]) => void}} CompareChart
+ *   replace: sets the series that the next drawing shows
  * @typedef {import("./model.js").View & {resets: number}} ShownView resets: number of times that the zoom was reset
  */
 
@@ -24,21 +25,35 @@ import { buckets } from "../lib/typed.js";
  * @returns {CompareChart}
  */
 export function compareChart(series, { element, entry, curves, runs, view, groups }) {
-  /** @type {Map<string, Buckets>} */
-  const data = new Map(
-    runs.flatMap((run) => (curves?.[run.key]?.[series] ? [[run.key, read(curves[run.key][series], series)]] : [])),
-  );
+  let data = dataOf(runs, curves, series);
   const crowd = new Crowd(element);
   const chart = new Chart(element, entry, () => {
-    const { figure, lines, looks } = comparedFigure(entry.figure, runs, data, view, colors());
+    const { figure, lines, looks } = comparedFigure(
+      entry.figure,
+      runs,
+      data,
+      groups ? view : { ...view, metric: "" },
+      colors(),
+    );
     crowd.lines = lines;
     if (groups) drawGroupKeys(groups, looks);
-    const uirevision = `${view.x} ${view.y} ${view.resets}`;
+    const uirevision = `${view.x} ${view.y} ${view.metric} ${view.resets}`;
     Object.assign(figure.layout, { showlegend: false, hovermode: false, uirevision });
     return figure;
   });
-  return { crowd, chart };
+  return { crowd, chart, replace: (name, fresh) => (data = dataOf(runs, fresh, name)) };
 }
+
+/**
+ * @param {import("./runs.js").ShownRun[]} runs
+ * @param {CompareAnswer["curves"]} curves
+ * @param {string} series
+ * @returns {Map<string, Buckets>} by the run's key
+ */
+const dataOf = (runs, curves, series) =>
+  new Map(
+    runs.flatMap((run) => (curves?.[run.key]?.[series] ? [[run.key, read(curves[run.key][series], series)]] : [])),
+  );
 
 /**
  * The series as buckets. The chart of ratios draws only the largest value over the eigenvalues, so `max` also replaces
@@ -48,5 +63,5 @@ export function compareChart(series, { element, entry, curves, runs, view, group
  */
 function read(answer, series) {
   const found = buckets(answer);
-  return series === "train/loss" ? found : { ...found, min: found.max };
+  return series === "max_grad_over_weight" ? { ...found, min: found.max } : found;
 }

@@ -1,13 +1,16 @@
 // The comparison's charts as figures: a line per run or a band with its median per group, and one trace of marks where
 // values are not finite. web/compared.py draws the same figures on the server (a test compares the two).
 
+import { logTicks } from "../chart/log_ticks.js";
 import { escapeMarkup } from "../lib/format.js";
 import { groupLooks } from "../lib/looks.js";
 import { bandOf, firstLost, lineOf } from "./model.js";
+import { extent, smoothLine } from "./smoothing.js";
 
 /** @typedef {import("./runs.js").ShownRun} ShownRun */
 /** @typedef {import("./model.js").Line} Line */
 
+const FAINT = 0.25; // opacity of a line whose smoothed line is drawn above it
 const AXES = { step: "step", tokens: "tokens", seconds: "training time (s, at each run's mean speed)" };
 
 /**
@@ -17,7 +20,13 @@ const AXES = { step: "step", tokens: "tokens", seconds: "training time (s, at ea
  * @param {import("./model.js").View} view
  * @param {Colors} palette
  */
-export function comparedFigure(definition, runs, data, { show, x, y, ticked, range }, palette) {
+export function comparedFigure(
+  definition,
+  runs,
+  data,
+  { show, x, y, ticked, range, smooth = 0, metric = "" },
+  palette,
+) {
   const known = runs.flatMap((run) => {
     const series = data.get(run.key);
     return series ? [{ run, series }] : [];
@@ -31,17 +40,19 @@ export function comparedFigure(definition, runs, data, { show, x, y, ticked, ran
   );
   const shade = groups.length > 3 ? "14" : "22";
   const bands = groups.flatMap(({ members }, i) => bandTraces(bandOf(members, x), looks[i], i, shade));
-  const lines = lineTraces(
-    drawn.flatMap(({ run, series }) => lineOf(run, series, x, y === "log", drawn.length) ?? []),
-    runs,
-    palette,
-  );
+  const raw = drawn.flatMap(({ run, series }) => lineOf(run, series, x, y === "log", drawn.length) ?? []);
+  const faint = smooth > 0 ? lineTraces(raw, runs, palette).map(({ trace }) => below(trace)) : [];
+  const smoothed = () => drawn.flatMap(({ run, series }) => smoothLine(run, series, x, smooth, y === "log") ?? []);
+  const lines = lineTraces(smooth > 0 ? smoothed() : raw, runs, palette);
   const lost = drawn.flatMap(({ run, series }) => firstLost(run, series, x) ?? []);
   const layout = structuredClone(definition.layout);
   const title = { text: AXES[/** @type {keyof AXES} */ (x)] };
   Object.assign(layout.xaxis ?? {}, { title, ...(range ? { range, autorange: false } : {}) });
-  Object.assign(layout.yaxis ?? {}, { type: y });
-  const traces = [...bands, ...lines.map((line) => line.trace), lostTrace(lost, palette)];
+  const shown = [...bands, ...faint, ...lines.map((line) => line.trace)];
+  const ticks = y === "log" ? logTicks(...extent(shown)) : {};
+  const named = metric && { title: { text: escapeMarkup(metric), standoff: 8 } };
+  Object.assign(layout.yaxis ?? {}, { type: y }, ticks, named || {});
+  const traces = [...shown, lostTrace(lost, palette)];
   return { figure: { data: /** @type {any[]} */ (traces), layout }, lines, looks };
 }
 
@@ -75,6 +86,9 @@ function lineTraces(lines, runs, palette) {
     return { key: run.key, label: run.label, color, ...xy(line), trace };
   });
 }
+
+/** The faint trace below a smoothed line. crowd.js hides both. @template {{uid: string}} T @param {T} trace */
+const below = (trace) => ({ ...trace, uid: `${trace.uid} raw`, opacity: FAINT });
 
 /** @param {Line} line */
 const xy = ({ x, y }) => ({ x, y });

@@ -14,7 +14,8 @@ const BAND_POINTS = 200;
  * @property {Record<string, number | null>} perStep tokens and seconds per step; null if unknown
  *
  * @typedef {{key: string, x: Float64Array, y: Float32Array}} Line
- * @typedef {{show: string, x: string, y: string, ticked: Set<string>, range: [number, number] | null}} View range: in units of the axis
+ * @typedef {{show: string, x: string, y: string, ticked: Set<string>, range: [number, number] | null, smooth?: number, metric?: string}} View
+ *   range: in units of the axis; smooth: weight of the exponential mean; metric: title of the vertical axis, "" for the chart's own
  */
 
 /**
@@ -115,13 +116,15 @@ function quantile(sorted, q) {
  * @param {string[]} keys keys of all runs
  * @param {string} usual what is shown by default
  */
-export function addressOf(search, { show, x, y, ticked, range }, keys, usual) {
+export function addressOf(search, { show, x, y, ticked, range, smooth = 0, metric = "" }, keys, usual) {
   const query = new URLSearchParams(search);
   /** @param {string} name @param {string | null} value */
   const put = (name, value) => (value ? query.set(name, value) : query.delete(name));
   put("show", show === usual ? null : show);
   put("x", x === "step" ? null : x);
   put("y", y === "log" ? null : y);
+  put("metric", metric);
+  put("smooth", smooth ? String(smooth) : null);
   put("from", range && String(Number(range[0].toPrecision(6))));
   put("to", range && String(Number(range[1].toPrecision(6))));
   put("on", show === "groups" && ticked.size ? keys.filter((key) => ticked.has(key)).join(",") : null);

@@ -5,6 +5,7 @@ import { compareChart } from "./charts.js";
 import { addressOf, rangeOf, tickedOf } from "./model.js";
 import { drawRanges } from "./ranges.js";
 import { drawKeys, readRuns } from "./runs.js";
+import { describeSmoothing } from "./smoothing.js";
 import { find, findAll, given } from "../lib/dom.js";
 import { addressed, exportable } from "../lib/exports.js";
 import { toast } from "../lib/toast.js";
@@ -20,9 +21,14 @@ const view = {
   y: given(root, "y"),
   ticked: new Set(keys),
   range: rangeOf(location.search),
+  smooth: Number(given(root, "smooth")),
+  metric: given(root, "metric"),
   resets: 0,
 };
-const wanted = [get(given(root, "figuresUrl")), get(given(root, "lossUrl"))]; // requested before Plotly is loaded
+const LOSS = "train/loss";
+/** @param {string} metric "" for the loss */
+const curvesOf = (metric) => get(`${given(root, "curvesUrl")}&series=${metric ? encodeURIComponent(metric) : LOSS}`);
+const wanted = [get(given(root, "figuresUrl")), curvesOf(view.metric)]; // requested before Plotly is loaded
 /** @import { Chart } from "../chart/chart.js" */
 /** @import { CompareChart } from "./charts.js" */
 
@@ -83,10 +89,33 @@ function changed(redraw = view.show === "groups") {
     view.show === "groups"
       ? `Bands: median and quartiles of each group; a lost run counts as the worst. ${view.ticked.size ? of : "Tick a run to show its line"}.`
       : `${of}.`;
+  note.textContent += describeSmoothing(view.smooth);
   if (redraw) refresh();
   else for (const { crowd } of charts) crowd.show(view.ticked);
 }
 
+const metric = find("[data-metric]", HTMLSelectElement, root);
+metric.value = view.metric || LOSS;
+metric.addEventListener("change", async () => {
+  const chosen = metric.value === LOSS ? "" : metric.value;
+  try {
+    const { curves } = await curvesOf(chosen);
+    view.metric = chosen;
+    charts[0]?.replace(metric.value, curves);
+    find("figcaption :is(h2, h3)", HTMLElement, charts[0]?.chart.element.closest("figure") ?? root).textContent =
+      chosen || "Loss";
+    changed(true);
+  } catch (error) {
+    toast(`The metric could not be read: ${messageOf(error)}`, "critical");
+    metric.value = view.metric || LOSS;
+  }
+});
+const smoothing = find("[data-smooth]", HTMLSelectElement, root);
+smoothing.value = String(view.smooth);
+smoothing.addEventListener("change", () => {
+  view.smooth = Number(smoothing.value);
+  changed(true);
+});
 for (const select of findAll("[data-view]", HTMLSelectElement, root)) {
   const name = /** @type {"show" | "x" | "y"} */ (given(select, "view"));
   select.value = view[name];
@@ -122,12 +151,12 @@ for (const kind of /** @type {const} */ (["pointerover", "focusin"])) {
 view.ticked = tickedOf(location.search, view.show, keys);
 drawKeys(root, runs);
 changed(false);
-exportable(() => ({ view: addressed("show", "x", "y", "on", "off", "from", "to") }));
+exportable(() => ({ view: addressed("metric", "smooth", "show", "x", "y", "on", "off", "from", "to") }));
 try {
   const [{ figures }, { curves }] = await Promise.all(wanted);
   const groups = find("[data-part=groups]", HTMLElement, root);
   await add(
-    compareChart("train/loss", {
+    compareChart(view.metric || LOSS, {
       element: find("[data-chart=compare_loss]", HTMLElement),
       entry: figures.compare_loss,
       curves,

@@ -5,7 +5,7 @@ import { get, messageOf } from "../lib/api.js";
 import { find, findAll, given } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { reach } from "../lib/reach.js";
-import { merge, noteSent, rowsOf } from "./rows.js";
+import { counted, merge, noteSent, rowsOf } from "./rows.js";
 import { sparkline } from "./spark.js";
 import { refreshTimes } from "../lib/times.js";
 
@@ -67,7 +67,7 @@ function fill(now) {
   const form = find("form[data-filter]", HTMLFormElement);
   find("[name=q]", HTMLInputElement, form).value = now.get("q") ?? "";
   find("[name=status]", HTMLSelectElement, form).value = now.get("status") ?? "";
-  for (const name of ["mine", "hidden"])
+  for (const name of ["mine", "hidden", "fold"])
     find(`[name=${name}]`, HTMLInputElement, form).checked = now.get(name) === "true";
   const [order, sort] = [find("#sort", HTMLSelectElement), now.get("sort") ?? USUAL_ORDER];
   if (![...order.options].some((option) => option.value === sort)) order.append(new Option(sort, sort)); // the list is sorted by a column that is not shown
@@ -100,7 +100,7 @@ function ready() {
 async function poll() {
   if (document.hidden || new URLSearchParams(location.search).has("cursor")) return;
   const mine = asked;
-  const limit = findAll("tr[data-run]", HTMLElement, list()).length;
+  const limit = counted(list());
   const here = new URL(location.href);
   if (limit > 50) here.searchParams.set("limit", String(limit));
   const got = await fetchPart(here.href, tag ? { "If-None-Match": tag } : {});
@@ -150,7 +150,7 @@ async function drawSparks() {
 document.addEventListener("click", (event) => {
   const link = event.target instanceof Element ? event.target.closest("a[data-list-link], a[data-more]") : null;
   if (!(link instanceof HTMLAnchorElement) || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  const shown = rowsOf(list()).length;
+  const shown = counted(list());
   if (link.dataset.more !== undefined && (shown >= MOST_ROWS || new URLSearchParams(location.search).has("cursor")))
     return;
   event.preventDefault();

@@ -7,12 +7,21 @@ import { findAll } from "../lib/dom.js";
 /** @type {WeakMap<Element, Node>} */
 const sent = new WeakMap();
 
-/** @param {ParentNode} body */
+/** The rows of runs. @param {ParentNode} body */
 export const rowsOf = (body) => findAll("tr[data-run]", HTMLElement, body);
+
+/** The rows of runs and of folded sweeps. @param {ParentNode} body */
+const allRows = (body) => findAll("tr[data-run], tr[data-sweep-row]", HTMLElement, body);
+
+/** The number of rows that count towards the list's limit, without the rows below an opened sweep. @param {ParentNode} body */
+export const counted = (body) => allRows(body).filter((row) => row.dataset.inside === undefined).length;
+
+/** @param {HTMLElement} row */
+const keyOf = (row) => row.dataset.run ?? `sweep ${row.dataset.sweepRow}`;
 
 /** @param {ParentNode} body */
 export function noteSent(body) {
-  for (const row of rowsOf(body)) for (const cell of row.children) sent.set(cell, cell.cloneNode(true));
+  for (const row of allRows(body)) for (const cell of row.children) sent.set(cell, cell.cloneNode(true));
 }
 
 /**
@@ -22,13 +31,13 @@ export function noteSent(body) {
  * @returns {number} 0 if the list now shows the server's rows; otherwise the number of new rows, at least 1
  */
 export function merge(body, fresh, mayMove) {
-  const shown = new Map(rowsOf(body).map((row) => [row.dataset.run, row]));
-  const wanted = rowsOf(fresh);
+  const shown = new Map(allRows(body).map((row) => [keyOf(row), row]));
+  const wanted = allRows(fresh);
   for (const row of wanted) {
-    const here = shown.get(row.dataset.run);
+    const here = shown.get(keyOf(row));
     if (here) update(here, row);
   }
-  const order = wanted.map((row) => row.dataset.run);
+  const order = wanted.map(keyOf);
   const now = [...shown.keys()];
   if (order.join() === now.join()) return 0;
   if (!mayMove) {
@@ -36,7 +45,7 @@ export function merge(body, fresh, mayMove) {
     return added || 1;
   }
   const next = wanted.map((row) => {
-    const here = shown.get(row.dataset.run);
+    const here = shown.get(keyOf(row));
     if (here) return here;
     noteRow(row);
     return document.adoptNode(row);

@@ -57,19 +57,3 @@ export function searchOf(form) {
     return found;
   }
 }
-
-/**
- * Shows the server's refusal beside the settings of the search; false if the refused field is not in a search.
- * @param {HTMLElement} form
- * @param {string | null | undefined} field
- * @param {string} message
- */
-export function showSearchError(form, field, message) {
-  if (!field?.startsWith("search")) return false;
-  const note = find("[data-error-for=search]", HTMLElement, form);
-  note.textContent = message;
-  note.hidden = false;
-  find("[data-search]", HTMLDetailsElement, form).open = true;
-  find("[data-search-space]", HTMLTextAreaElement, form).focus();
-  return true;
-}
