@@ -138,7 +138,9 @@ def test_requests_are_measured_by_route_with_bounded_labels(client: httpx.Client
     assert sum(series.values()) == 83
 
 
-def test_the_documented_metrics_equal_the_existing_metrics(client: httpx.Client) -> None:
+def test_the_documented_metrics_equal_the_existing_metrics(client: httpx.Client, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(exist_ok=True)
+    (tmp_path / "state" / MARK).touch()
     client.get("/api/runs")
     worker = CollectorRegistry()
     worker.register(WorkerCollector(lambda: LaneCounts(1, 0, 1), zeros))
