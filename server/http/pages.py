@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
 from server.compare.compare_metrics import metrics_of
-from server.compare.comparison import default_groups, default_view, settings_json
+from server.compare.comparison import default_groups, default_view, drawn_runs, settings_json
 from server.compare.sweep_grid import grid_json
 from server.compare.sweeps import sweep_json, sweep_list_json
 from server.database.models import AlertRow, Run
