@@ -23,7 +23,7 @@ READ_API = frozenset(
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork)|sweeps/[^/]+/cancel|bulk/(cancel|clone|hide|show)|views)"
-    r"|PATCH /api/(runs|sweeps)/[^/]+|DELETE /api/views/[^/]+"
+    r"|POST /new(/check)?|PATCH /api/(runs|sweeps)/[^/]+|DELETE /api/views/[^/]+"
 )
 
 

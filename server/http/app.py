@@ -19,7 +19,7 @@ from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.database.connection import Database
 from server.database.watchdog import guard
-from server.http import assets, pages, run_list, sign_in
+from server.http import assets, new_run, pages, run_list, sign_in
 from server.http.api import (
     alerts,
     audit,
@@ -92,7 +92,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 _OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, systems, theory, stream)
 _PARTS = (*_OF_RUNS, alerts, sweeps, compare, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
-PAGES = [run_list.router, pages.router, sign_in.router]
+PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]
 
 
 @cache

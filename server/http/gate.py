@@ -35,7 +35,7 @@ log = logging.getLogger("stablessm.server")
 
 STREAM = re.compile(r"/api/runs/[^/]+/stream")
 MAX_IDENTITY = 200
-NEW_RUNS = re.compile(r"/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone)")
+NEW_RUNS = re.compile(r"/new|/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone)")
 
 
 class Gate:

@@ -38,8 +38,7 @@ from server.http.api.users import me_json, users_json
 from server.http.api.verdict import verdict_json
 from server.http.api.webhooks import webhooks_json
 from server.http.page_templates import pages_of, refusal_json
-from server.http.schemas.queues import QueueBody
-from server.http.schemas.runs import MAX_ID, RunId
+from server.http.schemas.runs import RunId
 from server.http.schemas.sweeps import SweepId
 from server.lifecycle import answers
 from server.lifecycle.answers import ALERTS
@@ -48,11 +47,8 @@ from server.lifecycle.history import history_json
 from server.search.alert_filters import alert_groups, run_names
 from server.series.forms import freezable, other_maps, run_forms_json
 from stablessm_core.maps import MAPS
-from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.forking import summarize_changes
-from stablessm_core.spec.layers import LAYERS
 from stablessm_core.telemetry.detectors import KINDS
-from stablessm_core.theory.systems import map_choices, section_defaults, small_run
 from web import records
 from web.figures import series_of, small_charts
 from web.parallel import parallel_lines
@@ -150,28 +146,6 @@ def sweep(
     }
     title = shown["name"] or f"Sweep {sweep_id}"
     return pages_of(request).render("sweep.html", title=title, json_url=f"/api/sweeps/{sweep_id}", sweep=shown, **context)
-
-
-@router.get("/new")
-def new(
-    request: Request, database: DatabaseDep, settings: SettingsDep, clone: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None,
-    layer: Annotated[str | None, Query(max_length=100)] = None,
-) -> Response:  # fmt: skip
-    """The form for a new run, filled in from the run `clone`, or with a small run of `layer`."""
-    with database.read() as session:
-        base = find_run(session, clone) if clone is not None else None
-        prefill = dict(base.config) if base else None
-        if layer in LAYERS and base is None:
-            prefill = RunConfig.model_validate(small_run(layer)).model_dump(mode="json")
-        place = {"queue": base.queue, "priority": base.priority, "gpu": base.needs_gpu} if base else QueueBody().model_dump()
-        workers = answers.workers_json(session, settings.lease_seconds)
-    defaults = RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json")
-    maps = {name: list(map_.forms) for name, map_ in MAPS.items()}
-    return pages_of(request).render(
-        "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, maps=maps, workers=workers,
-        layers={"defaults": section_defaults(), "choices": map_choices()},
-        prefill=prefill, cloned_from=clone, place=place, placement=QueueBody.model_json_schema()["properties"],
-    )  # fmt: skip
 
 
 class AlertPage(AlertQuery):

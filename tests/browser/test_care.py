@@ -99,7 +99,14 @@ def test_pages_without_scripts_show_only_controls_that_work(browser: Any, addres
     assert page.locator("text=Diverged at step 28, layer 0, eigenvalue 2").is_visible()
     for path in PAGES:
         page.goto(address + path)
-        for what in ("[data-action]", "[data-changes]", ".plot", ".stream", "[data-new] button", "text=/connecting|loading/i"):
+        for what in (
+            "[data-action]",
+            "[data-changes]",
+            ".plot",
+            ".stream",
+            "[data-new] .preview pre",
+            "text=/connecting|loading/i",
+        ):
             assert not [one for one in page.locator(what).all() if one.is_visible()], (path, what)
         assert page.locator("main").inner_text().strip(), path
     context.close()

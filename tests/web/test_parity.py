@@ -14,6 +14,7 @@ from server.database.connection import Database
 from server.http.api.overview import pack
 from server.series import overview
 from server.series.layout import Layout
+from stablessm_core.spec.axis_values import axis_values
 from stablessm_core.telemetry.typed_arrays import encode
 from tests.server.mixed import mixed_run
 from tests.server.recording import Recording, claimed
@@ -57,6 +58,19 @@ def runs_and_curves() -> tuple[list[dict[str, Any]], dict[int, dict[str, np.ndar
 LOG_AXES = [(0.4, 0.62), (0.1, 0.1000001), (1.5, 30.0), (3e-9, 8e-9), (2e6, 1.9e7), (990.0, 1010.0), (0, 1), (1e-3, 1), (1, 1)]
 
 
+AXES = [
+    *("0-4", "0..4", "1e-4..1e-1 log 4", "1..0.01 LOG 5", "0..1 linear 5, 7", "s4d, direct", '"a", [0.5, 1]', "true, null, 0x10"),
+    *("4-0", "1e-4, -3", "0..1 log 4", "1..2 log 1", "", " , ,", "NaN", "+3, .5, 5."),
+]
+
+
+@pytest.mark.slow
+def test_the_form_and_the_server_read_the_same_values_of_an_axis(static_modules: Path) -> None:
+    found = browser_results(static_modules, [{"what": "axis_values", "text": text} for text in AXES])
+    for text, theirs in zip(AXES, found, strict=True):
+        assert_same(json.loads(json.dumps(axis_values(text))), theirs, text)
+
+
 @pytest.mark.slow
 def test_logarithmic_axes_below_two_decades_have_at_least_two_readable_ticks(static_modules: Path) -> None:
     found = browser_results(static_modules, [{"what": "log_ticks", "low": low, "high": high} for low, high in LOG_AXES])
@@ -93,6 +107,7 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
             metric="eval/<loss>" if smooth else "",
         )
     )
+    assert isinstance(python, dict)
     assert len([trace for trace in python["data"] if trace.get("opacity") == 0.25]) == (
         len(lines) - (x == "tokens" and not groups) if smooth else 0
     )
@@ -113,7 +128,6 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
         "palette": COLORS,
     }
     (browser,) = browser_results(static_modules, [case])
-    assert isinstance(python, dict)
     for axis in ("xaxis", "yaxis"):
         assert_same(python["layout"][axis], browser["layout"][axis], axis)
     assert len(python["data"]) == len(browser["data"])

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from server.http.schemas.queues import QueueBody
 from server.http.schemas.systems import EXAMPLE as EXAMPLE_SYSTEM
 from server.http.schemas.verdict import EXAMPLE as VERDICT
+from server.lifecycle.presets import PRESETS
 from server.search.columns import DEFAULT, KNOWN, columns, value
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig
@@ -270,7 +271,12 @@ def page(name: str) -> Tags:
             "defaults": config,
             "maps": {name: list(map_.forms) for name, map_ in MAPS.items()},
             "layers": {"defaults": section_defaults(), "choices": map_choices()},
-            "cloned_from": 7,
+            "cloned_from": None,
+            "presets": PRESETS,
+            "chosen": "first",
+            "grid": {EVIL: EVIL, "train.seed": "0, 1"},
+            "errors": {EVIL: EVIL, "train.steps": EVIL, f"grid.{EVIL}": EVIL, "json": EVIL},
+            "given": {"json": EVIL, "sweep-name": EVIL, f"grid.{EVIL}": EVIL},
             "workers": [{"alive": True}],
             "prefill": config | {"name": EVIL},
             "placement": QueueBody.model_json_schema()["properties"],

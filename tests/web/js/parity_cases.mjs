@@ -4,12 +4,14 @@
 const at = (name) => import(`${process.env.STATIC}/${name}`);
 const { comparedFigure } = await at("compare/figure.js");
 const { logTicks } = await at("chart/log_ticks.js");
+const { axisValues } = await at("new/axis_values.js");
 const { rangeItems } = await at("compare/model.js");
 const { unpack } = await at("run/overview.js");
 const { byDecay, reasons } = await at("run/reasons.js");
 const { buckets } = await at("lib/typed.js");
 
 const MAKERS = {
+  axis_values: ({ text }) => axisValues(text),
   log_ticks: ({ low, high }) => logTicks(low, high),
   compared: ({ figure, runs, curves, view, palette }) => {
     const data = new Map(Object.entries(curves).map(([key, series]) => [key, buckets(series)]));

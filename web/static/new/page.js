@@ -1,10 +1,12 @@
 // The submission form: offers only possible choices, previews the request, and shows the server's errors beside the
 // fields with the errors.
 
-import { ApiError, messageOf, send } from "../lib/api.js";
-import { getPath, parseField, parseGrid, sentOf, setPath, toNumber } from "./config_form.js";
+import { send } from "../lib/api.js";
+import { axisValues } from "./axis_values.js";
+import { getPath, parseField, sentOf, setPath, toNumber } from "./config_form.js";
 import { find, findAll, given } from "../lib/dom.js";
 import { layerChoice } from "./layer_choice.js";
+import { clearErrors, showErrors } from "./problems.js";
 import { offerAxes } from "./axes.js";
 
 /** @typedef {HTMLInputElement | HTMLSelectElement} Field */
@@ -16,8 +18,7 @@ const defaults = JSON.parse(given(form, "defaults"));
 const layers = JSON.parse(given(form, "layers"));
 const inputs = fields("[data-path]");
 const places = fields("[data-place]");
-const submit = find("button[type=submit]", HTMLButtonElement, form);
-const formError = find("[data-form-error]", HTMLElement, form);
+const submit = find("aside button[type=submit]", HTMLButtonElement, form);
 
 /**
  * @param {string} selector
@@ -66,9 +67,9 @@ function config() {
 /** @returns {Record<string, unknown[]>} */
 function grid() {
   const values = findAll("[data-grid]", HTMLInputElement, form).map(
-    (i) => /** @type {const} */ ([given(i, "grid"), parseGrid(i.value)]),
+    (i) => /** @type {const} */ ([given(i, "grid"), axisValues(i.value)]),
   );
-  return Object.fromEntries(values.flatMap(([path, list]) => (list ? [[path, list]] : [])));
+  return Object.fromEntries(values.flatMap(([path, list]) => (list.length ? [[path, list]] : [])));
 }
 
 /** @returns {Record<string, any>} queue, priority and GPU, if they were changed */
@@ -108,36 +109,6 @@ function refresh() {
   submit.textContent = sent.grid ? `Submit ${runs} runs` : "Submit run";
 }
 
-/** @param {Field} element */
-function fieldBox(element) {
-  const box = element.closest(".field");
-  if (!(box instanceof HTMLElement)) throw new Error(`${element.id} is outside of a field`);
-  return box;
-}
-
-function clearErrors() {
-  for (const note of findAll("[data-error-for], [data-form-error]", HTMLElement, form)) note.hidden = true;
-  for (const element of form.querySelectorAll("[aria-invalid]")) element.removeAttribute("aria-invalid");
-}
-
-/** @param {unknown} error */
-function showError(error) {
-  const { field, allowed } = error instanceof ApiError ? error : {};
-  const message = messageOf(error);
-  const axis = findAll("[data-grid]", HTMLInputElement, form).find((i) => field === `grid.${i.dataset.grid}`);
-  const target = axis ?? (field && fieldOf(field));
-  const note = target ? find("[data-error-for]", HTMLElement, fieldBox(target)) : formError;
-  note.textContent = allowed && !message.includes(allowed) ? `${message} (allowed: ${allowed})` : message;
-  note.hidden = false;
-  if (!target) return;
-  target.setAttribute("aria-invalid", "true");
-  const details = target.closest("details");
-  if (details) details.open = true;
-  target.focus();
-  formError.textContent = `${field} was refused.`;
-  formError.hidden = false;
-}
-
 const layer = layerChoice(form, fieldOf, layers.choices, defaults.model.reparameterization);
 offerAxes(
   form,
@@ -149,14 +120,15 @@ form.addEventListener("input", ({ target }) => {
   refresh();
 });
 form.addEventListener("submit", async (event) => {
+  if (event.submitter?.getAttribute("name") === "fill") return; // the server fills in the form
   event.preventDefault();
-  clearErrors();
+  clearErrors(form);
   submit.disabled = true;
   try {
     const answer = await send("POST", ...request());
     location.href = answer.url;
   } catch (error) {
-    showError(error);
+    await showErrors(form, fieldOf, error, body());
     submit.disabled = false;
   }
 });
