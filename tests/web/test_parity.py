@@ -107,6 +107,7 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
             metric="eval/<loss>" if smooth else "",
         )
     )
+    assert isinstance(python, dict)
     assert len([trace for trace in python["data"] if trace.get("opacity") == 0.25]) == (
         len(lines) - (x == "tokens" and not groups) if smooth else 0
     )
@@ -127,7 +128,6 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
         "palette": COLORS,
     }
     (browser,) = browser_results(static_modules, [case])
-    assert isinstance(python, dict)
     for axis in ("xaxis", "yaxis"):
         assert_same(python["layout"][axis], browser["layout"][axis], axis)
     assert len(python["data"]) == len(browser["data"])
