@@ -4,12 +4,14 @@
 
 The benchmark does not train. A thread stores one step at a time through the functions that store a worker's records. Chromium
 shows the run's page, scrolled to the charts of the layer. DevTools reports how long the main thread was busy, and how much
-memory is still in use after a garbage collection.
+memory is still in use after a garbage collection. The kernel reports the CPU time of Chromium's renderer, which includes the
+threads that paint and compose the page, and of all Chromium processes together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 import threading
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.service import Serving, browser, machine, new_database, serving, submit_and_claim
 from server.database.connection import Database
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=float, default=20)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--from-top", action="store_true", help="show the top of the page instead of the charts below its bar")
     parser.add_argument("--history", type=int, default=2000, help="steps recorded before the page is opened")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, new_database("sqlite", Path(folder)) as database:
@@ -97,11 +101,12 @@ def measure(server: Serving, run: LiveRun, seconds: float, rate: float) -> list[
         session.send("Performance.enable", {"timeDomain": "threadTicks"})  # measure CPU time, which excludes waiting for a core
         page.evaluate(COUNT)
         heap = [memory(session)]
-        before, first, begun = metrics(session), run.step, time.perf_counter()
+        used, before, first, begun = chromium_seconds(), metrics(session), run.step, time.perf_counter()
         for _ in range(4):
             page.wait_for_timeout(seconds * 250)
             after, took, steps = metrics(session), time.perf_counter() - begun, run.step - first
             heap.append(memory(session))  # the CPU time includes every garbage collection except the last one
+        spent = {name: 100 * (seconds - used[name]) / took for name, seconds in chromium_seconds().items()}
         drawn = page.evaluate("window.updates")
         stop.set()
         writer.join()
@@ -109,6 +114,7 @@ def measure(server: Serving, run: LiveRun, seconds: float, rate: float) -> list[
     return [
         f"{machine()}; {run.width} eigenvalues, up to step {run.step:,}",
         f"{steps / took:.1f} updates/s stored; drawn {drawn / took:.1f} times/s over all charts, for {took:.0f} s",
+        f"renderer {spent['renderer']:.1f} % of a core, all processes of Chromium {spent['all']:.1f} %",
         f"main thread {share['TaskDuration']:.1f} % of a core (script {share['ScriptDuration']:.1f}, "
         f"style {share['RecalcStyleDuration']:.1f}, layout {share['LayoutDuration']:.1f})",
         f"heap {', '.join(f'{megabytes:.1f}' for megabytes in heap)} MB",
@@ -121,6 +127,20 @@ def write(run: LiveRun, rate: float, stop: threading.Event) -> None:
         run.write()
         due = max(due + 1 / rate, time.perf_counter() - 1)  # after a delay, catch up on at most one second of missed steps
         time.sleep(max(0.0, due - time.perf_counter()))
+
+
+def chromium_seconds() -> dict[str, float]:
+    """CPU seconds of the renderer processes and of all processes of this benchmark's Chromium."""
+    spent = {"renderer": 0.0, "all": 0.0}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            arguments, times = process.cmdline(), process.cpu_times()
+            if "chrom" not in arguments[0]:
+                continue
+            spent["all"] += times.user + times.system
+            if "--type=renderer" in arguments:
+                spent["renderer"] += times.user + times.system
+    return spent
 
 
 def metrics(session: Any) -> dict[str, float]:

@@ -67,12 +67,19 @@ def moment(epoch: float) -> str:
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def sentences(text: str, most: int) -> str:
+    """The first sentences of a text, at most `most`."""
+    parts = text.split(". ")
+    return ". ".join(parts[:most]) + ("." if len(parts) > most else "")
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "number": number,
     "duration": duration,
     "ago": ago,
     "moment": moment,
     "layers": layers_text,
+    "sentences": sentences,
 }
 
 

@@ -285,7 +285,8 @@ type Colors = Record<string, string>;
 /** A div that Plotly has drawn into. */
 interface PlotlyElement extends HTMLElement {
   on(event: "plotly_relayout", handler: (change: Record<string, any>) => void): void;
-  on(event: "plotly_doubleclick", handler: () => void): void;
+  on(event: "plotly_doubleclick" | "plotly_unhover", handler: () => void): void;
+  on(event: "plotly_hover", handler: (event: { points: ClickedPoint[] }) => void): void;
   on(event: "plotly_click", handler: (event: { points: ClickedPoint[] }) => void): void;
 }
 
@@ -293,7 +294,7 @@ interface ClickedPoint {
   x: number;
   y: number | string;
   customdata?: number | null;
-  data: { type: string; name?: string; meta?: TraceMeta };
+  data: { type: string; name?: string; hoverinfo?: string; meta?: TraceMeta };
 }
 
 /** The view of a run page, as its address states it; see view.js. */

@@ -119,7 +119,7 @@ test("the readout at the cursor lists the values and names NaN", () => {
   assert.equal(shown.step, 20);
   assert.deepEqual(
     shown.readings.map((r) => `${r.name}: ${r.text}`),
-    ["all: 1 to 5 · median 3", "NaN: 1 of 3", "2: NaN"],
+    ["all: 1 to 5 · median 3", "NaN: 1 of 3", "λ 2: NaN"],
   );
   assert.equal(readout(figure, {}, { layer: 1, items, step: 1 }), null);
 });

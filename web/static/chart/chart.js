@@ -25,6 +25,8 @@ export class Chart {
   onZoom = null;
   /** @type {((point: ClickedPoint) => void) | null} */
   onClick = null;
+  /** @type {((lines: string[]) => void) | null} called with the texts of Plotly's hover labels, which may be none */
+  onHover = null;
   /** @type {(() => {figure: Figure, whole: boolean} | null) | null} the new points, or, if `whole`, all points since the chart settled; null if a tail cannot show these points */
   growth = null;
   visible = false;
@@ -148,8 +150,27 @@ export class Chart {
       else if (this.tail) this.refresh(); // the vertical axis has changed, so the tail no longer fits
     });
     plot.on("plotly_doubleclick", () => this.onZoom?.(null, null));
+    plot.on("plotly_hover", ({ points }) => {
+      const lines = points.every(({ data }) => data.hoverinfo === "none"); // the cursor shows the values of lines
+      this.onHover?.(lines ? [] : hoverTexts(this.element));
+    });
+    plot.on("plotly_unhover", () => this.onHover?.([]));
     plot.on("plotly_click", ({ points }) => this.onClick?.(points[0]));
   }
+}
+
+/**
+ * The lines of Plotly's hover labels.
+ * @param {HTMLElement} element
+ */
+function hoverTexts(element) {
+  const texts = [...element.querySelectorAll(".hoverlayer .hovertext text")];
+  return texts
+    .flatMap((text) => {
+      const lines = [...text.querySelectorAll("tspan.line")];
+      return (lines.length ? lines : [text]).map((line) => line.textContent ?? "");
+    })
+    .filter(Boolean);
 }
 
 /**

@@ -39,11 +39,12 @@ export function watch(chart) {
 }
 
 // Visible charts come first, then charts that were never drawn with points, so that they are ready when the user scrolls
-// to them.
+// to them. A chart in a closed part of the page has no size, so it is drawn when the user opens this part.
 export function schedule() {
   if (timer !== null || document.hidden || !("Plotly" in window)) return;
   const waiting = [...charts.values()].filter(
-    (chart) => chart.waiting && (chart.visible || chart.empty || !chart.drawings),
+    (chart) =>
+      chart.waiting && (chart.visible || ((chart.empty || !chart.drawings) && chart.element.checkVisibility())),
   );
   if (!waiting.length) return;
   const next = waiting.reduce((a, b) => (isBefore(a, b) ? a : b));

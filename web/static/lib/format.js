@@ -53,6 +53,16 @@ export function ago(epochSeconds, nowSeconds = Date.now() / 1000) {
   return past < 5 ? "just now" : `${span} ago`;
 }
 
+/**
+ * The first sentences of a text.
+ * @param {string} text
+ * @param {number} most
+ */
+export function sentences(text, most) {
+  const parts = text.split(". ");
+  return parts.slice(0, most).join(". ") + (parts.length > most ? "." : "");
+}
+
 /** @param {unknown} text */
 export function escapeMarkup(text) {
   return String(text ?? "")

@@ -18,6 +18,8 @@ export class RunCharts {
   completing = "";
   /** @type {(point: ClickedPoint) => boolean} returns whether a mark was clicked */
   onMark = () => false;
+  /** @type {(chart: Chart, lines: string[]) => void} `lines`: what Plotly says about the point under the pointer */
+  onHover = () => {};
   /** Called when the view has changed. */
   onView = () => {};
 
@@ -40,6 +42,7 @@ export class RunCharts {
         void (from === null || to === null ? this.zoom(null, null) : this.zoom(axis.back(from), axis.back(to), chart));
       };
     chart.onClick = (point) => this.clicked(point);
+    chart.onHover = (lines) => this.onHover(chart, lines);
     chart.growth = () => this.figures.growth(chart);
     enlargeable(element, entry.title);
     return [chart];

@@ -1,17 +1,20 @@
-// One cursor for all charts of a run page: a line at a step, with the values of each chart's lines at this step. The
-// cursor follows the pointer and the arrow keys.
+// One cursor for all charts of a run page: a line at a step, with the values of each chart's lines at this step beside the
+// chart. The cursor follows the pointer and the arrow keys.
 
 /** @import { Chart } from "../chart/chart.js" */
 /** @import { RunCharts } from "./charts.js" */
 
 import { nearest } from "./clock.js";
-import { number } from "../lib/format.js";
+import { showBeside, showInCaption } from "./reading.js";
 import { readout } from "./readout.js";
-import { colors } from "../lib/theme.js";
 
 export class Cursor {
   /** @type {number | null} the step under the cursor */
   step = null;
+  /** @type {Chart | null} the chart that is read: the last one under the pointer */
+  read = null;
+  /** @type {{chart: Chart, lines: string[]} | null} */
+  hovered = null;
   /** @type {Map<Chart, HTMLElement>} */
   marks = new Map();
   frame = 0;
@@ -19,6 +22,7 @@ export class Cursor {
   /** @param {RunCharts} charts */
   constructor(charts) {
     this.charts = charts;
+    charts.onHover = (chart, lines) => this.hover(chart, lines);
     document.addEventListener("pointermove", (event) => this.follow(event), { passive: true });
     document.addEventListener("pointerleave", () => this.set(null));
     document.addEventListener("scroll", () => this.step !== null && this.redraw(), { passive: true });
@@ -30,6 +34,8 @@ export class Cursor {
     const chart = this.charts.charts.find(({ element, onZoom }) => element === target && onZoom);
     const layout = chart && plotted(chart);
     if (!chart || !layout) return;
+    if (chart !== this.read) showBeside(null);
+    this.read = chart;
     const { l, w } = layout._size;
     const x = event.clientX - chart.element.getBoundingClientRect().left - l;
     this.set(x < 0 || x > w ? null : this.charts.state.axis.back(layout.xaxis.p2l(x)));
@@ -38,6 +44,7 @@ export class Cursor {
   /** @param {number | null} step */
   set(step) {
     this.step = step;
+    this.read ??= this.charts.charts.find(({ visible }) => visible) ?? null;
     this.redraw();
   }
 
@@ -61,28 +68,41 @@ export class Cursor {
   draw() {
     const { data, items, record } = this.charts.state;
     for (const chart of this.charts.charts) {
+      const figure = chart.element.closest("figure");
       const layout = chart.visible && chart.onZoom && this.step !== null ? plotted(chart) : null;
+      const at = layout && this.step !== null ? this.step : null;
+      const found =
+        at === null
+          ? null
+          : readout(chart.entry.figure, data, { layer: record.id, items, step: at, eigenvalues: record.eigenvalues });
+      const hovered = this.hovered?.chart === chart ? this.hovered.lines : [];
+      const shown = { step: found?.step ?? at, readings: found?.readings ?? [], hovered };
       const mark = this.marks.get(chart);
-      if (!layout || this.step === null) {
-        if (mark) mark.hidden = true;
-        continue;
-      }
-      const shown = readout(chart.entry.figure, data, {
-        layer: record.id,
-        items,
-        step: this.step,
-        eigenvalues: record.eigenvalues,
-      });
-      this.place(mark ?? this.make(chart), layout, this.step, shown);
+      if (layout && shown.step !== null) this.place(mark ?? this.make(chart), layout, shown.step);
+      else if (mark) mark.hidden = true;
+      if (!figure) continue;
+      const empty = shown.step === null && !hovered.length;
+      showInCaption(figure, empty ? null : shown);
+      if (chart === this.read) showBeside(empty ? null : figure, shown);
     }
+  }
+
+  /**
+   * Shows what Plotly says about the point under the pointer.
+   * @param {Chart} chart
+   * @param {string[]} lines
+   */
+  hover(chart, lines) {
+    this.hovered = lines.length ? { chart, lines } : null;
+    this.read = chart;
+    this.redraw();
   }
 
   /** @param {Chart} chart */
   make(chart) {
     const mark = document.createElement("div");
     mark.className = "cursor";
-    mark.setAttribute("aria-hidden", "true"); // hidden, because the chart's description contains the same values
-    mark.append(Object.assign(document.createElement("div"), { className: "values" }));
+    mark.setAttribute("aria-hidden", "true");
     chart.element.append(mark);
     this.marks.set(chart, mark);
     return mark;
@@ -92,22 +112,12 @@ export class Cursor {
    * @param {HTMLElement} mark
    * @param {any} layout
    * @param {number} step
-   * @param {ReturnType<typeof readout>} shown
    */
-  place(mark, layout, step, shown) {
+  place(mark, layout, step) {
     const { l, t, w, h } = layout._size;
-    const x = layout.xaxis.l2p(this.charts.state.axis.of(shown?.step ?? step));
+    const x = layout.xaxis.l2p(this.charts.state.axis.of(step));
     mark.hidden = !(x >= 0 && x <= w);
     Object.assign(mark.style, { transform: `translate(${l + x}px, ${t}px)`, height: `${h}px` });
-    mark.classList.toggle("flipped", x > w / 2);
-    const palette = colors();
-    const lines = (shown?.readings ?? []).map(({ name, text, color }) => {
-      const line = document.createElement("div");
-      line.append(Object.assign(document.createElement("b"), { textContent: name }), ` ${text}`);
-      line.style.color = palette[color] ?? palette.ink;
-      return line;
-    });
-    mark.firstElementChild?.replaceChildren(`step ${number(shown?.step ?? step)}`, ...lines);
   }
 }
 

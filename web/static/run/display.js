@@ -14,6 +14,7 @@ import { RunCharts } from "./charts.js";
 import { RunLog } from "./log.js";
 import { replaceParts, showNewest } from "./parts.js";
 import { RunSlopes } from "./slopes.js";
+import { showSentences } from "./verdict.js";
 import { wireControls } from "./wire_controls.js";
 
 const HEADER_MS = 250;
@@ -25,6 +26,7 @@ export class RunDisplay {
   timer = undefined;
   runChartsShown = false;
   replace = replaceParts;
+  verdict = showSentences;
 
   /**
    * @param {HTMLElement} root
@@ -105,7 +107,9 @@ export class RunDisplay {
     this.header.numbers(this.model);
     this.slopes.follow(this.state.record);
     if (this.cursor.step !== null) this.cursor.redraw();
-    if (this.page.rowIsOld && !document.hidden) void this.page.readRow();
+    if (document.hidden) return;
+    if (this.page.rowIsOld) void this.page.readRow();
+    if (this.page.verdictIsOld) void this.page.readVerdict();
   }
 
   /** @param {AlertAnswer} alert a new alert */

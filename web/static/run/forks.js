@@ -2,10 +2,11 @@
 
 import { describe, send } from "../lib/api.js";
 import { freshPage, given, replacePart } from "../lib/dom.js";
+import { keepFolds } from "./folds.js";
 import { toast } from "../lib/toast.js";
 
 const LOOK_MS = 2000;
-const PARTS = ["forks", "verdict"]; // both parts of the page show the outcome of a fork
+const PARTS = ["forks", "verdict", "why"]; // these parts of the page show the outcome of a fork
 
 let looking = false;
 
@@ -34,7 +35,11 @@ async function refresh() {
   const page = await freshPage();
   if (!page) return;
   const chosen = document.querySelector("[data-map-choice]");
-  for (const part of PARTS) replacePart(page, `[data-part="${part}"]`);
+  for (const part of PARTS) {
+    const [old, fresh] = [document, page].map((one) => one.querySelector(`[data-part="${part}"]`));
+    if (old && fresh) keepFolds(old, fresh);
+    replacePart(page, `[data-part="${part}"]`);
+  }
   const map = document.querySelector("[data-map-choice]");
   if (chosen instanceof HTMLSelectElement && map instanceof HTMLSelectElement) map.value = chosen.value;
 }

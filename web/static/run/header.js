@@ -78,9 +78,8 @@ export class RunHeader {
     const left = status === "running" ? eta(step, this.steps, rate) : took;
     find("progress[data-progress]", HTMLProgressElement).value = step;
     this.set("step", number(step));
-    this.set("eta-label", isFinal(status) ? "Took" : "Time left");
     this.set("rate", rate ? `${number(rate, 3)} steps/s` : "–");
-    this.set("eta", left === null ? "–" : duration(left));
+    this.set("eta", left === null ? "–" : isFinal(status) ? `took ${duration(left)}` : `${duration(left)} left`);
     const percent = Math.floor((100 * step) / this.steps);
     document.title = [status === "running" ? `${percent} %` : this.said, this.label, "StableSSM"].join(" · ");
   }

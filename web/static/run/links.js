@@ -5,6 +5,7 @@
 /** @import { Cursor } from "./cursor.js" */
 
 import { find } from "../lib/dom.js";
+import { reveal } from "./folds.js";
 import { recordOfAlert } from "./records.js";
 
 const AROUND = 50; // number of steps shown on either side of an alert
@@ -40,6 +41,7 @@ export class AlertLinks {
     const chart =
       this.charts.charts.find((one) => this.charts.state.series(one.entry).includes(alert.series)) ??
       this.charts.charts[0];
+    reveal(chart.element);
     chart.element.scrollIntoView({ block: "center" });
     this.cursor.set(alert.step);
     await this.charts.zoom(Math.max(0, alert.step - AROUND), alert.step + AROUND);

@@ -6,12 +6,13 @@
 /** @import { Wanted } from "./stores.js" */
 /** @import { StreamState } from "./stream.js" */
 
-import { get } from "../lib/api.js";
+import { ApiError, get } from "../lib/api.js";
 import { Unreachable } from "../lib/reach.js";
 import { isFinal } from "../lib/status.js";
 import { Stream } from "./stream.js";
 
 const ROW_MS = 5000;
+const VERDICT_MS = 1000; // so that the shown verdict is at most 2 s old
 const HISTORY = ["tracebacks", "history", "checkpoints"]; // parts of the page that a change of status updates while the run is open
 
 /**
@@ -26,10 +27,11 @@ export class RunPage {
   /** @type {Partial<RunDisplay>} */
   display = {};
   rowReadAt = Date.now();
-  outside = ""; // number of eigenvalues outside the boundary when the verdict was last updated
+  verdictReadAt = -Infinity;
+  gist = ""; // what the parts of the page about the verdict showed when they were last replaced
 
   /**
-   * @param {{urls: {run: string, stream: string}, model: RunModel, status: string, wanted: () => Wanted}} run
+   * @param {{urls: {run: string, verdict: string, stream: string}, model: RunModel, status: string, wanted: () => Wanted}} run
    *   `status`: the status in the page; `wanted`: returns what the charts of the layer need
    */
   constructor({ urls, model, status, wanted }) {
@@ -58,6 +60,10 @@ export class RunPage {
   /** Whether the extremes over all layers, which are part of the run's row, are old enough to be read again. */
   get rowIsOld() {
     return Date.now() - this.rowReadAt > ROW_MS;
+  }
+
+  get verdictIsOld() {
+    return this.open && Date.now() - this.verdictReadAt > VERDICT_MS;
   }
 
   /** Requests the run's numbers, which load() awaits. */
@@ -149,9 +155,23 @@ export class RunPage {
     const run = await get(this.urls.run).catch(() => null); // the status chip of the stream shows that the server cannot be reached
     if (!run) return;
     this.showRow(run);
-    const outside = String(run.unstable?.eigenvalues ?? 0);
-    if (!isFinal(run.status) && outside !== this.outside) await this.display.replace?.(["verdict"]);
-    this.outside = outside;
+  }
+
+  /** Shows the newest verdict on an open run. Replaces its parts of the page if it has another gist. */
+  async readVerdict() {
+    this.verdictReadAt = Infinity; // one request at a time
+    try {
+      const { cause, unstable, events, summary } = await get(this.urls.verdict);
+      const gist = [cause, Boolean(unstable), events.length].join();
+      if (!this.open) return; // the verdict on an ended run comes with all other parts of the page
+      if (gist !== this.gist) await this.display.replace?.(["verdict", "why"]);
+      this.gist = gist;
+      this.display.verdict?.(summary);
+    } catch (error) {
+      if (!(error instanceof Unreachable || error instanceof ApiError)) throw error; // the next points ask again
+    } finally {
+      this.verdictReadAt = Date.now();
+    }
   }
 
   /** @param {RunAnswer} run */

@@ -1,6 +1,7 @@
 // Replaces parts of the run page with the server's newest version.
 
 import { findAll, freshPage } from "../lib/dom.js";
+import { keepFolds } from "./folds.js";
 import { refreshTimes } from "../lib/times.js";
 
 export const REPLACED = "parts-replaced";
@@ -14,7 +15,9 @@ export async function replaceParts(names) {
   for (const part of page ? findAll("[data-part]", HTMLElement) : []) {
     if (names && !names.includes(part.dataset.part ?? "")) continue;
     const fresh = page?.querySelector(`[data-part="${part.dataset.part}"]`);
-    if (fresh) part.replaceWith(document.adoptNode(fresh));
+    if (!fresh) continue;
+    keepFolds(part, fresh);
+    part.replaceWith(document.adoptNode(fresh));
   }
   refreshTimes();
   showNewest();

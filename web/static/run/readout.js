@@ -29,7 +29,9 @@ export function readout(figure, data, { layer, items, step, eigenvalues = 0 }) {
     if (meta.field === "max" && fill) readings.push(...range(series, row, color));
     else if (meta.field === "last" && meta.each)
       readings.push(
-        ...items.map((item) => one(series, row, columnOf(item.column, series, eigenvalues), item.key, item.color)),
+        ...items.map((item) =>
+          one(series, row, columnOf(item.column, series, eigenvalues), `λ ${item.key}`, item.color),
+        ),
       );
     else if (meta.field === "last") readings.push(one(series, row, 0, name, color));
   }

@@ -5,6 +5,7 @@ import { Chart } from "../chart/chart.js";
 import { find, findAll, given } from "../lib/dom.js";
 import { figureUrl } from "../lib/exports.js";
 import { recolored } from "../chart/recolor.js";
+import { showInCaption } from "./reading.js";
 
 const WAIT_MS = 4000; // minimum time between two reads of a live run's weights, in ms
 
@@ -28,6 +29,9 @@ export class RunSlopes {
         url: "",
         figure: null,
       };
+      const frame = element.closest("figure");
+      one.chart.onHover = (hovered) =>
+        frame && showInCaption(frame, hovered.length ? { step: null, readings: [], hovered } : null);
       one.url = element.closest("figure")?.querySelector("a")?.href ?? "";
       return one;
     });

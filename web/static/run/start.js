@@ -4,11 +4,13 @@ import { get } from "../lib/api.js";
 import { find, given } from "../lib/dom.js";
 import { RunControls } from "./controls.js";
 import { RunDisplay } from "./display.js";
+import { closeOnPhones } from "./folds.js";
 import { RunHeader } from "./header.js";
 import { RunModel } from "./model.js";
 import { RunPage } from "./page.js";
 import { RunState } from "./view_state.js";
 
+closeOnPhones();
 const root = find("[data-run-id]", HTMLElement);
 /** @type {{layer?: number | null, eigenvalue?: number | null} | null} */
 const divergence = JSON.parse(given(root, "divergence"));
@@ -20,7 +22,7 @@ const model = new RunModel(
 const state = new RunState(model, controls);
 state.divergence = divergence;
 const page = new RunPage({
-  urls: { run: given(root, "runUrl"), stream: given(root, "streamUrl") },
+  urls: { run: given(root, "runUrl"), verdict: given(root, "verdictUrl"), stream: given(root, "streamUrl") },
   model,
   status: given(root, "status"),
   wanted: () => state.wanted,

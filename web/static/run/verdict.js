@@ -1,6 +1,14 @@
-// The eigenvalues that the verdict on the page names.
+// The verdict on the page: the eigenvalues that it names, and its sentences while the run trains.
 
 import { findAll, given } from "../lib/dom.js";
+import { sentences } from "../lib/format.js";
+
+const SENTENCES = 2; // as in templates/_verdict.html
+
+/** Shows the sentences of a newer verdict. @param {string} summary */
+export function showSentences(summary) {
+  for (const text of findAll("[data-verdict-sentences]", HTMLElement)) text.textContent = sentences(summary, SENTENCES);
+}
 
 /** @returns {{culprit?: import("./reasons.js").Place, events: import("./reasons.js").Happening[]}} */
 export function verdictNames() {
