@@ -3,9 +3,9 @@
     python -m benchmarks.live_tab [--seconds 60] [--rate 20] [--width 64] [--history 2000]
 
 The benchmark does not train. A thread stores one step at a time through the functions that store a worker's records. Chromium
-shows the run's page, scrolled to the charts of the layer. DevTools reports how long the main thread was busy, and how much
-memory is still in use after a garbage collection. The kernel reports the CPU time of Chromium's renderer, which includes the
-threads that paint and compose the page, and of all Chromium processes together.
+shows the first screen of the run's page, which has the loss and three charts of the layer. DevTools reports how long the main
+thread was busy, and how much memory is still in use after a garbage collection. The kernel reports the CPU time of Chromium's
+renderer, which includes the threads that paint and compose the page, and of all Chromium processes together.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=float, default=20)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--from-top", action="store_true", help="show the top of the page instead of the charts below its bar")
     parser.add_argument("--history", type=int, default=2000, help="steps recorded before the page is opened")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, new_database("sqlite", Path(folder)) as database:
@@ -91,11 +90,10 @@ def measure(server: Serving, run: LiveRun, seconds: float, rate: float) -> list[
     writer = threading.Thread(target=write, args=(run, rate, stop))
     writer.start()
     with browser() as chromium:
-        page = chromium.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+        page = chromium.new_context(viewport={"width": 1400, "height": 900}).new_page()
         page.goto(f"{server.url}/workers?token={server.token}")
         page.goto(f"{server.url}/runs/1")
         page.wait_for_selector("[data-chart='weight'][data-drawn]", state="attached", timeout=120_000)
-        page.locator("form[data-controls]").evaluate("(form) => form.scrollIntoView()")
         page.wait_for_timeout(SETTLE * 1000)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})  # measure CPU time, which excludes waiting for a core

@@ -136,7 +136,7 @@ def test_a_run_submitted_with_the_form_is_drawn_live(page: Any, installation: In
     loss = trace(page, "loss", "train")
     assert loss["x"][0] == 1
     assert loss["x"] == sorted(set(loss["x"]))
-    page.locator("#log").scroll_into_view_if_needed()
+    page.locator("#log > summary").click()
     page.locator("[data-log-text]", has_text="training on").wait_for()
     with installation.client() as client:
         client.post("/api/runs/1/cancel").raise_for_status()
@@ -170,10 +170,10 @@ def test_the_open_page_of_a_diverging_run_shows_its_verdict_and_alerts(page: Any
     with installation.client() as client:
         told = client.get(f"/api/runs/{run}").json()
         alerts = client.get(f"/api/runs/{run}/alerts").json()["alerts"]
-    banner = page.locator('[data-verdict="diverged"]').inner_text()
-    assert f"Diverged at step {told['divergence']['step']}" in banner
-    assert "What happened" in banner
-    assert "What to try" in banner
+    assert f"Diverged at step {told['divergence']['step']}" in page.locator('[data-verdict="diverged"]').inner_text()
+    reasons = page.locator("#why").inner_text()
+    assert "What happened" in reasons
+    assert "What to try" in reasons
     page.locator('[data-alerts] [data-severity="critical"]').first.wait_for()
     eventually(page, lambda: page.locator("[data-alerts] li").count() == len(alerts), f"{len(alerts)} alerts in the list")
     becomes(page, "document.querySelector('[data-chart=\"loss\"]').dataset.drawn")

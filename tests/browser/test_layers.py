@@ -171,5 +171,7 @@ def test_the_run_page_fits_a_phone_in_light_and_dark(page: Any, installation: In
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}/runs/{run}?layer=1")
+    becomes(page, "document.querySelector('[data-chart=loss]').dataset.drawn")
+    page.get_by_text("Charts of the layer").click()
     becomes(page, "document.querySelector('[data-chart=unit_disc]').dataset.drawn")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,6 +1,7 @@
-"""The charts of a run in a real Chromium share one range and one cursor, link alerts with their marks, and append new points.
+"""The page of a run in a real Chromium: its first screen has the verdict and the charts of stability; its charts share one range
+and one cursor, link alerts with their marks, and append new points.
 
-Most tests use a run that diverged before the page is opened. One test submits a run that trains while its page is open.
+Most tests use a run that diverged before the page is opened. Two tests submit a run that trains while its page is open.
 """
 
 from __future__ import annotations
@@ -44,6 +45,93 @@ def all_drawn(page: Any) -> None:
     becomes(page, f"{shown}.every((e) => e.dataset.drawn)")
 
 
+FIRST = ["loss", "grad_over_weight", "eigenvalue", "grad_over_weight_heatmap"]
+SECTIONS = ["why", "stability", "training", "configuration", "files"]
+BELOW_BAR = """(name) => { const top = document.querySelector(`#${name} > h2`).getBoundingClientRect().top;
+  return top >= document.querySelector('.run-bar').getBoundingClientRect().bottom && top < innerHeight; }"""
+HEIGHT = "document.documentElement.scrollHeight"
+
+
+def test_the_first_screen_has_the_verdict_and_four_charts_and_a_bar_leads_to_the_sections(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"{installation.url}/runs/{diverged['id']}")
+    all_drawn(page)
+    assert page.evaluate(HEIGHT) < 3000
+    shown = [
+        page.locator("[data-verdict]"),
+        *(page.locator(f'[data-chart="{name}"]') for name in FIRST),
+        page.locator("[data-lines]"),
+    ]
+    boxes = [one.bounding_box() for one in shown]
+    assert all(box["y"] + box["height"] <= 900 for box in boxes), boxes
+    assert boxes[1]["y"] == boxes[2]["y"], "the loss is beside the gradient over the weight"
+    links = page.locator(".run-bar nav a")
+    assert [link.get_attribute("href") for link in links.all()] == ["#content", *(f"#{name}" for name in SECTIONS)]
+    for name in SECTIONS:
+        page.locator(f'.run-bar nav a[href="#{name}"]').click()
+        eventually(page, lambda name=name: page.evaluate(BELOW_BAR, name), f"the title of {name} below the bar")
+
+
+def test_values_at_the_cursor_are_beside_the_chart_under_the_pointer(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
+    page.set_viewport_size({"width": 1400, "height": 900})
+    page.goto(f"{installation.url}/runs/{diverged['id']}")
+    all_drawn(page)
+    for name in FIRST:
+        figure = page.locator("figure", has=page.locator(f'[data-chart="{name}"]'))
+        box = page.locator(f'[data-chart="{name}"] .nsewdrag').first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5, steps=3)
+        eventually(
+            page, lambda figure=figure: "step" in figure.locator(".readout").inner_text(), f"values of {name} in its caption"
+        )
+        assert page.evaluate("getComputedStyle(document.querySelector('.hoverlayer')).visibility") == "hidden"
+        panel = page.locator(".reading-panel:visible")
+        for label in panel.all():
+            frame, beside = figure.bounding_box(), label.bounding_box()
+            assert beside["x"] >= frame["x"] + frame["width"] or beside["x"] + beside["width"] <= frame["x"], name
+        if name == "grad_over_weight":
+            assert "λ" in panel.inner_text(), "the caption is too short for the values of all lines"
+
+
+def test_the_page_is_short_on_a_phone_and_charts_in_a_closed_part_are_drawn_when_it_opens(
+    page: Any, installation: Installation, diverged: dict[str, Any]
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{installation.url}/runs/{diverged['id']}")
+    becomes(page, "document.querySelector('[data-chart=loss]').dataset.drawn")
+    assert page.evaluate(HEIGHT) < 4000
+    page.locator('nav a[href="#stability"]').click()
+    becomes(page, "document.querySelector('.run-bar nav').getBoundingClientRect().top < 60")  # the contents stay in view
+    assert not page.evaluate("document.querySelector('[data-chart=relative_step]').dataset.drawn")
+    page.get_by_text("Charts of the layer").click()
+    becomes(page, "document.querySelector('[data-chart=relative_step]').dataset.drawn")
+    assert page.evaluate("document.querySelector('[data-chart=relative_step] .main-svg').clientWidth") <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_verdict_of_a_live_page_follows_the_training_and_nothing_is_animated_endlessly(
+    page: Any, installation: Installation
+) -> None:
+    page.emulate_media(reduced_motion="no-preference")
+    run = submit(installation, {**CURVE, "train": {**CURVE["train"], "steps": 100_000}})
+    page.goto(f"{installation.url}/runs/{run}")
+    told = (
+        "Number((/at step ([0-9,]+)/.exec(document.querySelector('[data-verdict-sentences]')?.textContent) ?? [])[1]"
+        "?.replaceAll(',', ''))"
+    )
+    becomes(page, f"{told} > 0")
+    first = page.evaluate(told)
+    becomes(page, f"{told} >= {first + 100}")
+    page.locator('.status[data-status="running"]').wait_for()
+    becomes(page, "document.getAnimations().every((one) => one.effect.getTiming().iterations !== Infinity)")
+    with installation.client() as client:
+        client.post(f"/api/runs/{run}/cancel").raise_for_status()
+        installation.wait_for_end(client, run)
+
+
 def test_all_charts_share_range_and_cursor_and_the_url_keeps_the_view(
     page: Any, installation: Installation, diverged: dict[str, Any]
 ) -> None:
@@ -70,10 +158,11 @@ def test_all_charts_share_range_and_cursor_and_the_url_keeps_the_view(
     box = page.locator('[data-chart="loss"] .nsewdrag').first.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] / 2)
     page.locator('[data-chart="loss"] .cursor').wait_for()
-    before = page.locator('[data-chart="loss"] .cursor .values').inner_text()
+    values = page.locator("figure", has=page.locator('[data-chart="loss"]')).locator(".readout")
+    before = values.inner_text()
     assert "train" in before
     page.keyboard.press("ArrowRight")
-    eventually(page, lambda: page.locator('[data-chart="loss"] .cursor .values').inner_text() != before, "the cursor moved")
+    eventually(page, lambda: values.inner_text() != before, "the cursor moved")
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] / 2, steps=4)
     page.mouse.up()

@@ -5,7 +5,7 @@ const at = (name) => import(`${process.env.STATIC}/${name}`);
 const { readView, scaleOf, withScale, writeView } = await at("run/view.js");
 const { lone, smoothed } = await at("run/smooth.js");
 const { firstFrom, nearest, rowsBetween, time, tokens } = await at("run/clock.js");
-const { readout } = await at("run/readout.js");
+const { beside, readout } = await at("run/readout.js");
 const { byDecay, reasons } = await at("run/reasons.js");
 const { dress } = await at("run/dress.js");
 const { traced } = await at("chart/tail.js");
@@ -93,6 +93,16 @@ test("the time axis sums the step times and converts times back to steps", () =>
   const axis = time({ step: Float64Array.of(1, 2, 4), last: Float32Array.of(0.5, 0.25, 1) });
   assert.deepEqual([1, 2, 3, 4, 6].map(axis.of), [0.5, 0.75, 1.75, 2.75, 4.75]);
   for (const step of [1, 2.5, 4, 9]) assert.ok(Math.abs(axis.back(axis.of(step)) - step) < 1e-9);
+});
+
+test("the values of a chart fit beside it, otherwise below or above it, and never over it", () => {
+  const panel = { width: 200, height: 150 };
+  const chart = { left: 20, right: 690, top: 340, bottom: 560 };
+  assert.deepEqual(beside(chart, panel, 1400, 900), [696, 340]);
+  assert.deepEqual(beside({ ...chart, left: 700, right: 1380 }, panel, 1400, 900), [494, 340]);
+  assert.deepEqual(beside({ ...chart, right: 370 }, panel, 390, 844), [20, 566]);
+  assert.deepEqual(beside({ ...chart, right: 370, bottom: 800 }, panel, 390, 844), [20, 184]);
+  assert.equal(beside({ left: 0, right: 390, top: 0, bottom: 844 }, panel, 390, 844), null);
 });
 
 test("the readout at the cursor lists the values and names NaN", () => {

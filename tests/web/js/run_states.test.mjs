@@ -16,6 +16,7 @@ class Server {
   asked = [];
   away = false;
   seq = 7;
+  verdict = { cause: null, unstable: null, events: [], summary: "So far, at step 2: fine." };
   run = { status: "running", status_reason: "", step: 2, steps_per_second: 5, unstable: null };
 
   constructor(t) {
@@ -44,6 +45,7 @@ class Server {
     this.asked.push(url);
     if (this.away) throw new TypeError("fetch failed");
     if (url.startsWith("/overview")) return new Response(overview(this.seq, url.includes("scalars") ? [1, 2] : []));
+    if (url === "/verdict") return Response.json(this.verdict);
     return Response.json(url === "/alerts" ? { alerts: [] } : { ...this.run });
   }
 
@@ -69,7 +71,7 @@ function overview(seq, steps) {
 function pageOf(status) {
   const model = new RunModel({ series: "/series", overview: "/overview", alerts: "/alerts" }, "0");
   model.figures = FIGURES;
-  const urls = { run: "/run", stream: "/stream" };
+  const urls = { run: "/run", verdict: "/verdict", stream: "/stream" };
   return new RunPage({ urls, model, status, wanted: () => ({ eigenvalues: [], top: 8, rows: "index" }) });
 }
 
@@ -175,4 +177,32 @@ test("undone steps are removed from the data, and a reset reads all data again",
   await settle();
   assert.deepEqual([...page.model.stores.get("train/loss").data.step], [1, 2]);
   assert.equal(server.streams.length, 2);
+});
+
+test("the verdict on an open run is read again after a second, and its parts are replaced when its gist changes", async (t) => {
+  const server = new Server(t);
+  const page = pageOf("running");
+  const [told, replaced] = [[], []];
+  page.display = { verdict: (summary) => told.push(summary), replace: async (parts) => void replaced.push(parts) };
+  assert.ok(page.verdictIsOld);
+  const first = page.readVerdict();
+  assert.ok(!page.verdictIsOld, "one request at a time");
+  await first;
+  assert.ok(!page.verdictIsOld);
+  t.mock.timers.tick(1001);
+  assert.ok(page.verdictIsOld);
+  server.verdict.summary = "So far, at step 9: fine.";
+  await page.readVerdict();
+  assert.deepEqual(told, ["So far, at step 2: fine.", "So far, at step 9: fine."]);
+  assert.equal(replaced.length, 1);
+  server.verdict.events = [{ kind: "crossing" }];
+  await page.readVerdict();
+  assert.deepEqual(replaced.at(-1), ["verdict", "why"]);
+  assert.equal(replaced.length, 2);
+  server.away = true;
+  await page.readVerdict(); // the next points ask again
+  server.away = false;
+  page.status = "finished";
+  t.mock.timers.tick(5000);
+  assert.ok(!page.verdictIsOld, "the verdict on an ended run does not change");
 });

@@ -25,7 +25,7 @@ const seen = new IntersectionObserver(
     }
     schedule();
   },
-  { rootMargin: "200px" },
+  { rootMargin: "0px" },
 );
 document.addEventListener("visibilitychange", () => {
   schedule();

@@ -5,9 +5,7 @@
 
 import { number } from "../lib/format.js";
 import { colors } from "../lib/theme.js";
-
-const GAP = 6; // pixels between a chart and its panel
-const BARS = 100; // pixels at the top of the window that the bars cover
+import { beside } from "./readout.js";
 
 /** @type {HTMLElement | null} */
 let panel = null;
@@ -53,23 +51,6 @@ function makePanel() {
   const made = Object.assign(document.createElement("div"), { className: "reading-panel" });
   made.setAttribute("aria-hidden", "true"); // hidden, because the chart's description contains the same values
   return made;
-}
-
-/**
- * Where a panel fits next to a chart: to its right, to its left, below or above; null if it fits nowhere.
- * @param {{left: number, right: number, top: number, bottom: number}} chart
- * @param {{width: number, height: number}} panel
- * @param {number} width of the window
- * @param {number} height of the window
- * @returns {[number, number] | null}
- */
-export function beside(chart, { width: w, height: h }, width, height) {
-  const top = Math.max(BARS, Math.min(chart.top, height - h));
-  const left = Math.max(0, Math.min(chart.left, width - w));
-  if (chart.right + GAP + w <= width) return [chart.right + GAP, top];
-  if (chart.left - GAP - w >= 0) return [chart.left - GAP - w, top];
-  if (chart.bottom + GAP + h <= height) return [left, chart.bottom + GAP];
-  return chart.top - GAP - h >= BARS ? [left, chart.top - GAP - h] : null;
 }
 
 /** @param {Shown} shown */

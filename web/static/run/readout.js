@@ -1,10 +1,12 @@
-// The values of a chart's lines at one step as text, for the shared cursor.
+// The values of a chart's lines at one step as text, for the shared cursor, and the place beside the chart where they fit.
 
 import { columnOf } from "../chart/bind.js";
 import { nearest } from "./clock.js";
 import { number } from "../lib/format.js";
 import { kindAt, NONFINITE } from "../lib/nonfinite.js";
 
+const GAP = 6; // pixels between a chart and its values
+const BARS = 100; // pixels at the top of the window that the bars cover
 const WORDS = ["NaN", "+Inf", "−Inf"]; // one name for each entry of NONFINITE
 
 /** @typedef {{name: string, text: string, color: string}} Reading */
@@ -89,4 +91,21 @@ function ends({ width, min, max, last }, row) {
   const [low, high, middle] = [of(min), of(max), of(last)];
   const n = middle.length;
   return [low[0] ?? NaN, high.at(-1) ?? NaN, n ? (middle[(n - 1) >> 1] + middle[n >> 1]) / 2 : NaN];
+}
+
+/**
+ * Where a panel fits next to a chart: to its right, to its left, below or above; null if it fits nowhere.
+ * @param {{left: number, right: number, top: number, bottom: number}} chart
+ * @param {{width: number, height: number}} panel
+ * @param {number} width of the window
+ * @param {number} height of the window
+ * @returns {[number, number] | null}
+ */
+export function beside(chart, { width: w, height: h }, width, height) {
+  const top = Math.max(BARS, Math.min(chart.top, height - h));
+  const left = Math.max(0, Math.min(chart.left, width - w));
+  if (chart.right + GAP + w <= width) return [chart.right + GAP, top];
+  if (chart.left - GAP - w >= 0) return [chart.left - GAP - w, top];
+  if (chart.bottom + GAP + h <= height) return [left, chart.bottom + GAP];
+  return chart.top - GAP - h >= BARS ? [left, chart.top - GAP - h] : null;
 }
