@@ -116,9 +116,10 @@ def test_an_invisible_chart_that_was_drawn_empty_is_drawn_again_when_its_points_
 ) -> None:
     waiting: list[Any] = []
     page.route(re.compile(r"/overview\?.*part=layer"), lambda route: waiting.append(route))
+    page.set_viewport_size({"width": 1280, "height": 600})
     page.goto(f"{installation.url}/runs/{run}?layer=1", wait_until="domcontentloaded")
     becomes(page, "document.querySelector('[data-chart=unit_disc]').dataset.drawn")
-    assert page.evaluate("document.querySelector('[data-chart=unit_disc]').getBoundingClientRect().top > innerHeight + 200")
+    assert page.evaluate("document.querySelector('[data-chart=unit_disc]').getBoundingClientRect().top > innerHeight")
     assert not page.evaluate(DISC_HAS_POINTS)
     for route in waiting:
         route.continue_()
