@@ -56,7 +56,7 @@ def _summaries_json(session: Session, sweeps: Sequence[Sweep]) -> list[dict[str,
     counted, users = _counted(session, numbers), _users(session, numbers)
     etas = _etas(session, [number for number in numbers if counted[number]["open"]])
     searches = session.execute(select(SearchRow.sweep_id, SearchRow.search).where(SearchRow.sweep_id.in_(numbers)))
-    search_of: dict[int, dict[str, Any]] = dict(searches.tuples().all())
+    search_of = {row.sweep_id: row.search for row in searches}
     return [
         {
             "id": sweep.id,

@@ -103,6 +103,10 @@ def test_no_run_id_is_assigned_twice_across_migrations(empty_database_url: str) 
 
 # For each revision after 0007, newest first: the values that a downgrade would lose, and their tables and columns.
 LOST = (
+    (
+        r"2 of rungs \(true\); 2 of searches \(true\); 1 of sweeps \(idempotency_key IS NOT NULL",
+        ("rungs", "searches", "sweeps.idempotency_key"),
+    ),
     (r"3 of checkpoints \(stored_at IS NOT NULL", ("checkpoints.stored_at",)),
     (r"1 of sweeps \(name IS NOT NULL", ("sweeps.name", "sweeps.submitted_by")),
     (r"6 of run_logs \(true\); 6 of tracebacks \(true\); 3 of transitions \(", ("run_logs", "tracebacks", "transitions.worker")),
