@@ -1,8 +1,8 @@
 """Measures how much load the service handles on this machine, and prints a table of the measured and the promised figures.
 
-    python -m benchmarks.load [ingest|viewers|claims|api|storage|mlflow ...] [--seconds 300] [--short] [--write FILE]
+    python -m benchmarks.load [ingest|viewers|claims|api|storage|mlflow|memory ...] [--seconds 300] [--minutes 60] [--short] [--write FILE]
 
-By default every part runs. Each part creates a PostgreSQL database on the server of --database-url and drops it afterwards.
+By default every part except `memory` runs. Each part creates a PostgreSQL database on the server of --database-url and drops it afterwards.
 `--short` runs the same code for seconds instead of minutes and with less data, to test the benchmark itself.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import claim
-from benchmarks.load import api, ingest, mlflow, storage, viewers
+from benchmarks.load import api, ingest, memory, mlflow, storage, viewers
 from benchmarks.service import POSTGRES, Row, new_database, percentiles
 
 HERE = Path(__file__).parent.parent
@@ -35,11 +35,12 @@ def claims(url: str, folder: Path, *, queued: int) -> list[Row]:
 
 @dataclass(frozen=True)
 class Options:
-    """The options that each part receives. seconds: duration of the sustained load. short: True with `--short`. folder: a
-    temporary folder for the part's files."""
+    """The options that each part receives. seconds: duration of the sustained load. minutes: duration of `memory`. short: True
+    with `--short`. folder: a temporary folder for the part's files."""
 
     url: str
     seconds: float
+    minutes: float
     short: bool
     folder: Path
 
@@ -51,22 +52,31 @@ PARTS: dict[str, Callable[[Options], list[Row]]] = {
     "api": lambda o: api.measure(o.url, o.folder, runs=200 if o.short else 5000, seconds=min(60.0, o.seconds)),
     "storage": lambda o: storage.measure(o.url, o.folder, steps=200 if o.short else 2500),
     "mlflow": lambda o: mlflow.measure(o.url, o.folder, steps=20 if o.short else 200),
+    "memory": lambda o: memory.measure(o.url, o.folder, minutes=o.minutes),
 }
+ON_REQUEST = {"memory"}  # parts that take an hour
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all except memory")
     parser.add_argument("--database-url", default=POSTGRES)
     parser.add_argument("--seconds", type=float, help="duration of the sustained load; default 300, or 5 with --short")
+    parser.add_argument("--minutes", type=float, help="duration of `memory`; default 60, or 0.5 with --short")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--write", type=Path, help="also write the report to this file under benchmarks/")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM also drops the databases
     lines, loads, began = [], [os.getloadavg()[0]], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="stablessm-load-") as folder:
-        options = Options(given.database_url, given.seconds or (5.0 if given.short else 300.0), given.short, Path(folder))
-        for name in given.parts or PARTS:
+        options = Options(
+            given.database_url,
+            given.seconds or (5.0 if given.short else 300.0),
+            given.minutes or (0.5 if given.short else 60.0),
+            given.short,
+            Path(folder),
+        )
+        for name in given.parts or [name for name in PARTS if name not in ON_REQUEST]:
             print(f"{name} ...", file=sys.stderr, flush=True)
             for row in PARTS[name](options):
                 lines.append(f"| {name} | {row.what} | {row.measured} | {row.promised} |")
