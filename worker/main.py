@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from server.logs import start_logging
+from server.open_files import TooFewFiles, allow_open_files, needed_by_worker
 from server.parent_death import die_with_parent
 from server.settings import LEASES, Settings, make_private
 from worker import NO_TORCH, is_torch_installed
@@ -96,7 +97,12 @@ def main(
         booking = Booking(visible_gpus(), settings.gpu_locks or default_folder())
     except GpuError as error:
         raise click.ClickException(str(error)) from None
-    processes = ProcessPool(slots or max(1, booking.take_all()), booking)
+    slots = slots or max(1, booking.take_all())
+    try:
+        allow_open_files(2 * needed_by_worker(slots), needed_by_worker(slots), f"a worker with slots: {slots}")
+    except TooFewFiles as error:
+        raise click.ClickException(str(error)) from None
+    processes = ProcessPool(slots, booking)
     processes.start()
     # imported late: the import takes a second, during which the process pool's fork server already imports torch
     from worker.service import run_worker

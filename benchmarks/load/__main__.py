@@ -1,8 +1,9 @@
 """Measures how much load the service handles on this machine, and prints a table of the measured and the promised figures.
 
-    python -m benchmarks.load [ingest|viewers|claims|api|storage|mlflow|memory ...] [--seconds 300] [--minutes 60] [--short] [--write FILE]
+    python -m benchmarks.load [ingest|viewers|claims|api|storage|mlflow|memory ...] [--seconds 300] [--minutes 60] [--short]
 
-By default every part except `memory` runs. Each part creates a PostgreSQL database on the server of --database-url and drops it afterwards.
+By default every part except `memory` runs. Each part creates a PostgreSQL database on the server of --database-url and
+drops it afterwards. `--write FILE` also writes the table to a file.
 `--short` runs the same code for seconds instead of minutes and with less data, to test the benchmark itself.
 """
 

@@ -51,9 +51,13 @@ class Tally:
 
 def measure(url: str, folder: Path, *, minutes: float) -> list[Row]:
     every = min(EVERY, minutes * 60 / 3)
-    with new_database(url, folder / "memory") as database, serving(database, folder / "memory", runs_per_minute="0") as server:
-        with _worker(server, folder) as worker, _load(server) as tally:
-            samples = _sample(server.process, worker, minutes * 60, every, tally)
+    with (
+        new_database(url, folder / "memory") as database,
+        serving(database, folder / "memory", runs_per_minute="0") as server,
+        _worker(server, folder) as worker,
+        _load(server) as tally,
+    ):
+        samples = _sample(server.process, worker, minutes * 60, every, tally)
     seconds, mib = samples[:, 0], samples[:, 1:]
     rows = []
     for at in np.arange(0.0, minutes * 60 + 1, every):

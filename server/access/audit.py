@@ -24,6 +24,7 @@ from starlette.types import Scope
 
 from server.access.throttle import RateLimit
 from server.access.tokens import SECRET, Principal
+from server.clock_jumps import ClockJumps
 from server.database.connection import Database
 from server.database.models import AuditRow
 
@@ -52,7 +53,7 @@ class Audit:
         self._writing = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._pruned = float("-inf")
+        self._pruned, self._clock = float("-inf"), ClockJumps()
 
     @property
     def waiting(self) -> int:
@@ -110,6 +111,8 @@ class Audit:
                 self.flush()
                 if time.monotonic() - self._pruned > PRUNE_SECONDS and not stopping:
                     self._pruned = time.monotonic()
+                    if self._clock.jumped():
+                        continue
                     with self.database.write() as session:
                         prune(session, self.days)
                 self.failures = 0

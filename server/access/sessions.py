@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from server.access.token_cache import CACHE_SECONDS, WAIT_SECONDS, TokenCache
 from server.access.tokens import Principal, digest
+from server.clock_jumps import ClockJumps
 from server.database.fence import insert_into
 from server.database.models import EndedSession
 from server.errors import Unavailable
@@ -35,8 +36,8 @@ ID_OVERLAP = 1000  # number of recent ids that each check reads again, because r
 class Sessions:
     """The sessions of one server process. token: the token from the settings; if this token changes, every session ends."""
 
-    def __init__(self, token_cache: TokenCache, token: str | None) -> None:
-        self.token_cache = token_cache
+    def __init__(self, token_cache: TokenCache, token: str | None, clock: ClockJumps | None = None) -> None:
+        self.token_cache, self._clock = token_cache, clock or ClockJumps()
         # the key is not in the database, so the contents of the database do not suffice to forge a session
         self._key = hashlib.sha256(f"stablessm session key {token}".encode()).digest()
         self._ended: dict[str, float] = {}  # digest of a signed-out cookie -> expiry time of this cookie
@@ -121,6 +122,8 @@ class Sessions:
         ended = session.execute(chosen.where(EndedSession.until > now)).all()
         self._ended.update((sha256, until) for _, sha256, until in ended)
         self._ended_seen = max([self._ended_seen, *(number for number, _, _ in ended)])
+        if self._clock.jumped():  # the cookies that seem to have expired would be valid again when the clock is set back
+            return
         for sha256 in [sha256 for sha256, until in list(self._ended.items()) if until < now]:
             del self._ended[sha256]
 
@@ -150,7 +153,8 @@ class Sessions:
             return
         try:
             with self.token_cache.database.write() as session:
-                session.execute(delete(EndedSession).where(EndedSession.until < time.time()))
+                if not self._clock.jumped():
+                    session.execute(delete(EndedSession).where(EndedSession.until < time.time()))
                 rows = [{"sha256": sha256, "until": until} for sha256, until in waiting.items()]
                 session.execute(insert_into(session, EndedSession).on_conflict_do_nothing(index_elements=["sha256"]), rows)
         except SQLAlchemyError as error:

@@ -36,7 +36,8 @@ def back_up_regularly(
             pause = min(RETRY_SECONDS, every_seconds)
             continue
         say(f"{file}  {file.stat().st_size:,} bytes, verified, SHA-256 of its manifest {manifest.digest}")
-        for old in _backups(folder)[:-keep]:
+        others = [other for other in _backups(folder) if other != file]  # after a clock jump the new file may sort first
+        for old in others[: max(0, len(others) + 1 - keep)]:
             old.unlink(missing_ok=True)
             say(f"removed {old}; {keep} newer backups are kept")
         pause = _until_due(folder, every_seconds)

@@ -21,6 +21,7 @@ import click
 
 from server.access.scopes import check_bind, load_or_create_token
 from server.cli.options import BROKER, DATA_DIR, DATA_ROOT, DATABASE, HOST, NO_AUTH
+from server.open_files import SERVER_NEEDS, TooFewFiles, allow_open_files
 from server.settings import Settings, make_private
 from worker import NO_TORCH, is_torch_installed
 
@@ -56,6 +57,10 @@ def run_service(settings: Settings, *, demo: bool, say: Say, slots: int | None =
     """Run the service until SIGINT or SIGTERM and return the exit status; further signals have no effect. Raises UpError."""
     if not is_torch_installed():
         raise UpError(NO_TORCH)
+    try:
+        allow_open_files(SERVER_NEEDS, SERVER_NEEDS, "the server")  # otherwise `up` would start the server again and again
+    except TooFewFiles as error:
+        raise UpError(str(error)) from None
     check_bind(settings.host, settings.token, settings.hosts, no_auth=not settings.auth)
     make_private(settings.data_dir)
     with _lock(settings.data_dir) as state:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import logging.config
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from server.database.connection import Database
 from server.http.app import create_app
 from server.http.protocol import Protocol
 from server.live.broadcaster import Broadcaster
+from server.open_files import SERVER_NEEDS, allow_open_files
 from server.settings import Settings
 
 log = logging.getLogger("stablessm.server")
@@ -57,19 +57,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def allow_open_files() -> None:
-    """Raise the limit on open files to FILES, or as far as the machine allows. The usual default is 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def make_server(settings: Settings) -> Server:
     """Create the server for these settings without starting it. Raises ValueError for settings that would give strangers
-    access."""
+    access, and TooFewFiles."""
+    allow_open_files(FILES, SERVER_NEEDS, "the server")
     app = create_app(settings)
-    allow_open_files()
     config = uvicorn.Config(
         app, host=settings.host, port=settings.port, http=Protocol, ws="none", loop="auto", lifespan="on", log_config=LOGGING,
         access_log=False, server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=5,

@@ -7,6 +7,7 @@ import threading
 from functools import partial
 
 from server.checkpoint_store import StoreError
+from server.clock_jumps import ClockJumps
 from server.database.connection import Database
 from server.database.single_runs import NOT_OF_A_RUN, try_for_run
 from server.keep.deletion import purge
@@ -25,8 +26,11 @@ log = logging.getLogger("stablessm.trash")
 class Housekeeping:
     """A thread that does the regular work when it starts and then every `look` seconds."""
 
-    def __init__(self, database: Database, settings: Settings, *, look: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, *, look: float = LOOK_SECONDS, clock: ClockJumps | None = None
+    ) -> None:
         self.database, self.settings, self._look = database, settings, look
+        self._clock = clock or ClockJumps()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
 
@@ -41,7 +45,9 @@ class Housekeeping:
 
     def round(self) -> None:
         """Do all the work once. If one kind of work fails, the others are still done. Raises DATABASE_AWAY, SchemaMismatch."""
-        kinds = {"retention": self._retain, "purging": self._purge, "removing folders": self._clean, "judging": self._judge}
+        kinds = {"removing folders": self._clean, "judging": self._judge}
+        if not self._clock.jumped():  # a wrong date must not make runs look old
+            kinds = {"retention": self._retain, "purging": self._purge} | kinds
         for name, work in kinds.items():
             if self._stopping.is_set():
                 return

@@ -114,7 +114,7 @@ def orders(shown: Sequence[Column], now: str) -> list[tuple[str, str]]:
 def value(run: Mapping[str, Any], name: str) -> Any:
     """The value of this column in a RunAnswer; None if the run has no such value."""
     if name == "duration":
-        return None if run["started_at"] is None else (run["finished_at"] or time.time()) - run["started_at"]
+        return None if run["started_at"] is None else max(0.0, (run["finished_at"] or time.time()) - run["started_at"])
     if name == LAYER:
         return layers_text(run["config"])
     if name == STATES:

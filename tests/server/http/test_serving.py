@@ -19,8 +19,9 @@ pytestmark = pytest.mark.slow
 LIMITED = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from server.http.serving import allow_open_files
-allow_open_files()
+from server.http.serving import FILES
+from server.open_files import SERVER_NEEDS, allow_open_files
+allow_open_files(FILES, SERVER_NEEDS, "the server")
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
