@@ -98,7 +98,14 @@ SUITES = {
     ),
     "backup": Suite(
         ("tests/server/backup",),
-        ("server/backup", "server/database", "server/checkpoint_store.py", "tests/server/backup", "tests/server/filled.py"),
+        (
+            "server/backup",
+            "server/database",
+            "server/checkpoint_store.py",
+            "benchmarks/restore_fuzz",
+            "tests/server/backup",
+            "tests/server/filled.py",
+        ),
     ),
     "archives": Suite(
         ("tests/server/keep/test_archive_fuzz.py",),

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 import zstandard
@@ -32,6 +33,9 @@ MAX_MANIFEST_BYTES = 64 << 20
 MAX_READ_BYTES = 4 << 20  # maximum size of one read, in bytes; no header that this program writes announces more
 MANIFEST_LISTS = 10_000  # maximum number of lists in a manifest; a manifest with more lists is meant to fill memory
 FORMAT = 1
+MOST_ID = 2**63 - 1
+MAX_NAME = 500  # maximum length of a file's name, in characters
+_TABLE_PART = re.compile(r"tables/\w+/\d+\.zst")
 
 
 class BackupError(ValueError):
@@ -129,8 +133,8 @@ def verify(path: Path) -> Manifest:
     except SealError as error:
         raise BackupError(f"{path}: {error}") from None
     for part in manifest.parts:
-        if part.name.startswith("files/") and not is_inside(part.name):
-            raise BackupError(f"{path} is refused: {part.name[:200]!r} would lie outside the runs' folder")
+        if not is_inside(part.name) and not _TABLE_PART.fullmatch(part.name):
+            raise BackupError(f"{path} is refused: {part.name[:200]!r} is neither a part of a table nor inside the runs' folder")
     return manifest
 
 
@@ -169,8 +173,10 @@ def check_count(path: Path, info: TableInfo, count: int) -> None:
 
 
 def is_inside(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return len(parts) > 2 and parts[:2] == ("files", "runs") and ".." not in parts
+    """True if a part with this name is a file below the runs' folder. A name with `//` would be an absolute path there."""
+    parts = name.split("/")
+    inside = len(parts) > 2 and parts[:2] == ["files", "runs"] and not {"", ".", ".."} & set(parts)
+    return inside and len(name) <= MAX_NAME and name.isprintable()
 
 
 def _manifest(path: Path, data: bytes) -> Manifest:
@@ -180,9 +186,29 @@ def _manifest(path: Path, data: bytes) -> Manifest:
         if fields["format"] != FORMAT:
             raise BackupError(f"{path} has format {fields['format']}; this version of StableSSM reads format {FORMAT}")
         tables = [TableInfo(**t | {"columns": [(str(name), str(kind)) for name, kind in t["columns"]]}) for t in fields["tables"]]
-        return Manifest(**fields | {"tables": tables, "parts": [Part(**part) for part in fields["parts"]]})
-    except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError):
+        manifest = Manifest(**fields | {"tables": tables, "parts": [Part(**part) for part in fields["parts"]]})
+        if not _is_plausible(manifest):
+            raise TypeError
+        return manifest
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, BackupError):
+            raise
         raise BackupError(f"{path} is damaged: its manifest is not a backup manifest") from None
+
+
+def _is_plausible(manifest: Manifest) -> bool:
+    """True if every value that a restore uses has the type and the range of a value that a backup writes."""
+    names = [info.name for info in manifest.tables]
+    return (
+        all(isinstance(text, str) for text in (manifest.schema, *names, *(part.name for part in manifest.parts)))
+        and len(set(names)) == len(names)
+        and all(_is_count(info.rows) and (info.sequence is None or _is_count(info.sequence)) for info in manifest.tables)
+        and all(_is_count(part.bytes) and isinstance(part.sha256, str) for part in manifest.parts)
+    )
+
+
+def _is_count(number: object) -> bool:
+    return type(number) is int and 0 <= number <= MOST_ID
 
 
 @contextmanager

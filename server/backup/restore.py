@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from alembic.util import CommandError
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -105,7 +106,10 @@ def _new_schema(database: Database, schema: str) -> Iterator[None]:
     if had:
         database.migrate("base")  # `_tables` has checked that the existing tables are empty
     try:
-        database.migrate(schema)
+        try:
+            database.migrate(schema)
+        except CommandError:
+            raise BackupError(f"the backup is damaged: no version of StableSSM has a schema {schema[:60]!r}") from None
         yield
     except BaseException:
         database.migrate("base", lose=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,57 @@ def test_the_previous_and_the_current_release_serve_and_train_side_by_side(
             assert len(other.get("/api/runs").json()["runs"]) == len(client.get("/api/runs").json()["runs"]) == 4
 
 
+def test_a_rolling_upgrade_from_the_last_release_trains_every_run_to_its_end_exactly_once(
+    empty_postgres_url: str, tmp_path: Path, free_port: int, another_free_port: int
+) -> None:
+    """The documented order: migrate, servers, workers. One run begins on the old worker and ends on the new worker."""
+    previous = _last_release(tmp_path / "previous")
+    url, data = empty_postgres_url, tmp_path / "data"
+    with _server(previous, url, data, free_port, migrate=True) as old, _client(old) as client, ExitStack() as later:
+        with _worker(previous, url, data):
+            runs = [_submit(client, CONFIG)]
+            _until(lambda: _row(client, runs[0])["status"] == "finished", 240)
+            Database(url).migrate()
+            other = later.enter_context(_client(later.enter_context(_server(ROOT, url, data, another_free_port))))
+            runs += [_submit(other, CONFIG), _submit(client, CONFIG | {"train": LONG})]
+            _until(lambda: _row(other, runs[2])["step"] > 0, 240)
+        # the old worker has written a checkpoint and has returned its run to the queue
+        assert [_row(other, run)["status"] for run in runs] == ["finished", "finished", "queued"]
+        runs += [_submit(other, CONFIG), _submit(client, CONFIG)]
+        with _worker(ROOT, url, data):
+            for run in runs:
+                _until(lambda run=run: _row(other, run)["status"] not in ("queued", "running"), 240)
+        rows = [_row(other, run) for run in runs]
+        assert [(row["status"], row["attempt"], row["step"]) for row in rows] == [
+            ("finished", 2, LONG["steps"]) if run == runs[2] else ("finished", 1, 3) for run in runs
+        ]
+        for run in runs:
+            loss = _loss(other, run)
+            assert loss["step"] == list(range(1, len(loss["step"]) + 1)), "no step is lost or doubled"
+            assert len(loss["step"]) == _row(other, run)["step"]
+            assert run == runs[2] or loss == _loss(other, runs[0]), "either release trains the same numbers"
+            assert loss == _loss(client, run), "the old server reads what the new worker has written"
+        assert len(other.get("/api/runs").json()["runs"]) == len(set(runs)) == 5
+
+
+LONG = {"steps": 300, "eval_every": 0}
+
+
+def _submit(client: httpx.Client, config: dict[str, Any]) -> int:
+    return int(client.post("/api/runs", json=config).raise_for_status().json()["id"])
+
+
+def _row(client: httpx.Client, run: int) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"/api/runs/{run}").raise_for_status().json()
+    return found
+
+
+def _loss(client: httpx.Client, run: int) -> dict[str, Any]:
+    """Every recorded step of the loss and its values."""
+    answer = client.get(f"/api/runs/{run}/series/train/loss", params={"max_points": 5000}).raise_for_status().json()
+    return {name: answer[name] for name in ("step", "value")}
+
+
 def _client(address: str) -> httpx.Client:
     return httpx.Client(base_url=address, headers=_BEARER, timeout=60)
 
@@ -130,21 +182,32 @@ def _client(address: str) -> httpx.Client:
 _BEARER = {"Authorization": "Bearer a-token-of-sixteen-and-more"}
 
 
+def _last_release(folder: Path) -> Path:
+    """Unpack the source of the release that the changelog names last: the commit that gave the program its version."""
+    version = re.search(r"^## (\d\S+) - ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert version is not None
+    command = ["git", "log", f'-S__version__ = "{version[1]}"', "--format=%H", "--reverse", "--", "stablessm_core/__init__.py"]
+    return _unpacked(folder, command, version[1])
+
+
 def _previous_release(folder: Path) -> Path:
-    """Unpack the source of the last commit before the newest schema. Skips the test if this checkout lacks its history."""
+    """Unpack the source of the last commit before the newest schema."""
     newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
     command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", str(newest.relative_to(ROOT))]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return _unpacked(folder, command, newest.name)
+
+
+def _unpacked(folder: Path, command: list[str], what: str) -> Path:
+    """Unpack the first commit that the command prints. Skips the test if this checkout lacks its history."""
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip().partition("\n")[0]
     archive = subprocess.run(["git", "archive", commit or "nothing"], cwd=ROOT, capture_output=True)
     if archive.returncode:
-        pytest.skip(f"the history of this checkout does not reach back before {newest.name}")
+        pytest.skip(f"the history of this checkout does not reach back before {what}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(folder, filter="data")
     # Python would import the absent packages from this checkout.
     if absent := {"server", "worker", "stablessm_core", "migrations"} - set(os.listdir(folder)):
-        pytest.skip(
-            f"the history of this checkout has no whole program before {newest.name}: {', '.join(sorted(absent))} missing"
-        )
+        pytest.skip(f"the history of this checkout has no whole program before {what}: {', '.join(sorted(absent))} missing")
     return folder
 
 

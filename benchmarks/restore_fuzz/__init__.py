@@ -1,0 +1,1 @@
+"""Restores damaged and malicious backup files and checks what is left afterwards."""
