@@ -127,34 +127,39 @@ def test_the_previous_and_the_current_release_serve_and_train_side_by_side(
 def test_a_rolling_upgrade_from_the_last_release_trains_every_run_to_its_end_exactly_once(
     empty_postgres_url: str, tmp_path: Path, free_port: int, another_free_port: int
 ) -> None:
-    """The documented order: migrate, servers, workers. One run begins on the old worker and ends on the new worker."""
+    """The documented order: migrate, workers, servers. One run begins on the old worker and ends on the new worker."""
     previous = _last_release(tmp_path / "previous")
     url, data = empty_postgres_url, tmp_path / "data"
     with _server(previous, url, data, free_port, migrate=True) as old, _client(old) as client, ExitStack() as later:
         with _worker(previous, url, data):
             runs = [_submit(client, CONFIG)]
-            _until(lambda: _row(client, runs[0])["status"] == "finished", 240)
+            _until(lambda: _ended(client, runs[0]), 240)
             Database(url).migrate()
-            other = later.enter_context(_client(later.enter_context(_server(ROOT, url, data, another_free_port))))
-            runs += [_submit(other, CONFIG), _submit(client, CONFIG | {"train": LONG})]
-            _until(lambda: _row(other, runs[2])["step"] > 0, 240)
+            runs += [_submit(client, CONFIG | {"train": LONG})]
+            _until(lambda: _row(client, runs[1])["step"] > 0, 240)
+            later.enter_context(_worker(ROOT, url, data))
+            runs += [_submit(client, CONFIG)]
         # the old worker has written a checkpoint and has returned its run to the queue
-        assert [_row(other, run)["status"] for run in runs] == ["finished", "finished", "queued"]
-        runs += [_submit(other, CONFIG), _submit(client, CONFIG)]
-        with _worker(ROOT, url, data):
-            for run in runs:
-                _until(lambda run=run: _row(other, run)["status"] not in ("queued", "running"), 240)
+        _until(lambda: _ended(client, runs[1]) and _ended(client, runs[2]), 240)
+        other = later.enter_context(_client(later.enter_context(_server(ROOT, url, data, another_free_port))))
+        runs += [_submit(client, CONFIG), _submit(other, CONFIG)]
+        _until(lambda: _ended(other, runs[3]) and _ended(other, runs[4]), 240)
         rows = [_row(other, run) for run in runs]
         assert [(row["status"], row["attempt"], row["step"]) for row in rows] == [
-            ("finished", 2, LONG["steps"]) if run == runs[2] else ("finished", 1, 3) for run in runs
+            ("finished", 2, LONG["steps"]) if run == runs[1] else ("finished", 1, 3) for run in runs
         ]
         for run in runs:
             loss = _loss(other, run)
-            assert loss["step"] == list(range(1, len(loss["step"]) + 1)), "no step is lost or doubled"
-            assert len(loss["step"]) == _row(other, run)["step"]
-            assert run == runs[2] or loss == _loss(other, runs[0]), "either release trains the same numbers"
+            assert loss["step"] == list(range(1, _row(other, run)["step"] + 1)), "no step is lost or doubled"
+            if run != runs[1]:  # the releases round differently: the last one had no compiled kernels
+                assert loss["value"] == pytest.approx(_loss(other, runs[0])["value"], rel=1e-4)
             assert loss == _loss(client, run), "the old server reads what the new worker has written"
+        assert _loss(other, runs[3]) == _loss(other, runs[4]), "the same release trains the same numbers"
         assert len(other.get("/api/runs").json()["runs"]) == len(set(runs)) == 5
+
+
+def _ended(client: httpx.Client, run: int) -> bool:
+    return _row(client, run)["status"] not in ("queued", "running")
 
 
 LONG = {"steps": 300, "eval_every": 0}
