@@ -17,7 +17,7 @@ from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.nonfinite import Spelling
-from stablessm_core.telemetry.series import DERIVED_GROUPS, LAYER_GROUPS, MEASURED_GROUPS
+from stablessm_core.telemetry.series import DERIVED_GROUPS, LAYER_GROUPS, MEASURED_GROUPS, has_every_eigenvalue, source_group
 from stablessm_core.telemetry.statuses import FINAL, Status
 
 MAX_STEP = 10_000_000  # the largest step that a configuration allows
@@ -232,6 +232,13 @@ def check_catalogue(where: str, series: list[dict[str, Any]]) -> None:
     for row in series:
         if row["form"] is not None and forms.setdefault(row["group_name"], row["form"]) != row["form"]:
             raise ArchiveError(f"{where}: the series of group {row['group_name']!r} have different forms")
+    widths: dict[str, int] = {}
+    for row in series:
+        layer = source_group(row["group_name"])
+        if not layer.startswith(LAYER_GROUPS) or layer.endswith(MEASURED_GROUPS) or not has_every_eigenvalue(row["name"]):
+            continue
+        if widths.setdefault(layer, row["width"]) != row["width"]:
+            raise ArchiveError(f"{where}: the series of group {layer!r} have {widths[layer]:,} and {row['width']:,} eigenvalues")
     seen: set[str] = set()
     for row in series:
         if row["name"] in seen:

@@ -159,6 +159,13 @@ def layer_of(group: str) -> int | None:
     return int(number) if group.startswith(LAYER_GROUPS) and number.isdigit() else None
 
 
+def has_every_eigenvalue(name: str) -> bool:
+    """True if the series of a layer has one value per eigenvalue: all of them do except step sizes, gates, summaries and the
+    overflow budget."""
+    kind = name.rpartition("/")[2]
+    return kind not in ("dt", OVERFLOW_BUDGET, *GATES) and not kind.endswith(("_quantiles", "_largest", "_smallest", "_index"))
+
+
 def state_column(layer: int | str) -> str:
     """Name of columns that only the detectors read: the largest |h| of each eigenvalue, or of a whole wide layer."""
     return f"state/{layer}"

@@ -249,6 +249,11 @@ def set_head(name: str, value: Any) -> Callable[[dict[str, Any], bytes], bytes]:
     return change
 
 
+def weight_of(content: dict[str, Any]) -> dict[str, Any]:
+    """The first series of weights in the catalogue."""
+    return next(row for row in content["series"] if row["name"].endswith("/weight"))
+
+
 BOMB = b"\x02" + bytes.fromhex("28b52ffd") + b"\xe0" + (1 << 40).to_bytes(8, "little") + b"\x01\x00\x00"
 
 
@@ -276,6 +281,7 @@ BOMB = b"\x02" + bytes.fromhex("28b52ffd") + b"\xe0" + (1 << 40).to_bytes(8, "li
         (described(put("run", None)), "is not a record"),
         (described(put("series", 3)), "run 1 is not described"),
         (described(lambda content: content["series"].append(content["series"][0])), "the same record twice"),
+        (described(lambda content: weight_of(content).update(width=weight_of(content)["width"] - 1)), "eigenvalues"),
         (described(put("series", 0, "width", 0)), "width: 0 is not allowed (allowed: >= 1)"),
         (described(put("series", 0, "width", 10**9)), "width: 1000000000 is not allowed (allowed: <="),
         (described(put("series", -1, "column_offset", 40_000)), "column_count cannot be"),
