@@ -13,7 +13,7 @@ import pytest
 
 from server.database.connection import Database
 from server.lifecycle.presets import PRESETS
-from server.lifecycle.submission import expand
+from server.lifecycle.sweep_submission import expand
 from stablessm_core.spec.axis_values import axis_values
 from stablessm_core.spec.config import parse_config
 from tests.server.http_service import application, client_of, error_of

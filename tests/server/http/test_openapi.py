@@ -66,6 +66,7 @@ CONTRACT = {
     "/api/sweeps/{sweep_id}/cancel": "post",
     "/api/compare": "get",
     "/api/compare/curves": "get",
+    "/api/compare/table": "get",
     "/api/sweeps/{sweep_id}/grid": "get",
     "/api/exports": "get",
     "/api/imports": "post",

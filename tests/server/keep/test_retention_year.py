@@ -108,4 +108,4 @@ def _expect(places: dict[int, Place], now: float) -> None:
 
 def _places(database: Database) -> dict[int, float | None]:
     with database.read() as session:
-        return dict(session.execute(select(Run.id, Run.deleted_at)).tuples().all())
+        return {row.id: row.deleted_at for row in session.execute(select(Run.id, Run.deleted_at))}
