@@ -48,6 +48,7 @@ from server.http.api import (
     webhooks,
 )
 from server.http.api.deps import refuse_unknown_parameters
+from server.http.api.verdict import OpenVerdicts
 from server.http.credentials import Access, allowed_hosts
 from server.http.gate import Gate
 from server.http.metrics import Metrics
@@ -157,7 +158,7 @@ def create_app(settings: Settings) -> FastAPI:
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
-    state.pages, state.sparks = Pages(files), SparkCache()
+    state.pages, state.sparks, state.verdicts = Pages(files), SparkCache(), OpenVerdicts()
     own = assets.router(files)
     app.include_router(own)
     state.routes = [route for router in (*API, own, *PAGES) for route in router.routes]
