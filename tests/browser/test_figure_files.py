@@ -58,6 +58,8 @@ def from_the_pages(address: str, chromium: str) -> dict[str, bytes]:
             ("/compare?runs=1,2", "compare_loss", ("png",)),
         ):
             page.goto(address + url)
+            if chart.startswith("theory"):
+                page.get_by_text("Where the weights are on the map").click()  # opens the part of the page that has the chart
             # the page chooses the lines of a chart before it draws the chart
             page.locator(f'[data-chart="{chart}"][data-drawn]').wait_for()
             found |= {f"{chart}.{format}": exported(page, chart, format) for format in formats}

@@ -9,6 +9,7 @@ import { refreshTimes } from "../lib/times.js";
 import { toast } from "../lib/toast.js";
 
 const POLL_MS = 3000;
+const SHARE = 9; // a page of thousands of runs, whose poll takes long, polls for at most a tenth of the time
 const root = find("[data-sweep-url]", HTMLElement);
 const figure = find("[data-final-loss]", HTMLElement);
 
@@ -71,8 +72,12 @@ for (const anchor of findAll("a[data-copy]", HTMLAnchorElement)) {
 exportable(() => ({
   data: findAll("a[data-copy=CSV]", HTMLAnchorElement).map(({ href }) => ({ name: "grid", href })),
 }));
-setInterval(
-  () => poll().catch((error) => console.warn("the sweep could not be refreshed:", messageOf(error))),
-  POLL_MS,
-);
+function pollLater(pause = POLL_MS) {
+  setTimeout(async () => {
+    const started = performance.now();
+    await poll().catch((error) => console.warn("the sweep could not be refreshed:", messageOf(error)));
+    pollLater(Math.max(POLL_MS, SHARE * (performance.now() - started)));
+  }, pause);
+}
+pollLater();
 await draw();
