@@ -15,6 +15,7 @@ def _patient_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lengthens the service's timeouts, because locks and responses may take longer on a busy machine."""
     monkeypatch.setattr("server.http.metrics.DATABASE_SECONDS", 60.0)
     monkeypatch.setattr("server.http.api.service.READY_SECONDS", 60.0)
+    monkeypatch.setattr("server.access.token_cache.WAIT_SECONDS", 20.0)
     monkeypatch.setattr(connection, "BUSY_SECONDS", 100.0)
     monkeypatch.setattr(
         connection,

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url, select
 
 from server.access.sessions import MICROSECONDS, SESSION_SECONDS, Sessions
-from server.access.token_cache import CACHE_SECONDS, TokenCache
+from server.access.token_cache import CACHE_SECONDS, WAIT_SECONDS, TokenCache
 from server.access.tokens import Principal, create_token
 from server.database.connection import Database
 from server.database.models import EndedSession
@@ -184,7 +184,10 @@ def test_a_server_that_has_just_started_accepts_simultaneous_requests_with_the_s
 
 
 @pytest.mark.postgres
-def test_a_hung_database_delays_a_signed_in_request_only_briefly(postgres_url: str, tmp_path: Path) -> None:
+def test_a_hung_database_delays_a_signed_in_request_only_briefly(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.access.token_cache.WAIT_SECONDS", WAIT_SECONDS)
     url = make_url(postgres_url)
     proxy = Proxy((url.host or "127.0.0.1", url.port or 5432))
     through = url.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
