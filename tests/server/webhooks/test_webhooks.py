@@ -204,7 +204,7 @@ def test_a_failing_webhook_is_retried_then_disabled_and_receives_every_event_lat
     sqlite: Database, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "MAX_PAUSE_SECONDS", 0.01)
-    receiver.answers = [answer(500)]
+    receiver.answers = [answer(404), answer(302), answer(500)]  # only 2xx counts as received
     app = application(sqlite.url, tmp_path, webhook_hosts=(f"127.0.0.1:{receiver.port}",))
     with client_of(app) as client:
         client.post("/api/webhooks", json={"url": f"http://127.0.0.1:{receiver.port}/", "events": ["run"]})
