@@ -97,8 +97,9 @@ class TrainingStep:
             self.join()  # wait, because clipping needs the norm from telemetry and changes the gradients
             clip_gradients(self.model, self.grad_clip, norm)
         self.optimizer.update(skip)
-        for buffer, before in zip(self._kept, buffers, strict=True):
-            buffer.copy_(torch.where(skip > 0, before, buffer))  # type: ignore[operator]
+        if skip is not None:
+            for buffer, before in zip(self._kept, buffers, strict=True):
+                buffer.copy_(torch.where(skip > 0, before, buffer))
         self.join()
 
     @torch.no_grad()
