@@ -50,7 +50,7 @@ class Finding:
     scalars: Scalars
     autopsy: Autopsy | None = None
     flags: int | None = None  # which part of the batch was not finite, as in `Scalars.batch`; None if this was not recorded
-    sized: bool = False  # True if the largest numbers of the fatal step's batch are known
+    sized: float | None = None  # the largest number of the fatal step's batch; None if unknown
     bad: BadBatch | None = None
     state: bool = False  # True if a layer's state was not finite, and the layer did not get NaN from a lower layer
     inherited: int | None = None  # the layer in which every state was NaN: it got NaN as its input
@@ -108,7 +108,7 @@ def _collect_facts(run: Run, source: Source, found: Finding, fatal: dict[str, An
     measured = None if found.autopsy is None else found.autopsy.bad_batch
     if measured is not None and (found.bad is None or found.bad.usual is None):
         found.bad = measured
-    found.flags, found.sized = _flags(found), found.autopsy is not None or _sized(found)
+    found.flags, found.sized = _flags(found), _sized(found)
     if found.flags and found.bad is None:
         found.bad = BadBatch(step=found.step, which=found.flags, finite=False)
     kinds = [alert for alert in run.alerts if alert["step"] == found.step and alert["kind"] == "nonfinite_state"]
@@ -148,10 +148,16 @@ def _flags(found: Finding) -> int | None:
     return None if np.isnan(flag) else int(flag)
 
 
-def _sized(found: Finding) -> bool:
-    columns = (found.scalars.largest_input, found.scalars.largest_target)
-    here = len(found.scalars) > 0 and found.scalars.step[-1] == found.step
-    return here and any(column is not None and np.isfinite(column[-1]) for column in columns)
+def _sized(found: Finding) -> float | None:
+    if found.autopsy is not None:
+        sizes = [number_of((found.autopsy.findings.get("batch") or {}).get(f"largest_{part}")) for part in ("input", "target")]
+    elif len(found.scalars) and found.scalars.step[-1] == found.step:
+        columns = (found.scalars.largest_input, found.scalars.largest_target)
+        sizes = [float(column[-1]) for column in columns if column is not None]
+    else:
+        return None
+    known = [size for size in sizes if np.isfinite(size)]
+    return max(known) if known else None
 
 
 def _inherited(run: Run, alert: Mapping[str, Any]) -> bool:
@@ -312,7 +318,7 @@ def _jump(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
         found.update = update if found.jumped else found.update
     if found.jumped:
         rose = grown is not None and grown.rose_at is not None
-        found.runner_up = "bad_input" if not found.sized else "bad_loss" if not rose else "explosion"
+        found.runner_up = "bad_input" if found.sized is None else "bad_loss" if not rose else "explosion"
         found.layer = found.eigenvalue = None
     return found.jumped
 

@@ -81,7 +81,7 @@ def _excess(run: Run, source: Source, scalars: Scalars, end: int) -> Trouble | N
 
 def _gradient(run: Run, scalars: Scalars, end: int) -> Trouble | None:
     rows = scalars.step < end
-    row = lasting_excess(scalars.grad_norm[rows])
+    row = lasting_excess(scalars.grad_norm[rows], onset=False)
     return None if row is None else _before(run, "gradient", scalars.step[rows], row)
 
 

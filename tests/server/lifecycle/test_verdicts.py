@@ -129,4 +129,4 @@ def test_a_long_run_is_judged_quickly_and_exactly(sqlite: Database) -> None:
     assert time.perf_counter() - began < 5  # 0.1 s on a quiet machine
     assert (found["cause"], found["culprit"]) == ("eigenvalue_overflow", {"layer": 1, "eigenvalue": 3})
     assert [event["step"] for event in found["events"] if event["kind"] == "crossing"] == [12_345]
-    assert "since step 12,345" in found["summary"]
+    assert "first left the stability boundary at step 12,345" in found["summary"]
