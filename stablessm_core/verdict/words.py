@@ -303,6 +303,12 @@ def _unknown(found: Finding) -> str:
         return f"{end}. Until then the loss was usual and the updates were small. {_cannot_tell(found)}"
     if found.jumped:
         return f"{end}, before any update. {_cannot_tell(found)}"
+    if found.gap and growth is not None:
+        return (
+            f"{end}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
+            f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so "
+            "the cause may be a bad batch or an explosion of the whole training."
+        )
     if found.inherited is not None:
         return (
             f"{end}. Every state of layer {found.inherited} is NaN, so NaN reached it from below. The recorded numbers cannot "

@@ -182,3 +182,24 @@ def test_clipping_is_not_advised_under_adamw() -> None:
     exploded = [*CALM, 50.0, 1e4, 1e9, NAN]
     assert not [one for one in judge(*run_of(exploded))["try"] if "optimizer.grad_clip" in one["change"]]
     assert [one for one in judge(*run_of(exploded, name="sgd"))["try"] if "optimizer.grad_clip" in one["change"]]
+
+
+def test_a_rise_between_two_recorded_rows_is_no_proof_of_an_explosion() -> None:
+    found = judge(*run_of([*CALM, 5e6, 1e9, NAN], every=10, name="sgd"))
+    assert (found["cause"], found["confidence"], found["runner_up"]) == ("unknown", "cannot_tell", "explosion")
+    assert "Between the recorded steps 51 and 61 the loss rose from 0.5 to 5e6; the steps between" in found["summary"]
+    slow = judge(*run_of([*CALM, 5.0, 50.0, 500.0, 5e3, NAN], every=10, name="sgd"))
+    assert (slow["cause"], slow["runner_up"]) == ("explosion", "bad_input")
+
+
+@pytest.mark.parametrize("largest", [[3.8, 3.8e4], [3.8, 4.0, 3.8e4], [4.0, 3.8, 3.9, 3.7, 3.8e4]])
+def test_a_bad_batch_is_found_among_few_steps(largest: list[float]) -> None:
+    found = judge(*run_of([1.0] * (len(largest) - 1) + [NAN], largest=largest, name="sgd"))
+    assert (found["cause"], found["confidence"]) == ("bad_input", "measured")
+
+
+def test_under_adamw_a_large_batch_that_the_run_survived_is_not_the_cause() -> None:
+    loss = [1.0, 0.9, 0.8, 90.0, 0.8, 0.7, 0.6, 0.5, NAN]
+    crossing = [0.9, 0.9, 0.9, 0.9, 1.1, 1.5, 2.0, 2.3, 2.45]
+    found = judge(*run_of(loss, largest=[1, 1.1, 1, 30, 1, 1.1, 1, 1, 1], eigenvalue=crossing))
+    assert found["cause"] == "eigenvalue_overflow"
