@@ -86,25 +86,23 @@ def died_at(session: Session, run: Run) -> int | None:
     return session.scalar(first.limit(1))
 
 
-def forks_json(session: Session, run: Run, trouble: Trouble | None) -> list[dict[str, Any]]:
-    """The ForkAnswer of each fork of this run, newest first. trouble: `trouble_of` the run."""
+def forks_json(session: Session, run: Run) -> list[dict[str, Any]]:
+    """The ForkAnswer of each fork of this run, newest first."""
     forks = session.scalars(
         select(Run).where(Run.forked_from == run.id, NOT_IN_TRASH).order_by(Run.id.desc()).limit(MAX_FORKS)
     ).all()
     died = died_at(session, run)
-    return [_fork_json(session, fork, run.id, died, trouble) for fork in forks]
+    return [_fork_json(session, fork, run.id, died) for fork in forks]
 
 
-def _fork_json(session: Session, fork: Run, original: int, died: int | None, trouble: Trouble | None) -> dict[str, Any]:
+def _fork_json(session: Session, fork: Run, original: int, died: int | None) -> dict[str, Any]:
     """The ForkAnswer of a fork. Its `text` names no cause; the verdict of the original run states whether the fork confirms the
     suspected cause."""
     begun, step = fork.forked_at_step or 0, int((fork.divergence or {}).get("step") or fork.step)
     changes = fork.fork_changes or {}
     result: dict[str, Any] = {"outcome": None, "text": None}
     if died is not None:
-        result = confirmation(
-            {}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died, trouble=trouble
-        )
+        result = confirmation({}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died)
     return {
         "id": fork.id,
         "url": f"/runs/{fork.id}",
