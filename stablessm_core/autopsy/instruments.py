@@ -220,10 +220,11 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return made
         self._note_constants(args, kwargs)
         changed = _changed(signature, args, kwargs)
+        written_only = changed if signature.name in OVERWRITING else _changed_by_name(signature, kwargs)
         inputs = [
             (t, self._read(t, measure=any(t is c for c in changed)))
             for t in _leaves((args, kwargs))
-            if isinstance(t, Tensor) and _has_values(t) and not (signature.name in OVERWRITING and any(t is c for c in changed))
+            if isinstance(t, Tensor) and _has_values(t) and not any(t is w for w in written_only)
         ]
         made = UNWRAPPED.get(func, func)(*args, **kwargs)
         self.operations += 1
@@ -261,7 +262,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i, t in enumerate((*fresh, *changed)):
             if not _has_values(t):
                 continue
-            if t.dtype in NARROW and not constant:
+            if t.dtype in NARROW and not constant and any(x.dim() for x, _ in inputs):
                 self.narrow[f"{signature.name} in {module}"] = None
             seen = _Seen(t, self._constants)
             magnitudes = None if constant else self._note_magnitude(module, seen)
@@ -342,7 +343,8 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if seen.finite:
             return _Input(True, (), seen.largest)
         start, end = _extent(t)
-        return _Input(False, tuple(w.result for w in writes if w.start < end and start < w.end), seen.largest)
+        parents = tuple(w.result for w in writes if w.start < end and start < w.end)
+        return _Input(not parents, parents, seen.largest)  # without a write, the memory holds garbage
 
     def _forget(self, t: Tensor) -> None:
         """Finite values replace what was non-finite there."""
@@ -435,6 +437,11 @@ def _tensors(value: Any) -> list[Tensor]:
 def _changed(signature: _Signature, args: Any, kwargs: Any) -> list[Tensor]:
     given = [args[i] if isinstance(i, int) and i < len(args) else kwargs.get(i) for i in signature.written]
     return [t for value in given for t in _tensors(value)]
+
+
+def _changed_by_name(signature: _Signature, kwargs: Any) -> list[Tensor]:
+    """The tensors given as `out=`, which an operation does not read."""
+    return [t for name in signature.written if isinstance(name, str) for t in _tensors(kwargs.get(name))]
 
 
 @functools.cache

@@ -75,7 +75,9 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
             optimizer.schedule()
             optimizer.update()
     reached = [loss.detach(), *gradients, *(p.detach() for p in parameters.values())]
-    first = seen.first_behind(reached) or seen.first_behind(r.module.last_state for r in watched_records(model))
+    states = [r.module.last_state for r in watched_records(model)]  # the recorder calls a step fatal for a state alone
+    groups = ([loss.detach()], gradients, [p.detach() for p in parameters.values()], states)
+    first = next((found for tensors in groups if (found := seen.first_behind(tensors)) is not None), None)
     return Repeated(
         loss=float(loss.detach()),
         finite=all(bool(t.isfinite().all()) for t in reached),
