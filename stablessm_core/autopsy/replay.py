@@ -158,4 +158,5 @@ def _start_from_seed(bench: Bench, request: AutopsyRequest) -> None:
 def _lower(bench: Bench, request: AutopsyRequest) -> None:
     """Take over the reductions of the rates that are newer than the restored state."""
     progress = bench.progress
-    progress.lowered = sorted({*progress.lowered, *(step for step in request.lowered if step > progress.step)})
+    # the same step may be lowered more than once
+    progress.lowered = [*progress.lowered, *(step for step in request.lowered if step > progress.step)]
