@@ -38,6 +38,10 @@ WINDOW = 3 * SPIKE_ROWS + 4  # number of rows of a layer that are read at once
 EXACT = 4096  # maximum number of raw points per layer (fewer for a wide layer); longer runs are read from coarse levels
 EXACT_NUMBERS = 400_000
 SCALAR_POINTS = 1000
+OPTIONAL = {  # field of verdict.Scalars -> series that older versions do not record
+    "weight_norm": names.WEIGHT_NORM, "batch": names.BATCH_NONFINITE, "largest_input": names.LARGEST_INPUT,
+    "largest_target": names.LARGEST_TARGET,
+}  # fmt: skip
 ALERT_FIELDS = ("kind", "step", "layer", "eigenvalue", "tensor", "value", "message")
 ALERTS = 200  # maximum number of alerts read from the start of a run; the same maximum applies to the fatal step
 AT_ONCE = 20  # maximum number of runs judged in one call
@@ -120,10 +124,9 @@ class Stored:
         for field, name in (("grad_norm", names.GRAD_NORM), ("lr", names.LR)):
             if name in self.layout.series:
                 columns[field] = _aligned(step, *self._raw(name, low, high))
-        optional: dict[str, np.ndarray | None] = {"weight_norm": None, "batch": None}
-        for field, name in (("weight_norm", names.WEIGHT_NORM), ("batch", names.BATCH_NONFINITE)):
-            if name in self.layout.series:
-                optional[field] = _aligned(step, *self._raw(name, low, high))
+        optional: dict[str, np.ndarray | None] = {
+            field: _aligned(step, *self._raw(name, low, high)) for field, name in OPTIONAL.items() if name in self.layout.series
+        }
         return verdict.Scalars(step=step, **columns, **optional)  # type: ignore[arg-type]
 
     def _read_layer(self, layer: verdict.Layer, low: int, high: int) -> verdict.Rows:
@@ -168,6 +171,14 @@ class Stored:
 
 def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The run's verdict. ending: the status, reason and divergence that the row is about to get. Raises DamagedPayload."""
+    described, source = describe_run(session, run, ending=ending)
+    return verdict.judge(described, source)
+
+
+def describe_run(
+    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None
+) -> tuple[verdict.Run, Stored | MemorySource]:
+    """The run and its recorded numbers, as the verdict reads them. Raises DamagedPayload."""
     layout = Layout(session, run.id)
     layers = _layers(layout, run.config["model"])
     known = {"status": run.status, "reason": run.status_reason, "divergence": run.divergence} | dict(ending or {})
@@ -183,9 +194,8 @@ def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = 
     )
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
     if names.TRAIN_LOSS not in layout.series:
-        described = replace(described, layers=(), divergence=None)
-        return verdict.judge(described, NOTHING)
-    return verdict.judge(described, Stored(session, layout, layers, described.every, crossed))
+        return replace(described, layers=(), divergence=None), NOTHING
+    return described, Stored(session, layout, layers, described.every, crossed)
 
 
 def verdict_columns(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:

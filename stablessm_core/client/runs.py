@@ -61,7 +61,7 @@ class RunMethods(Connection):
         """Start a new run from a checkpoint of this run, to see whether the new run also diverges.
 
         changes: the changed values by dotted path. Without changes, the new run repeats this run bit for bit. from_step: the
-        step of the checkpoint; by default, the last good checkpoint is used. placement: queue, priority, gpu.
+        step of the checkpoint; by default, the newest checkpoint before the trouble, or 0. placement: queue, priority, gpu.
         """
         body = {"changes": dict(changes or {}), **without_none(from_step=from_step), **placement}
         made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/fork", body)

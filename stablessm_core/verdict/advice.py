@@ -13,6 +13,7 @@ from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.paths import with_settings
 from stablessm_core.verdict.decide import Finding
 from stablessm_core.verdict.inputs import Run
+from stablessm_core.verdict.trouble import Trouble
 from stablessm_core.verdict.words import number
 
 STABLE_MAPS = ("best", "exp", "softplus")
@@ -127,13 +128,15 @@ def _allowed(run: Run, change: Change) -> bool:
 
 
 def confirmation(
-    verdict: Mapping[str, Any], change: Change, *, run_id: int, status: str, step: int, from_step: int, died_at: int
-) -> dict[str, Any]:
+    verdict: Mapping[str, Any], change: Change, *, run_id: int, status: str, step: int, from_step: int, died_at: int,
+    trouble: Trouble | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """The evidence that a fork of a diverged run gives about the verdict: {run_id, change, outcome, text}.
 
     verdict: the verdict on the original. change: the fork's changed settings. status, step: the fork's status, and its last
     step or fatal step. from_step: the step of the checkpoint from which the fork started. died_at: the original's fatal step.
-    outcome: "lives", "dies", or "open" while the fork has not reached died_at.
+    trouble: the trouble of the original. A fork that starts inside it and dies proves nothing. outcome: "lives", "dies", or
+    "open" while the fork has not reached died_at.
     """
     what, frozen = _describe(change), _is_frozen(change)
     bystander = verdict.get("cause") != "eigenvalue_overflow" or verdict.get("thrown_by") == "explosion"
@@ -149,6 +152,9 @@ def confirmation(
     else:
         outcome, said, judged, reason = "open", f"{status} at step {step:,} (the original diverged at {died_at:,})", "", ""
     text = f"From step {from_step:,} {what}: {said}."
+    if outcome == "dies" and trouble is not None and from_step >= trouble.step:
+        judged = ""
+        text += f" This test cannot answer: the trouble began at step {trouble.step:,}, before the fork started."
     if frozen and judged and verdict.get("cause") in ("eigenvalue_overflow", "explosion"):
         text = f"{judged}: from step {from_step:,} {what} {said}; {reason}."
     return {"run_id": run_id, "change": dict(change), "outcome": outcome, "text": text}
