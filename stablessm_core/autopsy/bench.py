@@ -93,13 +93,23 @@ class Bench:
         rows = self.training.ring.take().wait()
         self.seconds_per_step = (perf_counter() - began) / len(steps)
         loss, norm = (rows[:, self.columns[name]][:, 0] for name in (names.TRAIN_LOSS, names.GRAD_NORM))
-        finite = np.isfinite(loss)
-        for name, columns in self.columns.items():
-            if name == names.BATCH_NONFINITE:
-                finite &= rows[:, columns][:, 0] == 0
-            elif name == names.NORMS or name in self._states:
-                finite &= np.isfinite(rows[:, columns]).all(axis=1)
-        return [Row(*row) for row in zip(steps, loss, norm, finite.tolist(), strict=True)]
+        return [Row(*row) for row in zip(steps, loss, norm, self._finite(rows).tolist(), strict=True)]
+
+    def _finite(self, rows: np.ndarray) -> np.ndarray:
+        """False for each row that the recorder would call fatal, (rows,)."""
+
+        def finite(columns: np.ndarray) -> np.ndarray:
+            return np.asarray(np.isfinite(columns).all(axis=1))
+
+        norms = rows[:, self.columns[names.NORMS]]
+        weights, gradients = np.split(norms, 2, axis=1)
+        good_batch = rows[:, self.columns[names.BATCH_NONFINITE]][:, 0] == 0
+        states = {names.state_column(r.id) for r in self.records}
+        computed = finite(rows[:, self.columns[names.TRAIN_LOSS]]) & finite(gradients)
+        for name in states & self.columns.keys():
+            computed &= finite(rows[:, self.columns[name]])
+        skipped = ~good_batch & (self.config.train.on_bad_batch == "skip")
+        return np.asarray(finite(weights) & ((good_batch & computed) | skipped))
 
     def change_rates(self, divisor: float, group: str | None = None) -> bool:
         """Divide the rates of a group, or all rates. Infinity sets them to 0. Returns False if there is no such group."""
@@ -112,10 +122,6 @@ class Bench:
     def leave_out(self) -> None:
         """Leave out the next step: the weights stay as they are."""
         self.progress.step += 1
-
-    @property
-    def _states(self) -> set[str]:
-        return {names.state_column(r.id) for r in self.records}
 
     def state_bytes(self) -> int:
         """The size of one copy of the state."""
@@ -155,6 +161,7 @@ def _on_bench(
     training = TrainingStep(
         model, task, optimizer, probe, ring,
         batch=batches(1), precision=config.train.precision, grad_clip=config.optimizer.grad_clip,
+        skip_bad_batches=config.train.on_bad_batch == "skip",
     )  # fmt: skip
     mode = str((environment.get("execution") or {}).get("mode"))
     prepare(training, EXECUTIONS.get(mode, config.train.execution), steps=1, loop=config.train.scan_backend == "reference")

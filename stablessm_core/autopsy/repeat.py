@@ -59,6 +59,7 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
     seen.know(x, "batch", "input")
     seen.know(y, "batch", "target", "loss", LOSS_MODULE)
     optimizer.factor.fill_(bench.multiplier(step))
+    skipped = bench.config.train.on_bad_batch == "skip" and not all(bool(t.isfinite().all()) for t in (x, y))
     with seen:
         with autocast(bench.device, "float32" if wide else bench.config.train.precision):
             with seen.watch_modules(model):
@@ -68,7 +69,7 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
         seen.stage = "backward"
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in parameters.values() if p.grad is not None]
-        if not wide:
+        if not wide and not skipped:
             seen.stage = "update"
             if bench.config.optimizer.grad_clip is not None:
                 clip_gradients(model, bench.config.optimizer.grad_clip, _norm(gradients))

@@ -288,7 +288,27 @@ def test_a_task_that_cannot_be_repeated_is_refused(
 def test_an_autopsy_leaves_random_states_threads_and_files_as_they_are(dead: AutopsyRequest) -> None:
     files = {path: path.read_bytes() for state in dead.checkpoints if (path := state.path).exists()}
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    perform(dataclasses.replace(dead, environment={**dead.environment, "threads": threads + 1}))
+    other = {**dead.environment, "threads": 1 if threads > 1 else 2}
+    assert perform(dataclasses.replace(dead, step=2, environment=other))["refused"] is None
     assert torch.equal(before, torch.get_rng_state())
     assert torch.get_num_threads() == threads
     assert files == {path: path.read_bytes() for path in files}
+
+
+def test_a_run_that_skips_a_bad_batch_is_repeated_beyond_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "NanBatch")
+    request = request_for(tmp_path, SHORT | {"train.on_bad_batch": "skip"})
+    findings = [perform(dataclasses.replace(request, step=step)) for step in (SPOILED, 20)]
+    assert [(found["refused"], found["fatal"], found["first_nonfinite"]) for found in findings] == [(None, False, None)] * 2
+    assert [found["batch"]["nonfinite"] for found in findings] == [1, 0]
+
+
+def test_a_state_before_the_trouble_that_is_too_far_back_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_for(tmp_path, {"train.checkpoint_every": 10}, trouble=Trouble(5, "loss"), seconds=20.0)
+    monkeypatch.setattr("stablessm_core.autopsy.replay.JUDGED_AFTER", -1.0)
+    monkeypatch.setattr("stablessm_core.autopsy.replay.PATIENCE", 0.0)
+    findings = perform(request)
+    assert (findings["from_step"], findings["counterfactuals"]) == (30, [])
+    assert findings["notes"][0] == "The state before the trouble is too far back for the time that is left."
