@@ -119,9 +119,13 @@ class Bench:
         self.optimizer.set_unscheduled_rates([*rates, common])
         return any(group in (None, g["name"]) for g in groups)
 
-    def leave_out(self) -> None:
-        """Leave out the next step: the weights stay as they are."""
-        self.progress.step += 1
+    def leave_out(self, before: Checkpoint) -> None:
+        """Leave out the step after `before`: weights and moments stay as they are. The step draws its random numbers, so that
+        later steps drop the same units."""
+        self.restore(before)
+        self.train(before.step + 1)
+        drawn = {path: t for path, t in self.state().tensors.items() if path.startswith("rng/")}
+        self.restore(Checkpoint(before.step + 1, before.tensors | drawn, before.state))
 
     def state_bytes(self) -> int:
         """The size of one copy of the state."""

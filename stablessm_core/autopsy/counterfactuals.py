@@ -1,7 +1,7 @@
 """What would have become of the run with one thing changed before the trouble: does it live, and if not, when does it die?
 
-Every trial starts from the same state, the one before the first step that shows the trouble, and trains with the run's own
-batches and random numbers.
+Every trial starts from a state of the run, usually from the one before the trouble, and trains with the run's own batches and
+random numbers.
 """
 
 from __future__ import annotations
@@ -42,10 +42,16 @@ class NotPossible(Exception):
     """The change cannot be made to this run. The message gives the reason."""
 
 
-def try_changes(bench: Bench, start: Checkpoint, *, fatal: int, kind: str, deadline: Deadline) -> list[dict[str, Any]]:
-    """One entry per change, as findings show it. start: the state before the trouble. fatal: the step at which the run died."""
+def try_changes(
+    bench: Bench, start: Checkpoint, last: Checkpoint, *, fatal: int, kind: str, deadline: Deadline
+) -> list[dict[str, Any]]:
+    """One entry per change, as findings show it. start: the state before the trouble. last: the state before the fatal step.
+
+    The scaled norms start from `last`: before, they would only change rounding, and rounding alone may decide when a run dies.
+    """
     until = min(max(fatal + STEPS_AFTER, start.step + 2 * (fatal - start.step)), bench.config.train.steps)
-    return [_tried(change, bench, start, fatal, until, deadline) for change in ORDER.get(kind, USUAL_ORDER)]
+    starts = {"scaled_norm": last}
+    return [_tried(change, bench, starts.get(change, start), fatal, until, deadline) for change in ORDER.get(kind, USUAL_ORDER)]
 
 
 def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: int, deadline: Deadline) -> dict[str, Any]:
@@ -106,8 +112,7 @@ def _unchanged(bench: Bench, start: Checkpoint) -> Trial:
 
 
 def _batch_left_out(bench: Bench, start: Checkpoint) -> Trial:
-    bench.restore(start)
-    bench.leave_out()
+    bench.leave_out(start)
     return bench, {}
 
 

@@ -170,7 +170,7 @@ def _counterfactuals(bench: Bench, request: AutopsyRequest, done: Replay, deadli
         done.notes.append("No change was tried: no state before the trouble could be restored in time.")
         return []
     kind = "fatal" if request.trouble is None else request.trouble.kind
-    tried = try_changes(bench, done.untroubled, fatal=request.step, kind=kind, deadline=deadline)
+    tried = try_changes(bench, done.untroubled, done.before, fatal=request.step, kind=kind, deadline=deadline)
     for entry in tried:
         if entry["change"] == "unchanged" and entry["lives"] is not None and entry["lives"] != done.row.finite:
             done.notes.append("The unchanged control did not repeat the run, so the trials are not comparable.")
