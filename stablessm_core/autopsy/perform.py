@@ -119,6 +119,10 @@ def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
         done.notes.append(f"The step cannot be computed in float64: {type(error).__name__}: {error}")
         wide = None
     loss = float(done.row.loss)
+    if fatal and first is None:
+        done.notes.append(
+            "With instruments, which round differently, the step stayed finite. Its first non-finite result is unknown."
+        )
     return {
         "first_nonfinite": first if fatal else None,
         "instruments": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ BY_SCAN = ("stable_ssm", "s5", "lru", "rwkv4", "hgrn", "mamba", "rg_lru", "min_g
 
 def small(layer: str, **changes: Any) -> Any:
     model = {"layer": layer, "d_model": 16, "n_layers": 2, "dropout": 0.1}
-    return config_of({"model": model, "task.length": 12, "optimizer.lr": 0.01, **changes})
+    return config_of({"model": model, "task.length": 12, "optimizer.lr": 0.01} | changes)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -76,3 +77,16 @@ def test_the_column_of_a_scan_is_translated_to_its_eigenvalue(layer: str) -> Non
                 largest[:, eigenvalues] = torch.maximum(largest[:, eigenvalues], h[:, -1].abs())
         assert largest.sum() > 0
         assert torch.equal(largest, state.abs())
+
+
+@pytest.mark.parametrize("layer", ["stable_ssm", "lru"])  # a network that is one node, and a block whose second half is one
+@pytest.mark.parametrize("scale", [1e18, 3e19, 1e20, 1e21, 1e23])
+def test_the_instruments_overflow_where_the_kernels_of_the_run_do(layer: str, scale: float) -> None:
+    bench = build_bench(small(layer, model={"layer": layer, "d_model": 16}), NOWHERE, {})
+    with torch.no_grad():
+        bench.model.encoder.weight.mul_(scale)
+    before = bench.state()
+    (row,) = bench.train(1)
+    found = repeat(bench, before)
+    assert math.isfinite(found.loss) == bool(torch.tensor(row.loss).isfinite())
+    assert (found.first is None) == row.finite
