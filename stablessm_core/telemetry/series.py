@@ -97,7 +97,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "phase": ("", "Angle of the complex eigenvalue lambda_bar, in radians, -pi to pi."),
     "rate": ("", "Decay rate of each complex eigenvalue in continuous time, -Re lambda."),
-    "boundary_distance_closest": ("", "1 - |lambda_bar| where the gate was smallest in the step: the closest approach."),
+    "boundary_distance_closest": (
+        "",
+        "Smallest 1 - |lambda_bar| of the step, over batch and time: at the smallest gate if the eigenvalue is inside the "
+        "boundary, at the largest gate if it is outside.",
+    ),
     "true_eigenvalue": ("", "|lambda_bar| of the whole transition, at evaluations. It also depends on other weights."),
     "true_boundary_distance": ("", "1 - |lambda_bar| of the whole transition, at evaluations."),
     "certified_gain": ("", "Largest gain from input to output, in L2, that the layer's parameterisation guarantees."),

@@ -84,7 +84,8 @@ def rounded(system: System, dtype: torch.dtype) -> System:
     """
     n = len(system.A)
     factor = 1 - torch.finfo(dtype).eps * math.sqrt(2 * n) - 16 * n * EPSILON
-    return System(*((factor * matrix).to(dtype) for matrix in system[:4]), system.K.to(dtype))
+    A, B, C, D = ((factor * matrix).to(dtype) for matrix in system[:4])
+    return System(A, B, C, D, system.K.to(dtype))
 
 
 def _cholesky(matrix: Tensor) -> Tensor:
