@@ -91,7 +91,7 @@ class L2RU(WatchedLayer):
     def records(self) -> list[Record]:
         deciding = (self.X11, self.X21, self.X22, self.C, self.Dt, self.skew, self.alpha, self.gamma)
         rows = tuple(p for p in deciding if isinstance(p, nn.Parameter))
-        radius = Record(Form("gate", "discrete", "none", gate=True), rows=rows, gate="decay", gates=1)
+        radius = Record(Form("gate", "discrete", "none", gate=True), rows=rows, gate="decay", gates=1, constant_gate=True)
         return [radius, Record(Form("none", "discrete", "none"), self.alpha, name="alpha")]
 
     @torch.no_grad()
