@@ -176,6 +176,11 @@ def state_column(layer: int | str) -> str:
     return f"state/{layer}"
 
 
+def step_gradient_column(layer: int | str) -> str:
+    """Name of columns that only the detectors read: |dL/dv| of each step size e^v."""
+    return f"step_gradient/{layer}"
+
+
 def state_at_column(layer: int | str) -> str:
     """Name of the column with the index of the eigenvalue that has the |h| in `state_column`, for a wide layer."""
     return f"state_at/{layer}"
