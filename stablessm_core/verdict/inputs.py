@@ -137,7 +137,8 @@ class Source(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as its database row describes it. alerts: dictionaries with kind, step, layer, eigenvalue, tensor, value,
-    message."""
+    message. autopsy: the findings of the run's autopsy (server.lifecycle.autopsy_findings), with numbers for its strings; None if
+    there are none."""
 
     status: str
     step: int
@@ -148,6 +149,7 @@ class Run:
     alerts: Sequence[Mapping[str, Any]] = ()
     layers: Sequence[Layer] = field(default_factory=tuple)
     first_step: int = 1  # the first trained step; for a fork, the step after the checkpoint from which it started
+    autopsy: Mapping[str, Any] | None = None
 
     @property
     def optimizer(self) -> str:
