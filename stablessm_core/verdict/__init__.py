@@ -59,7 +59,7 @@ def unstable(run: Run, source: Source, step: int) -> dict[str, Any] | None:
     worst = facts.worst_eigenvalue(run, source, step)
     if worst is None or not worst.outside:
         return None
-    longest = overflow_length(worst.distance, run.limit)
+    longest = overflow_length(worst.distance, run.limit_of(worst.layer))
     return {
         "eigenvalues": worst.outside,
         "of": run.eigenvalues,

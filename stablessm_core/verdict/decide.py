@@ -144,7 +144,7 @@ def _overflows(run: Run, source: Source, layer: Layer, found: Finding) -> bool:
         return False
     if here.budget is None:
         return found.state and found.layer is layer
-    return here.budget >= (NEAR if found.state and found.layer is layer else OVERFLOWS) * run.limit
+    return here.budget >= (NEAR if found.state and found.layer is layer else OVERFLOWS) * run.limit_of(layer.index)
 
 
 def _culprit_is_outside(source: Source, found: Finding) -> bool:
@@ -186,8 +186,8 @@ def _huge_batch(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG0
 
 def _eigenvalue_contributed(run: Run, found: Finding) -> bool:
     """True if an eigenvalue outside the boundary may have contributed to the divergence."""
-    budget = None if found.worst is None else found.worst.budget
-    return budget is not None and budget >= 0.3 * run.limit
+    worst = found.worst
+    return worst is not None and worst.budget is not None and worst.budget >= 0.3 * run.limit_of(worst.layer)
 
 
 def _small(update: float | None) -> bool:

@@ -53,9 +53,9 @@ def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
     size = 1 - worst.distance
     text = (
         f"Overflow budget {number(worst.budget)} at step {worst.step:,}: {run.length} ln {number(size)} / 88.72. float32 "
-        f"overflows at {number(run.limit)}, that is at an absolute value of {number(overflow_eigenvalue(run.length, run.limit))}."
+        f"overflows at {number(run.limit_of(worst.layer))}, that is at an absolute value of {number(overflow_eigenvalue(run.length, run.limit_of(worst.layer)))}."
     )
-    numbers = {"overflow_budget": worst.budget, "limit": run.limit, "length": run.length, "size": size}
+    numbers = {"overflow_budget": worst.budget, "limit": run.limit_of(worst.layer), "length": run.length, "size": size}
     return [{"text": text, **numbers, "outside": worst.outside, "of": worst.known}]
 
 
@@ -131,7 +131,7 @@ def _recurrence(run: Run, found: Finding) -> list[Evidence]:
     elif worst.distance >= 0:
         text = f"At step {worst.step:,} every eigenvalue was inside; nearest {where}, at distance {number(worst.distance)}."
     else:
-        spent = "" if worst.budget is None else f", overflow budget {number(worst.budget)} of {number(run.limit)}"
+        spent = "" if worst.budget is None else f", overflow budget {number(worst.budget)} of {number(run.limit_of(worst.layer))}"
         text = f"Furthest outside at step {worst.step:,}: {where}, absolute value {number(1 - worst.distance, 4)}{spent}."
     numbers = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance, "overflow_budget": worst.budget}
     return [{"text": text, **numbers}, *_parts_of_decay(found.moved, where)]

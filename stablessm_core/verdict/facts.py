@@ -25,6 +25,11 @@ SPIKE = 10.0  # minimum ratio of the largest gradient to that median at which th
 ROSE = 10.0  # loss divided by the best loss: at this ratio, the training has lost its progress
 CALM = 3.0  # loss divided by the best loss: below this, the loss shows no sign of trouble
 SMALL_UPDATE = 0.1  # maximum size of an update that hardly changes the model, as a share of the norm of all weights
+EXCESS = 10.0  # loss or gradient norm divided by its usual level: at this ratio it is far above usual
+LEVEL_ROWS = 50  # number of rows before a row whose median is the usual level
+FAR_BATCH = 10.0  # a batch's largest number divided by the usual one: at this ratio the batch is far above usual
+FAR_ALONE = 1e18  # a batch with a number this large is bad whatever is usual: the square of 1.8e19 no longer fits into float32
+RECENT = 20  # a bad batch counts as the trouble if the run ended within this number of rows
 HALF_ROWS = 8  # minimum number of different losses that can prove that all losses are float16 numbers
 
 
@@ -247,6 +252,114 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
     back = max(0, at - 1) if rose is not None else max(0, len(norm) - 1 - SPIKE_ROWS)
     grown = float(norm[-1] / norm[back]) if norm[back] > 0 and back < len(norm) - 1 else math.nan
     return Growth(int(step[-1]), float(loss[-1]), best, best_step, rose, jump, record, float(norm[-1]), grown, int(step[back]))
+
+
+def usual_level(values: np.ndarray) -> tuple[float, float]:
+    """(level, scale) of some rows: the median of the finite values, and the larger of |median| and 1.48 times the median
+    absolute deviation. The scale also fits losses around or below 0. NaN without a finite value."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return math.nan, math.nan
+    level = float(np.median(finite))
+    return level, max(abs(level), 1.4826 * float(np.median(np.abs(finite - level))))
+
+
+def lasting_excess(values: np.ndarray) -> int | None:
+    """The row from which the values stayed far above their usual level until the last row; None without such a row.
+
+    The usual level of a row is the median of the LEVEL_ROWS rows before. The values have to rise by EXCESS - 1 times their scale
+    over this level, and from the returned row on they stay more than CALM - 1 times their scale above it. A value that is not
+    finite counts as far above.
+    """
+    values = np.where(np.isfinite(values), np.asarray(values, np.float64), np.inf)
+    if len(values) < 2:
+        return None
+    lowest_from = np.minimum.accumulate(values[::-1])[::-1]
+    for row in range(1, len(values)):
+        if lowest_from[row] <= lowest_from[0]:
+            continue  # a later value is as low as any before: the values came back
+        before = values[max(0, row - LEVEL_ROWS) : row]
+        level, scale = usual_level(before)
+        calm = level + (CALM - 1) * scale
+        if values[row] > level + (EXCESS - 1) * scale and lowest_from[row] > calm:
+            while row > 1 and values[row - 1] > calm:
+                row -= 1  # noqa: PLW2901 - the rise began earlier
+            return row
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadBatch:
+    """A recorded batch that is not finite or far above usual. which: as in `Scalars.batch`, 1 input, 2 target, 3 both.
+
+    largest, usual: the largest absolute value of this batch and of a usual batch, of the input if which is 1, else of the target.
+    None if it was not recorded. finite: False if the batch held NaN or an infinity. since: for a drift, the step from which the
+    numbers grew from batch to batch; None for a single batch.
+    """
+
+    step: int
+    which: int
+    finite: bool
+    largest: float | None = None
+    usual: float | None = None
+    since: int | None = None
+
+
+def bad_batch(scalars: Scalars, end: int) -> BadBatch | None:
+    """The bad batch at or shortly before step `end`. None if the batches were usual, or if nothing about them was recorded.
+
+    A finite batch counts as bad if its largest number is FAR_BATCH times the median of all rows and 3 times the largest number
+    of all rows before, or if it exceeds FAR_ALONE.
+    """
+    upto = scalars.step <= end
+    step = scalars.step[upto]
+    if not len(step):
+        return None
+    if scalars.batch is not None and (flag := scalars.batch[upto][-1]) > 0 and step[-1] == end:
+        return BadBatch(step=int(step[-1]), which=int(flag), finite=False)
+    found = []
+    for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
+        if column is not None and (bad := _far_batch(step, np.abs(column[upto]), which, scalars.loss[upto])) is not None:
+            found.append(bad)
+    return min(found, key=lambda one: one.step) if found else None
+
+
+def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarray) -> BadBatch | None:
+    known = np.isfinite(largest)
+    if not known.any():
+        return None
+    usual = float(np.median(largest[known]))
+    before = np.fmax.accumulate(np.append(np.nan, np.where(known, largest, np.nan)))[:-1]
+    with np.errstate(invalid="ignore"):
+        far = known & ((largest >= FAR_BATCH * usual) & (largest >= 3 * before) | (largest >= FAR_ALONE))
+    for row in np.flatnonzero(far):
+        level, scale = usual_level(loss[max(0, row - LEVEL_ROWS) : row])
+        later = np.where(np.isfinite(loss[row:]), loss[row:], np.inf)
+        never_back = bool((later > level + (CALM - 1) * scale).all())
+        if len(step) - 1 - row <= RECENT or never_back:
+            others = largest[known & (np.arange(len(step)) != row)]
+            normal = float(np.median(others)) if len(others) else None
+            return BadBatch(step=int(step[row]), which=which, finite=True, largest=float(largest[row]), usual=normal)
+    return _drift(step, largest, which, usual)
+
+
+def _drift(step: np.ndarray, largest: np.ndarray, which: int, usual: float) -> BadBatch | None:
+    """Batches whose numbers grow from step to step, to FAR_BATCH times the median or more."""
+    rows = largest[-RECENT:]
+    if len(rows) < 4 or not np.isfinite(rows).all() or rows[-1] < FAR_BATCH * usual or rows[-1] < FAR_BATCH * rows[0]:
+        return None
+    if (np.diff(rows) > 0).mean() < 0.9:
+        return None
+    falls = np.flatnonzero(np.diff(largest) <= 0)
+    since = int(falls[-1]) + 1 if len(falls) else 0
+    return BadBatch(
+        step=int(step[since]),
+        which=which,
+        finite=True,
+        largest=float(rows[-1]),
+        usual=float(largest[since]),
+        since=int(step[since]),
+    )
 
 
 def update_size(run: Run, scalars: Scalars, end: int) -> float | None:

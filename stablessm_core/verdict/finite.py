@@ -86,9 +86,13 @@ def _fits(run: Run, worst: facts.Worst) -> str:
     """Why an eigenvalue outside the boundary does not make a state overflow, and the sequence length at which it would."""
     if run.length is None or worst.budget is None:
         return ""
-    longest = overflow_length(worst.distance, run.limit)
+    longest = overflow_length(worst.distance, run.limit_of(worst.layer))
     would = f"; at length {math.ceil(longest):,} or more it would not" if math.isfinite(longest) else ""
-    room = "float32, which ends at 10^38" if run.limit == 1 else "float32, where the normalisation squares what may reach 10^19"
-    if worst.budget >= run.limit:
+    room = (
+        "float32, which ends at 10^38"
+        if run.limit_of(worst.layer) == 1
+        else "float32, where the normalisation squares what may reach 10^19"
+    )
+    if worst.budget >= run.limit_of(worst.layer):
         return f"Its overflow budget is {number(worst.budget)}: a state of white input would overflow."
     return f"Numbers are finite because {power(1 - worst.distance, run.length)} fits into {room}{would}."

@@ -72,7 +72,7 @@ def _overflow(run: Run, found: Finding) -> str:
     end = "its state overflowed" if found.state else f"{tensor_label(found, first=False)} stopped being finite"
     size, grown = None if found.worst is None else 1 - found.worst.distance, ""
     if size and run.length and size > 1:
-        squared = "" if run.limit == 1 or found.state else ", squared by the normalisation that follows,"
+        squared = "" if run.limit_of(found.layer.index) == 1 or found.state else ", squared by the normalisation that follows,"
         grown = f": {power(size, run.length)}{squared} no longer fits into float32"
     return f"{where} {outside}, and at step {found.step:,} {end}{grown}."
 
