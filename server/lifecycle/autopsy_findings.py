@@ -127,6 +127,7 @@ class Findings(Part):
     refused: Sentence | None = Field(None, description="Why the autopsy gives no result.")
     seconds: Number | None = Field(None, description="How long it took.")
     fatal: bool | None = Field(None, description="True if this step made a number that is not finite.")
+    loss: Number | None = Field(None, description="The loss of this step.")
     batch: Batch | None = None
     first_nonfinite: FirstNonfinite | None = None
     modules: Annotated[list[Module], Field(max_length=MOST_MODULES)] | None = None

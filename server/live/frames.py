@@ -1,9 +1,9 @@
 """A run's events as Server-Sent Events. All data stored under one event number becomes frames, which are encoded once for all
 viewers.
 
-The frames of an event are its alerts, then its points, then its status change, then the state of the run's autopsy. The last frame has the event's number as id. The
-frames before it have the id "previous number.index", so no frame is lost or repeated if the connection breaks between two
-frames.
+The frames of an event are its alerts, then its points, then its status change, then the state of the run's autopsy. The last
+frame has the event's number as id. The frames before it have the id "previous number.index", so no frame is lost or repeated if
+the connection breaks between two frames.
 """
 
 from __future__ import annotations

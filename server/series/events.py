@@ -40,7 +40,8 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
     """
     upper = session.scalar(select(Run.seq).where(Run.id == run_id))
     upper = min(upper or 0, seq + limit)
-    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in (BlockRow, AlertRow, Transition, AutopsyRow)]
+    tables = (BlockRow, AlertRow, Transition, AutopsyRow)
+    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in tables]
     rows = list(session.scalars(select(BlockRow).where(*between[0], BlockRow.level == 0)))
     raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
     # A merged block has the number of its last event, so in each group, the first block beyond `upper` may begin with points of

@@ -21,7 +21,7 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 @dataclass(frozen=True)
 class LiveEvent:
-    """One event of the live stream. kind: points, alert, status, autopsy, reset or live. series: the new points by series name."""
+    """One event of the live stream. kind: points, alert, status, autopsy, reset or live. series: the new points by name."""
 
     kind: str
     id: str
