@@ -39,7 +39,9 @@ TROUBLES = {
 
 @click.command()
 @RUN_ID
-@click.option("--step", type=click.IntRange(1), help="Repeat this step. Default: the step at which a number became NaN or infinite.")
+@click.option(
+    "--step", type=click.IntRange(1), help="Repeat this step. Default: the step at which a number became NaN or infinite."
+)
 @click.option("--again", is_flag=True, help="Ask for a new autopsy even if there is one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the API's JSON.")
 @DATA_DIR

@@ -11,7 +11,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import AlertRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
+from server.database.models import AlertRow, AutopsyRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
 from server.database.payloads import verify
 from server.errors import Conflict
 from server.keep.archive import ArchiveWriter
@@ -30,6 +30,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 SWEEP_FIELDS = ("base", "grid", "created_at", "name")
 PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
+AUTOPSY_FIELDS = ("step", "findings", "requested_at", "started_at", "ended_at")
 LEFT_OUT = ("id", "run_id", "payload", "checksum")  # columns of series, alerts, transitions and blocks
 FETCH_ROWS = 50
 
@@ -61,6 +62,7 @@ def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], s
             parts = {name: list(_rows(session, table, run_id)) for name, table in PARTS.items()}
             so_far = {name: json_safe(getattr(run, name)) for name in SO_FAR}  # these values may be infinite
             described = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
+            described["autopsy"] = _autopsy(session, run)
             writer.add(f"runs/{run_id}/run.json", json.dumps(described, allow_nan=False).encode())
             writer.add_blocks(run_id, _blocks(session, run_id))
     facts = {"version": __version__, "source": source, "exported_at": time.time(), "sweeps": list(sweeps.values()), "runs": runs}
@@ -75,6 +77,14 @@ def columns_of(table: type[Base]) -> list[str]:
 def table_of(table: type[Base]) -> Table:
     assert isinstance(table.__table__, Table)
     return table.__table__
+
+
+def _autopsy(session: Session, run: Run) -> dict[str, Any] | None:
+    """The run's autopsy, if it is done; None otherwise, because an open or failed autopsy says nothing about the run."""
+    row = session.get(AutopsyRow, run.id)
+    if row is None or row.findings is None or row.attempt != run.attempt:
+        return None
+    return {name: getattr(row, name) for name in AUTOPSY_FIELDS}
 
 
 def _rows(session: Session, table: type[Base], run_id: int) -> Iterator[dict[str, Any]]:

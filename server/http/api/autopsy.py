@@ -42,6 +42,6 @@ def ask_for_autopsy(
         if not settings.autopsy:
             raise Conflict(f"{OFF} on this server", field="state", allowed="autopsies with STABLESSM_AUTOPSY=on")
         session.scalars(select(Run).where(Run.id == run_id).with_for_update().execution_options(populate_existing=True)).one()
-        request_autopsy(session, run, step=request.step if request else None, by=principal.name)
+        request_autopsy(session, run, step=request.step if request else None, by=principal.user or principal.name)
         session.flush()
         return autopsy_json(session, run, on=True)
