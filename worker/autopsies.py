@@ -197,7 +197,7 @@ class Autopsies(Chore):
         return {
             "run_id": job.run_id, "step": job.step, "database_url": settings.database_url, "data_dir": str(settings.data_dir),
             "data_root": str(settings.data_root), "checkpoint_store": settings.checkpoint_store, "scratch": str(self._scratch),
-            "memory": min(most, max(least, available_memory() // 2)), "busy": self._worker.training() > 0,
+            "memory": min(most, max(least, available_memory() // 2)),
         }  # fmt: skip
 
     def _follow(self, job: autopsies.Job, process: TrainingProcess) -> Message | None:

@@ -32,7 +32,6 @@ from worker.pipe import Message, Pipe
 OOM_SCORE = 1000  # when memory runs out, the kernel kills an autopsy before anything else
 REPLAY_SECONDS = 600.0  # a replay that would take longer is not tried
 MORE_SECONDS = 10.0  # time for the autopsy itself, beside the replay
-BESIDE_TRAINING = 4.0  # how many times longer an autopsy may take while other processes use the processor
 MOST_ROWS = 500_000  # maximum number of recorded rows that are compared; the newest are kept
 FAILED = 1
 
@@ -109,7 +108,7 @@ def _request_for(
         trouble=trouble,
         lowered=tuple(session.scalars(lowered.order_by(AlertRow.step))),
         environment=run.environment or {},
-        seconds=(since + MORE_SECONDS) * (BESIDE_TRAINING if assignment["busy"] else 1.0),
+        seconds=since + MORE_SECONDS,
         memory=int(assignment["memory"]) // 2,
         scratch=scratch,
     )

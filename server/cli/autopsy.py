@@ -103,6 +103,7 @@ def report(found: dict[str, Any]) -> RenderableType:
     if (wide := found["float64"]) is not None:
         lines += [Text("the same step in float64", "bold"), *_float64(wide, found)]
     lines += _counterfactuals(found)
+    lines += [Text(printable(f"  {note}")) for note in found["notes"] or ()]
     return Group(*lines)
 
 

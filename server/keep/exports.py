@@ -61,7 +61,7 @@ def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], s
             runs.append({"id": run.id, "sweep": run.sweep_id})
             parts = {name: list(_rows(session, table, run_id)) for name, table in PARTS.items()}
             so_far = {name: json_safe(getattr(run, name)) for name in SO_FAR}  # these values may be infinite
-            described = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
+            described: dict[str, Any] = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
             described["autopsy"] = _autopsy(session, run)
             writer.add(f"runs/{run_id}/run.json", json.dumps(described, allow_nan=False).encode())
             writer.add_blocks(run_id, _blocks(session, run_id))

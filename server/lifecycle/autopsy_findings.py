@@ -58,6 +58,7 @@ class Batch(Part):
 class FirstNonfinite(Part):
     """The first operation, in the order of computation, whose result is not finite although its inputs are finite."""
 
+    step: Step | None = Field(None, description="The step before, if its update already made the weights not finite.")
     pass_: Pass = Field(alias="pass")
     operation: Name
     module: Name
@@ -69,6 +70,15 @@ class FirstNonfinite(Part):
     largest_before: Number | None = Field(description="Largest finite magnitude that was computed before.")
     layer: Index | None
     eigenvalue: Index | None
+
+
+class Instruments(Part):
+    """The step with instruments, operation by operation. It agrees with the replayed step up to rounding."""
+
+    loss: Number | None
+    agrees: bool = Field(description="Whether its loss agrees with the replayed loss.")
+    finite: bool
+    operations: Count = Field(description="Number of operations that were watched.")
 
 
 class Module(Part):
@@ -130,11 +140,15 @@ class Findings(Part):
     loss: Number | None = Field(None, description="The loss of this step.")
     batch: Batch | None = None
     first_nonfinite: FirstNonfinite | None = None
+    instruments: Instruments | None = None
     modules: Annotated[list[Module], Field(max_length=MOST_MODULES)] | None = None
     float64: Float64 | None = None
     trouble: Trouble | None = None
     counterfactuals: Annotated[list[Counterfactual], Field(max_length=50)] | None = None
     evidence_changed: bool | None = None
+    notes: Annotated[list[Sentence], Field(max_length=100)] | None = Field(
+        None, description="Sentences about parts of the autopsy that were not possible."
+    )
 
 
 class StoredFindings(Findings):

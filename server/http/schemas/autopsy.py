@@ -11,6 +11,7 @@ from server.lifecycle.autopsy_findings import Findings
 
 State = Literal["none", "off", "queued", "running", "done", "failed"]
 PLACE: dict[str, Any] = {
+    "step": 13,
     "pass": "forward", "operation": "native_layer_norm", "module": "blocks.0.mlp.norm", "tensor": "output", "index": [1, 98, 2],
     "count": 19, "value": "NaN", "largest_input": 6.0e19, "largest_before": 6.0e19, "layer": 0, "eigenvalue": None,
 }  # fmt: skip
@@ -26,7 +27,7 @@ EXAMPLE: dict[str, Any] = {
     "trouble": {"step": 9, "kind": "crossing"},
     "counterfactuals": [{"change": "tenth_of_rate", "settings": {"optimizer.lr": 0.01}, "from_step": 8, "lives": True, "step": 26,
                          "until": 26, "reason": None, "steps": [9, 10], "loss": [1.1, 1.0]}],
-    "evidence_changed": None,
+    "evidence_changed": None, "instruments": {"loss": "NaN", "agrees": True, "finite": False, "operations": 412}, "notes": [],
 }  # fmt: skip
 
 
