@@ -16,6 +16,7 @@ from server.database.payloads import verify
 from server.errors import Conflict
 from server.keep.archive import ArchiveWriter
 from server.keep.trash import why_absent
+from server.lifecycle.autopsy_findings import check_findings
 from stablessm_core import __version__
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import SO_FAR
@@ -84,7 +85,8 @@ def _autopsy(session: Session, run: Run) -> dict[str, Any] | None:
     row = session.get(AutopsyRow, run.id)
     if row is None or row.findings is None or row.attempt != run.attempt:
         return None
-    return {name: getattr(row, name) for name in AUTOPSY_FIELDS}
+    # PostgreSQL returns 1e38 as a whole number of 39 digits, which readers of archives refuse; `check_findings` makes it a float
+    return {name: getattr(row, name) for name in AUTOPSY_FIELDS} | {"findings": check_findings(row.findings)}
 
 
 def _rows(session: Session, table: type[Base], run_id: int) -> Iterator[dict[str, Any]]:
