@@ -39,6 +39,10 @@ WINDOW = 3 * SPIKE_ROWS + 4  # number of rows of a layer that are read at once
 EXACT = 4096  # maximum number of raw points per layer (fewer for a wide layer); longer runs are read from coarse levels
 EXACT_NUMBERS = 400_000
 SCALAR_POINTS = 1000
+OPTIONAL_SCALARS = {
+    "weight_norm": names.WEIGHT_NORM, "batch": names.BATCH_NONFINITE, "largest_input": names.LARGEST_INPUT,
+    "largest_target": names.LARGEST_TARGET,
+}  # fmt: skip
 ALERT_FIELDS = ("kind", "step", "layer", "eigenvalue", "tensor", "value", "message")
 ALERTS = 200  # maximum number of alerts read from the start of a run; the same maximum applies to the fatal step
 AT_ONCE = 20  # maximum number of runs judged in one call
@@ -82,6 +86,12 @@ class Stored:
         high = high[np.isfinite(high)]
         return float(high.max()) if len(high) else None
 
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        if names.EVAL_LOSS not in self.layout.series:
+            return np.empty(0, np.int64), np.empty(0)
+        step, loss = self._raw(names.EVAL_LOSS, 0, self.layout.step)
+        return step, loss[0].astype(np.float64)
+
     def layer(self, index: int, low: int, high: int) -> verdict.Rows:
         first, last = self._spans.get(index, (0, -1))
         if low < first or high > last:
@@ -121,10 +131,10 @@ class Stored:
         for field, name in (("grad_norm", names.GRAD_NORM), ("lr", names.LR)):
             if name in self.layout.series:
                 columns[field] = _aligned(step, *self._raw(name, low, high))
-        optional: dict[str, np.ndarray | None] = {"weight_norm": None, "batch": None}
-        for field, name in (("weight_norm", names.WEIGHT_NORM), ("batch", names.BATCH_NONFINITE)):
-            if name in self.layout.series:
-                optional[field] = _aligned(step, *self._raw(name, low, high))
+        optional = {
+            field: _aligned(step, *self._raw(name, low, high)) if name in self.layout.series else None
+            for field, name in OPTIONAL_SCALARS.items()
+        }
         return verdict.Scalars(step=step, **columns, **optional)  # type: ignore[arg-type]
 
     def _read_layer(self, layer: verdict.Layer, low: int, high: int) -> verdict.Rows:
