@@ -30,9 +30,8 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import CheckpointRow, Run
+from server.database.models import CheckpointRow, Run, Worker
 from server.lifecycle import autopsies
-from server.lifecycle.answers import alive_workers
 from server.lifecycle.autopsy_findings import check_findings
 from server.lifecycle.verdicts import judge_one
 from server.settings import Settings
@@ -126,7 +125,7 @@ class Autopsies(Chore):
         if not waiting:
             return None
         busy = self._worker.training() > 0 or session.scalar(select(exists().where(Run.status == "queued")))
-        hosts = {worker.host for worker in alive_workers(session, self._settings.lease_seconds)}
+        hosts = set(session.scalars(select(Worker.host).where(Worker.seen_at > time.time() - self._settings.lease_seconds)))
         for one in waiting:
             waited = time.time() - one.requested_at
             if waited > autopsies.GIVE_UP_SECONDS:
