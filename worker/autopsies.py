@@ -1,9 +1,11 @@
 """A thread of the worker that does the autopsies of runs that died, one at a time, each in a process of its own.
 
-An autopsy must not slow down training. Its process has the lowest priority (nice 19, and SCHED_IDLE on Linux), is the first that
-the kernel kills when memory runs out, and has limits for memory and time. An autopsy that a user asked for starts at once. Others
-wait until no run trains on this worker and no run is queued, but at most WAIT_SECONDS; then they run beside training. If the run
-trained on a GPU, its autopsy always waits until no run trains on this worker, because both would share the GPU's memory.
+An autopsy must not slow down training. Its process has a low priority, is the first that the kernel kills when memory runs out,
+and has limits for memory and time. It waits until no run trains on this worker and no run is queued, but at most WAIT_SECONDS;
+then it runs beside training. The priority is NICE: on a core where a training thread computes all the time, such a process gets a
+tenth of the time. With the lowest priority it would get nothing, and never end. An autopsy that a user asked for starts at once,
+with the priority of training. If the run trained on a GPU, its autopsy always waits until no run trains on this worker, because
+both would share the GPU's memory.
 
 The autopsy of a run is done where its checkpoints are: on the machine that trained it, or on any machine if the checkpoint store
 has them. Another machine takes it only after ELSEWHERE_SECONDS without a live worker on the machine that trained the run.
@@ -14,10 +16,12 @@ worker misses the heartbeat. The second loss makes the autopsy `failed` (server.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +55,7 @@ CHECK_SECONDS = 0.25  # time between two looks whether the worker stops, in seco
 WAIT_SECONDS = 120.0  # how long an autopsy waits for training to pause
 ELSEWHERE_SECONDS = 600.0
 WARM_SECONDS = 60.0
+NICE = 10
 CPU_SECONDS = 3600.0  # limit of the processor time of one autopsy
 LONGEST_SECONDS = 14_400.0  # limit of the duration of one autopsy, which waits while others use the processor
 MEMORY_BYTES = (1 << 30, 16 << 30)  # limits of the memory of one autopsy; between them, half of what is available
@@ -94,7 +99,7 @@ class Autopsies(Chore):
             chosen = self._choose(session, known)
         if chosen is None:
             return
-        if (process := self._processes.take_idle(WARM_SECONDS)) is None:
+        if (process := self._processes.take_spare(WARM_SECONDS)) is None:
             return
         job = None
         try:
@@ -166,6 +171,8 @@ class Autopsies(Chore):
         log.info("autopsy of step %d begins", job.step, extra={"run": job.run_id})
         self._publish(job.run_id)
         memory_kills = kernel_memory_kills()
+        if not job.asked:
+            _lower_priority(process.pid)
         try:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir(parents=True)
@@ -255,6 +262,16 @@ class Autopsies(Chore):
                 autopsies.release_autopsy(session, job.run_id, job.owner, job.started_at, reason, lost=lost)
         except DATABASE_AWAY as error:
             log.warning("the autopsy returns to the queue later, database away: %s", error.args[0], extra={"run": job.run_id})
+
+
+def _lower_priority(pid: int) -> None:
+    with contextlib.suppress(OSError):  # the process has ended
+        os.setpriority(os.PRIO_PROCESS, pid, NICE)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a container may forbid it; the priority above still counts
+            os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+        with contextlib.suppress(OSError):  # processes of a session share a group, whose priority counts against other groups
+            Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
 
 def _needs_gpu(one: autopsies.Candidate) -> bool:

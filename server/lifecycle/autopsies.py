@@ -35,13 +35,14 @@ OFF = "autopsies are off"
 
 @dataclass(frozen=True)
 class Job:
-    """A claimed autopsy. `started_at` is part of the fence. step: the step to repeat."""
+    """A claimed autopsy. `started_at` is part of the fence. step: the step to repeat. asked: True if a user asked for it."""
 
     run_id: int
     attempt: int
     step: int
     owner: str
     started_at: float
+    asked: bool
 
 
 def queue_autopsy(session: Session, run: Run, *, step: int | None = None, by: str | None = None) -> None:
@@ -123,7 +124,7 @@ def claim_autopsy(session: Session, run_id: int, owner: str) -> Job | None:
     _change(row, run, state="running", reason="", owner=owner, beat=0, started_at=time.time(), ended_at=None)
     session.flush()
     assert row.started_at is not None
-    return Job(run_id, row.attempt, step, owner, row.started_at)
+    return Job(run_id, row.attempt, step, owner, row.started_at, row.requested_by is not None)
 
 
 def beat_autopsy(session: Session, job: Job) -> bool:

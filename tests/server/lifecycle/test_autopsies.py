@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_one_worker_does_an_autopsy_and_nobody_else_can_write_to_it(database: Da
     with database.write() as session:
         assert autopsies.claim_autopsy(session, run_id, "there:2:2") is None
         assert autopsies.beat_autopsy(session, job)
-        other = autopsies.Job(run_id, job.attempt, job.step, "there:2:2", job.started_at)
+        other = replace(job, owner="there:2:2")
         assert not autopsies.beat_autopsy(session, other)
         assert not autopsies.end_autopsy(session, other, findings=None, reason="mine")
     assert ended(database, job, check_findings(findings()))
