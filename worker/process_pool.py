@@ -1,4 +1,5 @@
-"""Keeps one warm training process per lane, so that a run does not wait for the import of torch.
+"""Keeps one warm training process per lane, so that a run does not wait for the import of torch, and starts a
+process for an autopsy when one is due.
 
 A fork server that has imported torch forks the processes. If forking is impossible or unsafe, the processes are spawned. One
 long-lived thread starts all processes, because Linux sends the parent-death signal to a child when the *thread* that started
@@ -50,6 +51,8 @@ class ProcessPool(threading.Thread):
     def __init__(self, slots: int, booking: Booking) -> None:
         super().__init__(name="process-pool", daemon=True)
         self.lanes, self.booking = [Lane(number) for number in range(slots)], booking
+        self._spare = Lane(0)  # for autopsies: it trains no run, and its process shares the GPU of the first lane
+        self._spare_wanted = False
         self._environment = _environment(_threads_each(slots))
         self._reported: Message | None = None  # the newest report from a training process
         self._on_report: Callable[[Message], None] | None = None
@@ -89,6 +92,16 @@ class ProcessPool(threading.Thread):
             self._changed.notify_all()
             return process
 
+    def take_spare(self, timeout: float) -> TrainingProcess | None:
+        """A warm process beside those of the lanes, which now belongs to the caller. It is started now. None if it is not warm
+        within `timeout` seconds."""
+        with self._changed:
+            self._spare_wanted = True
+            self._changed.notify_all()
+            process = self.take(self._spare, timeout)
+            self._spare_wanted = False
+            return process
+
     def refill(self, lane: Lane) -> None:
         """Start the next process of a lane that has become free."""
         with self._changed:
@@ -99,7 +112,7 @@ class ProcessPool(threading.Thread):
         """End all warm processes and start no further ones."""
         with self._changed:
             self._closed = True
-            processes = [lane.process for lane in self.lanes if lane.process is not None]
+            processes = [lane.process for lane in (*self.lanes, self._spare) if lane.process is not None]
             self._changed.notify_all()
         for process in processes:
             self._end(process)
@@ -111,15 +124,20 @@ class ProcessPool(threading.Thread):
                     # never end this thread: the training processes of draining runs would die with it
                     self._changed.wait()
                     continue
-                for lane in self.lanes:
+                lanes = self._lanes()
+                for lane in lanes:
                     if lane.process is not None:
                         self._check(lane, lane.process)
-                wanted = [lane for lane in self.lanes if lane.process is None and time.monotonic() >= lane.spawn_at]
+                wanted = [lane for lane in lanes if lane.process is None and time.monotonic() >= lane.spawn_at]
             for lane in wanted:
                 self._start(lane)  # without the lock: starting takes time, and the lanes' threads must not wait
             with self._changed:
                 if not self._closed:
                     self._changed.wait(self._pause())
+
+    def _lanes(self) -> list[Lane]:
+        """The lanes that have or need a process."""
+        return [*self.lanes, *([self._spare] if self._spare_wanted or self._spare.process is not None else [])]
 
     def _check(self, lane: Lane, process: TrainingProcess) -> None:
         cold = process.capabilities is None
@@ -176,6 +194,8 @@ class ProcessPool(threading.Thread):
         gpus = self.booking.gpus
         if not gpus:
             return DeviceAccess()
+        if lane is self._spare and (lane := self.lanes[0]).gpu is None:
+            return None
         number = lane.number % len(gpus)
         if lane.gpu is None:
             if (gpu := self.booking.take(number)) is None:
@@ -213,9 +233,9 @@ class ProcessPool(threading.Thread):
 
     def _pause(self) -> float:
         now = time.monotonic()
-        if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self.lanes):
+        if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self._lanes()):
             return STARTING_POLL_SECONDS
-        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.process is None)])
+        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self._lanes() if lane.process is None)])
 
     def _end(self, process: TrainingProcess) -> None:
         process.kill()
