@@ -87,7 +87,7 @@ def died_at(session: Session, run: Run) -> int | None:
 
 
 def forks_json(session: Session, run: Run, trouble: Trouble | None) -> list[dict[str, Any]]:
-    """The ForkAnswer of each fork of this run, newest first. trouble: `trouble_of` the run."""
+    """The ForkAnswer of each fork of this run, newest first. trouble: `trouble_of` the run; the texts mention it."""
     forks = session.scalars(
         select(Run).where(Run.forked_from == run.id, NOT_IN_TRASH).order_by(Run.id.desc()).limit(MAX_FORKS)
     ).all()
@@ -102,9 +102,12 @@ def _fork_json(session: Session, fork: Run, original: int, died: int | None, tro
     changes = fork.fork_changes or {}
     result: dict[str, Any] = {"outcome": None, "text": None}
     if died is not None:
-        result = confirmation(
-            {}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died, trouble=trouble
-        )
+        result = confirmation({}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died)
+        if result["outcome"] == "dies" and trouble is not None and not precedes(begun, trouble):
+            result["text"] += (
+                f" The trouble of the original began at step {trouble.step:,}, before the fork started, so this does not show "
+                "whether the change would have helped."
+            )
     return {
         "id": fork.id,
         "url": f"/runs/{fork.id}",

@@ -23,6 +23,7 @@ from server.database.connection import Database
 from server.database.models import AlertRow, Run
 from server.database.payloads import DamagedPayload
 from server.database.single_runs import try_for_run
+from server.lifecycle.autopsies import findings_of
 from server.series.layout import Layout
 from server.series.plans import Selection
 from server.series.reading import SeriesData, read_points, read_series
@@ -38,7 +39,7 @@ WINDOW = 3 * SPIKE_ROWS + 4  # number of rows of a layer that are read at once
 EXACT = 4096  # maximum number of raw points per layer (fewer for a wide layer); longer runs are read from coarse levels
 EXACT_NUMBERS = 400_000
 SCALAR_POINTS = 1000
-OPTIONAL = {  # field of verdict.Scalars -> series that older versions do not record
+OPTIONAL_SCALARS = {
     "weight_norm": names.WEIGHT_NORM, "batch": names.BATCH_NONFINITE, "largest_input": names.LARGEST_INPUT,
     "largest_target": names.LARGEST_TARGET,
 }  # fmt: skip
@@ -85,6 +86,12 @@ class Stored:
         high = high[np.isfinite(high)]
         return float(high.max()) if len(high) else None
 
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        if names.EVAL_LOSS not in self.layout.series:
+            return np.empty(0, np.int64), np.empty(0)
+        step, loss = self._raw(names.EVAL_LOSS, 0, self.layout.step)
+        return step, loss[0].astype(np.float64)
+
     def layer(self, index: int, low: int, high: int) -> verdict.Rows:
         first, last = self._spans.get(index, (0, -1))
         if low < first or high > last:
@@ -124,8 +131,9 @@ class Stored:
         for field, name in (("grad_norm", names.GRAD_NORM), ("lr", names.LR)):
             if name in self.layout.series:
                 columns[field] = _aligned(step, *self._raw(name, low, high))
-        optional: dict[str, np.ndarray | None] = {
-            field: _aligned(step, *self._raw(name, low, high)) for field, name in OPTIONAL.items() if name in self.layout.series
+        optional = {
+            field: _aligned(step, *self._raw(name, low, high)) if name in self.layout.series else None
+            for field, name in OPTIONAL_SCALARS.items()
         }
         return verdict.Scalars(step=step, **columns, **optional)  # type: ignore[arg-type]
 
@@ -190,6 +198,7 @@ def describe_run(
         alerts=_alerts(session, run.id, (known["divergence"] or {}).get("step")),
         layers=layers,
         first_step=(run.forked_at_step or 0) + 1,
+        autopsy=findings_of(session, run),
         **known,
     )
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
@@ -210,7 +219,7 @@ def judge_ended(database: Database, most: int = AT_ONCE) -> int:
     with database.read() as session:
         runs = list(session.scalars(waiting.order_by(Run.id.desc()).limit(most)))
     for run_id in runs:
-        if not try_for_run(run_id, "the verdict", partial(_judge, database, run_id), False):
+        if not try_for_run(run_id, "the verdict", partial(judge_one, database, run_id), False):
             cause = case((Run.status == "diverged", "unknown"))
             with database.write() as session:  # otherwise every round would fail for this run again
                 failed = update(Run).where(Run.id == run_id, Run.status.in_(FINAL), Run.judged_at.is_(None))
@@ -218,7 +227,8 @@ def judge_ended(database: Database, most: int = AT_ONCE) -> int:
     return len(runs)
 
 
-def _judge(database: Database, run_id: int) -> bool:
+def judge_one(database: Database, run_id: int) -> bool:
+    """Compute the verdict on an ended run again and store its columns."""
     with database.read() as session:
         run = session.get(Run, run_id)
         if run is None:

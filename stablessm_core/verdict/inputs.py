@@ -113,6 +113,11 @@ class Layer:
         return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
 
     @property
+    def may_exceed(self) -> bool:
+        """True if eigenvalues outside the boundary are meant, as in DSS with softmax, and cannot make a state overflow."""
+        return self.form is not None and not self.form.bounded
+
+    @property
     def continuous(self) -> bool:
         return self.form is not None and self.form.time == "continuous"
 
@@ -128,6 +133,9 @@ class Source(Protocol):
 
     def largest_loss(self, before: int) -> float | None:
         """The largest finite loss recorded before this step."""
+
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        """The steps and the losses of the recorded evaluations, both (n,)."""
 
     def layer(self, index: int, low: int, high: int) -> Rows: ...
 
@@ -163,6 +171,11 @@ class Run:
     @property
     def momentum(self) -> float:
         return float(self.config["optimizer"].get("momentum") or 0.0)
+
+    @property
+    def optimizer_label(self) -> str:
+        """The name of the optimizer in texts."""
+        return {"adamw": "AdamW", "sgd": "SGD"}.get(self.optimizer, self.optimizer)
 
     @property
     def every(self) -> int:

@@ -14,8 +14,10 @@ import numpy as np
 
 from stablessm_core.telemetry.stability import overflow_budget
 from stablessm_core.verdict import facts
+from stablessm_core.verdict.batches import bad_batch
 from stablessm_core.verdict.decide import decide
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
+from stablessm_core.verdict.levels import lasting_excess
 
 KINDS = ("crossing", "loss", "gradient", "batch", "fatal")
 ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find the crossing
@@ -48,7 +50,7 @@ def trouble_start(run: Run, source: Source) -> Trouble | None:
     loss = _excess(run, source, scalars, end)
     if fatal is None and loss is None:
         return None
-    bad = facts.bad_batch(scalars, end)
+    bad = bad_batch(run, scalars, end)
     found = [one for one in (loss, _gradient(run, scalars, end)) if one is not None and (bad is None or one.shown < bad.step)]
     if bad is not None:
         found.append(Trouble(step=bad.step, kind="batch", shown=bad.step))
@@ -60,10 +62,7 @@ def trouble_start(run: Run, source: Source) -> Trouble | None:
 def _before(run: Run, kind: str, steps: np.ndarray, row: int) -> Trouble:
     """The trouble that this row shows first: it began with the update of the row before."""
     shown = int(steps[row])
-    if row > 0:
-        step = int(steps[row - 1])
-    else:
-        step = max(run.first_step, shown - run.every)
+    step = int(steps[row - 1]) if row > 0 else max(run.first_step, shown - run.every)
     return Trouble(step=step, kind=kind, shown=shown, exact=shown - step <= 1)
 
 
@@ -76,13 +75,13 @@ def _excess(run: Run, source: Source, scalars: Scalars, end: int) -> Trouble | N
     if early is not None and len(step) >= facts.LOSS_TAIL - 1 and early[1] > 0 and np.nanmin(loss) > facts.ROSE * early[1]:
         # the loss has been high for longer than these rows; the smallest loss came before it rose
         return Trouble(step=max(run.first_step, early[0]), kind="loss", shown=int(step[0]), exact=False)
-    row = facts.lasting_excess(loss)
+    row = lasting_excess(loss)
     return None if row is None else _before(run, "loss", step, row)
 
 
 def _gradient(run: Run, scalars: Scalars, end: int) -> Trouble | None:
     rows = scalars.step < end
-    row = facts.lasting_excess(scalars.grad_norm[rows])
+    row = lasting_excess(scalars.grad_norm[rows], onset=False)
     return None if row is None else _before(run, "gradient", scalars.step[rows], row)
 
 
@@ -106,14 +105,14 @@ def _crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None, en
     the layer used more than half of its overflow budget."""
     low = end - min(facts.LOSS_TAIL, max(1, ROWS_OF_LAYER // max(1, layer.width))) * run.every
     rows = source.layer(layer.index, max(1, low), end)
-    alone = eigenvalue is not None and not layer.wide
-    outside = rows.distance_of(eigenvalue) < 0 if alone else (rows.distance < 0).any(axis=1)
-    if alone and run.length is not None:
+    only = None if layer.wide else eigenvalue
+    outside = (rows.distance < 0).any(axis=1) if only is None else rows.distance_of(only) < 0
+    if only is not None and run.length is not None:
         outside = outside | (overflow_budget(run.length, rows.distance) > run.limit_of(layer.index) / 2).any(axis=1)
     inside = np.flatnonzero(~outside)
     if len(inside) and inside[-1] + 1 < len(rows):
         return _before(run, "crossing", rows.step, int(inside[-1]) + 1)
-    shown = source.first_outside(layer.index, eigenvalue if alone else None)
+    shown = source.first_outside(layer.index, only)
     if shown is None:
         return None
     before = source.layer(layer.index, shown - 2 * run.every, shown).step

@@ -16,7 +16,7 @@ from server.http.api.deps import DatabaseDep
 from server.http.api.runs import find_run
 from server.http.schemas.runs import RunId
 from server.http.schemas.verdict import VerdictAnswer
-from server.lifecycle.forking import died_at, forks_json, trouble_of
+from server.lifecycle.forking import died_at, forks_json
 from server.lifecycle.verdicts import judge_run
 from server.series.encoding import json_response
 from stablessm_core.telemetry.statuses import OPEN
@@ -72,13 +72,12 @@ def verdict_json(session: Session, run_id: int) -> dict[str, Any]:
     found = judge_run(session, run)
     died = died_at(session, run)
     if died is not None:
-        trouble = trouble_of(session, run)
         found["confirmed"] = [
             confirmation(
                 found, fork["changes"], run_id=fork["id"], status=fork["status"], step=fork["step"], from_step=fork["from_step"],
-                died_at=died, trouble=trouble,
+                died_at=died,
             )
-            for fork in reversed(forks_json(session, run, trouble))
+            for fork in reversed(forks_json(session, run, None))
         ]  # fmt: skip
     return {"run_id": run_id, "status": run.status, **found}
 
