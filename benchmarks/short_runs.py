@@ -7,6 +7,11 @@ are counted from the end of the first run to the end of the last run. The losses
 
     python -m benchmarks.short_runs
     python -m benchmarks.short_runs --postgres postgresql+psycopg://127.0.0.1:5432/postgres
+    python -m benchmarks.short_runs --dying       # every run dies: what do autopsies cost?
+
+With --dying, every run dies after a few steps. The table compares a worker without autopsies (off), a worker with autopsies as
+they are (on), and one whose autopsies do not wait for training to pause (at once), which is what a queue of many dead runs leads
+to. The workers take turns, because the speed of a machine changes. `autopsies` is the number that ended before the last run.
 """
 
 from __future__ import annotations
@@ -24,13 +29,14 @@ import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sqlalchemy import func, select
 
 from benchmarks.service import new_database
 from server.database.connection import Database
-from server.database.models import Run, Transition
+from server.database.models import AutopsyRow, Run, Transition
 from server.lifecycle import transitions as lifecycle
 from server.series.reading import read_series
 from stablessm_core.spec.config import parse_config
@@ -42,6 +48,11 @@ CONFIG = {
     "model": {"d_model": 16, "d_state": 8},
     "train": {"steps": 100, "batch_size": 16, "eval_every": 0},
 }
+DYING = CONFIG | {
+    "model": {"d_model": 16, "d_state": 8, "reparameterization": {"name": "direct"}},
+    "optimizer": {"lr": 0.3},
+}
+AUTOPSIES = {"off": "", "on": "", "at once": "import worker.autopsies\nworker.autopsies.WAIT_SECONDS = 0.0\n"}
 WORKER = {
     "forked": "from worker.main import main; main()",
     "spawned": """
@@ -61,10 +72,15 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=24)
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--ways", nargs="*", default=list(WORKER), choices=list(WORKER))
+    parser.add_argument("--dying", action="store_true", help="Let every run die, and compare workers with and without autopsies.")
+    parser.add_argument("--turns", type=int, default=5, help="Number of turns of each worker with --dying.")
     arguments = parser.parse_args()
     machine = f"{os.cpu_count()} {platform.machine()} cores, {platform.system()} {platform.release()}"
     versions = f"Python {platform.python_version()}, torch {version('torch')}, {'PostgreSQL' if arguments.postgres else 'SQLite'}"
     print(f"{machine}, {versions}; {arguments.runs} runs of 100 steps\n")
+    if arguments.dying:
+        compare_autopsies(arguments)
+        return
     print("| training processes | lanes | runs a minute | gap: median | p90 | largest | load average before, after |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     bits: set[tuple[str, ...]] = set()
@@ -72,7 +88,9 @@ def main() -> None:
         for lanes in arguments.lanes:
             load = os.getloadavg()[0]
             with tempfile.TemporaryDirectory() as folder, new_database(arguments.postgres, Path(folder)) as database:
-                rate, gaps, losses = measure(database, Path(folder), way, lanes, arguments.runs)
+                rate, gaps, losses = measure(
+                    database, Path(folder), WORKER[way], lanes, arguments.runs, CONFIG, "finished"
+                )  # fmt: skip
             bits.add(losses)
             median, late, most = np.percentile(np.array(gaps), [50, 90, 100]) * 1e3
             print(
@@ -84,14 +102,37 @@ def main() -> None:
     sys.exit(len(bits) != 1)
 
 
-def measure(database: Database, folder: Path, way: str, lanes: int, runs: int) -> tuple[float, list[float], tuple[str, ...]]:
-    """The number of runs per minute, the gaps in seconds, and for each seed a digest of the losses."""
+def compare_autopsies(arguments: argparse.Namespace) -> None:
+    """Print the runs per minute of workers with and without autopsies, if every run dies."""
+    lanes, rates, done = arguments.lanes[0], {name: list[float]() for name in AUTOPSIES}, dict.fromkeys(AUTOPSIES, 0)
+    for _ in range(arguments.turns):
+        for name, before in AUTOPSIES.items():
+            with tempfile.TemporaryDirectory() as folder, new_database(arguments.postgres, Path(folder)) as database:
+                os.environ["STABLESSM_AUTOPSY"] = "off" if name == "off" else "on"
+                program = before + WORKER["forked"]
+                rate, _, _ = measure(database, Path(folder), program, lanes, arguments.runs, DYING, "diverged")
+                with database.read() as session:
+                    ended = select(func.count()).where(AutopsyRow.state == "done")
+                    done[name] += session.scalar(ended) or 0
+            rates[name].append(rate)
+    print(f"| autopsies | runs a minute, {arguments.turns} turns | median, relative to off | autopsies done |")
+    print("| --- | --- | --- | --- |")
+    for name, found in rates.items():
+        relative = np.median(np.array(found) / np.array(rates["off"]))
+        print(f"| {name} | {', '.join(f'{rate:.1f}' for rate in found)} | {relative:.3f} | {done[name]} |")
+
+
+def measure(
+    database: Database, folder: Path, program: str, lanes: int, runs: int, config: dict[str, Any], status: str
+) -> tuple[float, list[float], tuple[str, ...]]:
+    """The number of runs per minute, the gaps in seconds, and for each seed a digest of the losses. status: how every run
+    ends."""
     with database.write() as session:
         for number in range(runs):
-            seed = {"train": CONFIG["train"] | {"seed": number % SEEDS}}
-            lifecycle.submit(session, parse_config(CONFIG | seed))
+            seed = {"train": config["train"] | {"seed": number % SEEDS}}
+            lifecycle.submit(session, parse_config(config | seed))
     options = ["--database-url", database.url, "--data-dir", str(folder), "--slots", str(lanes)]
-    command = [sys.executable, "-c", WORKER[way], *options]
+    command = [sys.executable, "-c", program, *options]
     log = folder / "worker.log"
     with log.open("wb") as output:
         worker = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"STABLESSM_LOG": "json"})
@@ -101,11 +142,11 @@ def measure(database: Database, folder: Path, way: str, lanes: int, runs: int) -
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
-    finished = select(Transition.run_id, Transition.at).where(Transition.status == "finished")
+    finished = select(Transition.run_id, Transition.at).where(Transition.status == status)
     with database.read() as session:
         ends = {run_id: at for run_id, at in session.execute(finished)}  # noqa: C416 - to mypy, rows are not pairs
     if len(ends) != runs:
-        sys.exit(f"{runs - len(ends)} runs have not finished:\n{log.read_text(errors='replace')[-4000:]}")
+        sys.exit(f"{runs - len(ends)} runs have not ended as expected:\n{log.read_text(errors='replace')[-4000:]}")
     losses = tuple(digest(database, seed, runs) for seed in range(SEEDS))
     in_order = sorted(ends.values())
     return 60 * (runs - 1) / (in_order[-1] - in_order[0]), gaps_of(log, ends), losses

@@ -30,9 +30,8 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import CheckpointRow, Run
+from server.database.models import CheckpointRow, Run, Worker
 from server.lifecycle import autopsies
-from server.lifecycle.answers import alive_workers
 from server.lifecycle.autopsy_findings import check_findings
 from server.lifecycle.verdicts import judge_one
 from server.settings import Settings
@@ -77,11 +76,11 @@ class Autopsies(Chore):
 
     def __init__(
         self, database: Database, settings: Settings, processes: ProcessPool, worker: WorkerState, publish: Publish,
-        stop: threading.Event, *, wait: float = WAIT_SECONDS,
+        stop: threading.Event,
     ) -> None:  # fmt: skip
         super().__init__("autopsies", stop, delay=0.0, poll=POLL_SECONDS)
         self._database, self._settings, self._processes, self._worker = database, settings, processes, worker
-        self._publish, self._wait = publish, wait
+        self._publish = publish
         self._lost = autopsies.LostAutopsies(settings.lease_seconds)
         self._redactor = Redactor(settings.data_dir, settings.data_root)
         self._scratch = settings.data_dir / "autopsy"
@@ -126,7 +125,7 @@ class Autopsies(Chore):
         if not waiting:
             return None
         busy = self._worker.training() > 0 or session.scalar(select(exists().where(Run.status == "queued")))
-        hosts = {worker.host for worker in alive_workers(session, self._settings.lease_seconds)}
+        hosts = set(session.scalars(select(Worker.host).where(Worker.seen_at > time.time() - self._settings.lease_seconds)))
         for one in waiting:
             waited = time.time() - one.requested_at
             if waited > autopsies.GIVE_UP_SECONDS:
@@ -138,7 +137,7 @@ class Autopsies(Chore):
     def _is_due(self, one: autopsies.Candidate, waited: float, *, busy: bool) -> bool:
         if _needs_gpu(one):
             return self._worker.training() == 0
-        return not busy or one.requested_by is not None or waited >= self._wait
+        return not busy or one.requested_by is not None or waited >= WAIT_SECONDS
 
     def _fits(self, session: Session, one: autopsies.Candidate, waited: float, known: Message, hosts: set[str]) -> bool:
         """True if this machine can repeat the run, or if no better machine will."""

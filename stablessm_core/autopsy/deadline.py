@@ -1,7 +1,7 @@
 """The limits of an autopsy: its time, and the wish to stop it.
 
-The time is the processor time of the calling thread, which equals elapsed time on a machine that does nothing else. An autopsy has
-the lowest priority, so elapsed time would say more about other processes than about its cost.
+The time is the processor time of the calling thread, which equals elapsed time on a machine that does nothing else. An autopsy
+has the lowest priority, so elapsed time would say more about other processes than about its cost.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def test_address_and_authentication_are_not_read_from_environment_variables(monk
         ("STABLESSM_AUDIT_DAYS", "0", "0; allowed: 1 to 1000000"),
         ("STABLESSM_LEASE_SECONDS", "x" * 100, f"'{'x' * 40}'; allowed: numbers from 6 to 600"),
         ("STABLESSM_LEASE_SECONDS", "nan", "nan; allowed: 6 to 600"),
+        ("STABLESSM_AUTOPSY", "maybe", "'maybe'; allowed: on, off"),
     ],
 )
 def test_a_variable_out_of_its_limits_is_refused_in_one_line(
