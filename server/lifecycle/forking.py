@@ -86,16 +86,16 @@ def died_at(session: Session, run: Run) -> int | None:
     return session.scalar(first.limit(1))
 
 
-def forks_json(session: Session, run: Run) -> list[dict[str, Any]]:
-    """The ForkAnswer of each fork of this run, newest first."""
+def forks_json(session: Session, run: Run, trouble: Trouble | None) -> list[dict[str, Any]]:
+    """The ForkAnswer of each fork of this run, newest first. trouble: `trouble_of` the run; the texts mention it."""
     forks = session.scalars(
         select(Run).where(Run.forked_from == run.id, NOT_IN_TRASH).order_by(Run.id.desc()).limit(MAX_FORKS)
     ).all()
     died = died_at(session, run)
-    return [_fork_json(session, fork, run.id, died) for fork in forks]
+    return [_fork_json(session, fork, run.id, died, trouble) for fork in forks]
 
 
-def _fork_json(session: Session, fork: Run, original: int, died: int | None) -> dict[str, Any]:
+def _fork_json(session: Session, fork: Run, original: int, died: int | None, trouble: Trouble | None) -> dict[str, Any]:
     """The ForkAnswer of a fork. Its `text` names no cause; the verdict of the original run states whether the fork confirms the
     suspected cause."""
     begun, step = fork.forked_at_step or 0, int((fork.divergence or {}).get("step") or fork.step)
@@ -103,6 +103,11 @@ def _fork_json(session: Session, fork: Run, original: int, died: int | None) -> 
     result: dict[str, Any] = {"outcome": None, "text": None}
     if died is not None:
         result = confirmation({}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died)
+        if result["outcome"] == "dies" and trouble is not None and not precedes(begun, trouble):
+            result["text"] += (
+                f" The trouble of the original began at step {trouble.step:,}, before the fork started, so this does not show "
+                "whether the change would have helped."
+            )
     return {
         "id": fork.id,
         "url": f"/runs/{fork.id}",

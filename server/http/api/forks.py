@@ -66,7 +66,7 @@ def fork_list_json(session: Session, run: Run, settings: Settings, trouble: Trou
         "trouble": None if trouble is None else {"step": trouble.step, "kind": trouble.kind},
         "fork_from": begin,
         "begins_at": begin,
-        "forks": forks_json(session, run),
+        "forks": forks_json(session, run, trouble),
     }
 
 
