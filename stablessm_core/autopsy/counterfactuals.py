@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stablessm_core.autopsy.bench import Bench, bench_with
-from stablessm_core.autopsy.deadline import Deadline
+from stablessm_core.autopsy.deadline import Deadline, Refused
 from stablessm_core.autopsy.repeat import unfused_model
 from stablessm_core.autopsy.request import Change
 from stablessm_core.autopsy.safe_norms import use_scaled_norms
@@ -62,12 +62,14 @@ def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: i
     if deadline.passed():
         return entry | {"reason": NO_TIME}
     try:
-        trial, settings = CHANGES[change](bench, start)
+        trial, entry["settings"] = CHANGES[change](bench, start)
+        return entry | _trained(trial, fatal if change == "unchanged" else until, deadline)
     except NotPossible as error:
         return entry | {"reason": str(error)}
-    entry["settings"] = settings
-    try:
-        return entry | _trained(trial, fatal if change == "unchanged" else until, deadline)
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001 - one trial that fails, for example for lack of memory, must not cost the others
+        return entry | {"reason": f"it failed: {type(error).__name__}: {error}"}
     finally:
         bench.change_rates(1.0)
 
