@@ -11,8 +11,10 @@ from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings
 from stablessm_core.layers.parts.complex_weights import complex_product, real_part_of_product
 from stablessm_core.layers.parts.hippo import legs_basis
+from stablessm_core.layers.parts.modes import narrowed, wide, wide_complex
 from stablessm_core.layers.parts.readout import GatedReadout, HalfGatedReadout, lecun_normal_
 from stablessm_core.layers.parts.step_sizes import log_uniform
+from stablessm_core.map import saturated_exp
 from stablessm_core.numerics.discretization import Rule, discretized
 from stablessm_core.reparameterization import Reparameterization
 from stablessm_core.scan import linear_scan
@@ -91,9 +93,13 @@ class S5(WatchedLayer):
         return [Record(form, self.w, self.log_dt, phase=self.Lambda_imag)]
 
     def _transition(self) -> tuple[Tensor, Tensor]:
-        """lambda_bar, complex (d_state/2,), and B_bar as real pairs, (d_state/2, d_model, 2)."""
-        lambda_ = torch.complex(self.reparameterization(self.w), self.Lambda_imag)
-        lambda_bar, gain = discretized(lambda_, self.log_dt.exp(), self.rule)
+        """lambda_bar, complex (d_state/2,), and B_bar as real pairs, (d_state/2, d_model, 2).
+
+        Both are computed in float64, because dt lambda may overflow float32 although lambda_bar and B_bar do not.
+        """
+        lambda_ = wide_complex(torch.complex(self.reparameterization(self.w), self.Lambda_imag))
+        discrete = discretized(lambda_, wide(saturated_exp(self.log_dt, torch)), self.rule)
+        lambda_bar, gain = (narrowed(x, self.w.dtype.to_complex()) for x in discrete)
         return lambda_bar, torch.view_as_real(gain[:, None] * torch.view_as_complex(self.B))
 
     def _read(self, h: Tensor, x: Tensor) -> Tensor:

@@ -93,3 +93,14 @@ class _Powers(torch.autograd.Function):
 def wide(x: Tensor) -> Tensor:
     """x in float64, if the device supports float64, because large powers need more digits than float32 has."""
     return x if x.device.type == "mps" else x.double()
+
+
+def wide_complex(x: Tensor) -> Tensor:
+    """Complex x in complex128, if the device supports it."""
+    return x if x.device.type == "mps" else x.to(torch.complex128)
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Complex x in another complex dtype, with real and imaginary parts limited to the largest finite numbers of that dtype."""
+    limit = torch.finfo(dtype).max
+    return torch.view_as_complex(torch.view_as_real(x).clamp(-limit, limit)).to(dtype)

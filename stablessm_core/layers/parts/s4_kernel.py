@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from stablessm_core.layers.parts.convolution import fast_length
+from stablessm_core.layers.parts.modes import narrowed, wide, wide_complex
 
 SHORTEST = 64  # minimum computed kernel length: in shorter kernels, I - A_bar^length cancels in float32; 64 steps are cheap
 
@@ -45,11 +46,13 @@ class Step(NamedTuple):
 
 
 def bilinear_step(system: System) -> Step:
-    dt = system.dt[:, None]
-    E = (1 - dt / 2 * system.Lambda).reciprocal()
-    v = system.P.conj() * E
-    u = dt * E * system.P / (1 + dt / 2 * both(v, system.P)[:, None])
-    return Step((1 + dt / 2 * system.Lambda) * E, u, v, dt * E * system.B - dt / 2 * u * both(v, system.B)[:, None])
+    """The step, computed in float64 and rounded, because dt Lambda may overflow float32 although no result does."""
+    Lambda, P, B, dt = *(wide_complex(x) for x in (system.Lambda, system.P, system.B)), wide(system.dt)[:, None]
+    E = (1 - dt / 2 * Lambda).reciprocal()
+    v = P.conj() * E
+    u = dt * E * P / (1 + dt / 2 * both(v, P)[:, None])
+    step = Step((1 + dt / 2 * Lambda) * E, u, v, dt * E * B - dt / 2 * u * both(v, B)[:, None])
+    return Step(*(narrowed(x, system.Lambda.dtype) for x in step))
 
 
 def both(c: Tensor, h: Tensor) -> Tensor:

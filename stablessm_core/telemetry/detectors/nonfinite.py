@@ -18,7 +18,7 @@ Check = tuple[str, str, Callable[[Rows], np.ndarray], Callable[[AlertKind, Rows,
 # numbers that are recorded for each eigenvalue: the parameter's path, the values, the kind of their series, and their name in a
 # message
 Recorded = tuple[str, Values, str, str]
-LARGEST_DT = saturated_exp(np.float32([np.inf]), np)[0]
+LARGEST_DT = saturated_exp(np.array([np.inf], np.float32), np)[0]
 OTHER_WEIGHTS = {"dt": "step size", "phase_weight": "second weight"}
 
 NONFINITE_BATCH = "nonfinite_batch"  # the only kind whose cause would return after a rollback

@@ -356,3 +356,20 @@ def test_a_nonfinite_recorded_parameter_or_gradient_is_named_with_layer_and_eige
             assert (alert.kind, alert.tensor, alert.layer) == (wanted, f"ssm.{path}" + ".grad" * of_gradient, 0)
             assert alert.eigenvalue is not None
             assert alert.eigenvalue * parameter.numel() // record.width == at, (path, alert)
+
+
+@pytest.mark.parametrize("log_dt", [40.0, 88.0])
+@pytest.mark.parametrize(("name", "options"), [("s4", SMALL["s4"][0]), *((n, o) for n in ("s4d", "s5") for o in SMALL[n])])
+def test_huge_step_sizes_give_the_outputs_and_gradients_of_float64(name: str, options: dict[str, Any], log_dt: float) -> None:
+    layer, found = made(name, options), []
+    with torch.no_grad():
+        layer.log_dt.fill_(log_dt)
+        layer.w.fill_(-5.0 if name == "s5" else 5.0)  # the rates 5 and e^5
+    for dtype in (torch.float32, torch.float64):
+        layer.to(dtype).zero_grad()
+        y = layer(x_of(2, 20, dtype))
+        y.square().mean().backward()
+        found.append([t.detach().double() for t in (y, *(p.grad for p in layer.parameters() if p.grad is not None))])
+    largest = max(float(wanted.abs().max()) for wanted in found[1])
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5 * largest)
