@@ -13,6 +13,8 @@ Each chart is a row of a table in `web/charts`.
             alerts                        markers for the run's alerts of this `severity` about the chart's series
             constant                      `value` over the steps of `series`
             range | median_of             compare: for each item a bar from `low` to `high`, and a tick at the median
+            limit | float32 | float64 | lost | zero    the modules of an autopsy, see `web.charts.autopsy`
+            start | curve | died          the counterfactuals of an autopsy
             path | end | then | now | boundary | lost    on a plane, see `web.planes`
     with    the second series of a trace on a plane; `plane` names the plane, which defines what the two series are
     unless  the gradient from which a ratio is computed; if the ratio is not finite but the gradient is, the weight is 0

@@ -25,7 +25,7 @@ class Chart:
     name: str
     title: str
     meaning: str
-    scope: str  # what the chart is drawn for: run, layer, compare or theory
+    scope: str  # what the chart is drawn for: run, layer, autopsy, compare or theory
     build: Callable[[], Figure]
     alerts: tuple[str, ...] = ()
     caption: str = ""
