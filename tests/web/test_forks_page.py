@@ -72,6 +72,7 @@ def test_a_fork_starts_from_the_chosen_step_which_is_the_newest_before_the_troub
     assert "step 40, before the trouble" in text
     assert "step 50, inside the trouble" in text
     assert "inside the trouble" in text[text.index("would resume from") :], "the list of checkpoints marks them too"
+    assert "inside the trouble" not in shown(run).text
     none_before = shown(run, offered=OFFERED | {"checkpoints": checkpoints}, trouble={"step": 10, "kind": "loss"}, fork_from=0)
     assert steps_to_fork_from(none_before)[0] == ("0", True)
     assert ("40", True) in steps_to_fork_from(shown(run)), "a server that knows no trouble proposes the last good checkpoint"
