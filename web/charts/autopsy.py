@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from web.charts.parts import Chart, Figure, figure, go, line, markers
+from web.charts.parts import Chart, Figure, figure, line, markers
 from web.palette import COLORS
 
 FLOAT32_LIMIT = 3.4028235e38
@@ -34,7 +34,14 @@ def modules() -> Figure:
     for trace in (narrow, wide, lost, zero):
         trace.update(hovertemplate="%{text}<extra></extra>")
     axes: dict[str, Any] = {
-        "xaxis": {"title": {"text": "largest magnitude"}, "type": "log", "exponentformat": "e", "zeroline": False, "nticks": 6, "tickangle": 0},
+        "xaxis": {
+            "title": {"text": "largest magnitude"},
+            "type": "log",
+            "exponentformat": "e",
+            "zeroline": False,
+            "nticks": 6,
+            "tickangle": 0,
+        },
         "yaxis": {"autorange": "reversed", "automargin": True, "zeroline": False, "tickmode": "array"},
         "xaxis2": {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True},  # 1 is the chart's right edge
     }
