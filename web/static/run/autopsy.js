@@ -88,6 +88,8 @@ export class RunAutopsy {
       toast(`The autopsy could not be read: ${messageOf(error)}`, "critical");
     }
     const { modules, counterfactuals } = this.findings ?? {};
+    const [group] = findAll("[data-autopsy-charts]", HTMLElement);
+    group.hidden = false;
     const has = [modules?.length, counterfactuals?.some(({ lives }) => lives !== null)];
     this.charts.forEach((chart, i) => {
       const frame = chart.element.closest("figure");
@@ -99,6 +101,7 @@ export class RunAutopsy {
 
   hide() {
     this.shown = "";
+    for (const group of findAll("[data-autopsy-charts]", HTMLElement)) group.hidden = true;
     for (const { element } of this.charts) element.closest("figure")?.setAttribute("hidden", "");
   }
 

@@ -24,7 +24,9 @@ document.addEventListener("click", async (event) => {
     const from = section.querySelector("[data-from-step]");
     const step = from instanceof HTMLSelectElement ? { from_step: Number(from.value) } : {};
     const fork = await send("POST", given(section, "forks"), { ...step, changes });
-    toast(`Run ${fork.id} starts after step ${fork.forked_at_step}.`);
+    toast(
+      `Run ${fork.id} starts ${fork.forked_at_step ? `after step ${fork.forked_at_step}` : "from the initial weights"}.`,
+    );
     await refresh();
     follow();
   } catch (error) {
