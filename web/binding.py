@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY, NAN, NONFINITE
 from stablessm_core.telemetry.typed_arrays import encode
-from web.charts.parts import ZERO_WEIGHT
+from web.charts.parts import ZERO, ZERO_WEIGHT
 from web.planes import on_plane
 
 Floats = NDArray[np.floating[Any]]
@@ -28,6 +28,7 @@ MAX_LINES, TOP_LINES = 24, 8
 MAX_ROWS, MAX_COLUMNS, MAX_MARKERS = 256, 1000, 100
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = {NAN: "x", INFINITY: "triangle-up", MINUS_INFINITY: "triangle-down"}
+LEFT_EDGE = 0.012
 EDGE = {NAN: 0.97, INFINITY: 0.97, MINUS_INFINITY: 0.03}
 
 
@@ -162,7 +163,7 @@ def _fill(
     field, meta = trace["meta"]["field"], trace["meta"]
     if field == "alerts":
         return _alerts([a for a in alerts if a["severity"] == meta["severity"]])
-    if field in ("range", "median_of"):
+    if field in ("range", "median_of", "zero_of"):
         return _ranges(field, meta, items, colors)
     if s is None or not len(s["step"]):
         return {"x": [], "y": [], "visible": field in ("last", "heat")}
@@ -276,23 +277,24 @@ def _heat(s: dict[str, Floats], meta: Mapping[str, Any], unless: dict[str, Float
     if meta["field"] == "heat_rows":
         harmless = unless is not None and not unless["nonfinite"].any()
         return _lost_rows(np.full_like(kind, -1) if harmless else kind, s["step"][columns], rows)
+    top = largest(s["max"])
+    zero = (kind < 0) & (top == 0)
     if meta["field"] == "heat_is":
-        cells = kind == NONFINITE.index(meta["kind"])
-        if not cells.any():
+        cells = zero if meta["kind"] == ZERO else kind == NONFINITE.index(meta["kind"])
+        if not cells.any() and meta["kind"] != ZERO:
             return {"z": [], "visible": False}
         # the smallest rectangle that contains all these cells, extended by a row or column on each side, because Plotly draws
         # each cell half way to its neighbours
-        down, along = (slice(max(0, at[0] - 1), at[-1] + 2) for at in (np.flatnonzero(cells.any(axis=k)) for k in (1, 0)))
+        hits = (np.flatnonzero(cells.any(axis=k)) for k in (1, 0))
+        down, along = (slice(max(0, at[0] - 1), at[-1] + 2) if len(at) else slice(0, 2) for at in hits)
         z = np.where(cells[down, along], 1.0, np.nan).astype(np.float32)
         return {"x": encode(x[along]), "y": encode(y[down]), "z": encode(z), "visible": True, "zmin": 0, "zmax": 1}
-    top = largest(s["max"])
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where((kind >= 0) | ~(top >= 0), np.nan, np.log10(top))
+        z = np.where((kind >= 0) | ~(top > 0), np.nan, np.log10(top))
     finite = z[np.isfinite(z)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
-    low = max(low, high - 12)  # at most 12 decades, so that a few zeros do not flatten the colours of all other values
-    cells = np.where(np.isneginf(z), low, z).astype(np.float32)
-    return {"x": encode(x), "y": encode(y), "z": encode(cells), "zmin": low, "zmax": high}
+    low = max(low, high - 12)  # at most 12 decades, so that a few tiny values do not flatten the colours of all other values
+    return {"x": encode(x), "y": encode(y), "z": encode(z.astype(np.float32)), "zmin": low, "zmax": high}
 
 
 def _lost_rows(kind: NDArray[Any], step: Floats, rows: NDArray[Any]) -> dict[str, Any]:
@@ -329,8 +331,13 @@ def _ranges(field: str, meta: Mapping[str, Any], items: Sequence[Mapping[str, An
     labels = [str(i["label"]).replace("&", "&amp;").replace("<", "&lt;") for i in items]
     ends = np.concatenate([numbers(name) for name in ("min", "q05", "median", "max")])
     floor = 0.1 * float(ends[ends > 0].min(initial=1.0))  # where zero is drawn on the logarithmic axis
+    median = numbers("median")
     if field == "median_of":
-        return {"x": encode(np.maximum(numbers("median"), floor)), "y": labels}
+        return {"x": encode(np.where(median > 0, median, np.nan)), "y": labels}
+    if field == "zero_of":
+        at_zero = [label for label, value in zip(labels, median, strict=True) if value == 0]
+        text = [f"{label}: the median is exactly 0" for label in at_zero]
+        return {"x": [LEFT_EDGE] * len(at_zero), "y": at_zero, "text": text, "visible": bool(at_zero)}
     low, high = numbers(meta["low"]), numbers(meta["high"])
     text = [
         f"{label}: {a:.3g} to {b:.3g}, {i['finite']:,} of {i['total']:,} finite"

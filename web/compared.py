@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stablessm_core.spec.layers import layers_text
+from stablessm_core.telemetry.series import larger_is_better
 from stablessm_core.telemetry.typed_arrays import decode, encode
 from web.binding import Floats, SeriesData, statistics
 from web.log_ticks import log_ticks
@@ -68,15 +69,16 @@ def compared_figure(
     """The chart with a line for each run in `lines`; with `groups`, also a band for each group of `runs`.
 
     smooth: weight of the exponential mean over each line's points, from 0 to below 1. The line itself stays visible, faintly.
-    metric: title of the vertical axis; "" for the chart's own title."""
+    metric: the series of the curves, which is the title of the vertical axis; "" for the chart's own series and title."""
     read = {key: statistics(data) for key, data in curves.items()}
     there = [run for run in runs if run["key"] in read]
     drawn = [run for run in there if run["key"] in lines and run["per_step"][x] is not None]
     names = list(dict.fromkeys(run["group"] for run in there)) if groups else []
     traces: list[dict[str, Any]] = []
+    worst = -np.inf if larger_is_better(metric) else np.inf
     members = {name: [run for run in there if run["group"] == name] for name in names}
     for name, look in group_looks(members).items():
-        traces += _band_traces(name, members[name], look, read, x)
+        traces += _band_traces(name, members[name], look, read, x, worst)
     raw = [_line(run, read[run["key"]], x, y == "log", len(drawn)) for run in drawn]
     if smooth > 0:
         traces += [{**line, "opacity": FAINT, "showlegend": False} for line in raw]
@@ -144,11 +146,14 @@ def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) 
     return place | {"name": "not finite", "x": at, "y": [0.97] * len(at), "text": text, "marker": marker}
 
 
-def band(members: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) -> tuple[Floats, NDArray[np.float64]]:
+def band(
+    members: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str, worst: float
+) -> tuple[Floats, NDArray[np.float64]]:
     """(points of the axis, [low, median, high] at each point): median and quartiles over the runs of a group.
 
-    Beyond its last step, a lost run is treated as worse than every other run, so the median is NaN where half of the group is
-    lost. A run that finished earlier, or still trains, is omitted beyond its last step.
+    worst: the infinity that is worse than every number: -inf if larger values are better. Beyond its last step, a lost run has
+    this value, and so has every value that is not finite, so the median is NaN where half of the group is lost. A run that
+    finished earlier, or still trains, is omitted beyond its last step.
     """
     known = [
         (run, s["step"] * run["per_step"][x], s["last"][:, 0]) for run, s in members if run["per_step"][x] and len(s["step"])
@@ -163,9 +168,9 @@ def band(members: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str)
             if row < 0:
                 continue
             if row == len(at) - 1 and at[row] < place - end / BAND_POINTS:
-                values += [np.inf] if run["outcome"] == "lost" else []
+                values += [worst] if run["outcome"] == "lost" else []
             else:
-                values.append(float(last[row]) if np.isfinite(last[row]) else np.inf)
+                values.append(float(last[row]) if np.isfinite(last[row]) else worst)
         if values:
             out[:, i] = _quantiles(np.sort(values))
     return places, out
@@ -180,9 +185,14 @@ def _quantiles(values: Floats) -> Floats:
 
 
 def _band_traces(
-    name: str, members: Sequence[Mapping[str, Any]], look: Mapping[str, str], read: Mapping[int, dict[str, Floats]], x: str
+    name: str,
+    members: Sequence[Mapping[str, Any]],
+    look: Mapping[str, str],
+    read: Mapping[int, dict[str, Floats]],
+    x: str,
+    worst: float,
 ) -> list[dict[str, Any]]:
-    at, (low, median, high) = band([(run, read[run["key"]]) for run in members], x)
+    at, (low, median, high) = band([(run, read[run["key"]]) for run in members], x, worst)
     color, dash = _color(look), look["dash"]
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False}
     x_edge, y_edge = _outline(at, low, high)

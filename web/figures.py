@@ -8,11 +8,14 @@ Each chart is a row of a table in `web/charts`.
             zero_weight                   markers of infinite ratios whose gradient, `unless`, is finite: the weight is 0
             nonfinite                     markers at the chart's edge where a value is NaN, +Inf or -Inf
             nonpositive                   markers at the lower edge for values that a logarithmic chart cannot show
-            heat | heat_is                log10 of each eigenvalue at each step; non-finite cells of this `kind`
+            heat | heat_is                log10 of each eigenvalue at each step; cells of this non-finite `kind`, or of exactly 0
             heat_rows                     a mark at the right edge of each row that has a non-finite cell
             alerts                        markers for the run's alerts of this `severity` about the chart's series
             constant                      `value` over the steps of `series`
             range | median_of             compare: for each item a bar from `low` to `high`, and a tick at the median
+            zero_of                       markers at the left edge for medians of exactly 0
+            limit | float32 | float64 | lost | zero    the modules of an autopsy, see `web.charts.autopsy`
+            start | curve | died          the counterfactuals of an autopsy
             path | end | then | now | boundary | lost    on a plane, see `web.planes`
     with    the second series of a trace on a plane; `plane` names the plane, which defines what the two series are
     unless  the gradient from which a ratio is computed; if the ratio is not finite but the gradient is, the weight is 0

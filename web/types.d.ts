@@ -142,6 +142,32 @@ interface RunAnswer {
 }
 // end of RunAnswer
 
+/** A module in the findings of an autopsy: its largest finite magnitude, and how many of its numbers are not finite. */
+interface AutopsyModule {
+  module: string;
+  pass: string;
+  largest: JsonNumber | null;
+  largest_float64: JsonNumber | null;
+  nonfinite: number;
+}
+
+/** A training with one thing changed; `lives`: null if it was not tried. */
+interface Counterfactual {
+  change: string;
+  from_step: number;
+  lives: boolean | null;
+  step: number | null;
+  steps: number[];
+  loss: JsonNumber[];
+}
+
+/** GET /api/runs/{id}/autopsy; the page's scripts draw these fields. */
+interface AutopsyAnswer {
+  state: string;
+  modules: AutopsyModule[] | null;
+  counterfactuals: Counterfactual[] | null;
+}
+
 /** One row of the comparison's ranges of |grad| / |w|. */
 interface RangeAnswer {
   run_id: number | null;

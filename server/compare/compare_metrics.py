@@ -19,21 +19,21 @@ from server.database.models import Run, SeriesRow
 from server.series.layout import Layout
 from server.series.plans import Selection
 from server.series.reading import SeriesData, read_many, recorded_layouts
-from stablessm_core.telemetry.series import TRAIN_LOSS
+from stablessm_core.telemetry.series import TRAIN_LOSS, larger_is_better
 
 SMALLEST = "boundary_distance"  # the smallest value of these series is the dangerous one
 
 
 def metrics_of(session: Session, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Name and label of each metric that all runs have, the training loss first."""
+    """Name, label and better direction of each metric that all runs have, the training loss first."""
     row = SeriesRow.__table__.c
     of_all = select(row.name, func.max(row.width)).where(row.run_id.in_([run.id for run in runs]))
     named = of_all.group_by(row.name).having(func.count() == len(runs)).order_by(row.name)
     known = {name: width for name, width in session.execute(named) if not name.endswith("_quantiles")}
-    found = [{"name": TRAIN_LOSS, "label": TRAIN_LOSS}]
+    found = [{"name": TRAIN_LOSS, "label": TRAIN_LOSS, "larger_is_better": False}]
     for name in sorted(known.keys() - {TRAIN_LOSS}, key=lambda name: (name.startswith("ssm/"), name)):
         of = "" if known[name] == 1 else f" ({_kind(name)} over the eigenvalues)"
-        found.append({"name": name, "label": name + of})
+        found.append({"name": name, "label": name + of, "larger_is_better": larger_is_better(name)})
     return found
 
 

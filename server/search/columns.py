@@ -49,7 +49,7 @@ _OF_CONFIG = (
     Column("layers", "Layers", "number", "model.n_layers"),
     Column("optimizer.name", "Optimizer", "text"),
     Column("loss", "Loss", "own", "last training loss; NaN or Inf if it is not finite"),
-    Column("eval_loss", "Eval loss", "number"),
+    Column("eval_loss", "Eval loss", "number", "mean loss on the evaluation split; NaN or Inf if it is not finite"),
     Column("accuracy", "Accuracy", "number"),
 )
 _SHOWN = {field.column_name: field for field in FIELDS if field.column}
@@ -74,7 +74,7 @@ _known = {column.name: column for column in _OF_CONFIG} | {
     if (shown := field.column)
 }
 KNOWN = {name: _known[name] for name in _ORDER} | _known
-DEFAULT = (MAP, "task", "lr", "status", "progress", "loss", "curve", "submitted_by", "alerts", "created")
+DEFAULT = (MAP, "task", "lr", "status", "progress", "loss", "eval_loss", "curve", "submitted_by", "alerts", "created")
 
 
 def columns(names: Sequence[str]) -> list[Column]:

@@ -8,14 +8,15 @@ import numpy as np
 
 MAX_ROWS = 256
 # Codes of the cells. If several values share a cell, the cell shows the largest code.
-NOTHING, LOWEST, HIGHEST, NAN_CODE = 0, 1, 251, 253  # the next codes are 254 for +Inf and 255 for -Inf
+NOTHING, ZERO, LOWEST, HIGHEST, NAN_CODE = 0, 1, 2, 251, 253  # the next codes are 254 for +Inf and 255 for -Inf
 DECADES = 12  # number of decades on the scale below the largest value; with more, tiny values would flatten all other values
 
 
 def heat_codes(
     stats: np.ndarray, starts: np.ndarray, ends: np.ndarray, order: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """uint8 (rows, buckets): log10 of the largest value, scaled to LOWEST..HIGHEST; larger codes for non-finite values.
+    """uint8 (rows, buckets): log10 of the largest value, scaled to LOWEST..HIGHEST; ZERO if it is exactly 0; larger codes for
+    non-finite values.
 
     order: the eigenvalues from the lowest row to the highest. The returned facts are `heat_low` and `heat_high`, the log10 of
     both ends of the scale, and `heat_rows`, the first eigenvalue of each row.
@@ -33,7 +34,7 @@ def heat_codes(
     scale = (HIGHEST - LOWEST) / (high - low) if high > low else 0.0
     with np.errstate(invalid="ignore"):
         scaled = np.rint(np.clip((log - low) * scale, 0, HIGHEST - LOWEST)) + LOWEST
-    codes = np.where(largest >= 0, np.where(np.isneginf(log), LOWEST, scaled), NOTHING)
+    codes = np.where(largest >= 0, np.where(np.isneginf(log), ZERO, scaled), NOTHING)
     codes = np.where(np.isnan(codes), NOTHING, codes).astype(np.uint8)
     kind = kinds_of(stats, starts, ends)
     if (kind >= 0).any():

@@ -175,6 +175,13 @@ def has_every_eigenvalue(name: str) -> bool:
     return kind not in ("dt", OVERFLOW_BUDGET, *GATES) and not kind.endswith(("_quantiles", "_largest", "_smallest", "_index"))
 
 
+def larger_is_better(name: str) -> bool:
+    """True if the larger of two values of this series is the better one; for every other series it is the smaller one."""
+    return name in (EVAL_ACCURACY, TRAIN_RATE) or name.rpartition("/")[2].startswith(
+        ("boundary_distance", "true_boundary_distance")
+    )
+
+
 def state_column(layer: int | str) -> str:
     """Name of columns that only the detectors read: the largest |h| of each eigenvalue, or of a whole wide layer."""
     return f"state/{layer}"

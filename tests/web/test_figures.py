@@ -11,7 +11,7 @@ import pytest
 from stablessm_core.telemetry.typed_arrays import encode
 from web import figures
 from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues
-from web.charts import CHARTS, layer, run, several, theory
+from web.charts import CHARTS, autopsy, layer, run, several, theory
 from web.figures import CONFIG, catalogue, spec
 from web.palette import COLORS
 
@@ -88,11 +88,38 @@ def test_the_heatmap_marks_nan_and_infinite_cells_separately() -> None:
     value = np.ones((4, 3), np.float32)
     value[2, 1], value[3, 2], value[0, 0] = np.nan, np.inf, 0
     traces = bind(spec("grad_over_weight_heatmap"), {RATIO: {"step": np.arange(4.0), "value": value}})["data"]
-    heat, nan, inf, minus = traces[:4]
+    heat, nan, inf, minus, zero = traces[:5]
     assert np.isnan(numbers(heat["z"])[1, 2])
-    assert numbers(heat["z"])[0, 0] == heat["zmin"]
-    assert (cells(nan), cells(inf)) == ([(1, 2)], [(2, 3)])
+    assert (cells(nan), cells(inf), cells(zero)) == ([(1, 2)], [(2, 3)], [(0, 0)])
     assert minus["visible"] is False
+
+
+def test_a_heatmap_says_of_an_exact_zero_that_it_is_0_and_not_the_logarithm_of_a_tiny_number() -> None:
+    value = np.full((4, 3), 1e-3, np.float32)
+    value[2, 1] = 0
+    traces = bind(spec("grad_over_weight_heatmap"), {RATIO: {"step": np.arange(4.0), "value": value}})["data"]
+    heat, zero = traces[0], next(t for t in traces if t["meta"].get("kind") == "zero")
+    assert np.isnan(numbers(heat["z"])[1, 2])
+    assert cells(zero) == [(1, 2)]
+    assert "exactly 0" in zero["hovertemplate"]
+    value[2, 1] = 1
+    traces = bind(spec("grad_over_weight_heatmap"), {RATIO: {"step": np.arange(4.0), "value": value}})["data"]
+    assert cells(next(t for t in traces if t["meta"].get("kind") == "zero")) == []
+
+
+def test_a_median_of_exactly_zero_is_a_mark_at_the_edge_and_not_a_tick() -> None:
+    item = {"min": 0.0, "q05": 0.0, "q95": 3.0, "max": 4.0, "finite": 9, "total": 9, "color": "map-exp"}
+    items = [item | {"label": "a <b>", "median": 0.0}, item | {"label": "c", "median": 0.5}]
+    traces = {t["meta"]["field"]: t for t in bind(spec("compare_ranges"), {}, items=items)["data"]}
+    np.testing.assert_array_equal(numbers(traces["median_of"]["x"]), [np.nan, 0.5])
+    assert traces["zero_of"]["y"] == ["a &lt;b>"]
+    assert traces["zero_of"]["text"] == ["a &lt;b>: the median is exactly 0"]
+    assert traces["zero_of"]["xaxis"] == "x2"
+
+
+def test_a_relative_step_that_is_not_finite_is_named_as_an_eigenvalue_outside_the_boundary() -> None:
+    names = {t["name"] for t in spec("relative_step")["data"] if t["meta"]["field"] == "nonfinite"}
+    assert names == {"outside, or not finite"}
 
 
 def test_top_eigenvalues_lists_non_finite_eigenvalues_first() -> None:
@@ -233,8 +260,8 @@ def test_typed_arrays_are_sent_as_little_endian_with_their_shape() -> None:
 
 
 def test_every_chart_in_the_chart_tables_has_a_unique_name() -> None:
-    rows = [chart.name for table in (run, layer, several, theory) for chart in table.CHARTS]
+    rows = [chart.name for table in (run, layer, autopsy, several, theory) for chart in table.CHARTS]
     assert len(rows) == len(set(rows))
     assert set(CHARTS) == set(rows)
     tables = {file.stem for file in (Path(figures.__file__).parent / "charts").glob("*.py")}
-    assert tables == {"__init__", "parts", "shapes", "run", "layer", "several", "theory"}
+    assert tables == {"__init__", "parts", "shapes", "run", "layer", "autopsy", "several", "theory"}

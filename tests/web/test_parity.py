@@ -15,7 +15,8 @@ from server.http.api.overview import pack
 from server.series import overview
 from server.series.layout import Layout
 from stablessm_core.spec.axis_values import axis_values
-from stablessm_core.telemetry.typed_arrays import encode
+from stablessm_core.telemetry.series import EVAL_ACCURACY
+from stablessm_core.telemetry.typed_arrays import decode, encode
 from tests.server.mixed import mixed_run
 from tests.server.recording import Recording, claimed
 from tests.web.test_javascript import TESTS, assert_same, plain, run_node
@@ -86,10 +87,12 @@ def test_logarithmic_axes_below_two_decades_have_at_least_two_readable_ticks(sta
 
 
 @pytest.mark.parametrize("groups", [False, True])
-@pytest.mark.parametrize(("x", "y", "smooth"), [("step", "log", 0), ("tokens", "linear", 0.9), ("seconds", "log", 0.6)])
+@pytest.mark.parametrize(("x", "y", "smooth", "metric"), [
+    ("step", "log", 0, ""), ("tokens", "linear", 0.9, "eval/<loss>"), ("seconds", "log", 0.6, EVAL_ACCURACY),
+])  # fmt: skip
 @pytest.mark.slow
 def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
-    static_modules: Path, x: str, y: str, smooth: float, groups: bool
+    static_modules: Path, x: str, y: str, smooth: float, metric: str, groups: bool
 ) -> None:
     runs, curves = runs_and_curves()
     lines = [1, 2, 4] if groups else [run["key"] for run in runs]
@@ -104,7 +107,7 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
             y=y,
             between=(3.0, 90.0),
             smooth=smooth,
-            metric="eval/<loss>" if smooth else "",
+            metric=metric,
         )
     )
     assert isinstance(python, dict)
@@ -123,7 +126,8 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
             "ticked": [str(key) for key in lines],
             "range": [3, 90],
             "smooth": smooth,
-            "metric": "eval/<loss>" if smooth else "",
+            "metric": metric,
+            "larger": metric == EVAL_ACCURACY,
         },
         "palette": COLORS,
     }
@@ -138,6 +142,16 @@ def test_the_comparison_page_and_its_files_show_the_same_lines_bands_and_marks(
         assert ("text" in ours, "fill" in ours) == ("text" in theirs, "fill" in theirs)
         for part, look in ours.get("line", {}).items():
             assert theirs["line"][part] == look, f"trace {i}.line.{part}"
+
+
+@pytest.mark.parametrize(("metric", "median"), [("", 0.3), (EVAL_ACCURACY, 0.2), ("ssm/0/boundary_distance", 0.2)])
+def test_a_lost_run_counts_as_the_worst_of_its_group_also_where_larger_values_are_better(metric: str, median: float) -> None:
+    look = {"group": "a", "layer": "s4d", "map": "best", "color": "line-1", "dash": "solid", "per_step": {"step": 1}}
+    runs = [{"key": key, "label": str(key), "outcome": "lost" if key == 1 else "stable", **look} for key in (1, 2, 3)]
+    curves = {key: {"step": np.arange(1.0, 101.0), "value": np.full(100, key / 10, np.float32)} for key in (1, 2, 3)}
+    curves[1]["value"][50:] = np.nan
+    drawn = compared_figure(spec("compare_loss"), runs, curves, lines=[], groups=True, metric=metric)["data"]
+    assert decode(drawn[1]["y"])[-1] == pytest.approx(median)
 
 
 def test_range_bars_have_the_same_labels_and_colours_in_python_and_the_browser(static_modules: Path) -> None:

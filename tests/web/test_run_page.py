@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
+import math
+import re
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from tests.web import test_templates as pages
 from web.figures import spec
+from web.formatting import number
+
+VERDICT_OF_FINISHED = pages.VERDICT | {"cause": None, "thrown_by": None, "events": [], "try": [], "unstable": None}
 
 
-def run_page(**changes: Any) -> pages.Tags:
-    context = {"series": pages.SERIES, "alerts": {"alerts": [pages.ALERT]}, "verdict": pages.VERDICT}
+def run_page(verdict: dict[str, Any] = pages.VERDICT, **changes: Any) -> pages.Tags:
+    context = {"series": pages.SERIES, "alerts": {"alerts": [pages.ALERT]}, "verdict": verdict}
     return pages.render("run.html", run=pages.a_run(**changes), **context, **pages.CHARTS, **pages.PAST)
 
 
 def test_the_header_shows_the_servers_extremes_over_all_layers_and_steps() -> None:
-    numbers = {"largest_ratio": 43.2, "largest_relative_step": 2.5, "nearest_distance": -0.01, "overflow_budget": 0.75}
+    numbers = {"largest_ratio": 43.2, "largest_relative_step": 2.5, "nearest_distance": 0.01, "overflow_budget": 0.75}
     result = {"train_loss": 0.125, "eval_accuracy": 0.5}
     shown = "".join(run_page(status="finished", result=result, started_at=10.0, finished_at=15.0, **numbers).text.split())
     for said in ("Largest |grad|/|w| 43.2", "Largest relative step 2.5", "Nearest to boundary", "0.01", "Overflow budget 0.75",
-                 "Loss 0.125", "Eval accuracy 50 %", "took 5 s", "extremes over all layers and all steps"):  # fmt: skip
+                 "Loss 0.125", "Evaluation accuracy 50 %", "took 5 s", "extremes over all layers and all steps"):  # fmt: skip
         assert said.replace(" ", "") in shown
+
+
+def test_the_header_names_the_farthest_eigenvalue_once_one_is_outside_and_hides_an_accuracy_that_the_task_does_not_have() -> None:
+    numbers = {"largest_ratio": 1.0, "largest_relative_step": 2.0, "overflow_budget": 0.5}
+    outside = run_page(nearest_distance=-1.38, result={"eval_loss": 0.25}, **numbers)
+    shown = "".join(outside.text.split())
+    assert "Farthestoutside1.38" in shown
+    assert "Evaluationloss0.25" in shown
+    assert "Nearesttoboundary0.5" in "".join(run_page(nearest_distance=0.5, **numbers).text.split())
+    assert all("hidden" in attrs for attrs in outside.all("data-known"))
+    assert not any("hidden" in attrs for attrs in run_page(result={"eval_accuracy": 0.5}, nearest_distance=0.5).all("data-known"))
+
+
+def badge(**changes: Any) -> tuple[str, set[str]]:
+    """The text of the run's badge, and the marks that its colour depends on."""
+    tags = run_page(nearest_distance=0.5, **changes)
+    attributes = next(attrs for attrs in tags.all("data-status") if "status" in (attrs.get("class") or ""))
+    text = re.sub(r"\s+", " ", tags.text)
+    return text[text.index("finished") :].split("ended")[0].strip(), attributes.keys() & {
+        "data-lost",
+        "data-worse",
+        "data-unstable",
+    }
+
+
+@pytest.mark.parametrize("loss", ["NaN", math.nan, "Infinity"])
+def test_the_badge_of_a_finished_run_is_green_only_if_its_evaluation_is_finite(loss: Any) -> None:
+    lost = badge(status="finished", result={"train_loss": 0.1, "eval_loss": loss})
+    assert lost == (f"finished · evaluation {number(loss)}", {"data-lost"})
+    assert badge(status="finished", result={"train_loss": 0.1, "eval_loss": 0.2}) == ("finished", set())
+
+
+def test_a_finished_run_whose_loss_ended_above_its_start_says_so_and_is_not_green() -> None:
+    worse = VERDICT_OF_FINISHED | {"evidence": [{"text": "9 x its start", "loss": 9.0, "loss_at_start": 1.0}]}
+    tags = run_page(status="finished", nearest_distance=0.5, verdict=worse)
+    assert "data-worse" in next(attrs for attrs in tags.all("data-status") if "status" in (attrs.get("class") or ""))
+    text = re.sub(r"\s+", " ", tags.text)
+    assert "finished · loss above its start" in text
+    assert "Finished, with a loss far above its start" in text
+    assert "warning" in (next(tags.all("data-verdict"))["class"] or "")
+
+
+def test_the_result_counts_lowered_rates_with_rollbacks_and_omits_an_accuracy_that_the_task_does_not_have() -> None:
+    shown = re.sub(
+        r"\s+", "", run_page(status="finished", result={"eval_accuracy": None, "rollbacks": 3}, nearest_distance=0.5).text
+    )
+    assert "rollbacksandloweredrates3" in shown
+    assert "eval_accuracy" not in shown
 
 
 def test_the_header_shows_tags_and_notes() -> None:

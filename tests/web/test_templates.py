@@ -271,7 +271,7 @@ def page(name: str) -> Tags:
             "figures_url": f"/api/compare/figures/{{chart}}?q={EVIL}&",
             "figures_file": "compare",
             "lines": parallel_lines(compare),
-            "metrics": [{"name": EVIL, "label": EVIL}],
+            "metrics": [{"name": EVIL, "label": EVIL, "larger_is_better": True}],
         },
         "sweep.html": {"sweep": sweep, "grid": grid, "grid_query": ""},
         "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},

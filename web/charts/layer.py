@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY, NAN
-from web.charts.parts import Chart, Figure, band, figure, go, line, markers, notes
+from web.charts.parts import ZERO, Chart, Figure, band, figure, go, line, markers, notes
 from web.charts.shapes import eigenvalues, measured, plane
 
 LAYER = "ssm/{layer}/"
+LOWEST_COLOR = "#440154"  # of the colour scale Viridis
 SMALL = "of the chosen layer"  # caption of the charts in the row of small charts
 
 
@@ -86,6 +87,16 @@ def heatmap() -> Figure:
         )
         for kind, color in special.items()
     ]
+    zero = go.Heatmap(
+        meta={"series": series, "field": "heat_is", "kind": ZERO},
+        name="exactly 0",
+        colorscale=[[0, LOWEST_COLOR], [1, LOWEST_COLOR]],
+        showscale=False,
+        showlegend=False,
+        hoverongaps=False,
+        hovertemplate="step %{x}, eigenvalue %{y}<br>exactly 0<extra></extra>",
+    )
+    cells.append(zero)
     rows = markers(
         {"series": series, "field": "heat_rows", "unless": gradient}, "row with NaN / Inf", "danger", "triangle-left", size=8
     )
@@ -135,7 +146,8 @@ CHARTS = (
         partial(measured, ("certified_gain", "measured_gain"), "gain"), optional=True),
     eigenvalue_chart("relative_step", "Relative step", "relative step",
         "Change of the eigenvalue in one step, divided by its distance to the boundary. Below 1 (dashed) it cannot cross it.",
-        log=True, alerts=("relative_step",), optional=True, boundary=1.0, boundary_name="may cross"),
+        log=True, alerts=("relative_step",), optional=True, boundary=1.0, boundary_name="may cross",
+        lost="outside, or not finite"),
     layer_chart("overflow_budget", "Overflow budget",
         "Sequence length × ln(largest |λ|) / 88.72. At 1 the state overflows float32. At 1/2 the loss overflows if the "
         "activation is unbounded (both dashed). The value is negative while all eigenvalues are inside the boundary.",

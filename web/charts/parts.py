@@ -9,6 +9,7 @@ from typing import Any
 
 from web.palette import COLORS
 
+ZERO = "zero"  # the kind of a heat map's cells in which every value is exactly 0
 ZERO_WEIGHT = "infinite: weight is 0"
 go: Any = import_module("plotly.graph_objects")  # type checkers do not see the lazy exports of plotly
 Figure = Any
@@ -25,7 +26,7 @@ class Chart:
     name: str
     title: str
     meaning: str
-    scope: str  # what the chart is drawn for: run, layer, compare or theory
+    scope: str  # what the chart is drawn for: run, layer, autopsy, compare or theory
     build: Callable[[], Figure]
     alerts: tuple[str, ...] = ()
     caption: str = ""
@@ -82,13 +83,13 @@ def markers(meta: dict[str, Any], name: str, color: str, symbol: str, **more: An
     return go.Scatter(meta={**meta, "color": color}, name=name, mode="markers", marker=marker, **where)
 
 
-def notes(*series: str, log: bool = False, unless: str = "") -> list[Any]:
+def notes(*series: str, log: bool = False, unless: str = "", lost: str = "NaN / Inf") -> list[Any]:
     """Markers for non-finite values, values below a logarithmic axis, and alerts.
 
-    unless: the gradient from which a ratio is computed, see `web.figures`.
+    unless: the gradient from which a ratio is computed, see `web.figures`. lost: what a value means that is not finite.
     """
     known = {"unless": unless} if unless else {}
-    found = [markers({"series": s, "field": "nonfinite", **known}, "NaN / Inf", "danger", "x") for s in series]
+    found = [markers({"series": s, "field": "nonfinite", **known}, lost, "danger", "x") for s in series]
     if unless:
         found += [
             markers({"series": s, "field": "zero_weight", **known}, ZERO_WEIGHT, "muted", "triangle-up-open") for s in series

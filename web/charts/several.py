@@ -29,12 +29,15 @@ def ranges() -> Figure:
     middle = go.Scatter(
         meta={"field": "median_of", "color": "ink"}, mode="markers", marker=marker, hoverinfo="skip", showlegend=False
     )
+    zero = markers({"field": "zero_of"}, "median 0", "warning", "triangle-left-open", size=11)
+    zero.update(xaxis="x2", yaxis="y", showlegend=False)
     axes: dict[str, Any] = {
         "xaxis": {"title": {"text": "|grad| / |w|"}, "type": "log", "exponentformat": "e"},
+        "xaxis2": {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True},  # 0 is the chart's left edge
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
     }
     bars = [bar("min", "max", 0.62, 0.35, textposition="none"), bar("q05", "q95", 0.62, 0.85, textposition="none")]
-    return figure([*bars, middle], "", barmode="overlay", **axes)
+    return figure([*bars, middle, zero], "", barmode="overlay", **axes)
 
 
 def final_loss() -> Figure:
@@ -56,7 +59,7 @@ CHARTS = (
         "Largest |dL/dw| / |w| over all layers and eigenvalues of each run.",
         partial(overlay, "{run}:max_grad_over_weight", "max |grad| / |w|")),
     chart("compare_ranges", "Ranges of gradient over weight",
-        "Each bar extends from the smallest to the largest |dL/dw| / |w|; the tick is the median. The hover text counts finite "
-        "values.", ranges),
+        "Each bar extends from the smallest to the largest |dL/dw| / |w|; the tick is the median; a triangle at the left "
+        "edge marks a median of exactly 0. The hover text counts finite values.", ranges),
     chart("sweep_final_loss", "Final loss by learning rate", "One line per map; lost runs are marked at the edge.", final_loss),
 )  # fmt: skip

@@ -18,6 +18,7 @@ def eigenvalues(
     legend: bool = False,
     unless: str = "",
     unbounded: str = "",
+    lost: str = "NaN / Inf",
 ) -> Figure:
     series = "ssm/{layer}/" + kind
     known = {"unless": unless} if unless else {}
@@ -33,7 +34,7 @@ def eigenvalues(
         edge = line(series, boundary_name, "danger", field="constant", dash="dash", width=1.4, hoverinfo="skip")
         edge.update(meta={**edge.meta, "value": boundary, **({"unbounded": unbounded} if unbounded else {})})
         traces.append(edge)
-    return figure([*traces, *notes(series, log=True, unless=unless)], title, y_type=y_type)
+    return figure([*traces, *notes(series, log=True, unless=unless, lost=lost)], title, y_type=y_type)
 
 
 def plane(which: str, series: str, partner: str, x_title: str, y_title: str, unbounded: str) -> Figure:

@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from server.database.connection import Database
 from server.series import block_cache, overview, reading
-from server.series.heat import HIGHEST, LOWEST, NAN_CODE, NOTHING, heat_codes
+from server.series.heat import HIGHEST, LOWEST, NAN_CODE, NOTHING, ZERO, heat_codes
 from server.series.layout import Layout
 from server.series.overview import Overview, OverviewOptions, read_overview
 from server.series.plans import bucket_bounds, raw_stats
@@ -120,6 +120,14 @@ def test_the_heatmap_shows_a_single_nan_among_many_values() -> None:
     assert codes.shape == (150, 100)
     assert np.argwhere(codes == NAN_CODE).tolist() == [[61, 45]]
     assert facts["heat_rows"][61] == 122
+
+
+def test_a_cell_of_the_heatmap_in_which_every_value_is_exactly_0_has_its_own_code() -> None:
+    values = np.full((3, 40), 1e-20, np.float32)
+    values[1, 10:20], values[2, 15] = 0, 0
+    codes, _ = heat_codes(raw_stats(values), *bucket_bounds(np.ones(40, np.int64), 4))
+    assert np.argwhere(codes == ZERO).tolist() == [[1, 1]]
+    assert (codes[[0, 2]] == LOWEST).all()
 
 
 def test_each_block_is_decoded_only_once_for_all_series(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ const { ago, duration, escapeMarkup, eta, number, parseIndices } = await at("lib
 const { differences, parseField, parseGrid, sectionOf, sentOf, setPath } = await at("new/config_form.js");
 const { eigenvalueItems, topEigenvalues } = await at("lib/pick.js");
 const { sparkPoints } = await at("list/spark.js");
+const { statusText } = await at("lib/status.js");
 
 test("numbers are formatted briefly, and NaN, infinities and missing values are named", () => {
   const shown = [0, 412, 1234567, 0.00012345, 0.5, "NaN", Infinity, "-Infinity", null, 2.5e9, 1e6, 1.05e-5].map((v) =>
@@ -39,6 +40,19 @@ test("durations, remaining times and ages are formatted in readable units", () =
   assert.equal(ago(1000, 1130), "2 min ago");
   assert.equal(ago(1000 + 30 * 86_400, 1000), "in 30 d");
   assert.equal(ago(1003, 1000), "just now");
+});
+
+test("the text of a badge names an evaluation that is not finite, a loss above its start and eigenvalues outside", () => {
+  const unstable = { eigenvalues: 3, of: 16 };
+  const said = (status, result, worse) => statusText({ status, unstable: null, result }, worse);
+  assert.equal(said("finished", { eval_loss: "NaN" }), "finished · evaluation NaN");
+  assert.equal(said("finished", { eval_loss: 0.5 }, true), "finished · loss above its start");
+  assert.equal(said("finished", null), "finished");
+  assert.equal(
+    statusText({ status: "failed", unstable, result: { eval_loss: "Infinity" } }),
+    "failed · evaluation +Inf · 3 of 16 outside",
+  );
+  assert.equal(statusText({ status: "diverged", unstable, result: { eval_loss: "NaN" } }), "diverged");
 });
 
 test("markup in names is escaped", () => {

@@ -5,7 +5,8 @@ const at = (name) => import(`${process.env.STATIC}/${name}`);
 const { readView, scaleOf, withScale, writeView } = await at("run/view.js");
 const { lone, smoothed } = await at("run/smooth.js");
 const { firstFrom, nearest, rowsBetween, time, tokens } = await at("run/clock.js");
-const { beside, readout } = await at("run/readout.js");
+const { beside, readout, sentenceOf } = await at("run/readout.js");
+const { RunState } = await at("run/view_state.js");
 const { byDecay, reasons } = await at("run/reasons.js");
 const { dress } = await at("run/dress.js");
 const { traced } = await at("chart/tail.js");
@@ -103,6 +104,30 @@ test("the values of a chart fit beside it, otherwise below or above it, and neve
   assert.deepEqual(beside({ ...chart, right: 370 }, panel, 390, 844), [20, 566]);
   assert.deepEqual(beside({ ...chart, right: 370, bottom: 800 }, panel, 390, 844), [20, 184]);
   assert.equal(beside({ left: 0, right: 390, top: 0, bottom: 844 }, panel, 390, 844), null);
+});
+
+test("a chart without a value at the step is described by its last step, not by an empty list", () => {
+  assert.equal(sentenceOf(null), "No data yet.");
+  assert.equal(sentenceOf({ step: 37, readings: [] }), "Shows the steps up to 37.");
+  const readings = [
+    { name: "train", text: "0.5", color: "accent" },
+    { name: "eval", text: "NaN", color: "line-1" },
+  ];
+  assert.equal(sentenceOf({ step: 1200, readings }), "At step 1,200: train 0.5, eval NaN.");
+});
+
+test("all charts of an ended run have the same range, from its first recorded step to its last", () => {
+  const stores = new Map([
+    ["train/loss", { lastStep: 600, data: { step: Float64Array.from([401, 600]) } }],
+    ["eval/loss", { lastStep: 500, data: { step: Float64Array.from([450, 500]) } }],
+    ["optim/lr", { lastStep: 0, data: { step: new Float64Array() } }],
+  ]);
+  const state = new RunState({ stores, layer: "0" }, { view: { from: null, to: null }, records: [] });
+  const [first, last] = state.range;
+  assert.equal(first, 400);
+  assert.ok(last > 600 && last < 610);
+  stores.clear();
+  assert.equal(state.range, null);
 });
 
 test("the readout at the cursor lists the values and names NaN", () => {

@@ -145,7 +145,7 @@ function fill(trace, { series, partner, column: c }, { items, alerts, own, log, 
       alerts.filter((alert) => alert.severity === severity),
       own,
     );
-  if (field === "range" || field === "median_of")
+  if (field === "range" || field === "median_of" || field === "zero_of")
     return ranges(
       trace.meta,
       items.filter((item) => "total" in item),

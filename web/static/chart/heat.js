@@ -27,7 +27,9 @@ export function heat(
     return lostRows(
       unless && allFinite(unless) ? { ...cells, kinds: new Int8Array(cells.kinds.length).fill(-1) } : cells,
     );
-  if (field === "heat_is") return only(cells, NONFINITE.indexOf(kind ?? ""));
+  // the cells of exactly 0 are always visible, because a tail may draw such cells
+  if (field === "heat_is" && kind === "zero") return only({ ...cells, kinds: cells.zeros }, 0) ?? corner(cells);
+  if (field === "heat_is") return only(cells, NONFINITE.indexOf(kind ?? "")) ?? { z: [], visible: false };
   const { x, y, log, low, high } = cells;
   return { x, y, z: rows(log, x.length), zmin: low, zmax: high };
 }
@@ -39,8 +41,9 @@ const allFinite = (series) => ("low" in series ? !series.kinds : !series.nonfini
  * The smallest part of the map that contains all cells of this kind, extended by a row or column on each side, because
  * Plotly draws each cell half way to its neighbours. If rows have names, the part has all rows, because Plotly fails on
  * a map with fewer rows than its axis.
- * @param {Cells} cells
+ * @param {Pick<Cells, "x" | "y" | "kinds">} cells
  * @param {number} kind
+ * @returns {Partial<Trace> | null} null if there is none
  */
 function only({ x, y, kinds }, kind) {
   const across = x.length;
@@ -49,7 +52,7 @@ function only({ x, y, kinds }, kind) {
     const [row, column] = [Math.floor(i / across), i % across];
     [left, right, low, high] = [Math.min(left, column), Math.max(right, column), Math.min(low, row), row];
   }
-  if (high < 0) return { z: [], visible: false };
+  if (high < 0) return null;
   if (Array.isArray(y)) [low, high] = [0, y.length];
   [left, right, low, high] = [
     Math.max(0, left - 1),
@@ -62,6 +65,13 @@ function only({ x, y, kinds }, kind) {
     z.push(Float32Array.from(kinds.subarray(row * across + left, row * across + right), (k) => (k === kind ? 1 : NaN)));
   }
   return { x: x.slice(left, right), y: y.slice(low, high), z, visible: true, zmin: 0, zmax: 1 };
+}
+
+/** A part of the map without cells. @param {Cells} cells */
+function corner({ x, y }) {
+  const [across, down] = [Math.min(2, x.length), Array.isArray(y) ? y.length : Math.min(2, y.length)];
+  const z = Array.from({ length: down }, () => new Float32Array(across).fill(NaN));
+  return { x: x.slice(0, across), y: y.slice(0, down), z, visible: true, zmin: 0, zmax: 1 };
 }
 
 /**

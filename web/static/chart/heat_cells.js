@@ -4,9 +4,12 @@
 import { kindOf } from "../lib/nonfinite.js";
 
 const MAX_ROWS = 256;
-const [LOWEST, HIGHEST, FIRST_KIND] = [1, 251, 253]; // cell codes as in server/series/heat.py; 0: no value
+const [ZERO, LOWEST, HIGHEST, FIRST_KIND] = [1, 2, 251, 253]; // cell codes as in server/series/heat.py; 0: no value
 
-/** @typedef {{x: Float64Array, y: Float64Array | string[], log: Float32Array, kinds: Int8Array, low: number, high: number}} Cells */
+/**
+ * `zeros`: 0 where every value of the cell is exactly 0, otherwise -1.
+ * @typedef {{x: Float64Array, y: Float64Array | string[], log: Float32Array, kinds: Int8Array, zeros: Int8Array, low: number, high: number}} Cells
+ */
 
 /** Cache of the cells, because several traces of a figure share them. @type {WeakMap<Series, {cells: Cells, order: number[] | null, per: number}>} */
 const known = new WeakMap();
@@ -30,15 +33,16 @@ export function cellsOf(series, order, per) {
  */
 function shaded({ x, y, top, kinds }) {
   let [low, high] = [Infinity, -Infinity];
-  const log = top.map((v, i) => (kinds[i] >= 0 || !(v >= 0) ? NaN : Math.log10(v)));
+  const log = top.map((v, i) => (kinds[i] >= 0 || !(v > 0) ? NaN : Math.log10(v)));
+  const zeros = Int8Array.from(top, (v, i) => (kinds[i] < 0 && v === 0 ? 0 : -1));
   for (const v of log) {
     if (!Number.isFinite(v)) continue;
     if (v < low) low = v;
     if (v > high) high = v;
   }
   if (low > high) [low, high] = [0, 1];
-  low = Math.max(low, high - 12); // at most 12 decades, so that a few zeros do not flatten the colours of all other values
-  return { x, y, log: log.map((v) => (v === -Infinity ? low : v)), kinds, low, high };
+  low = Math.max(low, high - 12); // at most 12 decades, so that a few tiny values do not flatten the colours of all other values
+  return { x, y, log, kinds, zeros, low, high };
 }
 
 /**
@@ -55,16 +59,18 @@ function decoded({ step, heat: map }, named, per) {
   );
   const across = Math.ceil(step.length / per);
   const [log, kinds] = [new Float32Array(columns.length * across), new Int8Array(columns.length * across)];
+  const zeros = new Int8Array(kinds.length).fill(-1);
   for (let row = 0, at = 0; row < columns.length; row += 1) {
     for (let i = 0; i < step.length; i += per, at += 1) {
       let code = 0; // a cell shows the largest value of `per` rows of the series
       for (let k = i; k < i + per && k < step.length; k += 1) code = Math.max(code, codes[row * step.length + k]);
       log[at] = shades[code];
       kinds[at] = Math.max(-1, code - FIRST_KIND);
+      if (code === ZERO) zeros[at] = 0;
     }
   }
   const x = evened(step.filter((_, i) => i % per === 0));
-  return { x, y: named ? columns.map(String) : Float64Array.from(columns), log, kinds, low, high };
+  return { x, y: named ? columns.map(String) : Float64Array.from(columns), log, kinds, zeros, low, high };
 }
 
 /**

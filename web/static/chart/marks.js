@@ -7,6 +7,7 @@ import { bit } from "./summary.js";
 
 const SYMBOLS = ["x", "triangle-up", "triangle-down"]; // one marker symbol for each entry of NONFINITE
 const EDGE = [0.97, 0.97, 0.03];
+const LEFT_EDGE = 0.012;
 const MAX_MARKERS = 100;
 const ZERO_WEIGHT = "infinite: weight is 0";
 const SIGNIFICANT = new Intl.NumberFormat("en-US");
@@ -139,7 +140,13 @@ export function ranges({ field, low, high }, items, colors) {
   const floor = 0.1 * Math.min(1, ...ends); // the position of zero on the logarithmic axis
   /** @param {Float64Array} values */
   const raised = (values) => values.map((v) => Math.max(v, floor));
-  if (field === "median_of" || !low || !high) return { x: raised(numbers("median")), y };
+  const median = numbers("median");
+  if (field === "zero_of") {
+    const atZero = y.filter((_, i) => median[i] === 0);
+    const text = atZero.map((label) => `${label}: the median is exactly 0`);
+    return { x: atZero.map(() => LEFT_EDGE), y: atZero, text, visible: atZero.length > 0 };
+  }
+  if (field === "median_of" || !low || !high) return { x: median.map((v) => (v > 0 ? v : NaN)), y };
   const [from, to] = [numbers(low), numbers(high)];
   const hovertext = items.map((item, i) => {
     const counts = `${SIGNIFICANT.format(item.finite)} of ${SIGNIFICANT.format(item.total)} finite`;

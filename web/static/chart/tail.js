@@ -105,7 +105,7 @@ export class Tail {
    * @param {any} yaxis
    */
   cells({ x, y, z, meta }, drawn, xaxis, yaxis) {
-    if (meta.field !== "heat") return;
+    if (meta.field !== "heat" && meta.kind !== "zero") return;
     const columns = /** @type {ArrayLike<number>[]} */ (z);
     const half = y.length > 1 && typeof y[0] === "number" ? (y[1] - y[0]) / 2 : 0.5;
     const shades = shadesOf(drawn.colorscale);

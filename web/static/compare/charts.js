@@ -32,7 +32,7 @@ export function compareChart(series, { element, entry, curves, runs, view, group
       entry.figure,
       runs,
       data,
-      groups ? view : { ...view, metric: "" },
+      groups ? view : { ...view, metric: "", larger: false },
       colors(),
     );
     crowd.lines = lines;

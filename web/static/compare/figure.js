@@ -24,7 +24,7 @@ export function comparedFigure(
   definition,
   runs,
   data,
-  { show, x, y, ticked, range, smooth = 0, metric = "" },
+  { show, x, y, ticked, range, smooth = 0, metric = "", larger = false },
   palette,
 ) {
   const known = runs.flatMap((run) => {
@@ -39,7 +39,8 @@ export function comparedFigure(
     palette,
   );
   const shade = groups.length > 3 ? "14" : "22";
-  const bands = groups.flatMap(({ members }, i) => bandTraces(bandOf(members, x), looks[i], i, shade));
+  const worst = larger ? -Infinity : Infinity;
+  const bands = groups.flatMap(({ members }, i) => bandTraces(bandOf(members, x, worst), looks[i], i, shade));
   const raw = drawn.flatMap(({ run, series }) => lineOf(run, series, x, y === "log", drawn.length) ?? []);
   const faint = smooth > 0 ? lineTraces(raw, runs, palette).map(({ trace }) => below(trace)) : [];
   const smoothed = () => drawn.flatMap(({ run, series }) => smoothLine(run, series, x, smooth, y === "log") ?? []);

@@ -14,8 +14,9 @@ const BAND_POINTS = 200;
  * @property {Record<string, number | null>} perStep tokens and seconds per step; null if unknown
  *
  * @typedef {{key: string, x: Float64Array, y: Float32Array}} Line
- * @typedef {{show: string, x: string, y: string, ticked: Set<string>, range: [number, number] | null, smooth?: number, metric?: string}} View
- *   range: in units of the axis; smooth: weight of the exponential mean; metric: title of the vertical axis, "" for the chart's own
+ * @typedef {{show: string, x: string, y: string, ticked: Set<string>, range: [number, number] | null, smooth?: number, metric?: string, larger?: boolean}} View
+ *   range: in units of the axis; smooth: weight of the exponential mean; metric: title of the vertical axis, "" for the chart's own;
+ *   larger: whether larger values of the metric are better
  */
 
 /**
@@ -66,13 +67,14 @@ export function firstLost(run, series, axis) {
 }
 
 /**
- * Median and quartiles over the runs of a group along the axis. Beyond its last step, a lost run is treated as worse than
- * every other run, so the median is NaN where half of the group is lost. A run that finished earlier, or still trains,
- * is omitted beyond its last step.
+ * Median and quartiles over the runs of a group along the axis. Beyond its last step, a lost run has the value `worst`, and
+ * so has every value that is not finite, so the median is NaN where half of the group is lost. A run that finished earlier,
+ * or still trains, is omitted beyond its last step.
  * @param {{run: ComparedRun, series: Buckets}[]} members
  * @param {string} axis
+ * @param {number} worst the infinity that is worse than every number: -Infinity if larger values are better
  */
-export function bandOf(members, axis) {
+export function bandOf(members, axis, worst) {
   const known = members.filter(({ run, series }) => run.perStep[axis] && series.step.length);
   const scaled = known.map(({ run, series }) => ({
     series,
@@ -89,8 +91,8 @@ export function bandOf(members, axis) {
       while (at[m] + 1 < step.length && step[at[m] + 1] * factor <= place) at[m] += 1;
       if (step[at[m]] * factor > place) return [];
       const over = at[m] === step.length - 1 && step[at[m]] * factor < place - end / BAND_POINTS;
-      if (over) return lost ? [Infinity] : [];
-      return [Number.isFinite(last[at[m]]) ? last[at[m]] : Infinity];
+      if (over) return lost ? [worst] : [];
+      return [Number.isFinite(last[at[m]]) ? last[at[m]] : worst];
     });
     values.sort((a, b) => a - b);
     [low[i], median[i], high[i]] = [0.25, 0.5, 0.75].map((q) => quantile(values, q));

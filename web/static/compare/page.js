@@ -23,6 +23,7 @@ const view = {
   range: rangeOf(location.search),
   smooth: Number(given(root, "smooth")),
   metric: given(root, "metric"),
+  larger: false,
   resets: 0,
 };
 const LOSS = "train/loss";
@@ -96,11 +97,13 @@ function changed(redraw = view.show === "groups") {
 
 const metric = find("[data-metric]", HTMLSelectElement, root);
 metric.value = view.metric || LOSS;
+const larger = () => metric.selectedOptions[0]?.hasAttribute("data-larger") ?? false;
+view.larger = larger();
 metric.addEventListener("change", async () => {
   const chosen = metric.value === LOSS ? "" : metric.value;
   try {
     const { curves } = await curvesOf(chosen);
-    view.metric = chosen;
+    [view.metric, view.larger] = [chosen, larger()];
     charts[0]?.replace(metric.value, curves);
     find("figcaption :is(h2, h3)", HTMLElement, charts[0]?.chart.element.closest("figure") ?? root).textContent =
       chosen || "Loss";

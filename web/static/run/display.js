@@ -10,6 +10,7 @@ import { find, given } from "../lib/dom.js";
 import { exportable } from "../lib/exports.js";
 import { toast } from "../lib/toast.js";
 import { announce, showAlert } from "./alerts.js";
+import { RunAutopsy } from "./autopsy.js";
 import { RunCharts } from "./charts.js";
 import { RunLog } from "./log.js";
 import { replaceParts, showNewest } from "./parts.js";
@@ -42,6 +43,7 @@ export class RunDisplay {
     this.log = new RunLog(find("[data-log]", HTMLElement));
     this.charts = new RunCharts(state);
     this.slopes = new RunSlopes(figures, () => Boolean(state.ofLayer("weight")?.points));
+    this.autopsy = new RunAutopsy(figures);
     const { cursor, setAxis } = wireControls(this.charts, controls, () => page.load());
     this.cursor = cursor;
     this.setAxis = setAxis;

@@ -8,8 +8,7 @@ import { bind } from "../chart/bind.js";
 import { firstFrom, rows } from "./clock.js";
 import { given } from "../lib/dom.js";
 import { dress } from "./dress.js";
-import { number } from "../lib/format.js";
-import { readout } from "./readout.js";
+import { readout, sentenceOf } from "./readout.js";
 import { colors } from "../lib/theme.js";
 import { scaleOf } from "./view.js";
 
@@ -154,8 +153,6 @@ export class RunFigures {
       step: Infinity,
       eigenvalues: record.eigenvalues,
     });
-    text.textContent = shown
-      ? `At step ${number(shown.step)}: ${shown.readings.map((r) => `${r.name} ${r.text}`).join(", ")}.`
-      : "No data yet.";
+    text.textContent = sentenceOf(shown);
   }
 }

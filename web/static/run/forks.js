@@ -1,7 +1,7 @@
 // Tests a cause on the run page: a button forks the run with one setting changed, and a row shows the fork's progress.
 
 import { describe, send } from "../lib/api.js";
-import { freshPage, given, replacePart } from "../lib/dom.js";
+import { findAll, freshPage, given, replacePart } from "../lib/dom.js";
 import { keepFolds } from "./folds.js";
 import { toast } from "../lib/toast.js";
 
@@ -21,8 +21,12 @@ document.addEventListener("click", async (event) => {
     changes["model.reparameterization.name"] = map.value;
   button.disabled = true;
   try {
-    const fork = await send("POST", given(section, "forks"), { changes });
-    toast(`Run ${fork.id} resumes from step ${fork.forked_at_step}.`);
+    const from = section.querySelector("[data-from-step]");
+    const step = from instanceof HTMLSelectElement ? { from_step: Number(from.value) } : {};
+    const fork = await send("POST", given(section, "forks"), { ...step, changes });
+    toast(
+      `Run ${fork.id} starts ${fork.forked_at_step ? `after step ${fork.forked_at_step}` : "from the initial weights"}.`,
+    );
     await refresh();
     follow();
   } catch (error) {
@@ -34,15 +38,16 @@ document.addEventListener("click", async (event) => {
 async function refresh() {
   const page = await freshPage();
   if (!page) return;
-  const chosen = document.querySelector("[data-map-choice]");
+  const chosen = choices().map((select) => select.value);
   for (const part of PARTS) {
     const [old, fresh] = [document, page].map((one) => one.querySelector(`[data-part="${part}"]`));
     if (old && fresh) keepFolds(old, fresh);
     replacePart(page, `[data-part="${part}"]`);
   }
-  const map = document.querySelector("[data-map-choice]");
-  if (chosen instanceof HTMLSelectElement && map instanceof HTMLSelectElement) map.value = chosen.value;
+  choices().forEach((select, i) => (select.value = chosen[i] ?? select.value));
 }
+
+const choices = () => findAll("[data-forks] select", HTMLSelectElement);
 
 // Polls until every fork has ended; a hidden page does not poll.
 function follow() {
@@ -51,7 +56,7 @@ function follow() {
   setTimeout(async () => {
     looking = false;
     // replacing the part would close an open selection box
-    const busy = document.hidden || document.activeElement?.matches("[data-map-choice]");
+    const busy = document.hidden || document.activeElement?.matches("[data-forks] select");
     if (!busy) await refresh().catch(() => undefined);
     follow();
   }, LOOK_MS);

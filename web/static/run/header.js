@@ -92,13 +92,20 @@ export class RunHeader {
   }
 
   /**
-   * The newest loss and accuracy.
+   * The newest losses and accuracy.
    * @param {RunModel} model
    */
   numbers(model) {
-    const [loss, accuracy] = [model.newest("train/loss"), model.newest("eval/accuracy")];
-    if (loss !== null) this.set("loss", number(loss));
-    if (accuracy !== null) this.set("accuracy", `${number(100 * accuracy, 4)} %`);
+    for (const [name, series] of Object.entries({ loss: "train/loss", eval_loss: "eval/loss" })) {
+      const loss = model.newest(series);
+      if (loss !== null) this.set(name, number(loss));
+      for (const shown of findAll(`[data-live=${name}]`, HTMLElement))
+        shown.classList.toggle("bad", loss !== null && !Number.isFinite(loss));
+    }
+    const accuracy = model.newest("eval/accuracy");
+    if (accuracy === null) return;
+    this.set("accuracy", `${number(100 * accuracy, 4)} %`);
+    for (const part of findAll("[data-known=accuracy]", HTMLElement)) part.hidden = false;
   }
 
   /**
@@ -108,13 +115,16 @@ export class RunHeader {
   row(run) {
     this.badge(run);
     for (const name of EXTREMES) this.set(name, number(run[name], 3));
+    const nearest = Number(run.nearest_distance);
+    if (nearest < 0) this.set("nearest_distance", number(-nearest, 3));
+    this.set("nearest_title", nearest < 0 ? "Farthest outside" : "Nearest to boundary");
     this.times = { started: run.started_at, finished: run.finished_at };
     this.progress();
   }
 
-  /** @param {Pick<RunAnswer, "status" | "unstable">} run */
+  /** @param {import("../lib/status.js").Shown} run */
   badge(run) {
-    this.said = statusText(run);
+    this.said = statusText(run, document.querySelector(".status[data-worse]") !== null);
     for (const text of findAll("[data-live=status]", HTMLElement)) {
       const badge = text.closest("[data-status]");
       if (badge instanceof HTMLElement) showStatus(badge, run);

@@ -40,6 +40,14 @@ export function readout(figure, data, { layer, items, step, eigenvalues = 0 }) {
   return shown < 0 ? null : { step: shown, readings };
 }
 
+/** The readout as a sentence, for screen readers. @param {ReturnType<typeof readout>} shown */
+export function sentenceOf(shown) {
+  if (!shown) return "No data yet.";
+  const { step, readings } = shown;
+  if (!readings.length) return `Shows the steps up to ${number(step)}.`;
+  return `At step ${number(step)}: ${readings.map(({ name, text }) => `${name} ${text}`).join(", ")}.`;
+}
+
 /**
  * @param {Series} series
  * @param {number} row

@@ -32,6 +32,19 @@ export async function readStores(url, asked, signal) {
 }
 
 /**
+ * The steps that the charts of an ended run show: from before the first recorded step to a little after the last; null if
+ * there is at most one step.
+ * @param {Stores} stores
+ * @returns {[number, number] | null}
+ */
+export function extent(stores) {
+  const all = [...stores.values()];
+  const last = Math.max(0, ...all.map(({ lastStep }) => lastStep));
+  const first = Math.min(last, ...all.map(({ data }) => data.step[0] ?? last));
+  return last > first ? [Math.max(0, first - 1), last + (last - first) / 50] : null;
+}
+
+/**
  * Whether the stores contain everything in `wanted`.
  * @param {Stores} stores
  * @param {Wanted} wanted

@@ -10,6 +10,7 @@ import { parseIndices } from "../lib/format.js";
 import { eigenvalueItems, MAX_LINES, topEigenvalues } from "../lib/pick.js";
 import { byDecay, reasons } from "./reasons.js";
 import { holdsEigenvalues, recordOf } from "./records.js";
+import { extent } from "./stores.js";
 import { verdictNames } from "./verdict.js";
 import { scaleOf } from "./view.js";
 
@@ -117,12 +118,13 @@ export class RunState {
     return Object.fromEntries(Object.entries(data).map(([name, series]) => [name, rowsBetween(series, from, to)]));
   }
 
-  /** @returns {[number, number] | null} range of the horizontal axis; null shows all data */
+  /** @returns {[number, number] | null} range of the horizontal axis; null: there is at most one step */
   get range() {
     const { from, to } = this.view;
     const { on, steps } = this.live;
     if (from !== null && to !== null) return [this.axis.of(from), this.axis.of(to)];
-    if (!on) return null;
+    const span = on ? null : extent(this.model.stores);
+    if (!on) return span && [this.axis.of(span[0]), this.axis.of(span[1])];
     const round = 10 ** Math.floor(Math.log10(Math.max(10, this.newest))) / 4;
     return [
       0,
