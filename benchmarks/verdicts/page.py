@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.verdicts.faults import KINDS
 from benchmarks.verdicts.grading import GRADES, WRONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdict.md"
-TITLE = "## Measured with planted faults"
+BEGIN, END = "<!-- planted faults: begin -->\n", "<!-- planted faults: end -->"
 WAYS = {"without_autopsy": "from recorded numbers", "with_autopsy": "with autopsy"}
 
 Result = dict[str, Any]
@@ -21,13 +25,16 @@ def tables(results: Sequence[Result]) -> str:
     return "\n".join([*_grades(results), "", *_misses(results), "", *_advice(results)])
 
 
-def write(results: Sequence[Result]) -> None:
-    """Replace the generated part of the section in docs/verdict.md."""
+def write(results: Sequence[Result], report: Path, seed: int) -> None:
+    """Write the tables into `report` and into the section of docs/verdict.md, between its two marks."""
+    made = f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} {platform.machine()} cores"
+    died = sum(result["status"] == "diverged" for result in results)
+    said = f"`python -m benchmarks.verdicts --seed {seed}`: {len(results)} runs, of which {died} died. {made}."
+    report.write_text("\n".join(["# Verdicts on planted faults", "", said, "", tables(results), ""]))
     text = PAGE.read_text()
-    begin, end = "<!-- planted faults: begin -->\n", "<!-- planted faults: end -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    PAGE.write_text(before + begin + "\n" + tables(results) + "\n\n" + end + after)
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{tables(results)}\n\n{END}{after}")
 
 
 def _grades(results: Sequence[Result]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 
 from benchmarks.verdicts.advice import follow
-from benchmarks.verdicts.autopsies import opened
 from benchmarks.verdicts.faults import Kind, Plant
 from benchmarks.verdicts.grading import grade
 from benchmarks.verdicts.recorded import Recorded, run_and_source, trained
@@ -30,13 +30,17 @@ def trial(kind: Kind, seed: int, number: int, *, autopsy: bool = True, advice: b
     with tempfile.TemporaryDirectory() as folder:
         plant, recorded, truth = _planted(kind, random.Random(f"{seed} {number}"), Path(folder))  # text: a tuple is no seed
         run, source = run_and_source(recorded)
-        findings = opened(recorded, run, source, Path(folder)) if autopsy and recorded.died else None
+        findings = None
+        if autopsy and recorded.died:
+            from benchmarks.verdicts.autopsies import opened
+
+            findings = opened(recorded, run, source, Path(folder))
     verdict = judge(run, source)
     result = {
         "number": number,
         "kind": plant.kind,
         "fault": plant.fault,
-        "config": recorded.config,
+        "config": plant.config,
         "status": recorded.outcome.status,
         "step": recorded.outcome.step,
         "truth": _as_json(truth),
@@ -44,7 +48,7 @@ def trial(kind: Kind, seed: int, number: int, *, autopsy: bool = True, advice: b
     }
     if autopsy:
         verdict = judge(replace(run, autopsy=findings), source)
-        result |= {"with_autopsy": _judged(truth, verdict, recorded), "findings": findings}
+        result |= {"with_autopsy": _judged(truth, verdict, recorded), "findings": findings and _shortened(findings)}
     if advice and recorded.died:
         result["advice"] = follow(recorded, run, source, verdict)
     return result | {"seconds": time.perf_counter() - began}
@@ -64,6 +68,14 @@ def _planted(kind: Kind, draw: random.Random, folder: Path) -> tuple[Plant, Reco
 def _judged(truth: Truth, verdict: dict[str, Any], recorded: Recorded) -> dict[str, Any]:
     found, why = grade(truth, verdict, recorded.outcome.status)
     return {name: verdict.get(name) for name in SHOWN} | {"grade": found, "why": why}
+
+
+def _shortened(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """The findings without the magnitudes of each module and the curves of the counterfactuals."""
+    kept = {name: value for name, value in findings.items() if name != "modules"}
+    trained_again = findings["counterfactuals"] or []
+    kept["counterfactuals"] = [{k: v for k, v in one.items() if k not in ("steps", "loss")} for one in trained_again]
+    return kept
 
 
 def _as_json(truth: Truth) -> dict[str, Any]:
