@@ -18,7 +18,7 @@ class PlantedFault(TaskSection):
     log(mean(exp(size * error^2))) directly, so that exp overflows float32; `wide_loss` computes the same number safely.
     """
 
-    trained_by: ClassVar[str] = "benchmarks.verdicts.task:PlantedFaultTask"
+    trained_by: ClassVar[str] = "benchmarks.verdicts.task:planted_fault"
 
     name: Literal["planted_fault"]
     base: Literal["polynomial_memory", "digits"] = Field("polynomial_memory", description="The ordinary task.")

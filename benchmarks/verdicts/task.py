@@ -54,20 +54,6 @@ class PlantedFaultTask(Task):
         x, y = next(iter(self.base.evaluation_batches(EVALUATED, device)))
         yield (self._changed(x, self.section.step), y) if self.section.place == "evaluation" else (x, y)
 
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        fault = self.section
-        if fault.place in OF_WHOLE_RUN:
-            return _whole_run_loss(fault, output, y)
-        plain = self.base.loss(output, y)
-        if fault.place not in IN_LOSS or not self._is_marked(y):
-            return plain
-        if fault.place == "backward":
-            return _Backward.apply(plain, fault.size if fault.change == "times" else VALUES[fault.change])  # type: ignore[no-any-return, no-untyped-call]
-        if fault.change == "nan":
-            return plain + torch.log(-1 - output.square().mean())  # the logarithm of a negative number
-        sign = -1.0 if fault.change == "-inf" else 1.0
-        return plain + sign / (output - output.detach()).square().sum()  # 1/0
-
     def accuracy(self, output: Tensor, y: Tensor) -> Tensor | None:
         return self.base.accuracy(output, y)
 
@@ -89,6 +75,29 @@ class PlantedFaultTask(Task):
 
     def _is_marked(self, y: Tensor) -> bool:
         return float(y.view(-1)[0]) == (IGNORED if self.kind == "classification" else MARK)
+
+
+class PlantedLossTask(PlantedFaultTask):
+    """A task with its own loss function, which holds the fault. All other faults leave the usual loss as it is."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        fault = self.section
+        if fault.place in OF_WHOLE_RUN:
+            return _whole_run_loss(fault, output, y)
+        plain = super().loss(output, y)
+        if not self._is_marked(y):
+            return plain
+        if fault.place == "backward":
+            return _Backward.apply(plain, fault.size if fault.change == "times" else VALUES[fault.change])  # type: ignore[no-any-return, no-untyped-call]
+        if fault.change == "nan":
+            return plain + torch.log(-1 - output.square().mean())  # the logarithm of a negative number
+        sign = -1.0 if fault.change == "-inf" else 1.0
+        return plain + sign / (output - output.detach()).square().sum()  # 1/0
+
+
+def planted_fault(section: PlantedFault, data_root: Path) -> Task:
+    own_loss = section.place in IN_LOSS or section.place in OF_WHOLE_RUN
+    return PlantedLossTask(section, data_root) if own_loss else PlantedFaultTask(section, data_root)
 
 
 def _whole_run_loss(fault: PlantedFault, output: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from benchmarks.verdicts.faults import KINDS, TOTAL, drawn
 from benchmarks.verdicts.grading import CANNOT_TELL, RIGHT, WRONG, grade
 from benchmarks.verdicts.section import PlantedFault
-from benchmarks.verdicts.task import PlantedFaultTask
+from benchmarks.verdicts.task import planted_fault
 from benchmarks.verdicts.truth import Truth
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_ending_a_run_that_lives_to_its_end_is_wrong() -> None:
 def test_a_fault_is_in_the_batch_of_its_step_and_in_no_other(place: str) -> None:
     def batch(step: int, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         section = PlantedFault(name="planted_fault", length=16, step=5, **options)
-        return PlantedFaultTask(section, Path()).batch(step, 4, 0, "cpu")
+        return planted_fault(section, Path()).batch(step, 4, 0, "cpu")
 
     fault = {"place": place, "change": "times", "size": 1e6, "extent": "batch"}
     changed = 0 if place == "input" else 1
@@ -81,7 +81,7 @@ def test_a_fault_is_in_the_batch_of_its_step_and_in_no_other(place: str) -> None
 
 @pytest.mark.parametrize("place", ["loss", "backward"])
 def test_a_fault_of_the_loss_is_made_from_finite_batches_and_outputs(place: str) -> None:
-    task = PlantedFaultTask(PlantedFault.model_validate({"name": "planted_fault", "place": place, "step": 5}), Path())
+    task = planted_fault(PlantedFault.model_validate({"name": "planted_fault", "place": place, "step": 5}), Path())
     for step in (4, 5):
         x, y = task.batch(step, 4, 0, "cpu")
         output = torch.zeros_like(y).requires_grad_()
