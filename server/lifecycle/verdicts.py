@@ -38,6 +38,10 @@ WINDOW = 3 * SPIKE_ROWS + 4  # number of rows of a layer that are read at once
 EXACT = 4096  # maximum number of raw points per layer (fewer for a wide layer); longer runs are read from coarse levels
 EXACT_NUMBERS = 400_000
 SCALAR_POINTS = 1000
+OPTIONAL_SCALARS = {
+    "weight_norm": names.WEIGHT_NORM, "batch": names.BATCH_NONFINITE, "largest_input": names.LARGEST_INPUT,
+    "largest_target": names.LARGEST_TARGET,
+}  # fmt: skip
 ALERT_FIELDS = ("kind", "step", "layer", "eigenvalue", "tensor", "value", "message")
 ALERTS = 200  # maximum number of alerts read from the start of a run; the same maximum applies to the fatal step
 AT_ONCE = 20  # maximum number of runs judged in one call
@@ -81,6 +85,12 @@ class Stored:
         high = high[np.isfinite(high)]
         return float(high.max()) if len(high) else None
 
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        if names.EVAL_LOSS not in self.layout.series:
+            return np.empty(0, np.int64), np.empty(0)
+        step, loss = self._raw(names.EVAL_LOSS, 0, self.layout.step)
+        return step, loss[0].astype(np.float64)
+
     def layer(self, index: int, low: int, high: int) -> verdict.Rows:
         first, last = self._spans.get(index, (0, -1))
         if low < first or high > last:
@@ -120,10 +130,10 @@ class Stored:
         for field, name in (("grad_norm", names.GRAD_NORM), ("lr", names.LR)):
             if name in self.layout.series:
                 columns[field] = _aligned(step, *self._raw(name, low, high))
-        optional: dict[str, np.ndarray | None] = {"weight_norm": None, "batch": None}
-        for field, name in (("weight_norm", names.WEIGHT_NORM), ("batch", names.BATCH_NONFINITE)):
-            if name in self.layout.series:
-                optional[field] = _aligned(step, *self._raw(name, low, high))
+        optional = {
+            field: _aligned(step, *self._raw(name, low, high)) if name in self.layout.series else None
+            for field, name in OPTIONAL_SCALARS.items()
+        }
         return verdict.Scalars(step=step, **columns, **optional)  # type: ignore[arg-type]
 
     def _read_layer(self, layer: verdict.Layer, low: int, high: int) -> verdict.Rows:
@@ -166,8 +176,19 @@ class Stored:
         return self._losses
 
 
-def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The run's verdict. ending: the status, reason and divergence that the row is about to get. Raises DamagedPayload."""
+def judge_run(
+    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None, autopsy: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The run's verdict. ending: the status, reason and divergence that the row is about to get. autopsy: the findings of the
+    run's autopsy, if it has one. Raises DamagedPayload."""
+    described, source = describe_run(session, run, ending=ending, autopsy=autopsy)
+    return verdict.judge(described, source)
+
+
+def describe_run(
+    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None, autopsy: Mapping[str, Any] | None = None
+) -> tuple[verdict.Run, verdict.Source]:
+    """The run and its recorded values, as `verdict.judge` and `verdict.trouble_start` need them."""
     layout = Layout(session, run.id)
     layers = _layers(layout, run.config["model"])
     known = {"status": run.status, "reason": run.status_reason, "divergence": run.divergence} | dict(ending or {})
@@ -179,13 +200,14 @@ def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = 
         alerts=_alerts(session, run.id, (known["divergence"] or {}).get("step")),
         layers=layers,
         first_step=(run.forked_at_step or 0) + 1,
+        autopsy=autopsy,
         **known,
     )
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
     if names.TRAIN_LOSS not in layout.series:
         described = replace(described, layers=(), divergence=None)
-        return verdict.judge(described, NOTHING)
-    return verdict.judge(described, Stored(session, layout, layers, described.every, crossed))
+        return described, NOTHING
+    return described, Stored(session, layout, layers, described.every, crossed)
 
 
 def verdict_columns(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:

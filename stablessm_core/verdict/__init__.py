@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from stablessm_core.telemetry.stability import overflow_length
@@ -13,26 +14,40 @@ from stablessm_core.verdict.evidence import evidence
 from stablessm_core.verdict.finite import judge_finite
 from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 from stablessm_core.verdict.timeline import events
+from stablessm_core.verdict.trouble import Trouble, trouble_start
 from stablessm_core.verdict.words import summary
 
-CAUSES = ("eigenvalue_overflow", "explosion", "step_size", "bad_input", "precision", "lr_too_large", "unknown")
+CAUSES = (
+    "eigenvalue_overflow", "explosion", "step_size", "bad_input", "bad_loss", "arithmetic", "precision", "lr_too_large",
+    "unknown",
+)  # fmt: skip
 THROWN_BY = ("optimizer_step", "gradient_spike", "explosion", "both")
+CONFIDENCES = ("measured", "inferred", "cannot_tell")
 
-__all__ = ["CAUSES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "confirmation", "judge", "unstable"]
+__all__ = [
+    "CAUSES", "CONFIDENCES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "Trouble", "confirmation", "judge",
+    "trouble_start", "unstable",
+]  # fmt: skip
 
 
 def judge(run: Run, source: Source) -> dict[str, Any]:
-    """The verdict: {cause, thrown_by, summary, culprit, events, evidence, try, unstable, confirmed}.
+    """The verdict: {cause, thrown_by, confidence, runner_up, summary, culprit, trouble, events, evidence, try, unstable,
+    confirmed}.
 
-    cause: one of CAUSES; None if every number is finite. thrown_by: one of THROWN_BY if an eigenvalue overflowed. culprit:
-    {layer, eigenvalue} or None. events, evidence: lists of items with a `text`. try: [{change, because}]. unstable: see
-    `unstable`. confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
+    cause: one of CAUSES; None if every number of the training is finite. thrown_by: one of THROWN_BY if an eigenvalue
+    overflowed. confidence: one of CONFIDENCES. "measured": the cause rests on the autopsy or on a record of the cause itself;
+    "inferred": it follows from recorded numbers; "cannot_tell": the cause is unknown. None without a cause. runner_up: the second
+    cause that the data allow, or None. culprit: {layer, eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or
+    None. events, evidence: lists of items with a `text` and a `basis`. try: [{change, because}]. unstable: see `unstable`.
+    confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
     """
+    trouble = trouble_start(run, source)
+    about: dict[str, Any] = {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
     if run.fatal is None:
         so_far = judge_finite(run, source)
         step = so_far.pop("step")
-        found = {"cause": None, "thrown_by": None, "culprit": None, "try": [], **so_far}
-        return found | {"unstable": None if step is None else unstable(run, source, step), "confirmed": []}
+        found = {"cause": None, "thrown_by": None, "confidence": None, "runner_up": None, "culprit": None, "try": [], **so_far}
+        return found | {"unstable": None if step is None else unstable(run, source, step)} | about
     finding = decide(run, source)
     culprit = None
     if finding.layer is not None and finding.eigenvalue is not None:
@@ -40,13 +55,15 @@ def judge(run: Run, source: Source) -> dict[str, Any]:
     return {
         "cause": finding.cause,
         "thrown_by": finding.thrown_by,
+        "confidence": finding.confidence,
+        "runner_up": finding.runner_up,
         "summary": summary(run, finding),
         "culprit": culprit,
         "events": events(run, finding),
         "evidence": evidence(run, finding),
         "try": advise(run, finding),
         "unstable": unstable(run, source, finding.step),
-        "confirmed": [],
+        **about,
     }
 
 
@@ -59,11 +76,11 @@ def unstable(run: Run, source: Source, step: int) -> dict[str, Any] | None:
     worst = facts.worst_eigenvalue(run, source, step)
     if worst is None or not worst.outside:
         return None
-    longest = overflow_length(worst.distance, run.limit)
+    longest = overflow_length(worst.distance, run.limit_of(worst.layer))
     return {
         "eigenvalues": worst.outside,
         "of": run.eigenvalues,
         "worst_distance": worst.distance,
-        "overflow_budget": worst.budget,
+        "overflow_budget": None if worst.budget is None else worst.budget + 0.0,  # without the sign of -0.0
         "overflows_at_length": math.ceil(longest) if math.isfinite(longest) else None,
     }

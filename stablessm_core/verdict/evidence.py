@@ -1,124 +1,228 @@
-"""The evidence for a verdict: a list of sentences, each with the numbers that the sentence quotes, [{text, ...numbers}]."""
+"""The evidence for a verdict: a list of sentences, each with the numbers that the sentence quotes, [{text, basis, ...numbers}].
+
+basis: "measured" if the sentence states recorded values or results of the autopsy, "inferred" if it concludes from them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from stablessm_core.telemetry.stability import overflow_eigenvalue
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.decide import Finding
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.words import eigenvalue_label, number
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, Autopsy, number_of
+from stablessm_core.verdict.words import PASSES, WHICH, against_best, eigenvalue_label, near_one, number, plural
 
 Evidence = dict[str, Any]
 BFLOAT16 = "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
+CHANGES = {
+    "unchanged": "unchanged",
+    "recurrence_frozen": "with the recurrence frozen",
+    "batch_left_out": "without the batch",
+    "tenth_of_rate": "with a tenth of the learning rate",
+    "other_map": "with another map",
+    "scaled_norm": "with a norm that scales its input before it squares",
+}
+
+
+def item(text: str, /, *, basis: str = "measured", **numbers: Any) -> Evidence:
+    return {"text": text, "basis": basis, **numbers}
 
 
 def evidence(run: Run, found: Finding) -> list[Evidence]:
     """The evidence for the finding on a diverged run."""
     overflow = found.cause == "eigenvalue_overflow"
     items: list[Evidence] = []
+    if found.autopsy is not None:
+        items += autopsied(found.autopsy)
     if overflow:
         items += budget(run, found.worst)
         for one in dict.fromkeys(one for one in (found.crossing, *found.firsts) if one is not None):
             items += _crossing(run, one)
         if found.spike is not None and run.optimizer != "adamw":
             items.append(_spike(found.spike))
-    items += _loss(found.growth)
+    items += _loss(run, found)
     if found.update is not None and found.cause in ("explosion", "lr_too_large", "bad_input", "unknown"):
         items.append(_update(run, found.update))
     if found.dt is not None:
         began, now, which = found.dt
         text = f"Largest step size dt: {number(began)} at the start, {number(now)} at step {found.step:,}."
-        items.append({"text": text, "dt_at_start": began, "dt": now, "eigenvalue": which})
-    if found.flags is not None:
-        said = "held a number that is not finite" if found.flags else "was finite throughout"
-        items.append({"text": f"The batch of step {found.step:,} {said}.", "batch_nonfinite": found.flags})
+        items.append(item(text, dt_at_start=began, dt=now, eigenvalue=which))
+    items += _batch(found)
+    if found.inherited is not None and found.cause != "bad_input":
+        text = (
+            f"Every state of layer {found.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did "
+            "not begin there."
+        )
+        items.append(item(text, basis="inferred", layer=found.inherited))
     if not overflow and not found.flags:
         items += _recurrence(run, found)
-    if found.cause == "precision":
+    if found.cause == "precision" and found.half:
         count = len(set(found.scalars.loss.tolist()))
-        text = f"All of the {count} different losses recorded are float16 numbers; of float32 numbers one in 8,192 is."
-        items.append({"text": text, "losses": count})
+        text = f"All of the {count} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is."
+        items.append(item(text, basis="inferred", losses=count))
     elif run.config.get("train", {}).get("precision") == "bfloat16":
-        items.append({"text": BFLOAT16})
+        items.append(item(BFLOAT16, basis="inferred"))
+    items += evaluation(found.evaluated)
     return items + _limits(run, found)
+
+
+def autopsied(autopsy: Autopsy) -> list[Evidence]:
+    """What the autopsy measured: the first number that is not finite, the same step in float64, and the counterfactuals."""
+    items: list[Evidence] = []
+    first = autopsy.first
+    step = int(autopsy.findings["step"])
+    if first is not None:
+        before = number_of(first.get("largest_before"))
+        largest = "" if math.isnan(before) else f" The largest number before was {number(before)}."
+        text = (
+            f"The first number that is not finite at step {step:,} is {first.get('value')} in {first.get('operation')}"
+            f"{_module(first)}, {PASSES[str(first['pass'])]}{_went_in(first)}.{largest}"
+        )
+        items.append(item(text, step=step, **{"pass": first["pass"], "module": first.get("module")}))
+        if "norm" in str(first.get("operation")) and autopsy.input_of_first >= 1e18:
+            text = "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
+            items.append(item(text, basis="inferred"))
+    repeat = autopsy.float64
+    if repeat is not None:
+        items.append(_repeated(autopsy, repeat, step))
+    for change in CHANGES:
+        if (one := autopsy.counterfactual(change)) is not None:
+            items.append(_counterfactual(one))
+    return items
+
+
+def _module(first: Mapping[str, Any]) -> str:
+    return f" of {first['module']}" if first.get("module") else ""
+
+
+def _went_in(first: Mapping[str, Any]) -> str:
+    size = number_of(first.get("largest_input"))
+    return "" if math.isnan(size) else f", from numbers up to {number(size)}"
+
+
+def _repeated(autopsy: Autopsy, repeat: Mapping[str, Any], step: int) -> Evidence:
+    largest = autopsy.largest
+    narrow = repeat.get("narrow") or ()
+    if repeat.get("finite"):
+        text = f"In float64, step {step:,} is finite: its loss is {number(number_of(repeat.get('loss')))}"
+        if largest > FLOAT32_LARGEST:
+            text += f" and its largest number {number(largest)}, more than float32 can hold ({number(FLOAT32_LARGEST)})"
+        elif not math.isnan(largest):
+            text += f" and the largest result of a module {number(largest)}"
+        text += "."
+    else:
+        text = f"In float64, step {step:,} is not finite either."
+    if narrow:
+        text += f" Not in float64: {', '.join(map(str, list(narrow)[:3]))}."
+    return item(text, step=step, finite=bool(repeat.get("finite")), largest=largest)
+
+
+def _counterfactual(one: Mapping[str, Any]) -> Evidence:
+    how = CHANGES[str(one["change"])]
+    ends = f"lives to step {int(one['step']):,}" if one["lives"] else f"dies at step {int(one['step']):,}"
+    text = f"Trained again from step {int(one['from_step']):,} {how}, the run {ends}."
+    return item(text, change=one["change"], lives=bool(one["lives"]), step=int(one["step"]), from_step=int(one["from_step"]))
 
 
 def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
     """The evidence about the overflow budget of the worst eigenvalue. Empty if every eigenvalue is inside the boundary."""
     if worst is None or worst.budget is None or run.length is None or worst.distance >= 0:
         return []
-    size = 1 - worst.distance
+    size, limit = 1 - worst.distance, run.limit_of(worst.layer)
     text = (
-        f"Overflow budget {number(worst.budget)} at step {worst.step:,}: {run.length} ln {number(size)} / 88.72. float32 "
-        f"overflows at {number(run.limit)}, that is at an absolute value of {number(overflow_eigenvalue(run.length, run.limit))}."
+        f"Overflow budget at step {worst.step:,}: {run.length} x ln {near_one(size)} / 88.72 = {number(worst.budget)}. At "
+        f"{number(limit)}, where the eigenvalue is {number(overflow_eigenvalue(run.length, limit))}, float32 overflows."
     )
-    numbers = {"overflow_budget": worst.budget, "limit": run.limit, "length": run.length, "size": size}
-    return [{"text": text, **numbers, "outside": worst.outside, "of": worst.known}]
+    numbers: Evidence = {"overflow_budget": worst.budget, "limit": limit, "length": run.length, "size": size}
+    return [item(text, **numbers, outside=worst.outside, of=worst.known)]
 
 
 def _crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
     if one.before is None or one.distance_before is None:
         return []
     where = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
-    text = f"{where} at step {one.before:,}: distance to the boundary {number(one.distance_before)}"
+    text = f"{where} at step {one.before:,}: distance to the boundary {number(one.distance_before)}."
+    basis = "measured"
     if one.slope is not None and one.weight_step is not None and one.predicted is not None and math.isfinite(one.slope):
-        how = (
-            "the learning rate"
-            if run.optimizer == "adamw"
-            else "learning rate times |g|" + (" plus momentum" * bool(run.momentum))
-        )
+        how = "learning rate"
+        if run.optimizer != "adamw":
+            how = "learning rate x |g|" + " plus momentum" * bool(run.momentum)
+        basis = "inferred"
         text += (
-            f"; slope of the map R_f {number(one.slope)} times a weight step of {number(one.weight_step)} ({how}) lets one "
-            f"expect a relative step of {number(one.predicted)}"
+            f" Expected step: {number(one.predicted)} x this distance (map slope R_f {number(one.slope)} x {how} "
+            f"{number(one.weight_step)})."
         )
     if one.relative_step is not None and math.isfinite(one.relative_step):
-        text += f"; it was {number(one.relative_step)}, and at 1 a step may cross"
+        text += f" Measured: {number(one.relative_step)} x. Anything above 1 can cross."
     numbers: Evidence = {"step": one.before, "layer": one.layer, "eigenvalue": one.eigenvalue, "distance": one.distance_before}
     numbers |= {"slope": one.slope, "weight_step": one.weight_step, "lr": one.lr}
-    return [{"text": text + ".", **numbers, "predicted_relative_step": one.predicted, "relative_step": one.relative_step}]
+    return [item(text, basis=basis, **numbers, predicted_relative_step=one.predicted, relative_step=one.relative_step)]
 
 
 def _spike(spike: facts.Spike) -> Evidence:
     if spike.growth < facts.SPIKE:
         text = (
-            f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} steps |g| was at most {number(spike.size)}, "
-            f"{number(spike.growth)} times the median before."
+            f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} recorded steps |g| was at most {number(spike.size)}, "
+            f"{number(spike.growth)} x the median before."
         )
     else:
-        grown = "exactly 0 before" if math.isinf(spike.growth) else f"{number(spike.growth)} times the median before"
-        at = "" if spike.value is None else f", with the eigenvalue at {number(spike.value)}"
+        grown = "exactly 0 before" if math.isinf(spike.growth) else f"{number(spike.growth)} x the median before"
+        at = "" if spike.value is None else f", with the eigenvalue at {near_one(spike.value)}"
         text = f"Its gradient at step {spike.step:,}: |g| {number(spike.size)}, {grown}{at}; |grad|/|w| {number(spike.ratio)}."
         if spike.zero_after:
             text += (
-                f" In {spike.zero_after} of the {spike.rows_after} steps after it the gradient was exactly 0 and the weight "
-                "moved on by momentum alone: a ratio of 0 there is no sign of calm."
+                f" In {spike.zero_after} of the {plural(spike.rows_after, 'step')} after it the gradient was exactly 0, and the "
+                "weight moved on by momentum alone: a ratio of 0 there does not mean calm."
             )
-    return {"text": text, "step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
+    return item(text, step=spike.step, gradient=spike.size, growth=spike.growth, ratio=spike.ratio)
 
 
-def _loss(growth: facts.Growth | None) -> list[Evidence]:
+def _loss(run: Run, found: Finding) -> list[Evidence]:
+    growth = found.growth
     if growth is None:
         return []
-    best = f"{number(growth.times)} times its best ({number(growth.best)}, step {growth.best_step:,})"
-    passed = f"; it passed {facts.ROSE:.0f} times its best at step {growth.rose_at:,}" if growth.rose_at else ""
-    text = f"Loss {number(growth.loss)} at step {growth.step:,}, {'its best' if growth.times == 1 else best}{passed}."
-    items = [{"text": text, "loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}]
+    recorded = "recorded " if run.every > 1 else ""
+    at = f", of step {growth.best_step:,}" if growth.times != 1 else ""
+    passed = ""
+    if growth.rose_at:
+        passed = f" It passed {facts.ROSE:.0f} x its best at {recorded}step {growth.rose_at:,}."
+        if growth.best <= 0:
+            passed = f" It rose at {recorded}step {growth.rose_at:,}."
+    text = f"Loss at {recorded}step {growth.step:,}: {number(growth.loss)}, {against_best(growth)}{at}.{passed}"
+    if growth.times != 1 and growth.best <= 0:
+        text = f"Loss at {recorded}step {growth.step:,}: {against_best(growth)}.{passed}"
+    numbers: Evidence = {"loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}
+    items = [item(text, **numbers)]
     if math.isfinite(growth.grad_growth) and math.isfinite(growth.grad_norm):
         text = (
-            f"Norm of the whole gradient {number(growth.grad_norm)} at step {growth.step:,}, {number(growth.grad_growth)} times "
-            f"what it was at step {growth.since:,}."
+            f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
+            f"{number(growth.grad_growth)} x its size at {recorded}step {growth.since:,}."
         )
-        items.append({"text": text, "grad_norm": growth.grad_norm, "growth": growth.grad_growth})
+        items.append(item(text, grad_norm=growth.grad_norm, growth=growth.grad_growth))
     return items
 
 
 def _update(run: Run, update: float) -> Evidence:
-    what = "the gradient's norm" if run.optimizer != "adamw" else "the root of the number of weights"
-    text = f"The update before could move the weights by {number(update)} of their norm (learning rate times {what})."
-    return {"text": text, "update": update}
+    what = "the norm of the gradient" if run.optimizer != "adamw" else "the root of the number of weights"
+    which = "The update before" if run.every == 1 else f"The updates since the last recorded step, {run.every} steps earlier,"
+    text = f"{which} could move the weights by at most about {number(update)} x their norm (learning rate x {what})."
+    return item(text, basis="inferred", update=update)
+
+
+def _batch(found: Finding) -> list[Evidence]:
+    bad = found.bad
+    if bad is not None and bad.finite and bad.largest is not None:
+        usual = "" if not bad.usual else f"; usual in this run: {number(bad.usual)}"
+        text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
+        return [item(text, largest=bad.largest, usual=bad.usual, step=bad.step)]
+    if found.flags is None:
+        return []
+    said = "held a number that is not finite" if found.flags else "held only finite numbers"
+    return [item(f"The batch of step {found.step:,} {said}.", batch_nonfinite=found.flags)]
 
 
 def _recurrence(run: Run, found: Finding) -> list[Evidence]:
@@ -126,15 +230,22 @@ def _recurrence(run: Run, found: Finding) -> list[Evidence]:
     if worst is None:
         return []
     where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
-    if not found.firsts:
-        text = f"No eigenvalue was ever outside; nearest at step {worst.step:,}: {where}, at distance {number(worst.distance)}."
+    if not found.firsts and worst.distance >= 0:
+        text = (
+            f"No recorded eigenvalue was ever outside the boundary. The nearest at step {worst.step:,} was {where}, at distance "
+            f"{number(worst.distance)}."
+        )
     elif worst.distance >= 0:
-        text = f"At step {worst.step:,} every eigenvalue was inside; nearest {where}, at distance {number(worst.distance)}."
+        text = (
+            f"At step {worst.step:,} every eigenvalue was inside the boundary. The nearest was {where}, at distance "
+            f"{number(worst.distance)}."
+        )
     else:
-        spent = "" if worst.budget is None else f", overflow budget {number(worst.budget)} of {number(run.limit)}"
-        text = f"Furthest outside at step {worst.step:,}: {where}, absolute value {number(1 - worst.distance, 4)}{spent}."
-    numbers = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance, "overflow_budget": worst.budget}
-    return [{"text": text, **numbers}, *_parts_of_decay(found.moved, where)]
+        limit = number(run.limit_of(worst.layer))
+        spent = "" if worst.budget is None else f", with an overflow budget of {number(worst.budget)} (limit {limit})"
+        text = f"Furthest outside the boundary at step {worst.step:,}: {where}, at {near_one(1 - worst.distance)}{spent}."
+    numbers: Evidence = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance}
+    return [item(text, **numbers, overflow_budget=worst.budget), *_parts_of_decay(found.moved, where)]
 
 
 def _parts_of_decay(moved: facts.DecayChange | None, where: str) -> list[Evidence]:
@@ -145,16 +256,26 @@ def _parts_of_decay(moved: facts.DecayChange | None, where: str) -> list[Evidenc
     parts = ((moved.weight, "weight"), (moved.step, moved.what))
     larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
     text = (
-        f"Since step {moved.since:,} the decay -ln|lambda_bar| of {where} is {number(moved.decay)} times what it was: the "
-        f"rate of its weight {number(moved.weight)} times, its {moved.what} {number(moved.step)} times. It was the {larger} "
-        "that moved it more."
+        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: the "
+        f"rate of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x. The {larger} moved it more."
     )
-    return [{"text": text, "decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}]
+    numbers: Evidence = {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
+    return [item(text, **numbers)]
+
+
+def evaluation(bad: tuple[int, float] | None) -> list[Evidence]:
+    """The evidence about an evaluation whose loss was not finite."""
+    if bad is None:
+        return []
+    return [item(f"The loss of the evaluation at step {bad[0]:,} was {number(bad[1])}.", step=bad[0], eval_loss=bad[1])]
 
 
 def _limits(run: Run, found: Finding) -> list[Evidence]:
-    """Sentences about gaps in the recorded data."""
+    """Sentences about gaps in the data."""
     said = []
+    refused = None if run.autopsy is None else run.autopsy.get("refused")
+    if refused:
+        said.append(f"The autopsy has no result ({str(refused).rstrip('.')}). This verdict rests on the recorded numbers.")
     if run.every > 1:
         said.append(f"Only every {run.every}th step was recorded: relative steps and the exact step of a crossing are not known.")
     if any(layer.wide for layer in run.layers):
@@ -164,4 +285,4 @@ def _limits(run: Run, found: Finding) -> list[Evidence]:
         )
     if found.flags is None:
         said.append("Whether the batch was finite was not recorded.")
-    return [{"text": text, "limit_of_data": True} for text in said]
+    return [item(text, limit_of_data=True) for text in said]

@@ -18,13 +18,15 @@ from stablessm_core.telemetry.stability import (
     relative_step,
 )
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
+from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
 
 LOSS_TAIL = 1024  # number of scalar rows before the run's end that are read
 SPIKE_ROWS = 20  # number of last rows searched for a gradient spike; also the number of rows before a spike that give its median
 SPIKE = 10.0  # minimum ratio of the largest gradient to that median at which the gradient counts as a spike
 ROSE = 10.0  # loss divided by the best loss: at this ratio, the training has lost its progress
-CALM = 3.0  # loss divided by the best loss: below this, the loss shows no sign of trouble
 SMALL_UPDATE = 0.1  # maximum size of an update that hardly changes the model, as a share of the norm of all weights
+DECAY_ROWS = 5  # minimum number of rows that show that weight decay makes the weights grow
+KICK = 1e3  # gradient norm divided by its median before: at this ratio a single gradient threw the weights
 HALF_ROWS = 8  # minimum number of different losses that can prove that all losses are float16 numbers
 
 
@@ -33,10 +35,11 @@ class Crossing:
     """The first time that an eigenvalue was outside the boundary.
 
     step: the first recorded step at which the eigenvalue was outside. value: lambda_bar at that step. outside: the number of
-    the layer's eigenvalues outside the boundary at that step. width: the number of all eigenvalues of the layer. The previous
-    recorded row, if any, gives before (the row's step), value_before, distance_before, lr, gradient (|g|), slope (R_f) and
-    weight_step (the |dw| that the optimizer's next step could make). relative_step: the relative step of the crossing. A field
-    is None if the recorded rows do not contain its value.
+    the layer's eigenvalues outside the boundary at that step. width: the number of all eigenvalues of the layer. wide: True if
+    only the most extreme eigenvalues are recorded, so that more may have been outside. The previous recorded row, if any, gives
+    before (the row's step), value_before, distance_before, lr, gradient (|g|), slope (R_f) and weight_step (the |dw| that the
+    optimizer's next step could make). relative_step: the relative step of the crossing. A field is None if the recorded rows do
+    not contain its value.
     """
 
     layer: int
@@ -46,6 +49,7 @@ class Crossing:
     distance: float
     outside: int
     width: int
+    wide: bool = False
     before: int | None = None
     value_before: float | None = None
     distance_before: float | None = None
@@ -93,7 +97,11 @@ class Worst:
 
 @dataclass(frozen=True)
 class Growth:
-    """The loss of the last finite row compared with the best loss, and when the loss passed ROSE times the best loss."""
+    """The loss of the last finite row compared with the best recorded loss, and when it rose to ROSE times the best loss.
+
+    times: the loss divided by the best loss. If the best loss is not positive: 1 plus the rise above it, divided by the larger
+    of |best| and of the range of the lower half of the losses.
+    """
 
     step: int
     loss: float
@@ -105,10 +113,9 @@ class Growth:
     grad_norm: float
     grad_growth: float  # grad_norm divided by the gradient norm at step `since`
     since: int  # step of the row before rose_at, or of the row SPIKE_ROWS rows before the last finite row
-
-    @property
-    def times(self) -> float:
-        return self.loss / self.best if self.best > 0 else math.inf
+    times: float
+    before_rise: float | None = None  # the loss of the row before rose_at
+    at_rise: float | None = None  # the loss at rose_at
 
 
 def first_crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = None) -> Crossing | None:
@@ -133,6 +140,7 @@ def first_crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | Non
         "distance": distance,
         "outside": outside,
         "width": layer.width,
+        "wide": layer.wide,
     }
     if at == 0 or rows.eigenvalue is None or rows.weight is None or layer.form is None or rows.recorded is None:
         return Crossing(**found)  # type: ignore[arg-type]
@@ -179,10 +187,11 @@ def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scal
 
 
 def worst_eigenvalue(run: Run, source: Source, step: int, only: int | None = None) -> Worst | None:
-    """The worst eigenvalue of all layers, or of layer `only`, at this step. None if no distance is recorded at this step."""
+    """The worst eigenvalue of all layers, or of layer `only`, at this step. Layers that may exceed the boundary do not count.
+    None if no distance is recorded at this step."""
     found, outside, known, layers = None, 0, 0, []
     for layer in run.layers:
-        if only is not None and layer.index != only:
+        if layer.may_exceed or (only is not None and layer.index != only):
             continue
         rows = source.layer(layer.index, step, step)
         nearest = rows.worst(0) if len(rows) else None
@@ -231,11 +240,13 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
     early = source.best_loss(int(step[0]))
     largest = source.largest_loss(int(step[0]))
     lows = np.minimum.accumulate(loss if early is None else np.append(early[1], loss))[-len(loss) :]
+    scale = np.maximum(np.abs(lows), np.median(loss) - loss.min())
     with np.errstate(all="ignore"):
-        times = np.where(lows > 0, loss / lows, np.where(loss > 0, np.inf, 1.0))
+        times = np.where(lows > 0, loss / lows, np.where(loss > lows, 1 + (loss - lows) / scale, 1.0))
     best = float(lows[-1])
     best_step = early[0] if early is not None and early[1] <= best else int(step[int(np.argmin(loss))])
     rose, jump, record = None, 1.0, 1.0
+    ends: tuple[float | None, float | None] = None, None
     at = 0
     if times[-1] >= ROSE:
         calm = np.flatnonzero(times < ROSE)
@@ -243,10 +254,89 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
         rose = int(step[at])
         if at > 0:
             before = float(np.max(loss[:at])) if largest is None else max(largest, float(np.max(loss[:at])))
-            jump, record = float(loss[at] / loss[at - 1]) if loss[at - 1] > 0 else math.inf, float(loss[at] / before)
+            jump, record = (float(loss[at] / x) if x > 0 else float(times[at]) for x in (float(loss[at - 1]), before))
+            ends = float(loss[at - 1]), float(loss[at])
     back = max(0, at - 1) if rose is not None else max(0, len(norm) - 1 - SPIKE_ROWS)
     grown = float(norm[-1] / norm[back]) if norm[back] > 0 and back < len(norm) - 1 else math.nan
-    return Growth(int(step[-1]), float(loss[-1]), best, best_step, rose, jump, record, float(norm[-1]), grown, int(step[back]))
+    last = int(step[-1]), float(loss[-1])
+    return Growth(*last, best, best_step, rose, jump, record, float(norm[-1]), grown, int(step[back]), float(times[-1]), *ends)
+
+
+@dataclass(frozen=True)
+class Kick:
+    """A step whose gradient norm was KICK times its median over the rows before, although its loss was usual."""
+
+    step: int
+    grad_norm: float
+    times: float
+    loss: float
+
+
+def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | None:
+    """The gradient that threw the weights under SGD: that of the last row before the loss rose. None if it was usual."""
+    if run.optimizer != "sgd" or growth is None or run.every > 1:
+        return None
+    at = int(np.searchsorted(scalars.step, growth.step if growth.rose_at is None else growth.since))
+    before = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at]
+    if at >= len(scalars) or len(before) < 3 or not np.isfinite(before).any():
+        return None
+    level, scale = usual_level(scalars.loss[max(0, at - LEVEL_ROWS) : at])
+    norm, loss = float(scalars.grad_norm[at]), float(scalars.loss[at])
+    times = norm / float(np.nanmedian(before)) if np.nanmedian(before) > 0 else math.inf
+    if not times >= KICK or loss > level + (CALM - 1) * scale:
+        return None
+    return Kick(int(scalars.step[at]), norm, times, loss)
+
+
+def decay_growth(run: Run, scalars: Scalars, end: int) -> tuple[float, float, float] | None:
+    """(factor, norm before, norm after) if the weight decay itself made the weights grow: each step multiplies the weights by
+    1 - lr x weight_decay, and |factor| > 1. None if it did not, if the recorded norms grew otherwise, or after few steps."""
+    decay = float(run.config["optimizer"].get("weight_decay") or 0.0)
+    rows = (scalars.step < end) & np.isfinite(scalars.lr)
+    if scalars.weight_norm is None or rows.sum() < DECAY_ROWS or decay == 0:
+        return None
+    step, lr, norm = scalars.step[rows], scalars.lr[rows], scalars.weight_norm[rows].astype(np.float64)
+    factor = 1 - float(lr[-1]) * decay
+    first = max(0, len(step) - SPIKE_ROWS)
+    if abs(factor) <= 1 or not norm[first] > 0 or not np.isfinite(norm[-1]):
+        return None
+    grown, expected = math.log(norm[-1] / norm[first]), math.log(abs(factor)) * int(step[-1] - step[first])
+    return (factor, float(norm[first]), float(norm[-1])) if 0.5 <= grown / expected <= 1.5 else None
+
+
+def largest_reach(run: Run, source: Source, end: int) -> float | None:
+    """The largest expected relative step R_f |dw| of any eigenvalue inside the boundary, over the recorded rows of all layers
+    shortly before their first crossing and before step `end`. None if it cannot be computed."""
+    if run.optimizer not in ("adamw", "sgd") or run.every > 1:
+        return None
+    largest = math.nan
+    for layer in run.layers:
+        if layer.wide or layer.form is None or not layer.can_cross:
+            continue
+        shown = source.first_outside(layer.index)
+        for upto in {end, *(() if shown is None else (shown,))}:
+            largest = np.fmax(largest, _reach(run, source, layer, max(1, upto - SPIKE_ROWS), upto - 1))
+    return float(largest) if math.isfinite(largest) else None
+
+
+def _reach(run: Run, source: Source, layer: Layer, low: int, high: int) -> float:
+    rows, scalars = source.layer(layer.index, low, high), source.scalars(low, high)
+    if not len(rows) or rows.recorded is None or rows.weight is None or len(scalars) != len(rows) or layer.form is None:
+        return math.nan
+    common, own = float(run.config["optimizer"]["lr"]), run.config["optimizer"].get("recurrent_lr")
+    lr = scalars.lr * (1.0 if own is None or common == 0 else float(own) / common)
+    if run.optimizer == "sgd":
+        if rows.ratio is None:
+            return math.nan
+        clip = run.config["optimizer"].get("grad_clip")
+        kept = np.ones(len(rows)) if not clip else np.minimum(1.0, clip / np.maximum(scalars.grad_norm, 1e-30))
+        moved = lr[:, None] * gradient_size(rows.ratio, rows.weight) * kept[:, None] / max(1e-3, 1 - run.momentum)
+    else:
+        moved = np.broadcast_to(lr[:, None], rows.weight.shape)
+    with np.errstate(all="ignore"):
+        reach = relative_slope(layer.form, rows.recorded) * moved
+    reach = reach[np.isfinite(reach)]
+    return float(reach.max()) if reach.size else math.nan
 
 
 def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
@@ -270,6 +360,13 @@ def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
     norm = min(norm, clip) if clip else norm
     reach = 1 / (1 - run.momentum) if run.momentum < 1 else math.inf
     return gap * lr * norm * reach / size
+
+
+def bad_evaluation(source: Source, upto: int) -> tuple[int, float] | None:
+    """The step and the loss of the first evaluation with a loss that is not finite, up to this step."""
+    step, loss = source.evaluations()
+    bad = np.flatnonzero((step <= upto) & ~np.isfinite(loss))
+    return (int(step[bad[0]]), float(loss[bad[0]])) if len(bad) else None
 
 
 def losses_are_float16(scalars: Scalars, end: int) -> bool:

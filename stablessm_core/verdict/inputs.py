@@ -11,7 +11,7 @@ import numpy as np
 from stablessm_core.maps import MAPS
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.stability import model_limit
+from stablessm_core.telemetry.stability import layer_limits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,11 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scalars:
-    """Recorded rows of the run's scalars, each (n,). weight_norm, batch: None if the run did not record them."""
+    """Recorded rows of the run's scalars, each (n,). Optional columns are None if the run did not record them.
+
+    largest_input, largest_target: the largest absolute value in the batch's input and target. NaN where the batch holds NaN, and
+    where the run did not record it, as for tokens and classes.
+    """
 
     step: np.ndarray
     loss: np.ndarray
@@ -84,6 +88,8 @@ class Scalars:
     lr: np.ndarray
     weight_norm: np.ndarray | None = None
     batch: np.ndarray | None = None  # codes: 0 finite batch, 1 non-finite input, 2 non-finite target, 3 both, NaN no row
+    largest_input: np.ndarray | None = None
+    largest_target: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.step)
@@ -107,6 +113,11 @@ class Layer:
         return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
 
     @property
+    def may_exceed(self) -> bool:
+        """True if eigenvalues outside the boundary are meant, as in DSS with softmax, and cannot make a state overflow."""
+        return self.form is not None and not self.form.bounded
+
+    @property
     def continuous(self) -> bool:
         return self.form is not None and self.form.time == "continuous"
 
@@ -122,6 +133,9 @@ class Source(Protocol):
 
     def largest_loss(self, before: int) -> float | None:
         """The largest finite loss recorded before this step."""
+
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        """The steps and the losses of the recorded evaluations, both (n,)."""
 
     def layer(self, index: int, low: int, high: int) -> Rows: ...
 
@@ -148,6 +162,7 @@ class Run:
     alerts: Sequence[Mapping[str, Any]] = ()
     layers: Sequence[Layer] = field(default_factory=tuple)
     first_step: int = 1  # the first trained step; for a fork, the step after the checkpoint from which it started
+    autopsy: Mapping[str, Any] | None = None  # the findings of the run's autopsy; None without one
 
     @property
     def optimizer(self) -> str:
@@ -156,6 +171,11 @@ class Run:
     @property
     def momentum(self) -> float:
         return float(self.config["optimizer"].get("momentum") or 0.0)
+
+    @property
+    def optimizer_label(self) -> str:
+        """The name of the optimizer in texts."""
+        return {"adamw": "AdamW", "sgd": "SGD"}.get(self.optimizer, self.optimizer)
 
     @property
     def every(self) -> int:
@@ -168,10 +188,10 @@ class Run:
         length = data.get("length") or self.config["task"].get("length")
         return None if length is None else int(length)
 
-    @property
-    def limit(self) -> float:
-        """The overflow budget at which float32 overflows."""
-        return model_limit(self.config["model"])
+    def limit_of(self, layer: int) -> float:
+        """The overflow budget at which numbers overflow because of this layer: 1 if a bounded activation follows its states."""
+        limits = layer_limits(self.config["model"])
+        return limits[layer] if layer < len(limits) else min(limits)
 
     @property
     def eigenvalues(self) -> int:

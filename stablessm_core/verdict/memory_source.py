@@ -3,7 +3,7 @@ database."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -16,10 +16,12 @@ Table = TypeVar("Table", Rows, Scalars)
 
 @dataclass(frozen=True)
 class MemorySource:
-    """All recorded rows of a run: the rows of the scalars, and the rows of each layer by the layer's index."""
+    """All recorded rows of a run: the rows of the scalars, and the rows of each layer by the layer's index. evaluated: the steps
+    and the losses of the evaluations."""
 
     rows: Scalars
     layers: Mapping[int, Rows]
+    evaluated: tuple[Sequence[int], Sequence[float]] = ((), ())
 
     def scalars(self, low: int, high: int) -> Scalars:
         return between(self.rows, low, high)
@@ -35,6 +37,9 @@ class MemorySource:
     def largest_loss(self, before: int) -> float | None:
         loss = self.rows.loss[(self.rows.step < before) & np.isfinite(self.rows.loss)]
         return float(loss.max()) if len(loss) else None
+
+    def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(self.evaluated[0], np.int64), np.asarray(self.evaluated[1], np.float64)
 
     def layer(self, index: int, low: int, high: int) -> Rows:
         return between(self.layers[index], low, high)

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from stablessm_core.verdict import facts
+from stablessm_core.verdict.batches import BadBatch
 from stablessm_core.verdict.decide import Finding
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.words import WHICH, eigenvalue_label, number, tensor_label
+from stablessm_core.verdict.words import WHICH, eigenvalue_label, near_one, number, tensor_label
 
 WARNINGS = (
     "boundary_distance",
@@ -19,12 +20,15 @@ WARNINGS = (
 Event = dict[str, Any]
 
 
-def event(step: int, kind: str, text: str, layer: int | None = None, eigenvalue: int | None = None) -> Event:
-    return {"step": step, "layer": layer, "eigenvalue": eigenvalue, "kind": kind, "text": text}
+def event(
+    step: int, kind: str, text: str, layer: int | None = None, eigenvalue: int | None = None, *, basis: str = "measured"
+) -> Event:
+    """basis: "measured" if the text states recorded or measured values, "inferred" if it concludes from them."""
+    return {"step": step, "layer": layer, "eigenvalue": eigenvalue, "kind": kind, "text": text, "basis": basis}
 
 
 def events(run: Run, found: Finding) -> list[Event]:
-    """[{step, layer, eigenvalue, kind, text}]: crossings, the rise of the loss, a gradient spike, warnings and the end."""
+    """[{step, layer, eigenvalue, kind, text, basis}]: crossings, the rise of the loss, a gradient spike, warnings and the end."""
     crossings = list(found.firsts)
     if found.cause == "eigenvalue_overflow" and found.crossing is not None and found.crossing not in crossings:
         crossings.append(found.crossing)
@@ -32,25 +36,60 @@ def events(run: Run, found: Finding) -> list[Event]:
     growth = found.growth
     exploded = None if growth is None else growth.rose_at
     if growth is not None and exploded is not None:
-        happened.append(event(exploded, "loss_rose", f"The loss passed {facts.ROSE:.0f} times its best, {number(growth.best)}."))
+        happened.append(event(exploded, "loss_rose", rose(growth)))
+    if found.bad is not None and found.bad.step < found.step:
+        happened.append(event(found.bad.step, "bad_batch", _batch(found.bad)))
+    if found.kick is not None:
+        text = (
+            f"The norm of the whole gradient was {number(found.kick.grad_norm)}, {number(found.kick.times)} x its median before."
+        )
+        happened.append(event(found.kick.step, "gradient_spike", text))
     if (spike := spiked(run, found)) is not None:
         happened.append(spike)
-    happened += _warnings(run, found, exploded) + rolled_back(run)
+    happened += _warnings(run, found, exploded) + reactions(run) + evaluated(found.evaluated)
     at_state = found.layer if found.state else None
     location = (None, None) if at_state is None else (at_state.index, found.eigenvalue)
     happened.append(event(found.step, "nonfinite", _end(found) + _others(run, found) + ".", *location))
     return sorted(happened, key=lambda item: int(item["step"]))
 
 
+def rose(growth: facts.Growth) -> str:
+    """When the loss rose: a text for an event."""
+    if growth.best > 0:
+        return f"The loss passed {facts.ROSE:.0f} x its best, {number(growth.best)}."
+    reached = growth.loss if growth.at_rise is None else growth.at_rise
+    return f"The loss rose to {number(reached)}; its best was {number(growth.best)}."
+
+
+def evaluated(bad: tuple[int, float] | None) -> list[Event]:
+    """The event of an evaluation whose loss was not finite."""
+    return [] if bad is None else [event(bad[0], "nonfinite_evaluation", f"The loss of the evaluation was {number(bad[1])}.")]
+
+
+def _batch(bad: BadBatch) -> str:
+    if not bad.finite or bad.largest is None:
+        return f"{WHICH[bad.which].capitalize()} held a number that is not finite."
+    usual = "" if not bad.usual else f", {number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
+    if bad.since is not None:
+        return f"From here on, {WHICH[bad.which]} grew from batch to batch, up to {number(bad.largest)}."
+    return f"The largest number of {WHICH[bad.which]} was {number(bad.largest)}{usual}."
+
+
 def crossed(run: Run, one: facts.Crossing) -> Event:
     many = one.outside - 1
-    others = f", with {many} other{'s' if many > 1 else ''} of {one.width}" if many else ""
-    value = "" if one.value is None else f" at {number(one.value, 4 if one.distance < -1e-3 else 7)}"
-    recorded = "recorded " if run.every > 1 else ""
-    text = f"{eigenvalue_label(run, one.layer, one.eigenvalue, first=True)} first {recorded}outside the boundary{value}{others}"
+    at_least = "at least " if one.wide else ""
+    others = f", as did {at_least}{many:,} of the other {one.width - 1:,}" if many else ""
+    value = "" if one.value is None else f" (now {near_one(one.value)})"
+    label = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
+    if one.before is None and one.step <= run.first_step:
+        text = f"{label} was outside the boundary from the start{value}{others}."
+    elif run.every > 1:
+        text = f"{label} was first recorded outside the boundary{value}{others}."
+    else:
+        text = f"{label} left the boundary{value}{others}."
     if one.relative_step is not None and math.isfinite(one.relative_step):
-        text += f", by a step of {number(one.relative_step)} times its distance"
-    return event(one.step, "crossing", text + ".", one.layer, one.eigenvalue)
+        text += f" Its step was {number(one.relative_step)} x the distance it had."
+    return event(one.step, "crossing", text, one.layer, one.eigenvalue)
 
 
 def spiked(run: Run, found: Finding) -> Event | None:
@@ -59,13 +98,17 @@ def spiked(run: Run, found: Finding) -> Event | None:
     spike = found.spike
     if spike is None or found.layer is None or spike.growth < facts.SPIKE or run.optimizer == "adamw":
         return None
-    grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} times its median before"
+    grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} x its median before"
     text = f"{eigenvalue_label(run, found.layer.index, found.eigenvalue, first=True)}: |g| {number(spike.size)}{grown}."
     return event(spike.step, "gradient_spike", text, found.layer.index, found.eigenvalue)
 
 
-def rolled_back(run: Run) -> list[Event]:
-    return [event(alert["step"], "rolled_back", str(alert["message"])) for alert in run.alerts if alert["kind"] == "rolled_back"]
+REACTIONS = ("rolled_back", "lr_lowered", "stopped_early")  # alerts about what the trainer did
+
+
+def reactions(run: Run) -> list[Event]:
+    """The events of what the trainer did about a warning or a number that was not finite."""
+    return [event(alert["step"], alert["kind"], str(alert["message"])) for alert in run.alerts if alert["kind"] in REACTIONS]
 
 
 def _warnings(run: Run, found: Finding, exploded: int | None) -> list[Event]:
@@ -75,14 +118,22 @@ def _warnings(run: Run, found: Finding, exploded: int | None) -> list[Event]:
         if kind not in WARNINGS or step > found.step or (kind == "unstable_eigenvalue" and found.firsts):
             continue
         after = exploded is not None and step >= exploded
-        said = message[:1].upper() + message[1:] + "." + (" A consequence: the training was exploding already." if after else "")
-        of.append(event(step, "consequence" if after else kind, said, alert["layer"], alert["eigenvalue"]))
+        said = (
+            message[:1].upper()
+            + message[1:]
+            + "."
+            + (" This is a consequence: the training was already exploding." if after else "")
+        )
+        basis = "inferred" if after else "measured"
+        of.append(event(step, "consequence" if after else kind, said, alert["layer"], alert["eigenvalue"], basis=basis))
     return of
 
 
 def _end(found: Finding) -> str:
     if found.flags:
         return f"{WHICH[found.flags].capitalize()} held a number that is not finite"
+    if found.tensor.startswith("batch."):
+        return "The batch held a number that is not finite"
     return f"{tensor_label(found)} became {found.value or 'not finite'}"
 
 
@@ -100,4 +151,4 @@ def _others(run: Run, found: Finding) -> str:
             parts += [more] if more else []
         else:
             parts.append(f"{name} and {more}" if more else name)
-    return f"; in the same row not finite: {', '.join(dict.fromkeys(parts))}" if parts else ""
+    return f". Also not finite at this step: {', '.join(dict.fromkeys(parts))}" if parts else ""

@@ -8,7 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from server.http.schemas.runs import Answer
 
-Cause = Literal["eigenvalue_overflow", "explosion", "step_size", "bad_input", "precision", "lr_too_large", "unknown"]
+Cause = Literal[
+    "eigenvalue_overflow", "explosion", "step_size", "bad_input", "bad_loss", "arithmetic", "precision", "lr_too_large",
+    "unknown",
+]  # fmt: skip
+Basis = Literal["measured", "inferred"]
+Confidence = Literal["measured", "inferred", "cannot_tell"]
 ThrownBy = Literal["optimizer_step", "gradient_spike", "explosion", "both"]
 Outcome = Literal["lives", "dies", "open"]
 EXAMPLE: dict[str, Any] = {
@@ -16,14 +21,31 @@ EXAMPLE: dict[str, Any] = {
     "status": "diverged",
     "cause": "eigenvalue_overflow",
     "thrown_by": "optimizer_step",
-    "summary": "Eigenvalue 9 had been outside the stability boundary since step 2, and at step 105 its state overflowed: "
-    "|2.42|^100 = 10^38 no longer fits into float32. The optimizer's steps threw it, by 2.72 times its distance to the boundary "
-    "in the step that crossed. The loss gave no sign.",
+    "confidence": "inferred",
+    "runner_up": None,
+    "summary": "Eigenvalue 9 first left the stability boundary at step 2, and at step 105 its state overflowed: |2.4301|^100 = "
+    "3.7e38, and float32 ends at 3.4e38. One AdamW step pushed it across: the step was 2.72 times as long as the remaining "
+    "distance. The loss gave no warning: one step earlier it was its best so far.",
+    "trouble": {"step": 1, "kind": "crossing", "shown": 2, "exact": True},
     "culprit": {"layer": 0, "eigenvalue": 9},
     "events": [
-        {"step": 2, "layer": 0, "eigenvalue": 9, "kind": "crossing", "text": "Eigenvalue 9 first outside the boundary at 1.08."}
+        {
+            "step": 2,
+            "layer": 0,
+            "eigenvalue": 9,
+            "kind": "crossing",
+            "basis": "measured",
+            "text": "Eigenvalue 9 left the boundary (now 1.08).",
+        }
     ],
-    "evidence": [{"text": "Overflow budget 0.997 at step 105.", "overflow_budget": 0.997, "limit": 1.0}],
+    "evidence": [
+        {
+            "text": "Overflow budget at step 105: 100 x ln 2.43 / 88.72 = 1.",
+            "basis": "measured",
+            "overflow_budget": 1.0,
+            "limit": 1.0,
+        }
+    ],
     "try": [{"change": {"model.reparameterization.name": "best"}, "because": "this map keeps every eigenvalue inside"}],
     "unstable": {"eigenvalues": 10, "of": 16, "worst_distance": -1.42, "overflow_budget": 0.997, "overflows_at_length": 101},
     "confirmed": [],
@@ -35,10 +57,11 @@ class Happening(Answer):
     layer: int | None
     eigenvalue: int | None
     kind: str = Field(
-        description="`crossing`, `loss_rose`, `gradient_spike`, `nonfinite`, `rolled_back`, `consequence` (an alert that an "
-        "explosion caused), or the kind of an alert."
+        description="`crossing`, `loss_rose`, `gradient_spike`, `bad_batch`, `nonfinite`, `nonfinite_evaluation`, "
+        "`rolled_back`, `lr_lowered`, `stopped_early`, `consequence` (an alert that an explosion caused), or the kind of an alert."
     )
     text: str
+    basis: Basis
 
 
 class Evidence(Answer):
@@ -46,6 +69,9 @@ class Evidence(Answer):
 
     model_config = ConfigDict(extra="allow", ser_json_inf_nan="strings")
     text: str
+    basis: Basis = Field(
+        description="measured: the sentence states recorded values or results of the autopsy; inferred: it concludes from them."
+    )
 
 
 class Try(Answer):
@@ -67,16 +93,31 @@ class Culprit(BaseModel):
     eigenvalue: int
 
 
+class Trouble(Answer):
+    """Where the trouble of the run began."""
+
+    step: int = Field(description="The state after the steps before this one is free of the trouble: a test starts there.")
+    kind: Literal["crossing", "loss", "gradient", "batch", "fatal"]
+    shown: int = Field(description="The first recorded step that shows the trouble.")
+    exact: bool = Field(description="False if steps between `step` and `shown` were not recorded.")
+
+
 class VerdictAnswer(Answer):
     """How a run ended, or how its training is going, computed from its recorded values."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", json_schema_extra={"examples": [EXAMPLE]})
     run_id: int
     status: str
-    cause: Cause | None = Field(description="null if all numbers are finite.")
+    cause: Cause | None = Field(description="null if all numbers of the training are finite.")
     thrown_by: ThrownBy | None = Field(description="What made an eigenvalue overflow; null if none did.")
+    confidence: Confidence | None = Field(
+        description="measured: the cause rests on the autopsy or on a record of the cause itself; inferred: it follows from "
+        "recorded numbers; cannot_tell: the cause is unknown; null without a cause."
+    )
+    runner_up: Cause | None = Field(description="The second cause that the data allow.")
     summary: str
     culprit: Culprit | None
+    trouble: Trouble | None = Field(description="null if the run shows no trouble.")
     events: list[Happening] = Field(description="Ordered by step.")
     evidence: list[Evidence]
     tries: list[Try] = Field(alias="try", description="Changes that follow from the cause, most promising first.")

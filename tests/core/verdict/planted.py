@@ -44,6 +44,11 @@ class Ring:
         self.rows.append(row.clone())
 
 
+def _largest(values: Tensor) -> float:
+    """The largest absolute value; NaN for whole numbers, which are classes or tokens."""
+    return float(values.abs().max()) if values.is_floating_point() else float("nan")
+
+
 def configured(**changes: Any) -> RunConfig:
     """The configuration SMALL with changes by path; __ stands for the dot of a path."""
     return parse_config(with_settings(SMALL, {path.replace("__", "."): value for path, value in changes.items()}))
@@ -79,9 +84,12 @@ def trained(
         ]
     )
     flag = list(watched).index(where[BATCH_NONFINITE].start)
+    sizes: list[tuple[float, float]] = []
     for s in range(1, settings.steps + 1):
         x, y = task.batch(s, settings.batch_size, settings.seed, "cpu")
-        step.feed(*(spoil(s, x, y) if spoil else (x, y)), 1.0)
+        x, y = spoil(s, x, y) if spoil else (x, y)
+        sizes.append((_largest(x), _largest(y)))
+        step.feed(x, y, 1.0)
         step.run()
         row = ring.rows[-1][watched]
         if not bool(row.isfinite().all()) or row[flag] > 0:
@@ -108,6 +116,7 @@ def trained(
         step=steps, loss=columns[TRAIN_LOSS][:, 0].astype(float), grad_norm=columns[GRAD_NORM][:, 0].astype(float),
         lr=columns[LR][:, 0].astype(float), batch=columns[BATCH_NONFINITE][:, 0],
         weight_norm=columns[WEIGHT_NORM][:, 0].astype(float),
+        largest_input=np.array(sizes)[:, 0], largest_target=np.array(sizes)[:, 1],
     )  # fmt: skip
     divergence = fatal and {name: fatal[name] for name in ("step", "layer", "eigenvalue", "tensor")} | {
         "value": as_text(fatal["value"])
