@@ -46,6 +46,10 @@ class Scheduled(torch.optim.Optimizer):
             for p in group["params"]:
                 self.state[p] = moments(p)
 
+    def set_unscheduled_rates(self, rates: Sequence[float]) -> None:
+        """Change the unscheduled rates of the groups and, last, the common rate. `base_lr` of the groups stays as it was."""
+        self._base.copy_(torch.tensor(rates, dtype=self._base.dtype))
+
     def schedule(self) -> None:
         """Set every rate to `factor` times its unscheduled rate."""
         torch.mul(self._base, self.factor, out=self.rates)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from stablessm_core.numerics.differentiation import transformed
 from stablessm_core.scan import linear_scan, resolve_backend
+from stablessm_core.scan.autograd import is_unobserved
 
 STEP = 1 << 14  # maximum number of states in one time step of a piece, which limits the number of batch rows
 PIECE = 1 << 17  # maximum number of states in a piece, so that states, transitions and adjoints fit into a core's own cache
@@ -43,7 +44,8 @@ def selective_scan(
     backend: as in `linear_scan`, for computing all states at once.
     """
     if pieces is None:
-        hidden = transformed() or torch.compiler.is_compiling()
+        # to an observer of operators, the scan of all states is one operation, and pieces would be thousands
+        hidden = transformed() or not is_unobserved(u)
         pieces = u.device.type == "cpu" and resolve_backend(backend, u.device) in ("cpu", "torch") and not hidden
     if not pieces:
         return _at_once(u, B, C, dt, lambda_, lambda_bar, backend)

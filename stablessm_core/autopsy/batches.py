@@ -1,0 +1,71 @@
+"""What is in the batch of a step, compared with the usual batches of the run."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm_core.autopsy.bench import Bench
+from stablessm_core.autopsy.deadline import Refused
+
+OTHERS = 32  # maximum number of other batches
+OTHERS_SECONDS = 1.0  # maximum time for them
+
+
+def check_reproducible(bench: Bench, step: int) -> None:
+    """Raise Refused if the task gives two different batches for one step."""
+    config = bench.config.train
+    first, second = (bench.task.batch(step, config.batch_size, config.seed, bench.device) for _ in range(2))
+    for name, a, b in zip(("input", "target"), first, second, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype or not torch.equal(_bits(a), _bits(b)):
+            raise Refused(
+                f"The task {bench.config.task.name!r} is not reproducible: asked twice for the batch of step {step}, it gave "
+                f"two different {name}s. A batch must depend only on the seed and the step."
+            )
+
+
+def batch_facts(bench: Bench, step: int) -> dict[str, Any]:
+    """The largest finite magnitudes of the step's input and target, the median of those of other steps, and the non-finite
+    counts. None for tokens and classes."""
+    config = bench.config.train
+    batch = bench.task.batch(step, config.batch_size, config.seed, bench.device)
+    largest = [_largest(t) for t in batch]
+    bad = [0 if not t.is_floating_point() else int(t.numel() - t.isfinite().sum()) for t in batch]
+    usual: list[list[float]] = [[], []]
+    began = perf_counter()
+    for other in _others(step, config.steps):
+        if perf_counter() - began > OTHERS_SECONDS:
+            break
+        for seen, t in zip(usual, bench.task.batch(other, config.batch_size, config.seed, bench.device), strict=True):
+            if (magnitude := _largest(t)) is not None:
+                seen.append(magnitude)
+    median = [statistics.median(seen) if seen else None for seen in usual]
+    return {
+        "largest_input": largest[0], "largest_target": largest[1], "usual_input": median[0], "usual_target": median[1],
+        "nonfinite_input": bad[0], "nonfinite_target": bad[1], "nonfinite": sum(bad),
+    }  # fmt: skip
+
+
+def _others(step: int, steps: int) -> list[int]:
+    """Other steps, spread over 1..`step`; after it if there are none before."""
+    last = step - 1
+    if last < 1:
+        return list(range(step + 1, min(step + OTHERS, steps) + 1))
+    count = min(OTHERS, last)
+    return sorted({1 + round(i * (last - 1) / max(1, count - 1)) for i in range(count)})
+
+
+def _largest(t: Tensor) -> float | None:
+    if not t.is_floating_point():
+        return None
+    finite = t[t.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else math.nan
+
+
+def _bits(t: Tensor) -> Tensor:
+    return t.contiguous().view(torch.uint8) if t.dim() and t.is_floating_point() else t

@@ -1,0 +1,29 @@
+"""The limits of an autopsy: its time, and the wish to stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+
+class Refused(Exception):
+    """The autopsy has no result. The message is a sentence for users."""
+
+
+class Deadline:
+    """The time at which an autopsy must end. `passed` raises Refused if the autopsy is stopped."""
+
+    def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
+        self.began, self.seconds, self._should_stop = perf_counter(), seconds, should_stop
+
+    def passed(self) -> bool:
+        if self._should_stop():
+            raise Refused("The autopsy was stopped before it ended.")
+        return self.left() <= 0
+
+    def left(self) -> float:
+        """The remaining time in seconds; negative after the end."""
+        return self.began + self.seconds - perf_counter()
+
+    def elapsed(self) -> float:
+        return perf_counter() - self.began

@@ -1,0 +1,110 @@
+"""Trains one step again with instruments: in the run's precision, or in float64.
+
+The step runs operation by operation. Under a dispatch mode, compiled networks and fused layers take themselves apart, so that
+the instruments see each operation. The results of this path and of the run's path agree up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stablessm_core.autopsy.bench import Bench
+from stablessm_core.autopsy.instruments import LOSS_MODULE, Instruments, Magnitudes
+from stablessm_core.autopsy.places import describe
+from stablessm_core.model import Network
+from stablessm_core.tasks.base import IGNORED, Task
+from stablessm_core.training.checkpoint import Checkpoint, restore_training
+from stablessm_core.training.optimizer import build_optimizer, clip_gradients
+from stablessm_core.training.step import autocast
+from stablessm_core.watch.watchable import watched_records
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A step that was trained with instruments. finite: True if the loss, every gradient and every updated weight is finite.
+
+    first: the first non-finite result, as findings show it, or None. modules: see `Instruments`.
+    """
+
+    loss: float
+    finite: bool
+    first: dict[str, Any] | None
+    modules: Sequence[Magnitudes]
+    largest: float
+    narrow: list[str]
+    operations: int
+
+
+def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float32) -> Repeated:
+    """Train the step after `before` with instruments. The bench's own model stays as it is.
+
+    dtype: float32 repeats the step in the run's precision, with the update of the weights. float64 computes loss and gradients
+    in float64, without autocast, from the same weights, batch and random numbers.
+    """
+    step, wide = before.step + 1, dtype == torch.float64
+    model = unfused_model(bench).to(bench.device, dtype)
+    optimizer = build_optimizer(model, bench.config.optimizer)
+    restore_training(before, model, optimizer)
+    x, y = (t.to(dtype) if t.is_floating_point() and wide else t.clone() for t in bench.batches(step))
+    parameters = dict(model.named_parameters())
+    seen = Instruments({p.data_ptr(): path for path, p in parameters.items()})
+    for path, p in parameters.items():
+        seen.know(p, "weights", path, "update", path.rpartition(".")[0])
+    seen.know(x, "batch", "input")
+    seen.know(y, "batch", "target", "loss", LOSS_MODULE)
+    optimizer.factor.fill_(bench.multiplier(step))
+    with seen:
+        with autocast(bench.device, "float32" if wide else bench.config.train.precision):
+            with seen.watch_modules(model):
+                output = model(x)
+            seen.stage = "loss"
+            loss = exact_loss(bench.task, output, y) if wide else bench.task.loss(output, y)
+        seen.stage = "backward"
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = [p.grad for p in parameters.values() if p.grad is not None]
+        if not wide:
+            seen.stage = "update"
+            if bench.config.optimizer.grad_clip is not None:
+                clip_gradients(model, bench.config.optimizer.grad_clip, _norm(gradients))
+            optimizer.schedule()
+            optimizer.update()
+    reached = [loss.detach(), *gradients, *(p.detach() for p in parameters.values())]
+    states = [r.module.last_state for r in watched_records(model)]  # the recorder calls a step fatal for a state alone
+    groups = ([loss.detach()], gradients, [p.detach() for p in parameters.values()], states)
+    first = next((found for tensors in groups if (found := seen.first_behind(tensors)) is not None), None)
+    return Repeated(
+        loss=float(loss.detach()),
+        finite=all(bool(t.isfinite().all()) for t in reached),
+        first=describe(first, model, seen, step),
+        modules=seen.modules,
+        largest=seen.largest,
+        narrow=list(seen.narrow),
+        operations=seen.operations,
+    )
+
+
+def unfused_model(bench: Bench) -> Network:
+    """The run's network without fused layers, on the CPU. Its weights are random."""
+    with torch.random.fork_rng(devices=[]):
+        return Network(bench.config.model, bench.task, scan_backend=bench.numerics.scan_backend, fused="off")
+
+
+def exact_loss(task: Task, output: Tensor, y: Tensor) -> Tensor:
+    """The task's loss without the conversion to float32. A task with its own loss function converts as it likes."""
+    if type(task).loss is not Task.loss:
+        return task.loss(output, y)
+    if task.kind == "regression":
+        return functional.mse_loss(output, y)
+    return functional.cross_entropy(output.reshape(-1, task.output_size), y.reshape(-1), ignore_index=IGNORED)
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm

@@ -1,0 +1,161 @@
+"""Trains a run again from a good state up to a step, and compares every recorded row bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from stablessm_core.autopsy.bench import Bench, Row
+from stablessm_core.autopsy.deadline import Deadline, Refused
+from stablessm_core.autopsy.request import AutopsyRequest, SavedState
+from stablessm_core.spec.forking import ForkError
+from stablessm_core.training.checkpoint import Checkpoint, CheckpointError, load_checkpoint
+from stablessm_core.training.forking import forked
+from stablessm_core.training.run import Progress
+
+JUDGED_AFTER = 1.0  # seconds of training after which the remaining time is judged
+
+
+class BitsDiffer(Refused):
+    """A replayed row differs from the recorded row."""
+
+
+class _TooSlow(Exception):
+    pass
+
+
+@dataclass
+class Replay:
+    """A finished replay. from_step: the good state that it began with. before: the state before the instrumented step.
+    earlier: the state one step before that, or None if the replay began later. untroubled: the state before the trouble, or
+    None if the replay began later. compared: the number of rows compared. notes: checkpoints that could not be used.
+    """
+
+    from_step: int
+    row: Row
+    before: Checkpoint
+    earlier: Checkpoint | None
+    untroubled: Checkpoint | None
+    compared: int
+    notes: list[str] = field(default_factory=list)
+
+
+def replay(bench: Bench, request: AutopsyRequest, deadline: Deadline) -> Replay:
+    """Train the run again up to the requested step, from the newest state before the trouble.
+
+    If that would take too long, the newest state before the requested step is used instead. Raises BitsDiffer, and Refused if
+    there is no time left, no recorded row to compare with, or no state to begin with.
+    """
+    trouble = request.step if request.trouble is None else min(request.trouble.step, request.step)
+    notes: list[str] = []
+    for last, patient in ((trouble - 1, trouble == request.step), (request.step - 1, True)):
+        start = _start(bench, request, last, notes)
+        try:
+            return _replayed(bench, request, start, trouble, deadline, notes, patient=patient)
+        except _TooSlow:
+            notes.append("The state before the trouble is too far back for the time that is left.")
+    raise AssertionError("the second attempt is patient")
+
+
+def _replayed(
+    bench: Bench, request: AutopsyRequest, start: int, trouble: int, deadline: Deadline, notes: list[str], *, patient: bool
+) -> Replay:
+    kept: dict[int, Checkpoint] = {}
+    wanted = sorted({trouble - 1, max(start, request.step - 2), request.step - 1})
+    compared, last = 0, None
+    while bench.progress.step < request.step:
+        here = bench.progress.step
+        if here in wanted:
+            kept[here] = bench.state()
+        if deadline.passed():
+            raise Refused(
+                f"There was no time left after {here - start} of the {request.step - start} steps that lead from step {start} "
+                f"to step {request.step}."
+            )
+        if not patient and _too_slow(bench, request.step - here, deadline):
+            raise _TooSlow
+        for last in bench.train(min(step for step in (*wanted, request.step) if step > here)):
+            compared += _compare(request, last)
+    assert last is not None
+    if not compared:
+        raise Refused(f"None of the steps {start + 1} to {request.step} was recorded, so nothing can be compared.")
+    return Replay(
+        start, last, kept[request.step - 1], kept.get(request.step - 2), kept.get(trouble - 1), compared, notes,
+    )  # fmt: skip
+
+
+def _too_slow(bench: Bench, steps: int, deadline: Deadline) -> bool:
+    return deadline.elapsed() > JUDGED_AFTER and bench.seconds_per_step * steps > 0.5 * deadline.left()
+
+
+def _compare(request: AutopsyRequest, row: Row) -> bool:
+    """True if the row was recorded. Raises BitsDiffer if it was recorded with other bits."""
+    recorded = request.rows.get(row.step)
+    if recorded is None:
+        return False
+    for name, then, now in (("loss", recorded.loss, row.loss), ("gradient norm", recorded.grad_norm, row.grad_norm)):
+        expected = np.float32(then)
+        if expected.tobytes() != np.float32(now).tobytes() and not (np.isnan(expected) and np.isnan(now)):
+            raise BitsDiffer(
+                f"The run could not be repeated bit for bit: the {name} of step {row.step} was recorded as {expected!s}, and is "
+                f"now {now!s}.{_other_version(request)}"
+            )
+    return True
+
+
+def _other_version(request: AutopsyRequest) -> str:
+    then = (request.environment.get("versions") or {}).get("torch")
+    if then is None or then == torch.__version__:
+        return ""
+    return f" The run was trained with PyTorch {then}; this is PyTorch {torch.__version__}."
+
+
+def _start(bench: Bench, request: AutopsyRequest, last: int, notes: list[str]) -> int:
+    """Set the bench to the newest state at or before step `last` after which a row was recorded. Returns its step."""
+    first_rows = [step for step in request.rows if step <= request.step]
+    newest_row = max(first_rows, default=0)
+    for saved in _usable(request, min(last, newest_row - 1)):
+        try:
+            checkpoint = load_checkpoint(saved.path, sha256=saved.sha256)
+            bench.restore(checkpoint)
+        except CheckpointError as error:
+            if str(error) not in notes:
+                notes.append(str(error))
+            continue
+        _lower(bench, request)
+        return checkpoint.step
+    if request.origin is not None:
+        return _start_fork(bench, request, request.origin)
+    _start_from_seed(bench, request)
+    return 0
+
+
+def _usable(request: AutopsyRequest, last: int) -> Iterator[SavedState]:
+    return (saved for saved in sorted(request.checkpoints, key=lambda saved: -saved.step) if saved.step <= last)
+
+
+def _start_fork(bench: Bench, request: AutopsyRequest, origin: SavedState) -> int:
+    try:
+        checkpoint, _ = forked(load_checkpoint(origin.path, sha256=origin.sha256), request.config, bench.model, bench.records)
+        bench.restore(checkpoint)
+    except (CheckpointError, ForkError) as error:
+        raise Refused(f"The fork cannot be repeated from its beginning: {error}") from error
+    if checkpoint.step >= request.step:
+        raise Refused(f"The fork begins after step {checkpoint.step}; step {request.step} belongs to the run it comes from.")
+    _lower(bench, request)
+    return checkpoint.step
+
+
+def _start_from_seed(bench: Bench, request: AutopsyRequest) -> None:
+    bench.restore(bench.initial)
+    bench.progress = Progress()
+    _lower(bench, request)
+
+
+def _lower(bench: Bench, request: AutopsyRequest) -> None:
+    """Take over the reductions of the rates that are newer than the restored state."""
+    progress = bench.progress
+    progress.lowered = sorted({*progress.lowered, *(step for step in request.lowered if step > progress.step)})

@@ -1,0 +1,61 @@
+"""Tasks with planted faults, named as a package would name its own tasks (`trained_by`)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stablessm_core.tasks.polynomial_memory import PolynomialMemoryTask
+
+SPOILED = 7  # the step of the planted fault
+MARK = 77.0  # the first target of the spoiled step, which a loss function can see
+
+
+class Marked(PolynomialMemoryTask):
+    """The first target of the spoiled step is MARK."""
+
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        if step == SPOILED:
+            y[0, 0, 0] = MARK
+        return x, y
+
+
+class NanInLoss(Marked):
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return super().loss(output, y) + 0 * torch.log(1 + MARK / 2 - y.max())
+
+
+class NanInBackward(Marked):
+    """The square root of 0 is 0, but its slope is infinite."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        error = (output - output.detach() + (y.max() < MARK)).square().mean()
+        return super().loss(output, y) + error.sqrt()
+
+
+class HugeLoss(PolynomialMemoryTask):
+    """Gradients of about 1e36, which fit into float32, but not after multiplication by a learning rate of 1000."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return super().loss(output, y) * 1e36
+
+
+class NanBatch(PolynomialMemoryTask):
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        if step == SPOILED:
+            x[2, 3] = torch.nan
+            x[4, 5] = 1000.0
+        return x, y
+
+
+class NotReproducible(PolynomialMemoryTask):
+    _calls = itertools.count()
+
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        return x + next(self._calls), y
