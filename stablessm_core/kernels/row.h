@@ -17,7 +17,7 @@
     X(row_ratios)     /* the norm of each row's gradient, divided by the norm of the row */ \
     X(row_magnitudes) /* the norm of each row's gradient */ \
     X(norms)          /* the norm of each weight, then of each gradient, then of all gradients, then of all weights */ \
-    X(nonfinite)      /* the sum of the codes of the tensors that are not finite */
+    X(batch)          /* the sum of the codes of the tensors that are not finite, then the largest |x| of the first tensors */
 #define ROW_NUMBER(name) op_##name,
 #define ROW_NAME(name) #name " "
 enum { ROW_OPERATIONS(ROW_NUMBER) };
@@ -94,18 +94,24 @@ static float row_norm(const int64_t *list, const int64_t *slots, long i, int gra
     return sum > LARGEST_SQUARES ? __builtin_inff() : (float)__builtin_sqrt(sum);
 }
 
-static int row_finite(const uint32_t *p, long count) {
-    typedef uint32_t bits __attribute__((vector_size(64)));
-    bits some = {0}, x;
-    uint32_t bad = 0;
+/* The largest |x|; NaN if any x is NaN. The bits of |x|, read as an integer, have the order of |x|, and every NaN is above
+ * infinity. */
+static float row_magnitude(const int32_t *p, long count) {
+    typedef int32_t bits __attribute__((vector_size(64)));
+    bits most = {0}, x, above;
+    int32_t largest = 0;
+    float result;
     long i = 0;
     for (; i + 16 <= count; i += 16) {
         memcpy(&x, p + i, sizeof x);
-        some |= (bits)((x & 0x7f800000) == 0x7f800000);
+        x &= 0x7fffffff;
+        above = x > most;
+        most = (x & above) | (most & ~above);
     }
-    for (int lane = 0; lane < 16; lane++) bad |= some[lane];
-    for (; i < count; i++) bad |= (p[i] & 0x7f800000) == 0x7f800000;
-    return !bad;
+    for (int lane = 0; lane < 16; lane++) largest = most[lane] > largest ? most[lane] : largest;
+    for (; i < count; i++) largest = (p[i] & 0x7fffffff) > largest ? p[i] & 0x7fffffff : largest;
+    memcpy(&result, &largest, sizeof result);
+    return result;
 }
 
 /* p: buffer, cursor, rows of the buffer, columns, norm, slots, list of stretches and its length, list of pieces and its length,
@@ -180,11 +186,13 @@ long stablessm_row(const int64_t *p, parallel_call parallel, long threads) {
             out[2 * parameters + 1] = (float)__builtin_sqrt(total[0]);
             break;
         }
-        case op_nonfinite:
+        case op_batch:
             out[0] = 0;
             for (long k = 0; k < list[0]; k++) {
                 const int64_t *part = list + 1 + PART * k;
-                if (!row_finite((const uint32_t *)(intptr_t)part[0], part[1])) out[0] += part[2];
+                const float largest = row_magnitude((const int32_t *)(intptr_t)part[0], part[1]);
+                if (!(largest < __builtin_inff())) out[0] += part[2];
+                if (k + 1 < count) out[k + 1] = largest;
             }
             break;
         }

@@ -101,6 +101,11 @@ class Train(Section, defer_build=True):
         description="What to do when a number becomes NaN or infinite. stop: end as 'diverged'. continue: keep training. "
         "rollback: return to the last checkpoint with a lower learning rate.",
     )
+    on_bad_batch: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What to do when a batch holds NaN or an infinity. stop: end as 'diverged', unless on_nonfinite is continue. "
+        "skip: record the step, but change no weight, and go on.",
+    )
     on_warning: Literal["continue", "stop", "rollback", "lower_lr"] = Field(
         "continue",
         description="What to do before numbers overflow, at the critical alerts overflow_near and (with sgd) training_explodes. "

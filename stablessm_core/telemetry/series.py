@@ -3,7 +3,8 @@
 The code that records series takes their names from this file.
 
 A *group* of series is recorded together: its columns share steps and blocks. These groups have a row per recorded step:
-`scalars`: series with one number per step. `batch`: facts about the step's batch. `progress`: comparison with earlier steps.
+`scalars`: series with one number per step. `batch`: whether the step's batch is finite. `magnitudes`: the largest numbers of
+the step's batch. `progress`: comparison with earlier steps.
 `ssm/{layer}`: the per-eigenvalue series of a layer. `ssm/{layer}.{record}`: the same series for another record of the layer.
 The groups `eval` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not recorded: its series
 are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
@@ -31,8 +32,8 @@ GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
 SCALARS, EVAL = "scalars", "eval"
-# These groups are separate, so that the columns of `scalars` are the same as in older runs, which lack these two groups.
-BATCH, PROGRESS = "batch", "progress"
+# These groups are separate, so that the columns of every group are the same as in older runs, which lack some of these groups.
+BATCH, PROGRESS, MAGNITUDES = "batch", "progress", "magnitudes"
 # the names of the values in a run's result
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
@@ -74,6 +75,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     TRAIN_RATE: ("1/s", "Sequence steps (tokens) trained per second, over the last flush."),
     STEP_TIME: ("s", "Wall time per training step, over the last flush."),
     BATCH_NONFINITE: ("", "Which part of the step's batch was not finite: 0 none, 1 the input, 2 the target, 3 both."),
+    LARGEST_INPUT: ("", "Largest |x| in the real-valued input of the step's batch. NaN if the input contains NaN."),
+    LARGEST_TARGET: ("", "Largest |y| in the real-valued target of the step's batch. NaN if the target contains NaN."),
     WEIGHT_NORM: ("", "Global L2 norm of all trained weights, before the step's update."),
     LOSS_OVER_BEST: ("", "Training loss divided by the smallest training loss so far, this step included. 1: a new best."),
     LR: ("", "Learning rate of the step."),

@@ -54,8 +54,12 @@ class Scheduled(torch.optim.Optimizer):
         """Set every rate to `factor` times its unscheduled rate."""
         torch.mul(self._base, self.factor, out=self.rates)
 
-    def update(self) -> None:
-        """Update every parameter that has a gradient, with operations on the device only."""
+    def update(self, skip: Tensor | None = None) -> None:
+        """Update every parameter that has a gradient, with operations on the device only.
+
+        skip: float32 (), or None for 0. If it is 1, no weight and no moment changes, whatever the gradients contain. If it is 0,
+        the update has the same bits as without it.
+        """
         raise NotImplementedError
 
 
@@ -74,14 +78,15 @@ class AdamW(torch.optim.AdamW, Scheduled):
         )
 
     @torch.no_grad()
-    def update(self) -> None:
+    def update(self, skip: Tensor | None = None) -> None:
         """The same update, bit for bit, as PyTorch's `step`. It calls only PyTorch's fused kernel, because the rest of `step`
         takes longer on the host than the kernel call."""
         moved = [[p for p in group["params"] if p.grad is not None] for group in self.param_groups]
         if sum(map(len, moved)) == self._steps.shape[0]:
-            self._steps.add_(1)
+            self._steps.add_(1 if skip is None else 1 - skip)
         else:
-            torch._foreach_add_([self.state[p]["step"] for some in moved for p in some], 1)
+            counted = [self.state[p]["step"] for some in moved for p in some]
+            torch._foreach_add_(counted, 1 if skip is None else 1 - skip)
         for group, some in zip(self.param_groups, moved, strict=True):
             if not some:
                 continue
@@ -100,6 +105,7 @@ class AdamW(torch.optim.AdamW, Scheduled):
                 lr=group["lr"],
                 weight_decay=group["weight_decay"],
                 eps=group["eps"],
+                found_inf=skip,  # the kernel then changes nothing
             )
 
 
@@ -116,11 +122,12 @@ class SGD(Scheduled):
         self.allocate(common_lr, lambda p: {"momentum_buffer": torch.zeros_like(p)} if momentum else {})
 
     @torch.no_grad()
-    def update(self) -> None:
+    def update(self, skip: Tensor | None = None) -> None:
         for group in self.param_groups:
             moved = [p for p in group["params"] if p.grad is not None]
             if group["weight_decay"]:
-                torch._foreach_mul_(moved, (1 - group["lr"] * group["weight_decay"]).to(moved[0].dtype))
+                decay = group["lr"] * group["weight_decay"] * (1 if skip is None else 1 - skip)
+                torch._foreach_mul_(moved, (1 - decay).to(moved[0].dtype))
             sgd(
                 moved,
                 [p.grad for p in moved if p.grad is not None],
@@ -132,6 +139,7 @@ class SGD(Scheduled):
                 dampening=0.0,
                 nesterov=group["nesterov"],
                 maximize=False,
+                found_inf=skip,  # the kernel then changes nothing
             )
 
 

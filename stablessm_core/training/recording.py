@@ -79,4 +79,5 @@ def _setup(config: RunConfig, task: Task) -> Setup:
         nesterov=optimizer.nesterov,
         recurrent=1.0 if optimizer.recurrent_lr is None else optimizer.recurrent_lr / optimizer.lr,
         grad_clip=optimizer.grad_clip,
+        skips_bad_batches=config.train.on_bad_batch == "skip",
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.detectors.nonfinite import NONFINITE_BATCH
 from stablessm_core.telemetry.detectors.raised_elsewhere import LR_LOWERED, ROLLED_BACK
 from stablessm_core.training.checkpoint import load_checkpoint, restore_training
 from stablessm_core.training.run import Run
@@ -24,6 +25,22 @@ def stop_at_warning(run: Run) -> StopAtWarning | None:
     if settings.on_warning == "continue" or run.progress.rollbacks >= settings.max_rollbacks:
         return None
     return "drop_warning_row" if settings.on_warning == "lower_lr" else "keep_warning_row"
+
+
+def can_roll_back(run: Run, fatal: Alert) -> bool:
+    """True if the run returns to a checkpoint after this fatal step. The same batch would return too, so a bad batch ends the
+    run."""
+    settings = run.config.train
+    rolls_back = settings.on_nonfinite == "rollback" and run.progress.rollbacks < settings.max_rollbacks
+    return rolls_back and fatal.kind != NONFINITE_BATCH
+
+
+def why_bad_batch_ends(run: Run, fatal: Alert) -> str:
+    """Why a bad batch ended the run. Empty if the run ended for another reason."""
+    if fatal.kind != NONFINITE_BATCH:
+        return ""
+    again = "; a rollback would train the same batch again" if run.config.train.on_nonfinite == "rollback" else ""
+    return f'{fatal.message}{again} (train.on_bad_batch "skip" leaves out such batches)'
 
 
 def roll_back(run: Run, alert: Alert) -> None:

@@ -14,6 +14,7 @@ from stablessm_core.model import build_model
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.loading import get_task
+from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.sink import Sink
 from stablessm_core.training.numerics import Numerics, choose_numerics
@@ -72,6 +73,12 @@ class Run:
         return scale * lr_factor(self.config.optimizer, step, self.config.train.steps)
 
 
+def magnitudes(task: Task) -> list[str]:
+    """The series with the largest numbers of a batch: of its input and of its target, unless these are tokens or classes."""
+    real = {names.LARGEST_INPUT: task.vocabulary is None, names.LARGEST_TARGET: task.kind == "regression"}
+    return [name for name, recorded in real.items() if recorded]
+
+
 def build_run(
     config: RunConfig,
     device: torch.device,
@@ -90,6 +97,6 @@ def build_run(
     records = watched_records(model, all_eigenvalues=config.telemetry.all_eigenvalues)
     optimizer = build_optimizer(model, config.optimizer, records)
     torch.manual_seed(config.train.seed)  # the seed for dropout
-    probe = Probe(model, records)
+    probe = Probe(model, records, magnitudes(task))
     recorder = make_recorder(config, task, probe, sink, device)
     return Run(config, device, task, model, optimizer, probe, recorder, checkpoint_dir, numerics)

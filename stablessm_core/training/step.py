@@ -28,6 +28,8 @@ class TrainingStep:
     """Forward, backward, telemetry, clipping and update. For each step, call `feed`, then `run`, then `Recorder.count_row`.
 
     batch: (x, y) of any step, which gives the shapes, dtypes and device. precision, grad_clip: as in the configuration.
+    skip_bad_batches: True to change no weight, moment or buffer in a step whose batch holds NaN or an infinity. The step still
+    writes its row, and draws the random numbers of dropout, so that later steps drop the same units as after any other batch.
     forward, read_weights, write_row: the three parts that compiled versions may replace. Compiling `forward` also compiles
     backward; the update already is one fused kernel per group. run: runs the whole step; after a graph was captured, replays
     the graph.
@@ -46,11 +48,15 @@ class TrainingStep:
         batch: tuple[Tensor, Tensor],
         precision: str = "float32",
         grad_clip: float | None = None,
+        skip_bad_batches: bool = False,
     ) -> None:
         self.model, self.task, self.optimizer, self.probe, self.ring = model, task, optimizer, probe, ring
         self.precision, self.grad_clip = precision, grad_clip
         self._parameters = list(model.parameters())
         self.x, self.y = (torch.empty_like(t).copy_(t) for t in batch)
+        real = [t for t in (self.x, self.y) if t.is_floating_point() or t.is_complex()]
+        self._checked = real if skip_bad_batches else []
+        self._kept = list(model.buffers()) if self._checked else []
         self.forward: Any = self._forward
         self.read_weights: Any = probe.weights
         self.write_row: Any = self._write_row
@@ -77,6 +83,7 @@ class TrainingStep:
         if self.row_writer is None:
             with self._beside_training():
                 weights = self.read_weights()
+        skip, buffers = self._bad_batch(), [buffer.clone() for buffer in self._kept]
         with self._buffers.activate():
             loss = self.forward(self.x, self.y)
             loss.backward()
@@ -89,8 +96,21 @@ class TrainingStep:
         if self.grad_clip is not None:
             self.join()  # wait, because clipping needs the norm from telemetry and changes the gradients
             clip_gradients(self.model, self.grad_clip, norm)
-        self.optimizer.update()
+        self.optimizer.update(skip)
+        if skip is not None:
+            for buffer, before in zip(self._kept, buffers, strict=True):
+                buffer.copy_(torch.where(skip > 0, before, buffer))
         self.join()
+
+    @torch.no_grad()
+    def _bad_batch(self) -> Tensor | None:
+        """float32 (): 1 if the batch holds NaN or an infinity, else 0. None if no step is skipped. Does not wait for the
+        device."""
+        if not self._checked:
+            return None
+        # the largest |x| is finite if and only if all x are finite
+        finite = torch.stack([torch.linalg.vector_norm(t, torch.inf).isfinite() for t in self._checked])
+        return 1 - finite.all().float()
 
     def _forward(self, x: Tensor, y: Tensor) -> Tensor:
         with autocast(x.device, self.precision):

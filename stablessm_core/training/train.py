@@ -1,10 +1,10 @@
 """The training loop: one run from its configuration to its outcome, from top to bottom.
 
 Steps are numbered 1..N. The row of step s describes the forward and backward pass of step s, before the update. A step with a
-non-finite batch, loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". `on_warning` may act earlier,
-at a critical alert. The recorder reports fatal steps and critical alerts to the host at most one flush later, and always before
-the next evaluation or checkpoint. Steps that were trained in the meantime are not recorded and have no lasting effect. So the
-stored run never depends on the time of a flush.
+non-finite batch, loss, weight, state or gradient is *fatal*, unless `on_nonfinite` is "continue". A non-finite batch is not fatal
+if `on_bad_batch` is "skip". `on_warning` may act earlier, at a critical alert. The recorder reports fatal steps and critical
+alerts to the host at most one flush later, and always before the next evaluation or checkpoint. Steps that were trained in the
+meantime are not recorded and have no lasting effect. So the stored run never depends on the time of a flush.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stablessm_core.training.checkpoint import load_checkpoint
 from stablessm_core.training.environment import environment_json, pick_device
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.numerics import saved_by_default
-from stablessm_core.training.recovery import lower_rates, roll_back, stop_at_warning
+from stablessm_core.training.recovery import can_roll_back, lower_rates, roll_back, stop_at_warning, why_bad_batch_ends
 from stablessm_core.training.run import Run, build_run
 from stablessm_core.training.run_checkpoint import begin_fork, load_own_checkpoint, save
 from stablessm_core.training.run_checkpoint import resume as resume_run
@@ -47,7 +47,7 @@ class Outcome:
     """How a run ended.
 
     step: the last completed step; for a diverged run, the fatal step. divergence: what became non-finite. reason: the warning
-    that ended the run, or None.
+    or the bad batch that ended the run, otherwise empty.
     """
 
     status: Status
@@ -114,6 +114,7 @@ def _prepare_step(run: Run, batches: Feed, on_ready: Callable[[dict[str, Any]], 
         batch=batches(run.progress.step + 1),
         precision=config.train.precision,
         grad_clip=config.optimizer.grad_clip,
+        skip_bad_batches=config.train.on_bad_batch == "skip",
     )
     steps_ahead, loop = config.train.steps - run.progress.step, config.train.scan_backend == "reference"
     execution = prepare(training, config.train.execution, steps=steps_ahead, loop=loop)
@@ -152,7 +153,7 @@ def _train_steps(run: Run, training: TrainingStep, batches: Feed, should_stop: C
                 lower_rates(run, warning, training, batches, should_stop)
             continue
         if (fatal := recorder.fatal) is not None:
-            if settings.on_nonfinite == "rollback" and progress.rollbacks < settings.max_rollbacks:
+            if can_roll_back(run, fatal):
                 roll_back(run, fatal)
                 continue
             run.fatal = fatal
@@ -224,7 +225,8 @@ def _outcome(run: Run, *, complete: bool) -> Outcome:
     if fatal is None:
         return Outcome(_status(run), progress.step, result)
     where = {"step": fatal.step, "layer": fatal.layer, "eigenvalue": fatal.eigenvalue, "tensor": fatal.tensor}
-    return Outcome("diverged", fatal.step, result, where | {"value": None if fatal.value is None else as_text(fatal.value)})
+    divergence = where | {"value": None if fatal.value is None else as_text(fatal.value)}
+    return Outcome("diverged", fatal.step, result, divergence, why_bad_batch_ends(run, fatal))
 
 
 def _why_stopped(warning: Alert) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from stablessm_core.kernels import library
 from stablessm_core.watch.probe import CHUNK, Probe
 from stablessm_core.watch.ring import Ring
-from stablessm_core.watch.row_table import Columns, Section, StepInput, StepTensors, Weights
+from stablessm_core.watch.row_table import BATCH_SERIES, Columns, Section, StepInput, StepTensors, Weights
 
 STRETCH = 1 << 15  # number of elements of a large tensor that a thread reads at a time
 NO_SLOT = -1
@@ -116,12 +116,16 @@ class CompiledRowWriter:
 
     def _can_compile(self, columns: Sequence[Columns]) -> bool:
         """True if the C function can write the columns: it has operations for them, and can read the batch."""
-        readable = all(t.dtype == torch.float32 and t.is_contiguous() for t, _ in self._coded_batch())
+        coded = self._coded_batch()
+        readable = all(t.dtype == torch.float32 and t.is_contiguous() for t, _ in coded)
+        readable &= {BATCH_SERIES[code - 1] for _, code in coded} >= set(self._probe.magnitudes)
         return all(c.operation and (c.source is not StepInput.BATCH or readable) for c in columns)
 
     def _coded_batch(self) -> list[tuple[Tensor, int]]:
-        """The tensors of the batch that can contain non-finite numbers, and their codes. Integers are always finite."""
-        return [(t, code) for code, t in enumerate(self._batch, 1) if t.is_floating_point() or t.is_complex()]
+        """The tensors of the batch that can contain non-finite numbers, and their codes. Integers are always finite. The tensors
+        whose largest numbers are recorded come first."""
+        coded = [(t, code) for code, t in enumerate(self._batch, 1) if t.is_floating_point() or t.is_complex()]
+        return sorted(coded, key=lambda part: BATCH_SERIES[part[1] - 1] not in self._probe.magnitudes)
 
     def _stretches(self, section: Section, columns: Sequence[Columns]) -> list[Stretch]:
         if id(section) in self._result_slots:

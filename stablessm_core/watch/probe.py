@@ -35,8 +35,8 @@ class Probe(WatchedModel):
     values. Create the probe after moving the model to its device.
     """
 
-    def __init__(self, model: nn.Module, records: Sequence[WatchedRecord] | None = None) -> None:
-        super().__init__(model, records)
+    def __init__(self, model: nn.Module, records: Sequence[WatchedRecord] | None = None, magnitudes: Sequence[str] = ()) -> None:
+        super().__init__(model, records, magnitudes)
         self._values = _moved_together(self.parameters)
         self._value_pieces = _offsets([_chunks(p) for p in self.parameters], self._values.device)
         self.large = [i for i, p in enumerate(self.parameters) if p.device.type == "cpu" and p.numel() >= LARGE]
@@ -54,6 +54,7 @@ class Probe(WatchedModel):
     def _catalogue(self) -> list[names.SeriesSpec]:
         catalogue = [names.scalar(name) for name in (names.TRAIN_LOSS, names.LR, names.GRAD_NORM)]
         catalogue.append(names.scalar(names.BATCH_NONFINITE, names.BATCH))
+        catalogue += [names.scalar(name, names.MAGNITUDES) for name in self.magnitudes]
         catalogue += [names.scalar(name, names.PROGRESS) for name in (names.WEIGHT_NORM, names.LOSS_OVER_BEST)]
         for r in self.records:
             catalogue += r.catalogue

@@ -30,6 +30,7 @@ class StepInput(Enum):
 
 
 Source = Tensor | tuple[nn.Parameter, ...] | StepInput | WatchedRecord | None
+BATCH_SERIES = (names.LARGEST_INPUT, names.LARGEST_TARGET)  # the series of each part of a batch
 # for a record with `rows`: operation -> the operation that replaces it
 OF_ROWS = {"copy": "row_norms", "ratio": "row_ratios", "magnitude": "row_magnitudes"}
 
@@ -115,15 +116,23 @@ def _norm_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:  # no
     return [step.weights.norms.float(), float64.float()]
 
 
-def _batch_columns(model: WatchedModel) -> list[Columns]:  # noqa: ARG001
-    return [Columns(((names.BATCH_NONFINITE, 1),), "nonfinite", StepInput.BATCH)]
+def _batch_columns(model: WatchedModel) -> list[Columns]:
+    return [Columns(((names.BATCH_NONFINITE, 1), *((name, 1) for name in model.magnitudes)), "batch", StepInput.BATCH)]
 
 
 def _batch_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:
-    """The sum of the codes of the batch's non-finite tensors. The sum of 0 * x is 0 if all x are finite, otherwise NaN."""
-    codes = [(code, t) for code, t in zip(model.batch_codes, step.batch, strict=False) if t.is_floating_point() or t.is_complex()]
-    bad = [torch.where((t * 0).sum().isfinite(), model.zero, code) for code, t in codes]
-    return [bad[0] + bad[1] if len(bad) == 2 else bad[0] if bad else model.zero]
+    """The sum of the codes of the batch's non-finite tensors, then the series `model.magnitudes`. The largest |x| is finite if
+    and only if all x are finite. A float64 number that float32 cannot represent is recorded as infinity."""
+    largest: dict[str, Tensor] = {}
+    bad: list[Tensor] = []
+    for name, code, t in zip(BATCH_SERIES, model.batch_codes, step.batch, strict=False):
+        if is_real := t.is_floating_point() or t.is_complex():
+            largest[name] = torch.linalg.vector_norm(t, torch.inf).reshape(1)
+            bad.append(torch.where(largest[name].isfinite(), model.zero, code))
+        if name in model.magnitudes and not is_real:  # a plug-in's batch need not have the types that its task declares
+            largest[name] = t.abs().amax().reshape(1)
+    flag = bad[0] + bad[1] if len(bad) == 2 else bad[0] if bad else model.zero
+    return [flag, *(largest[name].float() for name in model.magnitudes)]
 
 
 def _trained_columns(model: WatchedModel) -> list[Columns]:

@@ -25,10 +25,12 @@ class WatchedModel:
     """The parameters and records of `model`, and access to the gradients, states and gates of a training step.
 
     records: `watched_records` of the model by default. In a row, a *narrow* record has one value per eigenvalue, and a *wide*
-    record has quantiles and extremes. at: id(parameter) -> index of the parameter.
+    record has quantiles and extremes. at: id(parameter) -> index of the parameter. magnitudes: the names of the series with
+    the largest numbers of the batch, in the order of the batch: input, target. A batch's integers have no such series.
     """
 
-    def __init__(self, model: nn.Module, records: Sequence[WatchedRecord] | None = None) -> None:
+    def __init__(self, model: nn.Module, records: Sequence[WatchedRecord] | None = None, magnitudes: Sequence[str] = ()) -> None:
+        self.magnitudes = tuple(magnitudes)
         self.records = watched_records(model) if records is None else list(records)
         trained = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
         if not trained:

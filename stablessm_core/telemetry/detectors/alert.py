@@ -47,7 +47,7 @@ class Setup:
 
     length: the sequence length. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
     learning rate of the eigenvalue weights divided by the general learning rate. grad_clip: the norm to which the gradient is
-    clipped, or None.
+    clipped, or None. skips_bad_batches: True if the run does not train on batches with NaN or infinities.
     """
 
     length: int
@@ -57,6 +57,7 @@ class Setup:
     nesterov: bool = False
     recurrent: float = 1.0
     grad_clip: float | None = None
+    skips_bad_batches: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

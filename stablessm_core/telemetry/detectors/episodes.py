@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from stablessm_core.telemetry.detectors import batch_skipped
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Watch
+from stablessm_core.telemetry.detectors.nonfinite import NONFINITE_BATCH
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
 
@@ -30,9 +32,11 @@ class Detectors:
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed: {sorted(map(str, allowed))}")
         self._watches: dict[str, Watch] = {}
+        skips = setup is not None and setup.skips_bad_batches
+        unused = NONFINITE_BATCH if skips else batch_skipped.KIND.name  # a bad batch raises one of the two
         for kind in KINDS.values():
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
-            if kind.detect is not None and threshold is not None:
+            if kind.detect is not None and threshold is not None and kind.name != unused:
                 self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
         self._last: dict[tuple[str, str], int] = {}  # the last step at which a condition held, by kind of alert and layer
 

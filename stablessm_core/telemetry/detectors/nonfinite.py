@@ -19,10 +19,12 @@ Check = tuple[str, str, Callable[[Rows], np.ndarray], Callable[[AlertKind, Rows,
 Recorded = tuple[str, Values, str, str]
 OTHER_WEIGHTS = {"dt": "step size", "phase_weight": "second weight"}
 
+NONFINITE_BATCH = "nonfinite_batch"  # the only kind whose cause would return after a rollback
 BATCH_PARTS = {1: ("batch.x", "the input, batch.x,"), 2: ("batch.y", "the target, batch.y,"), 3: ("batch.x", "input and target")}
 
 
-def _bad_batch(rows: Rows) -> np.ndarray:
+def bad_batch(rows: Rows) -> np.ndarray:
+    """True for each row whose batch holds NaN or an infinity, (rows,)."""
     return np.zeros(len(rows.loss), bool) if rows.batch is None else np.asarray(rows.batch > 0)
 
 
@@ -123,10 +125,10 @@ def _bad(norms: np.ndarray) -> np.ndarray:
 CHECKS: tuple[Check, ...] = (
     ("nonfinite_weight", "A trainable tensor holds NaN or an infinity.", lambda rows: _bad(rows.weight_norms), _weight_alert),
     (
-        "nonfinite_batch",
+        NONFINITE_BATCH,
         "The input or the target of a training step holds NaN or an infinity. Non-finite numbers that the step computes from "
         "them raise no alert.",
-        _bad_batch,
+        bad_batch,
         _batch_alert,
     ),
     (

@@ -7,6 +7,7 @@ consequences.
 from __future__ import annotations
 
 from stablessm_core.telemetry.detectors import (
+    batch_skipped,
     boundary_distance,
     dead_eigenvalues,
     grad_over_weight,
@@ -21,6 +22,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         *nonfinite.KINDS,
+        batch_skipped.KIND,
         overflow_near.KIND,
         training_explodes.KIND,
         grad_over_weight.KIND,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -29,6 +29,7 @@ from stablessm_core.training.train import train
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.ring import Ring
 
+build_plain = build_model
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 NOWHERE = Path("/nonexistent")  # the tasks of this file need no data
@@ -38,14 +39,16 @@ SGD = {"name": "sgd", "momentum": 0.9, "nesterov": True}
 
 
 def config(
-    device: str = "cpu", *, time: str = "discrete", steps: int = 200, optimizer: dict[str, Any] | None = None, **model: Any
-) -> RunConfig:
+    device: str = "cpu", *, time: str = "discrete", steps: int = 200, optimizer: dict[str, Any] | None = None,
+    on_bad_batch: str = "stop", **model: Any,
+) -> RunConfig:  # fmt: skip
     return parse_config(
         {
             "task": {"name": "polynomial_memory", "length": 12},
             "model": {"n_layers": 2, "d_model": 6, "d_state": 5, "reparameterization": {"name": "exp", "time": time}} | model,
             "optimizer": {"grad_clip": 0.3, "warmup_steps": 20, "schedule": "cosine", "recurrent_lr": 0.003} | (optimizer or {}),
-            "train": {"steps": steps, "batch_size": 4, "device": device, "eval_every": 0, "checkpoint_every": 0},
+            "train": {"steps": steps, "batch_size": 4, "device": device, "eval_every": 0, "checkpoint_every": 0}
+            | {"on_bad_batch": on_bad_batch},
         }
     )
 
@@ -62,7 +65,14 @@ class Rig:
         self.ring = Ring(sum(width for _, width in probe.layout), 1000, torch.device(device))
         batch = self.task.batch(1, config.train.batch_size, 0, device)
         self.step = TrainingStep(
-            model, self.task, self.optimizer, probe, self.ring, batch=batch, grad_clip=config.optimizer.grad_clip
+            model,
+            self.task,
+            self.optimizer,
+            probe,
+            self.ring,
+            batch=batch,
+            grad_clip=config.optimizer.grad_clip,
+            skip_bad_batches=config.train.on_bad_batch == "skip",
         )
         self.done = 0
 
@@ -73,6 +83,23 @@ class Rig:
             self.step.feed(x, y, lr_factor(self.config.optimizer, self.done, self.config.train.steps))
             (run or self.step.run)()
             self.ring.advance()
+
+    def recorded(self) -> Tape:
+        """Run one step, and return its recording."""
+        tape = Tape()
+
+        def run() -> None:
+            with tape:
+                self.step.eager()
+
+        self.go(1, run)
+        return tape
+
+    def state(self) -> list[Tensor]:
+        """Copies of all weights, buffers and moments, with the step counters."""
+        tensors = [*self.step.model.parameters(), *self.step.model.buffers()]
+        tensors += [tensor for state in self.optimizer.state.values() for tensor in state.values()]
+        return [tensor.detach().clone() for tensor in tensors]
 
     def rows(self) -> np.ndarray:
         return self.ring.take().wait().copy()
@@ -143,6 +170,43 @@ def test_a_step_recorded_once_and_replayed_trains_with_the_same_bits_as_an_eager
     replayed.go(197, run=tape.replay)
     assert np.array_equal(*(rig.rows().view(np.uint32) for rig in (eager, replayed)))
     assert len(tape.calls) > 100
+
+
+class Mean(nn.Module):
+    """Returns its input, and keeps a running mean of it, as batch normalisation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean())
+        return x
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"weight_decay": 0.1, "grad_clip": None}, SGD | {"weight_decay": 0.1}, {"name": "sgd"}]
+)
+def test_a_step_that_skips_bad_batches_changes_nothing_at_a_bad_batch_and_has_the_same_bits_at_others(
+    optimizer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "build_model", lambda *args: nn.Sequential(Mean(), build_plain(*args)))
+    plain, skipping = (Rig(config(optimizer=optimizer, on_bad_batch=way)) for way in ("stop", "skip"))
+    for rig in (plain, skipping):
+        rig.go(4)
+    assert all(map(torch.equal, plain.state(), skipping.state()))
+    tape, plain_tape = skipping.recorded(), plain.recorded()
+    assert all(map(torch.equal, plain.state(), skipping.state()))
+    for run in (skipping.step.eager, tape.replay):
+        for tensor, bad in ((skipping.step.x, torch.nan), (skipping.step.y, -torch.inf)):
+            before, kept = skipping.state(), tensor.clone()
+            tensor.view(-1)[3] = bad
+            run()
+            assert all(map(torch.equal, before, skipping.state()))
+            tensor.copy_(kept)
+    skipping.go(2, tape.replay)
+    plain.go(2, plain_tape.replay)
+    assert all(map(torch.equal, plain.state(), skipping.state()))
 
 
 def test_tensors_that_a_cuda_graph_knows_by_address_never_move() -> None:

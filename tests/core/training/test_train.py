@@ -458,7 +458,8 @@ def test_on_a_gpu_no_step_waits_for_the_device_and_a_resumed_run_has_the_same_bi
         torch.cuda.set_sync_debug_mode("error" if 3 <= guard.step < 199 else "default")  # type: ignore[attr-defined]
 
     guard.step = 0  # type: ignore[attr-defined]
-    config = small_config({"train.device": "cuda", "train.steps": 200, "model.dropout": 0.1, "optimizer.grad_clip": 1.0})
+    changes = {"train.device": "cuda", "train.steps": 200, "model.dropout": 0.1, "train.on_bad_batch": "skip"}
+    config = small_config(changes | {"optimizer.grad_clip": 1.0})
     try:
         outcome, straight = run_training(config, tmp_path / "straight", should_stop=guard)
     finally:
@@ -470,25 +471,31 @@ def test_on_a_gpu_no_step_waits_for_the_device_and_a_resumed_run_has_the_same_bi
     assert len(losses(straight)) == 200
 
 
-@pytest.mark.parametrize(("which", "tensor"), [("x", "batch.x"), ("y", "batch.y")])
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_the_report_of_a_non_finite_batch_blames_the_batch_and_no_eigenvalue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, tensor: str, bad: float
-) -> None:
+def plant(monkeypatch: pytest.MonkeyPatch, numbers: dict[int, float], which: str = "x") -> None:
+    """Put one number into the input ("x") or the target ("y") of the batches of these steps."""
+
     def get_damaged(*given: Any) -> Any:
         task = get_task(*given)
         whole = task.batch
 
         def batch(step: int, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
             pair = dict(zip("xy", (t.clone() for t in whole(step, *rest)), strict=True))
-            if step == 20:
-                pair[which].view(-1)[7] = bad
+            if step in numbers:
+                pair[which].view(-1)[7] = numbers[step]
             return pair["x"], pair["y"]
 
         monkeypatch.setattr(task, "batch", batch)
         return task
 
     monkeypatch.setattr(run_module, "get_task", get_damaged)
+
+
+@pytest.mark.parametrize(("which", "tensor"), [("x", "batch.x"), ("y", "batch.y")])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_the_report_of_a_non_finite_batch_blames_the_batch_and_no_eigenvalue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, tensor: str, bad: float
+) -> None:
+    plant(monkeypatch, {20: bad}, which)
     outcome, sink = run_training(small_config(), tmp_path)
     assert (outcome.status, outcome.step) == ("diverged", 20)
     code = {"x": 1.0, "y": 2.0}[which]
@@ -497,3 +504,62 @@ def test_the_report_of_a_non_finite_batch_blames_the_batch_and_no_eigenvalue(
     steps, flags = sink.series(names.BATCH_NONFINITE)
     assert steps.tolist() == list(range(1, 21))
     assert flags[:, 0].tolist() == [0.0] * 19 + [code]
+
+
+def test_the_largest_numbers_of_a_batch_are_recorded_and_tokens_and_classes_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, {2: -1e6, 3: math.inf, 4: math.nan}, "y")
+    config = small_config({"train.steps": 4, "train.on_nonfinite": "continue"})
+    task = get_task(config.task, NOWHERE)
+    wanted = [task.batch(step, 4, 0, torch.device("cpu")) for step in (1, 2, 3, 4)]
+    _, sink = run_training(config, tmp_path)
+    monkeypatch.undo()
+    assert sink.series(names.LARGEST_INPUT)[1][:, 0].tolist() == [float(x.abs().max()) for x, _ in wanted]
+    largest = [float(wanted[0][1].abs().max()), 1e6, math.inf, math.nan]
+    np.testing.assert_array_equal(sink.series(names.LARGEST_TARGET)[1][:, 0], np.array(largest, np.float32))
+    _, sink = run_training(
+        small_config({"task": {"name": "associative_recall", "length": 6}, "train.steps": 2}), tmp_path / "two"
+    )
+    assert not {names.LARGEST_INPUT, names.LARGEST_TARGET} & sink.catalogue.keys()
+
+
+ROLLS_BACK = {"train.on_nonfinite": "rollback", "train.checkpoint_every": 5}
+
+
+def test_a_bad_batch_is_not_trained_again_after_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, {12: math.nan})
+    outcome, sink = run_training(small_config(ROLLS_BACK), tmp_path)
+    assert (outcome.status, outcome.step, outcome.result["rollbacks"], sink.rollbacks) == ("diverged", 12, 0, [])
+    assert outcome.divergence is not None
+    assert outcome.divergence["tensor"] == "batch.x"
+    assert [(alert.kind, alert.step) for alert in sink.alerts] == [("nonfinite_batch", 12)]
+    assert outcome.reason == (
+        "the input, batch.x, of step 12 held NaN or an infinity before anything was computed; a rollback would train the same "
+        'batch again (train.on_bad_batch "skip" leaves out such batches)'
+    )
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "rollback"])
+def test_a_run_that_skips_bad_batches_records_their_steps_and_goes_on(
+    on_nonfinite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, {10: math.nan, 20: math.inf, 25: -math.inf})
+    skips = {"train.on_bad_batch": "skip", "train.eval_every": 10, "train.on_nonfinite": on_nonfinite}
+    outcome, sink = run_training(small_config(skips), tmp_path / "straight")
+    assert (outcome.status, outcome.step, outcome.divergence, sink.rollbacks) == ("finished", 40, None, [])
+    steps, weight = sink.series("ssm/0/weight")
+    assert steps.tolist() == list(range(1, 41))
+    unchanged = [int(step) for step, moved in zip(steps, np.diff(weight, axis=0).any(axis=1), strict=False) if not moved]
+    assert unchanged == [10, 20, 25]
+    flags = sink.series(names.BATCH_NONFINITE)[1][:, 0]
+    assert np.flatnonzero(flags).tolist() == [9, 19, 24]
+    assert np.isfinite(sink.series(names.EVAL_LOSS)[1]).all()
+    # three bad batches in a row of 100 steps are one episode
+    assert [(a.kind, a.severity, a.step, a.tensor) for a in sink.alerts if "batch" in a.kind] == [
+        ("batch_skipped", "warning", 10, "batch.x")
+    ]
+    assert not [alert for alert in sink.alerts if alert.kind.startswith("nonfinite")]
+    _, both = run_training(small_config(skips), tmp_path / "stopped", should_stop=stop_at(22, "drain"))
+    run_training(small_config(skips), tmp_path / "stopped", both, resume=both.checkpoints[-1][1])
+    assert np.array_equal(losses(both), losses(sink), equal_nan=True)

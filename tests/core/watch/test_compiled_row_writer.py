@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,8 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 class BothWriters:
     """A model whose steps are recorded both by tensor operations and by the C function."""
 
-    def __init__(self, model: nn.Module, *batch: Tensor) -> None:
-        self.model, self.batch, self.probe = model, batch, Probe(model)
+    def __init__(self, model: nn.Module, *batch: Tensor, magnitudes: Sequence[str] = ()) -> None:
+        self.model, self.batch, self.probe = model, batch, Probe(model, None, magnitudes)
         self.ring = Ring(sum(width for _, width in self.probe.layout), 2, torch.device("cpu"))
         self.one = CompiledRowWriter(self.probe, self.ring, LR, batch)
 
@@ -141,6 +141,45 @@ def test_both_row_writers_record_the_same_code_for_a_non_finite_batch(bad: float
     for tensor in (x, y)[slice(where) if where else slice(2)]:
         if bad is not None:
             tensor[1, 2] = bad
+    both.compare(torch.tensor(1.0))
+
+
+X, Y = names.LARGEST_INPUT, names.LARGEST_TARGET
+
+
+@pytest.mark.parametrize("numbers", [(-7.5,), (INF, -9.0), (-INF,), (NAN,), (INF, NAN), (NAN, -INF), (3e38, -3.4e38), (-0.0,)])
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 40])
+def test_both_row_writers_record_the_largest_numbers_of_a_batch(numbers: tuple[float, ...], count: int) -> None:
+    both = BothWriters(nn.Linear(2, 2), torch.zeros(count), torch.full((3, 7), -2.5), magnitudes=(X, Y))
+    x = both.batch[0]
+    x[: len(numbers)] = torch.tensor(numbers[:count])
+    x[:] = x.flip(0)  # the last numbers of 17 do not fill a vector
+    both.compare(torch.tensor(1.0))
+    given = numbers[:count]
+    wanted = NAN if any(v != v for v in given) else max(map(abs, given))
+    ends = np.cumsum([width for _, width in both.probe.layout])
+    at = {name: int(end) - 1 for (name, _), end in zip(both.probe.layout, ends, strict=True)}
+    got = both.rows(torch.tensor(1.0))[1]
+    np.testing.assert_array_equal(got[[at[X], at[Y]]], np.array([wanted, 2.5], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "magnitudes"),
+    [
+        (torch.arange(6), torch.tensor([1.0, -4.0]), (Y,)),
+        (torch.tensor([1.0, -4.0]), torch.arange(6), (X,)),
+        (torch.tensor([1.0, -4.0]), torch.tensor([2.0, NAN]), (Y,)),
+        (torch.tensor([-6]), torch.tensor([2.0]), (X, Y)),
+        (torch.tensor([1e300, 1.0], dtype=torch.float64), torch.tensor([2.0]), (X, Y)),
+        (torch.tensor([3 - 4j]), torch.tensor([INF]), (X, Y)),
+    ],
+)
+def test_the_largest_numbers_are_recorded_only_of_the_declared_parts_and_in_any_precision(
+    x: Tensor, y: Tensor, magnitudes: tuple[str, ...]
+) -> None:
+    both = BothWriters(nn.Linear(2, 2), x, y, magnitudes=magnitudes)
+    assert [name for name, _ in both.probe.layout if name in (X, Y)] == list(magnitudes)
+    assert [series.name for series in both.probe.catalogue if series.group == names.MAGNITUDES] == list(magnitudes)
     both.compare(torch.tensor(1.0))
 
 
