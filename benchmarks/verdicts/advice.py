@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.verdicts.recorded import Config, Recorded, trained
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.forking import ForkError
-from stablessm_core.verdict import Run, Source
+from stablessm_core.verdict import Run, Source, trouble_start
 
 KINDS = (  # the settings of a change, and the name of its kind in the table
     ({"optimizer.recurrent_lr"}, "lower recurrent rate"),
@@ -37,7 +37,8 @@ def kind_of(change: Mapping[str, Any]) -> str:
 def follow(recorded: Recorded, run: Run, source: Source, verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
     """[{kind, change, cause, from_step, lives, step}]: each change that the verdict on a dead run offers, followed to the end of
     the run, in a fork from the last step before the trouble; from the seed if no fork is possible."""
-    before = _step_before_trouble(run, source)
+    trouble = trouble_start(run, source)
+    before = 0 if trouble is None else trouble.step - 1
     followed = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = _checkpoint(recorded.config, before, Path(folder)) if before else None
@@ -54,15 +55,6 @@ def follow(recorded: Recorded, run: Run, source: Source, verdict: Mapping[str, A
                 }
             )
     return followed
-
-
-def _step_before_trouble(run: Run, source: Source) -> int:
-    try:
-        from stablessm_core.verdict.trouble import trouble_start
-    except ImportError:
-        return 0
-    trouble = trouble_start(run, source)
-    return 0 if trouble is None else trouble.step - 1
 
 
 def _checkpoint(config: Config, step: int, folder: Path) -> Path:

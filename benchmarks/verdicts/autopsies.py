@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stablessm_core.autopsy import perform
-from stablessm_core.autopsy.request import AutopsyRequest, RecordedRow, SavedState, Trouble
-from stablessm_core.verdict.trouble import trouble_start
-
 from benchmarks.verdicts.recorded import Recorded
+from stablessm_core.autopsy.perform import perform
+from stablessm_core.autopsy.request import AutopsyRequest, RecordedRow, SavedState, Trouble
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict import Run, Source
+from stablessm_core.verdict.trouble import trouble_start
 
 
 def opened(recorded: Recorded, run: Run, source: Source, scratch: Path) -> dict[str, Any]:

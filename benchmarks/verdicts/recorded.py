@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ SERIES_OF = {  # the field of Scalars -> its series
     "lr": names.LR,
     "weight_norm": names.WEIGHT_NORM,
     "batch": names.BATCH_NONFINITE,
+    "largest_input": names.LARGEST_INPUT,
+    "largest_target": names.LARGEST_TARGET,
 }
 
 Config = dict[str, Any]
@@ -96,14 +98,14 @@ def run_and_source(recorded: Recorded, first_step: int = 1) -> tuple[Run, Memory
         layers=sorted(layers, key=lambda layer: layer.index),
         first_step=first_step,
     )
-    return run, MemorySource(_scalars(sink), rows)
+    evaluated, losses = sink.series(names.EVAL_LOSS)
+    return run, MemorySource(_scalars(sink), rows, (evaluated, losses[:, 0].astype(np.float64)))
 
 
 def _scalars(sink: MemorySink) -> Scalars:
     step = sink.series(names.TRAIN_LOSS)[0]
-    known = {field.name for field in fields(Scalars)}
-    columns = {field: _aligned(step, *sink.series(name)) for field, name in SERIES_OF.items() if name in sink.catalogue}
-    return Scalars(step=step, **{field: column for field, column in columns.items() if field in known})
+    recorded = {field: name for field, name in SERIES_OF.items() if name in sink.catalogue}  # classes have no magnitudes
+    return Scalars(step=step, **{field: _aligned(step, *sink.series(name)) for field, name in recorded.items()})
 
 
 def _aligned(step: np.ndarray, own: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.verdicts.advice import follow
+from benchmarks.verdicts.autopsies import opened
 from benchmarks.verdicts.faults import Kind, Plant
 from benchmarks.verdicts.grading import grade
 from benchmarks.verdicts.recorded import Recorded, run_and_source, trained
@@ -30,11 +31,7 @@ def trial(kind: Kind, seed: int, number: int, *, autopsy: bool = True, advice: b
     with tempfile.TemporaryDirectory() as folder:
         plant, recorded, truth = _planted(kind, random.Random(f"{seed} {number}"), Path(folder))  # text: a tuple is no seed
         run, source = run_and_source(recorded)
-        findings = None
-        if autopsy and recorded.died:
-            from benchmarks.verdicts.autopsies import opened
-
-            findings = opened(recorded, run, source, Path(folder))
+        findings = opened(recorded, run, source, Path(folder)) if autopsy and recorded.died else None
     verdict = judge(run, source)
     result = {
         "number": number,
