@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.verdicts.faults import KINDS
-from benchmarks.verdicts.grading import GRADES, WRONG
+from benchmarks.verdicts.grading import GRADES, RIGHT, WRONG
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdict.md"
 BEGIN, END = "<!-- planted faults: begin -->\n", "<!-- planted faults: end -->"
@@ -63,14 +63,18 @@ def _misses(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _advice(results: Sequence[Result]) -> Iterator[str]:
-    followed = [one for result in results for one in result.get("advice", [])]
+    followed = [(result, one) for result in results for one in result.get("advice", [])]
     if not followed:
         return
-    yield "| advice | after the verdict | followed | lives |"
-    yield "| --- | --- | --- | --- |"
-    for kind in sorted({one["kind"] for one in followed}):
-        of_kind = [one for one in followed if one["kind"] == kind]
-        for cause in sorted({one["cause"] for one in of_kind}):
-            own = [one for one in of_kind if one["cause"] == cause]
-            lives = sum(one["lives"] for one in own)
-            yield f"| {kind} | `{cause}` | {len(own)} | {lives} ({100 * lives / len(own):.0f} %) |"
+    yield "| advice | after the verdict | followed | lives | followed after a right verdict | lives |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for kind in sorted({one["kind"] for _, one in followed}):
+        for cause in sorted({one["cause"] for _, one in followed if one["kind"] == kind}):
+            own = [(result, one) for result, one in followed if (one["kind"], one["cause"]) == (kind, cause)]
+            after_right = [one for result, one in own if result.get("with_autopsy", result["without_autopsy"])["grade"] == RIGHT]
+            yield f"| {kind} | `{cause}` | {_lives([one for _, one in own])} | {_lives(after_right)} |"
+
+
+def _lives(followed: Sequence[Result]) -> str:
+    lives = sum(one["lives"] for one in followed)
+    return f"{len(followed)} | {lives} ({100 * lives / len(followed):.0f} %)" if followed else "0 | "

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stablessm_core.verdict.inputs import Scalars
+from stablessm_core.verdict.inputs import Run, Scalars
 from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
 
 FAR = 10.0  # a batch's largest number divided by the usual one: at this ratio the batch is far above usual
 FAR_ALONE = 1e18  # a batch with a number this large is bad whatever is usual: the square of 1.8e19 does not fit into float32
-RECENT = 20  # a bad batch counts as the trouble if the run ended within this number of rows
+RECENT = 20  # with SGD, a bad batch counts as the trouble if the run ended within this number of rows
+FEW = 3  # with this number of rows or fewer, the first batch cannot be told to be far above usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,12 @@ class BadBatch:
     since: int | None = None
 
 
-def bad_batch(scalars: Scalars, end: int) -> BadBatch | None:
-    """The bad batch at or shortly before step `end`. None if the batches were usual, or if nothing about them was recorded.
+def bad_batch(run: Run, scalars: Scalars, end: int) -> BadBatch | None:
+    """The bad batch at or before step `end`. None if the batches were usual, or if nothing about them was recorded.
 
-    A finite batch counts as bad if its largest number is FAR times the median of all rows and 3 times the largest number
-    of all rows before, or if it exceeds FAR_ALONE.
+    A finite batch is far above usual if its largest number is FAR times the median of the other rows and 3 times the largest
+    number of all rows before, or if it exceeds FAR_ALONE. It counts if it is the last batch, or if the loss never came back
+    after it. With SGD, whose steps grow with the gradient, it also counts if it is one of the last RECENT rows.
     """
     upto = scalars.step <= end
     step = scalars.step[upto]
@@ -43,30 +45,39 @@ def bad_batch(scalars: Scalars, end: int) -> BadBatch | None:
         return None
     if scalars.batch is not None and (flag := scalars.batch[upto][-1]) > 0 and step[-1] == end:
         return BadBatch(step=int(step[-1]), which=int(flag), finite=False)
+    recent = RECENT if run.optimizer == "sgd" else 0
     found = []
     for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
-        if column is not None and (bad := _far_batch(step, np.abs(column[upto]), which, scalars.loss[upto])) is not None:
-            found.append(bad)
-    return min(found, key=lambda one: one.step) if found else None
+        if column is not None:
+            found.append(_far_batch(step, np.abs(column[upto]), which, scalars.loss[upto], recent))
+    return min((one for one in found if one is not None), key=lambda one: one.step, default=None)
 
 
-def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarray) -> BadBatch | None:
+def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarray, recent: int) -> BadBatch | None:
     known = np.isfinite(largest)
     if not known.any():
         return None
-    usual = float(np.median(largest[known]))
+    usual = _usual(largest, known)
     before = np.fmax.accumulate(np.append(np.nan, np.where(known, largest, np.nan)))[:-1]
     with np.errstate(invalid="ignore"):
-        far = known & ((largest >= FAR * usual) & (largest >= 3 * before) | (largest >= FAR_ALONE))
+        record = (largest >= 3 * before) | (np.isnan(before) & (known.sum() > FEW))
+        far = known & (((largest >= FAR * usual) & record) | (largest >= FAR_ALONE))
     for row in np.flatnonzero(far):
         level, scale = usual_level(loss[max(0, row - LEVEL_ROWS) : row])
         later = np.where(np.isfinite(loss[row:]), loss[row:], np.inf)
         never_back = bool((later > level + (CALM - 1) * scale).all())
-        if len(step) - 1 - row <= RECENT or never_back:
-            others = largest[known & (np.arange(len(step)) != row)]
-            normal = float(np.median(others)) if len(others) else None
+        if len(step) - 1 - row <= recent or never_back:
+            normal = float(usual[row]) if np.isfinite(usual[row]) else None
             return BadBatch(step=int(step[row]), which=which, finite=True, largest=float(largest[row]), usual=normal)
-    return _drift(step, largest, which, usual)
+    return _drift(step, largest, which, float(np.median(largest[known])))
+
+
+def _usual(largest: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """The median of the other rows, for each row. Among many rows, one row does not matter."""
+    if known.sum() > 2 * RECENT:
+        return np.full(len(largest), np.median(largest[known]))
+    others = [largest[known & (np.arange(len(largest)) != row)] for row in range(len(largest))]
+    return np.array([np.median(one) if len(one) else np.nan for one in others])
 
 
 def _drift(step: np.ndarray, largest: np.ndarray, which: int, usual: float) -> BadBatch | None:

@@ -50,7 +50,7 @@ class Finding:
     scalars: Scalars
     autopsy: Autopsy | None = None
     flags: int | None = None  # which part of the batch was not finite, as in `Scalars.batch`; None if this was not recorded
-    sized: bool = False  # True if the largest numbers of the fatal step's batch are known
+    sized: float | None = None  # the largest number of the fatal step's batch; None if unknown
     bad: BadBatch | None = None
     state: bool = False  # True if a layer's state was not finite, and the layer did not get NaN from a lower layer
     inherited: int | None = None  # the layer in which every state was NaN: it got NaN as its input
@@ -63,6 +63,7 @@ class Finding:
     kick: facts.Kick | None = None
     decay: tuple[float, float, float] | None = None  # see `facts.decay_growth`
     reach: float | None = None  # see `facts.largest_reach`
+    gap: bool = False  # True if the loss rose far above usual between two recorded rows
     jumped: bool = False  # True if the loss jumped in one step although the update before was small
     update: float | None = None
     dt: tuple[float, float, int] | None = None
@@ -104,11 +105,11 @@ def decide(run: Run, source: Source) -> Finding:
 
 
 def _collect_facts(run: Run, source: Source, found: Finding, fatal: dict[str, Any]) -> None:
-    found.bad = bad_batch(found.scalars, found.step)
+    found.bad = bad_batch(run, found.scalars, found.step)
     measured = None if found.autopsy is None else found.autopsy.bad_batch
     if measured is not None and (found.bad is None or found.bad.usual is None):
         found.bad = measured
-    found.flags, found.sized = _flags(found), found.autopsy is not None or _sized(found)
+    found.flags, found.sized = _flags(found), _sized(found)
     if found.flags and found.bad is None:
         found.bad = BadBatch(step=found.step, which=found.flags, finite=False)
     kinds = [alert for alert in run.alerts if alert["step"] == found.step and alert["kind"] == "nonfinite_state"]
@@ -148,10 +149,16 @@ def _flags(found: Finding) -> int | None:
     return None if np.isnan(flag) else int(flag)
 
 
-def _sized(found: Finding) -> bool:
-    columns = (found.scalars.largest_input, found.scalars.largest_target)
-    here = len(found.scalars) > 0 and found.scalars.step[-1] == found.step
-    return here and any(column is not None and np.isfinite(column[-1]) for column in columns)
+def _sized(found: Finding) -> float | None:
+    if found.autopsy is not None:
+        sizes = [number_of((found.autopsy.findings.get("batch") or {}).get(f"largest_{part}")) for part in ("input", "target")]
+    elif len(found.scalars) and found.scalars.step[-1] == found.step:
+        columns = (found.scalars.largest_input, found.scalars.largest_target)
+        sizes = [float(column[-1]) for column in columns if column is not None]
+    else:
+        return None
+    known = [size for size in sizes if np.isfinite(size)]
+    return max(known) if known else None
 
 
 def _inherited(run: Run, alert: Mapping[str, Any]) -> bool:
@@ -239,9 +246,12 @@ def _overflow(run: Run, source: Source, found: Finding) -> bool:
     if found.eigenvalue is not None and not found.layer.wide:
         found.spike = facts.gradient_spike(source, found.layer, found.eigenvalue, found.step)
     found.reach = facts.largest_reach(run, source, found.step)
+    kicked = facts.gradient_kick(run, found.scalars, found.growth) is not None and _by_step(found) == "gradient_spike"
     times = 1.0 if found.growth is None else found.growth.times
     if run.optimizer == "adamw":
         found.thrown_by = "optimizer_step"
+    elif kicked:
+        found.thrown_by = "gradient_spike"
     elif times >= EXPLODED:
         found.thrown_by = "explosion"
     elif times >= CALM:
@@ -312,9 +322,22 @@ def _jump(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
         found.update = update if found.jumped else found.update
     if found.jumped:
         rose = grown is not None and grown.rose_at is not None
-        found.runner_up = "bad_input" if not found.sized else "bad_loss" if not rose else "explosion"
+        found.runner_up = "bad_input" if found.sized is None else "bad_loss" if not rose else "explosion"
         found.layer = found.eigenvalue = None
     return found.jumped
+
+
+def _unrecorded(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
+    """The loss left its usual level between two recorded rows: the steps that would show why are not recorded."""
+    grown = found.growth
+    if run.every == 1 or grown is None or _eigenvalue_contributed(run, found):
+        return False
+    if found.autopsy is not None and found.autopsy.largest >= MODERATE:
+        return False
+    found.gap = grown.rose_at is not None and grown.jump >= JUMP
+    if found.gap:
+        found.runner_up, found.layer, found.eigenvalue = "explosion", None, None
+    return found.gap
 
 
 def _kicked(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
@@ -411,7 +434,7 @@ def _weigh(run: Run, source: Source, found: Finding) -> None:
         return
     tenth = found.lives("tenth_of_rate")
     deciding = {
-        "explosion": found.dies_soon("recurrence_frozen"),
+        "explosion": found.dies_soon("recurrence_frozen") or (autopsy.largest >= MODERATE and not frozen),
         "lr_too_large": tenth,
         "step_size": frozen or _measured_layer(found) is not None,
     }
@@ -424,6 +447,8 @@ def _name_runner_up(run: Run, found: Finding) -> None:
     second = found.runner_up
     if second is None and found.cause == "eigenvalue_overflow" and found.thrown_by in ("explosion", "both"):
         second = "explosion"
+    elif second is None and found.cause == "explosion" and (found.lives("batch_left_out") or run.every > 1):
+        second = "bad_input"
     elif second is None and found.cause == "explosion":
         second = "eigenvalue_overflow" if _eigenvalue_contributed(run, found) else "lr_too_large"
     elif second is None and found.risen and found.cause in ("lr_too_large", "precision"):
@@ -438,5 +463,5 @@ def _name_runner_up(run: Run, found: Finding) -> None:
 # a measured cause before a cause that recorded numbers suggest
 RULES = (
     _bad_batch, _half_measured, _bad_loss, _arithmetic, _overflow, _half_precision, _step_size, _decayed, _kicked, _jump,
-    _explosion, _outgrew,
+    _unrecorded, _explosion, _outgrew,
 )  # fmt: skip

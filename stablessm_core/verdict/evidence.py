@@ -216,6 +216,9 @@ def _update(run: Run, update: float) -> Evidence:
 def _batch(found: Finding) -> list[Evidence]:
     bad = found.bad
     if bad is not None and bad.finite and bad.largest is not None:
+        if bad.since is not None:
+            ends = f"{number(bad.usual or 0.0)} at step {bad.since:,}, {number(bad.largest)} at step {found.step:,}"
+            return [item(f"Largest number of {WHICH[bad.which]}: {ends}.", largest=bad.largest, first=bad.usual, step=bad.since)]
         usual = "" if not bad.usual else f"; usual in this run: {number(bad.usual)}"
         text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
         return [item(text, largest=bad.largest, usual=bad.usual, step=bad.step)]

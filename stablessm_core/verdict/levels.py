@@ -21,12 +21,12 @@ def usual_level(values: np.ndarray) -> tuple[float, float]:
     return level, max(abs(level), 1.4826 * float(np.median(np.abs(finite - level))))
 
 
-def lasting_excess(values: np.ndarray) -> int | None:
+def lasting_excess(values: np.ndarray, *, onset: bool = True) -> int | None:
     """The row from which the values stayed far above their usual level until the last row; None without such a row.
 
     The usual level of a row is the median of the LEVEL_ROWS rows before. The values have to rise by EXCESS - 1 times their scale
     over this level, and from the returned row on they stay more than CALM - 1 times their scale above it. A value that is not
-    finite counts as far above.
+    finite counts as far above. onset: the returned row is where the values began to rise; False for noisy values.
     """
     values = np.where(np.isfinite(values), np.asarray(values, np.float64), np.inf)
     if len(values) < 2:
@@ -39,7 +39,7 @@ def lasting_excess(values: np.ndarray) -> int | None:
         level, scale = usual_level(before)
         calm = level + (CALM - 1) * scale
         if values[row] > level + (EXCESS - 1) * scale and lowest_from[row] > calm:
-            while row > 1 and values[row - 1] > calm:
-                row -= 1
+            while onset and row > 1 and calm < values[row - 1] < values[row]:
+                row -= 1  # the rise began earlier
             return row
     return None

@@ -50,7 +50,7 @@ def trouble_start(run: Run, source: Source) -> Trouble | None:
     loss = _excess(run, source, scalars, end)
     if fatal is None and loss is None:
         return None
-    bad = bad_batch(scalars, end)
+    bad = bad_batch(run, scalars, end)
     found = [one for one in (loss, _gradient(run, scalars, end)) if one is not None and (bad is None or one.shown < bad.step)]
     if bad is not None:
         found.append(Trouble(step=bad.step, kind="batch", shown=bad.step))
@@ -81,7 +81,7 @@ def _excess(run: Run, source: Source, scalars: Scalars, end: int) -> Trouble | N
 
 def _gradient(run: Run, scalars: Scalars, end: int) -> Trouble | None:
     rows = scalars.step < end
-    row = lasting_excess(scalars.grad_norm[rows])
+    row = lasting_excess(scalars.grad_norm[rows], onset=False)
     return None if row is None else _before(run, "gradient", scalars.step[rows], row)
 
 

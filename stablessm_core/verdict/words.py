@@ -296,10 +296,19 @@ def _unknown(found: Finding) -> str:
             f"The loss jumped in one step, from {number(growth.before_rise)} to {number(growth.at_rise or math.nan)} at step "
             f"{growth.rose_at:,}, although the update before it was small. {end}. {_cannot_tell(found)}"
         )
+    here = found.scalars.loss[found.scalars.step == found.step]
+    if len(here) and math.isfinite(here[0]) and found.tensor.endswith(".grad"):
+        end += f", in the backward pass: the loss of this step, {number(float(here[0]))}, is finite"
     if found.jumped and growth is not None:
         return f"{end}. Until then the loss was usual and the updates were small. {_cannot_tell(found)}"
     if found.jumped:
         return f"{end}, before any update. {_cannot_tell(found)}"
+    if found.gap and growth is not None:
+        return (
+            f"{end}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
+            f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so "
+            "the cause may be a bad batch or an explosion of the whole training."
+        )
     if found.inherited is not None:
         return (
             f"{end}. Every state of layer {found.inherited} is NaN, so NaN reached it from below. The recorded numbers cannot "
@@ -310,8 +319,12 @@ def _unknown(found: Finding) -> str:
 
 
 def _cannot_tell(found: Finding) -> str:
-    if found.sized:
-        return "The batch was usual. The recorded numbers cannot tell whether the loss function or the model made it."
+    if found.sized is not None:
+        usual = ", usual in this run" if found.step > 1 else ""
+        return (
+            f"The largest number of its batch was {number(found.sized)}{usual}. The recorded numbers cannot tell whether the "
+            "loss function or the model made it."
+        )
     return (
         "How large the numbers of the batch were is not recorded, so the cause may be the batch, the loss function or the model."
     )

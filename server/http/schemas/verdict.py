@@ -58,7 +58,8 @@ class Happening(Answer):
     eigenvalue: int | None
     kind: str = Field(
         description="`crossing`, `loss_rose`, `gradient_spike`, `bad_batch`, `nonfinite`, `nonfinite_evaluation`, "
-        "`rolled_back`, `lr_lowered`, `stopped_early`, `consequence` (an alert that an explosion caused), or the kind of an alert."
+        "`rolled_back`, `lr_lowered`, `stopped_early`, `consequence` (an alert that an explosion caused) or the kind of an "
+        "alert."
     )
     text: str
     basis: Basis

@@ -4,53 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from stablessm_core import verdict
-from stablessm_core.telemetry.forms import Form
-from stablessm_core.verdict.memory_source import MemorySource
 from stablessm_core.verdict.trouble import trouble_start
-
-FORM = Form.of_map("direct", "discrete")
-
-
-def run_of(
-    loss: Any, *, every: int = 1, eigenvalue: Any = None, grad_norm: Any = None, largest: Any = None, name: str = "adamw"
-) -> tuple[verdict.Run, MemorySource]:
-    """A run with these recorded losses. It diverged at its last row if the last loss is not finite. eigenvalue: the values of
-    eigenvalue 0 of two; eigenvalue 1 stays at 0.5. largest: the largest target of each batch."""
-    loss = np.asarray(loss, float)
-    step = 1 + every * np.arange(len(loss))
-    first = np.full(len(loss), 0.9) if eigenvalue is None else np.asarray(eigenvalue, float)
-    weight = np.stack([first, np.full(len(loss), 0.5)], 1)
-    rows = verdict.Rows.derived(FORM, step, {"weight": weight, "grad_over_weight": np.ones_like(weight)})
-    scalars = verdict.Scalars(
-        step=step, loss=loss, grad_norm=np.ones(len(loss)) if grad_norm is None else np.asarray(grad_norm, float),
-        lr=np.full(len(loss), 0.1), batch=np.zeros(len(loss)),
-        largest_target=None if largest is None else np.asarray(largest, float),
-    )  # fmt: skip
-    dead = not np.isfinite(loss[-1])
-    run = verdict.Run(
-        status="diverged" if dead else "finished",
-        step=int(step[-1]),
-        config={
-            "task": {"length": 100}, "model": {"layer": "stable_ssm", "activation": "tanh"},
-            "optimizer": {"name": name, "lr": 0.1}, "telemetry": {"every": every},
-        },
-        divergence={"step": int(step[-1]), "layer": None, "eigenvalue": None, "tensor": "loss", "value": "NaN"} if dead else None,
-        layers=(verdict.Layer(0, 2, FORM),),
-    )  # fmt: skip
-    return run, MemorySource(scalars, {0: rows})
+from tests.core.verdict.recorded import CALM, NAN, run_of
 
 
 def start(*given: Any, **named: Any) -> tuple[int, str, int, bool] | None:
     found = trouble_start(*run_of(*given, **named))
     return None if found is None else (found.step, found.kind, found.shown, found.exact)
-
-
-CALM = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5]
-NAN = float("nan")
 
 
 def test_the_update_before_the_crossing_is_the_trouble() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,33 @@ def at_step(step: int, which: str, value: float) -> Any:
         return x, y
 
     return spoil
+
+
+def at_call(step: int, change: Callable[[Tensor], Tensor]) -> Any:
+    """The task's loss, changed in one step."""
+    calls = []
+
+    def loss(task: Any, output: Tensor, y: Tensor) -> Tensor:
+        calls.append(None)
+        found: Tensor = type(task).loss(task, output, y)
+        return change(found) if len(calls) == step else found
+
+    return loss
+
+
+def gradient_times(factor: float) -> Callable[[Tensor], Tensor]:
+    """The same loss, whose gradient is multiplied by a factor."""
+    return lambda loss: loss + (loss - loss.detach()) * (factor - 1)
+
+
+def nan_gradient(loss: Tensor) -> Tensor:
+    """The same loss, whose gradient is NaN."""
+    loss.register_hook(lambda gradient: gradient * math.nan)
+    return loss
+
+
+def larger_targets(step: int, factor: float) -> Any:
+    return lambda s, x, y: (x, y * factor) if s == step else (x, y)
 
 
 def in_half(task: Any, output: Tensor, y: Tensor) -> Tensor:
@@ -96,6 +124,28 @@ PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str | None]] = {
     "1e30 as the target, in bfloat16": (
         CALM | {"train__precision": "bfloat16"}, {"spoil": at_step(5, "y", 1e30)}, "bad_input", None
     ),
+    "targets x 1000 in one step, SGD direct": (
+        {"optimizer__lr": 0.05, "train__steps": 40, **SGD}, {"spoil": larger_targets(20, 1e3)}, "bad_input", None
+    ),
+    "targets x 1e4 in one step, SGD best": (
+        {"optimizer__lr": 0.05, "train__steps": 40, "model__reparameterization__name": "best", **SGD},
+        {"spoil": larger_targets(20, 1e4)}, "bad_input", None,
+    ),
+    "targets that double in each step": (
+        {"optimizer__lr": 0.01, "train__steps": 80, "model__reparameterization__name": "best", **SGD},
+        {"spoil": lambda s, x, y: (x, y * 2.0**s)}, "bad_input", None,
+    ),
+    "a gradient x 1e6 in one step": (
+        {"optimizer__lr": 0.01, "train__steps": 40, "model__reparameterization__name": "best", **SGD},
+        {"loss": at_call(20, gradient_times(1e6))}, "unknown", None,
+    ),
+    "NaN in the loss alone": (CALM, {"loss": at_call(5, lambda loss: loss * math.nan)}, "unknown", None),
+    "NaN in the loss of the first step": (CALM, {"loss": at_call(1, lambda loss: loss * math.nan)}, "unknown", None),
+    "NaN in the backward pass alone": (CALM, {"loss": at_call(5, nan_gradient)}, "unknown", None),
+    "a weight decay that multiplies the weights": (
+        {"optimizer__lr": 1.0, "optimizer__weight_decay": 3.0, "train__steps": 200, "model__reparameterization__name": "best"},
+        {}, "lr_too_large", None,
+    ),
     "a loss in float16": (CALM | {"train__steps": 40}, {"loss": in_half, "spoil": growing}, "precision", None),
 }  # fmt: skip
 
@@ -132,18 +182,20 @@ def test_the_verdicts_statements_about_an_eigenvalue_match_the_recorded_values(n
     sizes = np.abs(recorded_eigenvalues(source, layer))
     assert f"Eigenvalue {culprit} " in found["summary"]
     inside = np.flatnonzero(sizes[:-1, culprit] <= 1)  # with direct, the weights are the eigenvalues
-    if (since := re.search(r"since step ([\d,]+)", found["summary"])) is not None:
+    if (since := re.search(r"boundary at step ([\d,]+)", found["summary"])) is not None:
         assert sizes[int(since[1].replace(",", "")) - 1, culprit] > 1
         assert sizes[int(since[1].replace(",", "")) - 2, culprit] <= 1
     else:
         assert inside[-1] == len(sizes) - 2
-    power = re.search(r"\|(-?[\d.]+)\|\^(\d+) = 10\^(\d+)", found["summary"])
+    power = re.search(r"\|([\d.]+)\|\^(\d+) = ([\d.e]+\d)", found["summary"])
     assert power is not None
     size, length = float(sizes[-1, culprit]), run.length
     assert length is not None
     assert float(power[1]) == pytest.approx(size, rel=5e-3)
     assert int(power[2]) == length
-    assert int(power[3]) == pytest.approx(length * math.log10(size), abs=0.5001)
+    exponent = math.log10(float(power[3]))
+    assert exponent == pytest.approx(length * math.log10(size), abs=0.03)
+    assert exponent == pytest.approx(length * math.log10(float(power[1])), abs=0.03), "the shown numbers agree with each other"
     assert found["evidence"][0]["overflow_budget"] == pytest.approx(length * math.log(sizes[-1].max()) / 88.72, rel=1e-3)
     if found["thrown_by"] == "gradient_spike":
         gradient = np.abs(source.layers[layer].ratio[:, culprit] * source.layers[layer].weight[:, culprit])

@@ -249,7 +249,7 @@ def test_a_watched_fork_prints_what_it_shows_about_the_original(data_dir: Path, 
         with sqlite.write() as session:
             lifecycle.finish(session, 2, 1, "finished", "", {"train_loss": 0.5})
         rest = watching.stdout.read()
-    assert "it lives to its end, step 40 (the original diverged at 30)" in rest
+    assert "it lives to its end, step 40 (the original died at step 30)" in rest
     assert watching.returncode == 0
 
 

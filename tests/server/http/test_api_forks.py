@@ -84,7 +84,7 @@ def test_a_fork_starts_at_the_last_good_checkpoint_and_lists_its_changes(
     assert listed["died_at"] == FATAL
     (one,) = listed["forks"]
     assert (one["id"], one["from_step"], one["said"], one["outcome"]) == (made["id"], 40, "lr 0.001", "open")
-    assert one["text"] == f"From step 40 with lr 0.001: running at step 40 (the original diverged at {FATAL})."
+    assert one["text"] == f"From step 40 with lr 0.001, it is running at step 40 (the original died at step {FATAL})."
     assert one["compare_url"].startswith(f"/compare?runs={run},{made['id']}")
 
 

@@ -11,13 +11,26 @@ import pytest
 
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
-from server.lifecycle.verdicts import judge_ended, judge_run
+from server.lifecycle.verdicts import describe_run, judge_ended, judge_run
 from server.series.recording import store_catalogue, store_flush
 from stablessm_core.telemetry.blocks import LEVELS, Block, LevelBuilder
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.messages import EndMessage
-from stablessm_core.telemetry.series import GRAD_NORM, LR, SCALARS, TRAIN_LOSS, layer_catalogue, layer_group, scalar
+from stablessm_core.telemetry.series import (
+    EVAL,
+    EVAL_LOSS,
+    GRAD_NORM,
+    LARGEST_TARGET,
+    LR,
+    SCALARS,
+    TRAIN_LOSS,
+    SeriesSpec,
+    layer_catalogue,
+    layer_group,
+    scalar,
+)
 from stablessm_core.telemetry.spool import Spool
+from stablessm_core.verdict import trouble_start
 from tests.server.recording import claimed, nonfinite, run_of
 from worker.writer import Writer
 
@@ -129,4 +142,33 @@ def test_a_long_run_is_judged_quickly_and_exactly(sqlite: Database) -> None:
     assert time.perf_counter() - began < 5  # 0.1 s on a quiet machine
     assert (found["cause"], found["culprit"]) == ("eigenvalue_overflow", {"layer": 1, "eigenvalue": 3})
     assert [event["step"] for event in found["events"] if event["kind"] == "crossing"] == [12_345]
-    assert "since step 12,345" in found["summary"]
+    assert "first left the stability boundary at step 12,345" in found["summary"]
+
+
+def test_a_stored_evaluation_that_is_not_finite_and_a_stored_large_batch_reach_the_verdict(sqlite: Database) -> None:
+    claim, steps = claimed(sqlite, optimizer__name="sgd", optimizer__weight_decay=0.0), 30
+    catalogue = [scalar(TRAIN_LOSS), SeriesSpec(LARGEST_TARGET, "magnitudes", 1, "", "Largest target."), scalar(EVAL_LOSS, EVAL)]
+    loss, largest = np.ones((1, steps), np.float32), np.full((1, steps), 3.8, np.float32)
+    loss[0, -1], largest[0, -1] = np.inf, 1e30
+    blocks = [
+        Block(SCALARS, 0, 1, 1, loss),
+        Block("magnitudes", 0, 1, 1, largest),
+        Block(EVAL, 0, 10, 1, np.array([[np.nan]], np.float32)),
+    ]
+    with sqlite.write() as session:
+        store_catalogue(session, claim.run_id, claim.attempt, catalogue)
+        store_flush(session, claim.run_id, claim.attempt, blocks, [], steps, 1.0)
+    with sqlite.read() as session:
+        so_far = judge_run(session, run_of(sqlite, claim.run_id))
+    assert "the loss of the evaluation at step 10 is NaN" in so_far["summary"]
+    place = {"step": steps, "layer": None, "eigenvalue": None, "tensor": "loss", "value": "Infinity"}
+    with sqlite.write() as session:
+        lifecycle.finish(session, claim.run_id, claim.attempt, "diverged", divergence=place)
+    with sqlite.read() as session:
+        found = judge_run(session, run_of(sqlite, claim.run_id))
+        assert (found["cause"], found["confidence"]) == ("bad_input", "measured")
+        described, source = describe_run(session, run_of(sqlite, claim.run_id))
+        start = trouble_start(described, source)
+    assert start is not None
+    assert (start.step, start.kind) == (steps, "batch")
+    assert found["trouble"] == {"step": steps, "kind": "batch", "shown": steps, "exact": True}

@@ -1,0 +1,189 @@
+"""With an autopsy, the cause rests on what was measured; without a usable one, on the records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stablessm_core.verdict import judge
+from tests.core.verdict.recorded import CALM, NAN, run_of
+
+INF = float("inf")
+
+
+def findings(step: int, **changes: Any) -> dict[str, Any]:
+    """An autopsy of a step with an ordinary batch and ordinary numbers. The step was fatal."""
+    usual: dict[str, Any] = {
+        "step": step, "from_step": 0, "bits_equal": True, "refused": None, "seconds": 1.0, "fatal": True, "loss": NAN,
+        "batch": {
+            "largest_input": 3.2, "usual_input": 3.3, "largest_target": 3.9, "usual_target": 3.8, "nonfinite_input": 0,
+            "nonfinite_target": 0, "nonfinite": 0,
+        },
+        "first_nonfinite": first(), "modules": modules(220.0),
+        "float64": {"finite": True, "loss": 0.5, "largest": 220.0, "narrow": [], "first_nonfinite": None},
+        "counterfactuals": [], "evidence_changed": None,
+    }  # fmt: skip
+    return usual | changes
+
+
+def first(place: str = "forward", operation: str = "scan_states", module: str = "blocks.0.ssm", **changes: Any) -> dict[str, Any]:
+    return {
+        "pass": place, "operation": operation, "module": module, "tensor": "output", "index": [1, 98, 0], "count": 19,
+        "value": "-Infinity", "largest_input": 12.0, "largest_before": 220.0, "layer": None, "eigenvalue": None,
+    } | changes  # fmt: skip
+
+
+def modules(largest: float) -> list[dict[str, Any]]:
+    return [{"module": "blocks.0.ssm", "pass": "forward", "largest": 3e38, "largest_float64": largest, "nonfinite": 19}]
+
+
+def counterfactual(change: str, lives: bool, step: int = 200, **settings: Any) -> dict[str, Any]:
+    return {
+        "change": change, "settings": {path.replace("__", "."): value for path, value in settings.items()}, "from_step": 2,
+        "lives": lives, "step": step, "until": 200, "reason": None, "steps": [], "loss": [],
+    }  # fmt: skip
+
+
+def verdict_of(loss: Any, autopsy: dict[str, Any], **how: Any) -> dict[str, Any]:
+    run, source = run_of(loss, autopsy=autopsy, **how)
+    return judge(run, source)
+
+
+OUTSIDE = [0.9, 0.9, 0.95, 1.2, 2.0, 2.4, 2.42]
+UNKNOWN = [*CALM, NAN]
+FROZEN = {"optimizer__recurrent_lr": 0}
+
+
+def told(found: dict[str, Any]) -> tuple[str, str, str | None]:
+    return found["cause"], found["confidence"], found["runner_up"]
+
+
+def test_a_state_that_only_float64_can_hold_overflowed_and_is_no_arithmetic() -> None:
+    beyond = findings(
+        7, first_nonfinite=first(layer=0, eigenvalue=0), modules=modules(1.38e39),
+        counterfactuals=[counterfactual("unchanged", False, 7), counterfactual("recurrence_frozen", True, **FROZEN)],
+    )  # fmt: skip
+    found = verdict_of(UNKNOWN, beyond, eigenvalue=OUTSIDE)
+    assert told(found) == ("eigenvalue_overflow", "measured", None)
+    assert "Trained again from step 2 with the recurrence frozen, the run lives to step 200." in found["summary"]
+    assert any("1.4e39, more than float32 can hold" in one["text"] for one in found["evidence"])
+
+
+def test_a_number_that_float32_could_hold_is_arithmetic() -> None:
+    found = verdict_of(UNKNOWN, findings(7, first_nonfinite=first("backward", "rwkv4_backward")))
+    assert told(found) == ("arithmetic", "measured", None)
+    assert "float32 could hold every true result" in found["summary"]
+
+
+def test_ordinary_numbers_are_no_arithmetic_if_the_loss_in_float64_is_another() -> None:
+    other = findings(7, loss=0.5, first_nonfinite=first("backward", "rwkv4_backward"))
+    other["float64"]["loss"] = 90.0
+    assert verdict_of(UNKNOWN, other)["cause"] == "unknown"
+
+
+@pytest.mark.parametrize("place", ["loss", "backward"])
+def test_a_loss_that_makes_nan_from_ordinary_numbers_is_a_bad_loss(place: str) -> None:
+    autopsy = findings(7, first_nonfinite=first(place, "aten.mul", "", value="NaN"))
+    autopsy["float64"] = {"finite": False, "loss": NAN, "largest": 220.0, "narrow": [], "first_nonfinite": None}
+    found = verdict_of(UNKNOWN, autopsy)
+    assert told(found) == ("bad_loss", "measured", None)
+    where = "loss function" if place == "loss" else "backward pass"
+    assert found["summary"].startswith(f"The {where} made the first number that is not finite, at step 7: NaN in aten.mul")
+
+
+def test_outputs_too_large_for_the_loss_are_no_bad_loss() -> None:
+    autopsy = findings(
+        7, first_nonfinite=first("loss", "mse_loss", "", value="Infinity", largest_input=1e25), modules=modules(1e25)
+    )
+    assert told(verdict_of([*CALM[:4], 1e6, 1e14, NAN], autopsy))[0] == "explosion"
+    assert told(verdict_of(UNKNOWN, autopsy)) == ("explosion", "measured", "lr_too_large")
+
+
+def test_a_batch_is_bad_only_if_it_was_measured() -> None:
+    autopsy = findings(7, first_nonfinite=first("loss", "mse_loss", "", largest_input=1e30))
+    autopsy["batch"] |= {"largest_target": 1e30}
+    found = verdict_of(UNKNOWN, autopsy)
+    assert told(found)[:2] == ("bad_input", "measured")
+    assert "Its largest target is 1e30, 2.6e29 x the usual 3.8." in found["summary"]
+    nan = findings(7)
+    nan["batch"] |= {"nonfinite_input": 1, "nonfinite": 1}
+    assert "the input of step 7 held NaN or an infinity" in verdict_of(UNKNOWN, nan)["summary"]
+
+
+def test_a_large_batch_is_not_the_cause_if_the_run_dies_without_it() -> None:
+    autopsy = findings(7, modules=modules(1e39), counterfactuals=[counterfactual("batch_left_out", False, 8)])
+    autopsy["batch"] |= {"largest_target": 60.0}
+    assert verdict_of([*CALM[:4], 1e2, 1e6, NAN], autopsy)["cause"] == "explosion"
+    autopsy["counterfactuals"] = [counterfactual("batch_left_out", True)]
+    assert verdict_of([*CALM[:4], 1e2, 1e6, NAN], autopsy)["cause"] == "bad_input"
+
+
+def test_where_the_death_shows_is_told_apart_from_why() -> None:
+    norm = first("forward", "native_layer_norm", "blocks.0.mlp.norm", largest_input=6e19)
+    found = verdict_of([*CALM[:4], 1e2, 1e6, NAN], findings(7, first_nonfinite=norm, modules=modules(6e19)))
+    assert found["cause"] == "explosion"
+    assert any("It is where the overflow shows, and not why" in one["text"] for one in found["evidence"])
+
+
+def test_a_frozen_replay_decides_who_began_it() -> None:
+    spiked = dict(loss=[*CALM[:5], 2.8, NAN], eigenvalue=OUTSIDE, name="sgd")  # noqa: C408
+    assert verdict_of(autopsy={}, **spiked)["thrown_by"] == "both"
+    lives = findings(7, modules=modules(1e39), counterfactuals=[counterfactual("recurrence_frozen", True, **FROZEN)])
+    dies = findings(7, modules=modules(1e39), counterfactuals=[counterfactual("recurrence_frozen", False, 7, **FROZEN)])
+    assert verdict_of(autopsy=lives, **spiked)["thrown_by"] == "optimizer_step"
+    assert verdict_of(autopsy=dies, **spiked)["thrown_by"] == "explosion"
+
+
+@pytest.mark.parametrize(
+    "useless", [{"refused": "the task is not installed."}, {"bits_equal": False}, {"fatal": False}, {"step": 3}]
+)
+def test_an_autopsy_without_a_result_for_the_fatal_step_decides_nothing(useless: dict[str, Any]) -> None:
+    autopsy = findings(7, first_nonfinite=first("backward")) | useless
+    found = verdict_of(UNKNOWN, autopsy)
+    assert told(found)[:2] == ("unknown", "cannot_tell")
+    if "refused" in useless:
+        text = "The autopsy has no result (the task is not installed). This verdict rests on the recorded numbers."
+        assert text in [one["text"] for one in found["evidence"]]
+
+
+def test_non_finite_findings_may_be_text() -> None:
+    autopsy = findings(7, loss="NaN", first_nonfinite=first("backward", largest_input="12.0"))
+    assert verdict_of(UNKNOWN, autopsy)["cause"] == "arithmetic"
+
+
+def test_a_change_that_was_tried_comes_first_or_is_not_offered() -> None:
+    tried = [
+        counterfactual("unchanged", False, 7),
+        counterfactual("recurrence_frozen", True, **FROZEN),
+        counterfactual("tenth_of_rate", True, optimizer__lr=0.01),
+        counterfactual("other_map", False, 9, model__reparameterization__name="best"),
+    ]
+    found = verdict_of(UNKNOWN, findings(7, modules=modules(1e39), counterfactuals=tried), eigenvalue=OUTSIDE)
+    changes = [one["change"] for one in found["try"]]
+    assert found["try"][0] == {
+        "change": {"optimizer.lr": 0.01},
+        "because": "tried: from step 2 it lived to step 200, where the run died at 7",
+    }
+    assert {"model.reparameterization.name": "best"} not in changes
+    assert changes.count({"optimizer.recurrent_lr": 0}) == 1
+    assert "tried: from step 2 it lived" in found["try"][-1]["because"]
+
+
+def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
+    run, source = run_of([*CALM, NAN], eigenvalue=[0.9, 0.9, 0.95, 1.2, 1.4, 1.5, 1.55])
+    upper = replace(run.layers[0], index=1)
+    source.layers[1] = source.layers[0]  # type: ignore[index]
+    alert = {
+        "kind": "nonfinite_state", "step": 7, "layer": 1, "eigenvalue": 0, "tensor": "blocks.1.ssm.state", "value": NAN,
+        "message": "layer 1, eigenvalue 0: state nan, and 1 other",
+    }  # fmt: skip
+    config = run.config | {"model": {"layer": "stable_ssm", "n_layers": 2, "activation": "identity"}}
+    end = {"step": 7, "layer": 1, "eigenvalue": 0, "tensor": "blocks.1.ssm.state", "value": "NaN"}
+    both = replace(run, layers=(run.layers[0], upper), alerts=[alert], divergence=end, config=config)
+    found = judge(both, source)
+    assert found["culprit"] == {"layer": 0, "eigenvalue": 0}
+    assert found["summary"].startswith("Eigenvalue 0 of layer 0 ")
+    own = replace(both, alerts=[alert | {"value": INF, "message": "layer 1, eigenvalue 0: state inf"}])
+    assert judge(own, source)["culprit"] == {"layer": 1, "eigenvalue": 0}
