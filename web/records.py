@@ -21,7 +21,8 @@ NOTES = {
     "relative step, and the eigenvalues do not move.",
     "none": "These weights are recorded in addition to the layer's eigenvalues and have no eigenvalues themselves.",
     "gate": "No single weight determines an eigenvalue. The layer reports the decay −ln|λ| at every step of a sequence. A row "
-    "of weights determines this decay: the charts show the norm of the row as weight and the norm of its gradient as gradient.",
+    "of weights determines this decay: the charts show the norm of the row as weight and the norm of its gradient as gradient. "
+    "The decay also changes with the batch, so the relative step of an update is unknown.",
     "varies": "The eigenvalues vary with the input. The charts show their geometric mean over batch and time, which is the "
     "average decay of a state. If a gate preserves its state, a very small closest distance to the boundary is normal.",
     "channels": "All channels share each mode, and each channel has its own step size. The charts show |λ| at the mean step "

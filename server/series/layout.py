@@ -24,7 +24,7 @@ from stablessm_core.telemetry.series import (
     layer_of,
     source_group,
 )
-from stablessm_core.telemetry.stability import lambda_bar, overflow_budget, relative_step
+from stablessm_core.telemetry.stability import overflow_budget, update_step
 
 _RUN, _SERIES = Run.__table__, SeriesRow.__table__
 _LAYOUT: Select[Any] = (
@@ -155,7 +155,7 @@ class Layout(RecordedLayout):
             )
             return np.asarray(overflow_budget(form.length or 0, nearest))[eigenvalues]
         if row.kind == RELATIVE_STEP:
-            return np.asarray(relative_step(lambda_bar(form, parts).T, form.derive("boundary_distance", parts).T)).T
+            return np.asarray(update_step(form, {kind: values.T for kind, values in parts.items()})).T
         return form.derive(row.kind, parts)
 
     def _spread(self, row: SeriesColumns, source: SeriesColumns, block: np.ndarray, base: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.l2ru_certificate import System, certified, gain_on_grid
+from stablessm_core.layers.parts.l2ru_certificate import System, certified, gain_on_grid, rounded
 from stablessm_core.layers.parts.l2ru_scan import matrix_scan
 from stablessm_core.layers.parts.modes import wide
 from stablessm_core.spec.layers.l2ru import L2ru
@@ -22,7 +22,8 @@ class L2RU(WatchedLayer):
     There are d_model states. As published, y_t is computed from the state before x_t updates the state. For all values of the
     weights and all input sequences, |y|_2 <= gamma |x|_2 (`parts.l2ru_certificate` has the formulas). The layer is linear; the
     block's MLP provides the nonlinearity. Each forward pass computes the matrices in float64 and rounds them to the weights'
-    precision. If a Cholesky factor in the formulas does not exist, the output is NaN.
+    precision in such a way that the bound also holds for the rounded matrices. The state is stored in coordinates in which A is
+    a contraction: in the published coordinates, rounding errors would grow without bound for alpha above about 16.
 
     Parameters, with n = d_model: X11, X22 (1, n(n+1)/2), lower triangles stored row by row; X21, C, Dt (1, n, n); skew (1,
     n(n-1)/2), an upper triangle; alpha (1,); and gamma (1,) if it is trained. The first axis is the axis of recorded
@@ -59,7 +60,7 @@ class L2RU(WatchedLayer):
             self.register_buffer("gamma", torch.tensor([gamma]))
 
     def forward(self, x: Tensor) -> Tensor:
-        A, B, C, D = self._rounded()
+        A, B, C, D, _ = rounded(self.system(), self.C.dtype)
         with self.full_precision(x):
             x = x.to(A.dtype)
             h = matrix_scan(A, functional.linear(x, B))
@@ -71,7 +72,7 @@ class L2RU(WatchedLayer):
 
     def step(self, x_t: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the recurrence: x_t, state (batch, d_model) -> (y_t, next state)."""
-        A, B, C, D = self._rounded()
+        A, B, C, D, _ = rounded(self.system(), self.C.dtype)
         with self.full_precision(x_t):
             x_t = x_t.to(A.dtype)
             y = functional.linear(state, C) + functional.linear(x_t, D)
@@ -90,7 +91,7 @@ class L2RU(WatchedLayer):
     def records(self) -> list[Record]:
         deciding = (self.X11, self.X21, self.X22, self.C, self.Dt, self.skew, self.alpha, self.gamma)
         rows = tuple(p for p in deciding if isinstance(p, nn.Parameter))
-        radius = Record(Form("gate", "discrete", "none", gate=True), rows=rows, gate="decay", gates=1)
+        radius = Record(Form("gate", "discrete", "none", gate=True), rows=rows, gate="decay", gates=1, constant_gate=True)
         return [radius, Record(Form("none", "discrete", "none"), self.alpha, name="alpha")]
 
     @torch.no_grad()
@@ -105,9 +106,9 @@ class L2RU(WatchedLayer):
         """|lambda| of A, the distance 1 - |lambda|, and two gains; NaN if the certificate does not exist.
 
         |lambda| and distance: float32 (d_model,), largest |lambda| first. Gains: the certified gain, and the gain measured on a
-        grid of 2,001 frequencies, each (1,).
+        grid of 2,001 frequencies, each (1,). They describe the rounded matrices with which the layer computes.
         """
-        system = self.system()
+        system = System(*(matrix.double() for matrix in rounded(self.system(), self.C.dtype)))
         moduli = _moduli(system.A)
         lost = torch.where(system.A.isfinite().all(), 0.0, torch.nan)
         return {
@@ -118,15 +119,12 @@ class L2RU(WatchedLayer):
         }
 
     def system(self) -> System:
-        """The matrices A, B, C, D and the certificate's P, computed from the weights in float64 with gradients."""
+        """The matrices A, B, C, D in the coordinates z = K^T h, and K, computed from the weights in float64 with gradients."""
         n = self.C.shape[-1]
         X11, X22 = (_filled(self.lower, weights, n) for weights in (self.X11, self.X22))
         skew = _filled(self.upper, self.skew, n) if self.skew is not None else wide(self.C[0]) * 0
         X21, C, Dt = (wide(matrix[0]) for matrix in (self.X21, self.C, self.Dt))
         return certified(X11, X21, X22, skew - skew.T, C, Dt, wide(self.alpha), wide(self.gamma))
-
-    def _rounded(self) -> tuple[Tensor, ...]:
-        return tuple(matrix.to(self.C.dtype) for matrix in self.system()[:4])
 
 
 def _filled(places: Tensor, weights: Tensor, n: int) -> Tensor:

@@ -69,6 +69,7 @@ class ColumnReader:
                     recorded={kind: values[own] for kind, values in recorded.items()},
                     record=layer.record,
                     paths=layer.paths,
+                    gradients=_gradients(layer, columns),
                 )
         layers = [found[layer.id] for layer in self.layers]
         batch, lr, grad_norm = (
@@ -90,6 +91,16 @@ class ColumnReader:
         states = (names.state_column(layer.id), names.state_at_column(layer.id))
         state = Values(*(columns[name] for name in states)) if states[0] in columns else nothing
         return LayerRows(layer.index, layer.path, ratio=ratio, weight=weight, distance=distance, state=state, record=layer.record)
+
+
+def _gradients(layer: LayerForm, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """See `LayerRows.gradients`. Eigenvalues that share a step size have the same gradient of the step size."""
+    places = {
+        "weight": names.layer_series(layer.id, "gradient"),
+        "phase_weight": names.layer_series(layer.id, "grad_over_phase"),
+        "dt": names.step_gradient_column(layer.id),
+    }
+    return spread({kind: columns[name] for kind, name in places.items() if name in columns}, layer.width, axis=1)
 
 
 def stacked(layers: Sequence[LayerForm]) -> list[list[LayerForm]]:

@@ -14,7 +14,7 @@ import numpy as np
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.column_reader import LayerForm, recorded_of, stacked
-from stablessm_core.telemetry.stability import loss_over_best, overflow_budget, relative_step
+from stablessm_core.telemetry.stability import loss_over_best, overflow_budget, relative_step, update_step
 
 Columns = Mapping[str, np.ndarray]
 Extremes = dict[str, float]
@@ -134,7 +134,7 @@ class _Stack:
         of = self.form.derive_all(("eigenvalue", "boundary_distance", *angle), recorded)
         distance = of["boundary_distance"]
         eigenvalue = of["eigenvalue"] * np.exp(1j * of["phase"]) if angle else of["eigenvalue"]
-        moved = relative_step(eigenvalue, distance)
+        moved = update_step(self.form, recorded) if self.form.gate else relative_step(eigenvalue, distance)
         nearest = distance.reshape(len(distance), len(self.layers), -1).min(axis=2)  # (rows, layers)
         ratio = [columns[name] for layer in self.layers if (name := names.layer_series(layer.id, "grad_over_weight")) in columns]
         extremes = self._extremes(ratio, nearest[before:]) | _largest("largest_relative_step", [moved])

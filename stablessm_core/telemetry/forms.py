@@ -262,6 +262,12 @@ def _general_distance(form: Form, recorded: Mapping[str, Any], xp: Any, gate: st
     return -xp.expm1(saturated(-form.decay(recorded, xp, gate), xp))
 
 
+def _closest(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any:
+    """The smallest distance over the gate's range. The distance is monotone in the gate: it is smallest at the smallest gate if
+    the eigenvalue is inside the boundary, and at the largest gate if it is outside."""
+    return xp.fmin(*(_general_distance(form, recorded, xp, gate) for gate in ("gate_min", "gate_max")))
+
+
 def _general_eigenvalue(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any:
     return 1 - _general_distance(form, recorded, xp)
 
@@ -286,7 +292,7 @@ def _rate(form: Form, recorded: Mapping[str, Any], xp: Any) -> Any:
 _GENERAL: dict[str, Callable[[Form, Mapping[str, Any], Any], Any]] = {
     "eigenvalue": _general_eigenvalue,
     "boundary_distance": _general_distance,
-    "boundary_distance_closest": lambda form, recorded, xp: _general_distance(form, recorded, xp, "gate_min"),
+    "boundary_distance_closest": _closest,
     "phase": _general_phase,
     "rate": _rate,
 }

@@ -101,7 +101,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "phase": ("", "Angle of the complex eigenvalue lambda_bar, in radians, -pi to pi."),
     "rate": ("", "Decay rate of each complex eigenvalue in continuous time, -Re lambda."),
-    "boundary_distance_closest": ("", "1 - |lambda_bar| where the gate was smallest in the step: the closest approach."),
+    "boundary_distance_closest": (
+        "",
+        "Smallest 1 - |lambda_bar| of the step, over batch and time: at the smallest gate if the eigenvalue is inside the "
+        "boundary, at the largest gate if it is outside.",
+    ),
     "true_eigenvalue": ("", "|lambda_bar| of the whole transition, at evaluations. It also depends on other weights."),
     "true_boundary_distance": ("", "1 - |lambda_bar| of the whole transition, at evaluations."),
     "certified_gain": ("", "Largest gain from input to output, in L2, that the layer's parameterisation guarantees."),
@@ -113,7 +117,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     RELATIVE_STEP: (
         "",
         "|change of lambda_bar by the step's update| / (1 - |lambda_bar|). Below 1, the eigenvalue cannot cross the boundary. "
-        "Infinite if it starts on the boundary, NaN if outside. Known one step later, if every step is recorded.",
+        "Infinite if it starts on the boundary, NaN if outside. Known one step later, if every step is recorded. If lambda_bar "
+        "varies with the input, its change by the change of the weights alone, at the mean gate of the step.",
     ),
     OVERFLOW_BUDGET: (
         "",
@@ -175,6 +180,11 @@ def state_column(layer: int | str) -> str:
     return f"state/{layer}"
 
 
+def step_gradient_column(layer: int | str) -> str:
+    """Name of columns that only the detectors read: |dL/dv| of each step size e^v."""
+    return f"step_gradient/{layer}"
+
+
 def state_at_column(layer: int | str) -> str:
     """Name of the column with the index of the eigenvalue that has the |h| in `state_column`, for a wide layer."""
     return f"state_at/{layer}"
@@ -234,17 +244,19 @@ def measured_catalogue(group: str, widths: dict[str, int]) -> list[SeriesSpec]:
 
 
 def following_catalogue(
-    layer: int | str, width: int, form: Form, *, length: int | None, every_eigenvalue: bool
+    layer: int | str, width: int, form: Form, *, length: int | None, every_eigenvalue: bool, constant_gate: bool = False
 ) -> list[SeriesSpec]:
     """The derived series of one layer that need its sequence length or the next step, in the order of their columns.
 
     length: the length of the sequences that the layer runs over. If the length is None (unknown), the overflow budget has no
     series.
     every_eigenvalue: True if the weights of every eigenvalue are recorded at every step. The relative step needs this.
+    constant_gate: as in `Record`. If the layer reports its decay itself and the decay depends on the input, the effect of the
+    update on the eigenvalue is unknown, and the relative step has no series.
     """
     if form.map == "none":
         return []
-    moves = every_eigenvalue and form.map != "fixed"
+    moves = every_eigenvalue and form.map != "fixed" and (form.map != "gate" or constant_gate)
     widths = ({RELATIVE_STEP: width} if moves else {}) | ({OVERFLOW_BUDGET: 1} if length else {})
     data = replace(form, length=length).data
     return [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.maps import formulas
-from stablessm_core.telemetry.forms import NO_MAP, Form
+from stablessm_core.telemetry.forms import GATES, NO_MAP, Form
 
 LN_LARGEST = float(np.log(np.finfo(np.float32).max))  # 88.72, the logarithm of the largest float32
 BOUNDED = ("tanh",)  # activations whose output is bounded for any state
@@ -71,6 +71,27 @@ def relative_step(eigenvalue: Array, distance: Array) -> Array:
     with np.errstate(all="ignore"):
         moved = np.abs(np.diff(lambda_, axis=0))
         return np.where(d > 0, moved / d, np.where(d == 0, np.where(moved > 0, np.inf, 0.0), np.nan))
+
+
+def update_step(form: Form, recorded: Mapping[str, Array]) -> Array:
+    """The relative step that each step's update causes, at every step except the last, in shape (steps - 1, ...).
+
+    The eigenvalues of a layer with a gate also differ between two steps because the batches differ. So both eigenvalues of such a
+    step are computed with the gates of that step: only the change of the weights counts. If the layer reports its decay itself
+    (map "gate"), the two causes cannot be separated, and the result is NaN, unless the decay was constant over batch and time at
+    both steps, so that it does not depend on the input.
+    recorded: the layer's `form.inputs` at consecutive steps, arrays of one shape (steps, ...).
+    """
+    rows = {kind: np.asarray(recorded[kind], np.float64) for kind in form.inputs}
+    distance, eigenvalue = form.derive("boundary_distance", rows), lambda_bar(form, rows)
+    if not form.gate:
+        return relative_step(eigenvalue, distance)
+    if form.map == "gate":
+        constant = rows["gate_min"] == rows["gate_max"]
+        return np.where(constant[:-1] & constant[1:], relative_step(eigenvalue, distance), np.nan)
+    updated = lambda_bar(form, {kind: values[:-1] if kind in GATES else values[1:] for kind, values in rows.items()})
+    pairs = np.stack([eigenvalue[:-1], updated])
+    return np.asarray(relative_step(pairs, np.stack([distance[:-1], distance[:-1]]))[0])
 
 
 def overflow_budget(length: int, distance: Array) -> Array:
@@ -244,7 +265,7 @@ def split_steps(form: Form, recorded: Mapping[str, Array], ratio: Array, lr: Arr
         return {
             "eigenvalue": lambda_[:-1],
             "distance": distance[:-1],
-            "relative_step": relative_step(lambda_bar(form, rows), distance),
+            "relative_step": update_step(form, rows),
             "first_order": slope * moved,
             "slope": slope,
             "weight_step": moved,

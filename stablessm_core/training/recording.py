@@ -38,7 +38,9 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         catalogue += names.measured_catalogue(group, {name: len(numbers) for name, numbers in values.items()})
     for r in probe.records:
         every = config.telemetry.every == 1 and not r.wide
-        catalogue += names.following_catalogue(r.id, r.width, r.form, length=task.length, every_eigenvalue=every)
+        catalogue += names.following_catalogue(
+            r.id, r.width, r.form, length=task.length, every_eigenvalue=every, constant_gate=r.record.constant_gate
+        )
     detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump())
     return Recorder(
         catalogue,

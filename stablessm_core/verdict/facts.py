@@ -11,11 +11,10 @@ import numpy as np
 from stablessm_core.telemetry.forms import NO_MAP
 from stablessm_core.telemetry.stability import (
     gradient_size,
-    lambda_bar,
     overflow_budget,
     predicted_weight_step,
     relative_slope,
-    relative_step,
+    update_step,
 )
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
@@ -152,8 +151,7 @@ def first_crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | Non
     moved = float(abs(rows.weight[at - 1, eigenvalue] - rows.weight[at - 2, eigenvalue])) if at >= 2 else 0.0
     step_size = None if lr is None else _weight_step(run, lr, gradient, moved, scalars)
     consecutive = run.every == 1 and rows.step[at] - rows.step[at - 1] == 1
-    moving = lambda_bar(layer.form, recorded)
-    relative = relative_step(moving, rows.distance[at - 1 : at + 1, eigenvalue])[0] if consecutive else None
+    relative = update_step(layer.form, recorded)[0] if consecutive else None
     return Crossing(
         **found,  # type: ignore[arg-type]
         before=int(rows.step[at - 1]),

@@ -173,6 +173,20 @@ def _dt_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:  # noqa
     return [step.weights.dt]
 
 
+def _dt_gradient_columns(model: WatchedModel) -> list[Columns]:
+    found = []
+    for r in model.stepped:
+        assert r.record.log_dt is not None
+        series = ((names.step_gradient_column(r.id), r.record.log_dt.numel()),)
+        found.append(Columns(series, "magnitude", r.record.log_dt))
+    return found
+
+
+def _dt_gradient_tensors(model: WatchedModel, step: StepTensors) -> list[Tensor]:
+    log_dts = [r.record.log_dt for r in model.stepped if r.record.log_dt is not None]
+    return [torch.cat([model.gradient_of(log_dt, step.gradients).reshape(-1) for log_dt in log_dts]).abs_()]
+
+
 def _state_columns(model: WatchedModel) -> list[Columns]:
     return [Columns(((names.state_column(r.id), r.width),), "largest", r) for r in model.stateful]
 
@@ -254,6 +268,7 @@ ROW: tuple[Section, ...] = (
     Section(_trained_columns, _trained_tensors),
     Section(_fixed_columns, _fixed_tensors),
     Section(_dt_columns, _dt_tensors),
+    Section(_dt_gradient_columns, _dt_gradient_tensors),
     Section(_state_columns, _state_tensors),
     Section(_gate_columns, _gate_tensors),
     Section(_wide_columns, _wide_tensors),

@@ -24,9 +24,9 @@ class Record:
     eigenvalues, with as many elements as `weight`. rows: parameters whose first axis has one entry per eigenvalue, if a whole
     row of weights determines an eigenvalue. The norm of each row and the norm of its gradient are recorded. gate: the name of
     the form's gate in the layer's `gates`. Neighbouring eigenvalues share gate values in the same way as step sizes. gates: the
-    number of gate values. gradient: record |dL/dw| in addition to |dL/dw / w|, because weights may be exactly 0. name: "" for
-    the layer's first record, which contains the layer's own eigenvalues; otherwise the record's name in the names of its
-    series, in lower case.
+    number of gate values. constant_gate: True if the gate does not depend on the input. gradient: record |dL/dw| in addition to
+    |dL/dw / w|, because weights may be exactly 0. name: "" for the layer's first record, which contains the layer's own
+    eigenvalues; otherwise the record's name in the names of its series, in lower case.
     """
 
     form: Form
@@ -36,6 +36,7 @@ class Record:
     rows: tuple[nn.Parameter, ...] = ()
     gate: str = ""
     gates: int = 0
+    constant_gate: bool = False
     gradient: bool = False
     name: str = ""
 

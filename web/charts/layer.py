@@ -122,7 +122,7 @@ CHARTS = (
         "1 - |eigenvalue|. 0 is on the boundary and a negative value is unstable; both are marked at the lower edge.",
         log=True, alerts=("boundary_distance",)),
     eigenvalue_chart("boundary_distance_closest", "Closest approach to the boundary", "1 - |eigenvalue|",
-        "1 - |eigenvalue| at the smallest gate of each step, over batch and time.", log=True, optional=True),
+        "Smallest 1 - |eigenvalue| of each step, over batch and time.", log=True, optional=True),
     layer_chart("true_eigenvalue", "Eigenvalues of the whole transition",
         "|lambda_bar| of the whole transition matrix, computed at evaluations: range, median and largest value.",
         partial(measured, ("true_eigenvalue",), "|eigenvalue|", extreme="max", boundary="stability boundary"), optional=True),

@@ -16,17 +16,22 @@ import torch
 from torch import Tensor
 
 JITTER = 1e-6  # the published jitter j; with j = 0, the matrix N in `certified` may be singular
+EPSILON = torch.finfo(torch.float64).eps
 FREQUENCIES = 2001
 
 
 class System(NamedTuple):
-    """The matrices A, B, C, D of a system and the matrix P of the system's certificate, all (n, n)."""
+    """The matrices A, B, C, D of a system in the coordinates z = K^T h, and K, all (n, n).
+
+    K K^T is the matrix P of the system's certificate, so |z|^2 = h^T P h is the energy of the state h. In these coordinates the
+    certificate's matrix is I, and no entry of [A, B / gamma; C, D / gamma] is larger than 1.
+    """
 
     A: Tensor
     B: Tensor
     C: Tensor
     D: Tensor
-    P: Tensor
+    K: Tensor
 
 
 def certified(X11: Tensor, X21: Tensor, X22: Tensor, skew: Tensor, C: Tensor, Dt: Tensor, alpha: Tensor, gamma: Tensor) -> System:
@@ -36,31 +41,51 @@ def certified(X11: Tensor, X21: Tensor, X22: Tensor, skew: Tensor, C: Tensor, Dt
     Q = (I - skew)(I + skew)^{-1} and
         Z = X21 X21^T + X22 X22^T + Dt^T Dt + I,   beta = gamma^2 sigma(alpha) / |Z|_2,   W = gamma^2 I - beta Z > 0,
         H11 = X11 X11^T + C^T C + beta I,   H12 = sqrt(beta) (X11 X21^T + C^T Dt),   N = H12 W^{-1} H12^T + j I,
-    P = N + H11, and with lower Cholesky factors N = L L^T, P = K K^T
-        A = K^{-T} Q L^T,   B = -K^{-T} Q L^{-1} H12,   D = sqrt(beta) Dt.
+    P = N + H11, and with lower Cholesky factors W = G G^T, N = L L^T, P = K K^T, the state h has the matrices
+        K^{-T} Q L^T,   -K^{-T} Q L^{-1} H12,   C,   D = sqrt(beta) Dt.
     Then A^T P A = N, A^T P B = -H12 and B^T P B = H12^T N^{-1} H12 <= W. So the matrix of the lemma is at most
     -[X11; sqrt(beta) X21] [...]^T - beta I, for every jitter j >= 0. (The published B = -A H12^{-T} W is the same for j = 0,
     but it needs the inverse of H12, and for j > 0 the bound holds only up to an error of j.)
 
-    If a Cholesky factor does not exist, because weights are not finite or sigma(alpha) rounds to 1, then A, B and D are NaN. No
-    error is raised: the loss becomes NaN and shows that the certificate is lost.
+    The result is the system of z = K^T h. It is computed without N, P or an inverse of their factors, because N has the condition
+    number of W^{-1}, which grows like e^alpha. Two QR factorisations with orthonormal columns give the same matrices:
+        [G^{-1} H12^T; sqrt(j) I] = [T; *] L^T,   [L^T; X11^T; C; sqrt(beta) I] = [U; *; Y; *] K^T,
+        A = Q U,   B = -Q T^T G^T,   C = Y.
+
+    If weights are not finite, A, B, C and D are NaN. No error is raised: the loss becomes NaN and shows that the certificate is
+    lost.
     """
-    unit = torch.eye(len(C), dtype=C.dtype, device=C.device)
+    n = len(C)
+    unit = torch.eye(n, dtype=C.dtype, device=C.device)
     Z = X21 @ X21.T + X22 @ X22.T + Dt.T @ Dt + unit
     finite = Z.isfinite().all()
     norm = torch.linalg.eigvalsh(torch.where(finite, Z, unit))[-1].where(finite, torch.nan)
-    beta = gamma.square() * torch.sigmoid(alpha) / norm
-    H11 = X11 @ X11.T + C.T @ C + beta * unit
+    # the rounding errors of |Z| and of the Cholesky factor must not make W indefinite where sigma(alpha) is almost 1
+    beta = gamma.square() * torch.sigmoid(alpha) / (norm * (1 + 64 * n * EPSILON))
     H12 = beta.sqrt() * (X11 @ X21.T + C.T @ Dt)
-    half = torch.linalg.solve_triangular(_cholesky(gamma.square() * unit - beta * Z), H12.T, upper=False)
-    N = half.T @ half + JITTER * unit
-    P = N + H11
-    L, K = _cholesky(N), _cholesky(P)
+    G = _cholesky(gamma.square() * unit - beta * Z)
+    half = torch.linalg.solve_triangular(G, H12.T, upper=False)
+    orthonormal, L_transposed = _qr(torch.cat([half, math.sqrt(JITTER) * unit]))
+    T = orthonormal[:n]
+    orthonormal, K_transposed = _qr(torch.cat([L_transposed, X11.T, C, beta.sqrt() * unit]))
+    U, Y = orthonormal[:n], orthonormal[2 * n : 3 * n]
     Q = torch.linalg.solve_ex(unit + skew, unit - skew)[0]
-    columns = torch.cat([L.T, -torch.linalg.solve_triangular(L, H12, upper=False)], dim=1)
-    A, B = torch.linalg.solve_triangular(K.T, Q @ columns, upper=True).chunk(2, dim=1)
+    A, B = Q @ U, -Q @ T.T @ G.T
     lost = torch.where(A.isfinite().all() & B.isfinite().all(), 0.0, torch.nan)
-    return System(A + lost, B + lost, C, beta.sqrt() * Dt + lost, P)
+    return System(A + lost, B + lost, Y + lost, beta.sqrt() * Dt + lost, K_transposed.T)
+
+
+def rounded(system: System, dtype: torch.dtype) -> System:
+    """The system in another precision, slightly damped: its gain is below |gamma| too, although its entries are rounded.
+
+    The gain is at most |gamma| if V = [A, B / gamma; C, D / gamma] has a spectral norm of at most 1. Rounding changes the norm by
+    at most eps/2 |V|_F <= eps/2 sqrt(2n), so all matrices are first multiplied by 1 - eps sqrt(2n). The second term covers the
+    rounding errors of float64.
+    """
+    n = len(system.A)
+    factor = 1 - torch.finfo(dtype).eps * math.sqrt(2 * n) - 16 * n * EPSILON
+    A, B, C, D = ((factor * matrix).to(dtype) for matrix in system[:4])
+    return System(A, B, C, D, system.K.to(dtype))
 
 
 def _cholesky(matrix: Tensor) -> Tensor:
@@ -68,12 +93,20 @@ def _cholesky(matrix: Tensor) -> Tensor:
     return torch.where(failed == 0, factor, torch.nan)
 
 
+def _qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The QR factors of a matrix with linearly independent columns. R has a positive diagonal, so R^T is a Cholesky factor."""
+    orthonormal, R = torch.linalg.qr(matrix)
+    sign = torch.where(R.diagonal() < 0, -1.0, 1.0)
+    return orthonormal * sign, R * sign[:, None]
+
+
 def bounded_real_matrix(system: System, gamma: Tensor) -> Tensor:
-    """The lemma's matrix, (2n, 2n). The certificate is valid if the largest eigenvalue of this matrix is negative."""
-    A, B, C, D, P = system
-    top = torch.cat([A.T @ P @ A - P + C.T @ C, A.T @ P @ B + C.T @ D], 1)
+    """The lemma's matrix in the coordinates of the system, in which P is I: (2n, 2n). The certificate is valid if no eigenvalue
+    of this matrix is positive."""
+    A, B, C, D, _ = system
     unit = torch.eye(len(A), dtype=A.dtype, device=A.device)
-    bottom = torch.cat([B.T @ P @ A + D.T @ C, B.T @ P @ B + D.T @ D - gamma.square() * unit], 1)
+    top = torch.cat([A.T @ A - unit + C.T @ C, A.T @ B + C.T @ D], 1)
+    bottom = torch.cat([B.T @ A + D.T @ C, B.T @ B + D.T @ D - gamma.square() * unit], 1)
     return torch.cat([top, bottom])
 
 
@@ -83,21 +116,19 @@ def gain_on_grid(system: System, frequencies: int = FREQUENCIES) -> Tensor:
 
     The result is NaN if the system contains NaN.
 
-    The whole grid is computed in single precision, in the coordinates K^T h, in which P is I and no number is large. The
-    largest values are then computed again in double precision.
+    The whole grid is computed in single precision, because no number is large in the coordinates of the system. The largest
+    values are then computed again in double precision.
     """
-    if not all(matrix.isfinite().all() for matrix in system):
+    matrices = system[:4]
+    if not all(matrix.isfinite().all() for matrix in matrices):
         return torch.full((), torch.nan, dtype=torch.float64)
-    A, B, C, D, P = system
-    K = torch.linalg.cholesky(P)
-    A, C = (torch.linalg.solve_triangular(K.T, matrix, upper=True, left=False) for matrix in (K.T @ A, C))
-    energy = (A, K.T @ B, C, D)
+    A = system.A
     omega = torch.linspace(0, math.pi, frequencies, dtype=torch.float64, device=A.device)
     points = torch.polar(torch.ones_like(omega), omega)
     pieces = torch.split(points.to(torch.complex64), max(1, 2**20 // A.numel()))
-    estimates = torch.cat([_gains(piece, *(matrix.to(piece.dtype) for matrix in energy)) for piece in pieces])
+    estimates = torch.cat([_gains(piece, *(matrix.to(piece.dtype) for matrix in matrices)) for piece in pieces])
     best = estimates.topk(min(10, frequencies)).indices
-    return _gains(points[best], *(matrix.to(points.dtype) for matrix in energy)).max()
+    return _gains(points[best], *(matrix.to(points.dtype) for matrix in matrices)).max()
 
 
 def _gains(points: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:

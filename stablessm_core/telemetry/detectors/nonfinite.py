@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from stablessm_core.map import saturated_exp
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch, eigenvalue_alert
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
@@ -17,6 +18,7 @@ Check = tuple[str, str, Callable[[Rows], np.ndarray], Callable[[AlertKind, Rows,
 # numbers that are recorded for each eigenvalue: the parameter's path, the values, the kind of their series, and their name in a
 # message
 Recorded = tuple[str, Values, str, str]
+LARGEST_DT = saturated_exp(np.float32([np.inf]), np)[0]
 OTHER_WEIGHTS = {"dt": "step size", "phase_weight": "second weight"}
 
 NONFINITE_BATCH = "nonfinite_batch"  # the only kind whose cause would return after a rollback
@@ -50,9 +52,39 @@ def _weights(layer: LayerRows) -> Iterator[Recorded]:
         if chart in layer.paths:
             yield layer.paths[chart], Values(values), chart, OTHER_WEIGHTS[chart]
 
+    if (path := layer.paths.get("dt")) is not None and layer.recorded is not None and "dt" in layer.recorded:
+        yield path, _infinite_log_dt(layer.recorded["dt"]), "dt", "logarithm of the step size"
+
+
+def _infinite_log_dt(dt: np.ndarray) -> Values:
+    """The infinite logarithms of the step sizes, which are recorded as the step size 0 or the largest one; 0 for all others.
+
+    Read only if the parameter holds an infinity, because a very large finite logarithm has the same step size.
+    """
+    return Values(np.where(dt == 0, -np.inf, np.where(dt >= LARGEST_DT, np.inf, 0.0)))
+
 
 def _gradients(layer: LayerRows) -> Iterator[Recorded]:
-    yield layer.path, layer.ratio, "grad_over_weight", "gradient over weight"
+    found = layer.gradients
+    if "weight" in found:
+        yield layer.path, Values(found["weight"]), "gradient", "gradient"
+    ratios = [(layer.path, layer.ratio, layer.weight.values, "grad_over_weight", "gradient over weight")]
+    if "phase_weight" in found and layer.recorded is not None and "phase_weight" in layer.paths:
+        path, weight = layer.paths["phase_weight"], layer.recorded["phase_weight"]
+        ratios.append((path, Values(found["phase_weight"]), weight, "grad_over_phase", "gradient over second weight"))
+    for path, ratio, weight, chart, what in ratios:
+        yield path, _without_zero_weights(ratio, weight), chart, what
+    if "dt" in found and "dt" in layer.paths:
+        yield layer.paths["dt"], Values(found["dt"]), "dt", "gradient of the logarithm of the step size"
+    for path, ratio, _, chart, what in ratios:
+        yield path, ratio, chart, what
+
+
+def _without_zero_weights(ratio: Values, weight: np.ndarray) -> Values:
+    """The ratios with 0 for each infinite ratio whose weight is 0, because its gradient may be finite."""
+    if ratio.at is not None or ratio.values.shape != weight.shape or (weight != 0).all():
+        return ratio
+    return Values(np.where(np.isinf(ratio.values) & (weight == 0), 0.0, ratio.values))
 
 
 def _batch_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert:  # noqa: ARG001

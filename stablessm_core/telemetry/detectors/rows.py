@@ -46,7 +46,9 @@ class LayerRows:
     path: the weight's name in the model. ratio, distance and state have no columns if the record does not include them;
     otherwise distance has the same columns as weight. form, recorded: the form and its recorded inputs, (rows, eigenvalues);
     None if only extremes were recorded. record: the record's name, "" for the layer's own eigenvalues. paths: the names in the
-    model of the other parameters that are recorded for each eigenvalue, by the kind in `recorded`.
+    model of the other parameters that are recorded for each eigenvalue, by the kind in `recorded`. gradients: the gradients that
+    are known for each eigenvalue, (rows, eigenvalues), by the kind of their parameter: "weight", "phase_weight" (divided by the
+    parameter) and "dt" (of the logarithm).
     """
 
     layer: int
@@ -59,6 +61,7 @@ class LayerRows:
     recorded: Mapping[str, np.ndarray] | None = None
     record: str = ""
     paths: Mapping[str, str] = field(default_factory=dict)
+    gradients: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def id(self) -> str:
@@ -68,7 +71,10 @@ class LayerRows:
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))
         recorded = None if self.recorded is None else {kind: values[:count] for kind, values in self.recorded.items()}
-        return LayerRows(self.layer, self.path, ratio, weight, distance, state, self.form, recorded, self.record, self.paths)
+        gradients = {kind: values[:count] for kind, values in self.gradients.items()}
+        return LayerRows(
+            self.layer, self.path, ratio, weight, distance, state, self.form, recorded, self.record, self.paths, gradients
+        )
 
 
 @dataclass(frozen=True)

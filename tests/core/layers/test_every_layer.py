@@ -329,3 +329,30 @@ def test_a_copied_layer_and_a_layer_with_loaded_state_give_the_same_output(name:
 def test_the_section_survives_a_round_trip_through_json(name: str, options: dict[str, Any]) -> None:
     section = section_of(name, options)
     assert LAYERS[name].model_validate_json(section.model_dump_json()) == section
+
+
+@every_layer
+@pytest.mark.parametrize("of_gradient", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_nonfinite_recorded_parameter_or_gradient_is_named_with_layer_and_eigenvalue(
+    name: str, options: dict[str, Any], value: float, of_gradient: bool
+) -> None:
+    for index, first in enumerate(made(name, options).records()):
+        for part, tensor in enumerate((first.weight, first.log_dt, first.phase)):
+            if not isinstance(tensor, nn.Parameter):
+                continue
+            layer = made(name, options)
+            record = layer.records()[index]
+            parameter = (record.weight, record.log_dt, record.phase)[part]
+            path = next(path for path, p in layer.named_parameters() if p is parameter)
+            at = parameter.numel() - 1
+            if of_gradient:
+                alert = nonfinite_alerts(layer, x_of(2, 9), lambda: parameter.grad.view(-1)[at].fill_(value))[0]  # noqa: B023
+            else:
+                with torch.no_grad():
+                    parameter.view(-1)[at] = value
+                alert = nonfinite_alerts(layer, x_of(2, 9))[0]
+            wanted = "nonfinite_gradient" if of_gradient else "nonfinite_weight"
+            assert (alert.kind, alert.tensor, alert.layer) == (wanted, f"ssm.{path}" + ".grad" * of_gradient, 0)
+            assert alert.eigenvalue is not None
+            assert alert.eigenvalue * parameter.numel() // record.width == at, (path, alert)

@@ -127,3 +127,18 @@ def test_a_number_of_blocks_that_does_not_divide_the_states_is_refused() -> None
     for wrong in ({"d_state": 8, "blocks": 3}, {"d_state": 7}, {"d_state": 65_536}, {"dt_max": 1e-4}):
         with pytest.raises(ValidationError):
             Section.model_validate(wrong)
+
+
+def test_gradients_in_float32_match_float64_where_eigenvalues_underflow() -> None:
+    layer, found = made(d_state=20), []
+    x = torch.randn(2, 30, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer.w.fill_(-1.0)
+        layer.log_dt.copy_(torch.linspace(60, 110, 10).log())  # from -88 to -103, e^(dt w) is a subnormal float32
+    for dtype in (torch.float32, torch.float64):
+        layer.to(dtype).zero_grad()
+        layer(x.to(dtype)).square().mean().backward()
+        found.append([p.grad.detach().double() for p in layer.parameters() if p.grad is not None])
+    largest = max(float(wanted.abs().max()) for wanted in found[1])
+    for got, wanted in zip(*found, strict=True):  # the true gradient of step sizes is about 1e-23: only rounding is left
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-7 * largest)

@@ -49,3 +49,17 @@ def test_the_distance_of_a_gated_layer_has_no_cancellation_error_near_the_bounda
     form = Form("gate", "discrete", "none", gate=True)
     decay = np.array([1e-12, 1e-9])
     np.testing.assert_allclose(form.derive("boundary_distance", {"gate_mean": decay}), decay, rtol=1e-8)
+
+
+def test_the_closest_approach_is_the_smallest_distance_over_the_range_of_the_gate() -> None:
+    form = Form("direct", "continuous", "zoh", gate=True)
+    gates = {"gate_min": np.full(3, 0.001), "gate_mean": np.full(3, 0.05), "gate_max": np.full(3, 1.0)}
+    closest = form.derive("boundary_distance_closest", gates | {"weight": np.array([0.5, 0.0, -0.5])})  # outside, on, inside
+    np.testing.assert_allclose(closest, [1 - np.exp(0.5), 0, 1 - np.exp(-0.0005)], rtol=1e-12)
+
+
+def test_an_infinite_gate_does_not_hide_the_closest_approach() -> None:
+    form = Form("direct", "continuous", "zoh", gate=True)
+    gates = {"gate_min": np.array([0.001]), "gate_mean": np.array([np.inf]), "gate_max": np.array([np.inf])}
+    assert form.derive("boundary_distance_closest", gates | {"weight": np.array([0.0])}) == 0
+    assert np.isnan(form.derive("boundary_distance_closest", gates | {"weight": np.array([np.nan])}))

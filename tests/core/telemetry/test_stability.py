@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from stablessm_core.maps import MAPS
-from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.forms import GATES, Form
 from stablessm_core.telemetry.stability import (
     budget_limit,
     gradient_size,
@@ -20,6 +22,7 @@ from stablessm_core.telemetry.stability import (
     relative_step,
     split_steps,
     steps_left,
+    update_step,
 )
 
 PAIRS = [(name, time) for name, map_ in MAPS.items() for time in map_.forms]
@@ -48,6 +51,23 @@ def test_the_relative_step_is_1_at_the_boundary_distance_and_undefined_outside()
     assert steps[0, 0] == pytest.approx(1.0)
     assert steps[0, 1] == np.inf
     assert np.isnan(steps[0, 2:]).all()
+
+
+def test_the_relative_step_of_a_gated_layer_is_the_effect_of_the_weights_alone() -> None:
+    form = Form("exp", "continuous", "zoh", gate=True)
+    weight, gates = np.array([[0.0, 0.0], [0.0, 0.1]]), np.array([[0.1, 0.1], [0.4, 0.4]])
+    rows = {"weight": weight, "gate_min": gates / 2, "gate_mean": gates, "gate_max": 2 * gates}
+    expected = abs(math.exp(-0.1 * math.exp(0.1)) - math.exp(-0.1)) / (1 - math.exp(-0.1))
+    assert update_step(form, rows)[0] == pytest.approx([0.0, expected], rel=1e-12)
+    assert update_step(form, {**rows, "weight": np.full((2, 2), np.nan)})[0] == pytest.approx([math.nan] * 2, nan_ok=True)
+
+
+def test_the_relative_step_of_a_reported_decay_is_known_only_if_the_decay_does_not_depend_on_the_input() -> None:
+    form, decay = Form("gate", "discrete", "none", gate=True), np.array([[0.1, 0.1], [0.2, 0.2]])
+    constant = update_step(form, dict.fromkeys(GATES, decay))
+    assert constant[0] == pytest.approx([(math.exp(-0.1) - math.exp(-0.2)) / (1 - math.exp(-0.1))] * 2)
+    varying = update_step(form, {"gate_min": decay * [1, 0.9], "gate_mean": decay, "gate_max": decay * [1, 1.1]})
+    assert varying[0] == pytest.approx([constant[0, 0], math.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,16 @@ def eigenvalues_at(sink: MemorySink, step: int) -> np.ndarray:
     return form.derive("boundary_distance", found)
 
 
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.slow
+def test_a_tiny_learning_rate_gives_tiny_relative_steps_although_the_batches_differ(tmp_path: Path, name: str) -> None:
+    _, sink = run_training(config_of(name, optimizer={"lr": 1e-9}), tmp_path)
+    assert sink.so_far.get("largest_relative_step", 0.0) < 1e-5
+    form = Form.from_data(sink.catalogue["ssm/0/eigenvalue"].form)  # type: ignore[arg-type]
+    unknown = form.map == "fixed" or (form.map == "gate" and name != "l2ru")
+    assert ("ssm/0/relative_step" in sink.catalogue) == (not unknown)
+
+
 def test_the_recorded_gates_of_a_short_sequence_belong_to_that_batch(tmp_path: Path) -> None:
     _, sink = run_training(config_of("mamba"), tmp_path)
     low, mean, high = (sink.series(f"ssm/0/gate_{kind}")[1] for kind in ("min", "mean", "max"))
