@@ -246,12 +246,9 @@ def _overflow(run: Run, source: Source, found: Finding) -> bool:
     if found.eigenvalue is not None and not found.layer.wide:
         found.spike = facts.gradient_spike(source, found.layer, found.eigenvalue, found.step)
     found.reach = facts.largest_reach(run, source, found.step)
-    kicked = facts.gradient_kick(run, found.scalars, found.growth) is not None and _by_step(found) == "gradient_spike"
     times = 1.0 if found.growth is None else found.growth.times
     if run.optimizer == "adamw":
         found.thrown_by = "optimizer_step"
-    elif kicked:
-        found.thrown_by = "gradient_spike"
     elif times >= EXPLODED:
         found.thrown_by = "explosion"
     elif times >= CALM:
@@ -292,7 +289,7 @@ def _culprit_is_outside(source: Source, found: Finding) -> bool:
 
 def _half_precision(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
     """The run computed in float16, according to its configuration or because all recorded losses are float16 numbers."""
-    if not (_is_half(run) or found.half):
+    if not (_is_half(run) or found.half) or _eigenvalue_contributed(run, found):
         return False
     found.cause, found.confidence = "precision", "inferred"
     return True
@@ -302,10 +299,11 @@ def _is_half(run: Run) -> bool:
     return str(run.config.get("train", {}).get("precision", "float32")) in ("float16", "half")
 
 
-def _jump(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
+def _jump(run: Run, source: Source, found: Finding) -> bool:
     """The loss jumped in a single step although the update before was small: no update can have done it. Which part of the step
     did it is not recorded."""
-    if run.every > 1 or _eigenvalue_contributed(run, found):
+    rise = None if found.growth is None else found.growth.rose_at
+    if run.every > 1 or _contributes(run, facts.worst_eigenvalue(run, source, found.step if rise is None else rise)):
         return False
     if found.autopsy is not None and found.autopsy.largest >= MODERATE:
         return False  # the autopsy shows that the numbers had grown
@@ -327,23 +325,30 @@ def _jump(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
     return found.jumped
 
 
-def _unrecorded(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
-    """The loss left its usual level between two recorded rows: the steps that would show why are not recorded."""
+def _unrecorded(run: Run, source: Source, found: Finding) -> bool:
+    """The loss left its usual level between two recorded rows, or under SGD an eigenvalue crossed and overflowed between them:
+    the steps that would show why are not recorded."""
     grown = found.growth
-    if run.every == 1 or grown is None or _eigenvalue_contributed(run, found):
+    if run.every == 1 or grown is None or (found.autopsy is not None and found.autopsy.largest >= MODERATE):
         return False
-    if found.autopsy is not None and found.autopsy.largest >= MODERATE:
+    rise = found.step if grown.rose_at is None else grown.rose_at
+    before = found.scalars.step[found.scalars.step < rise]
+    if not len(before) or _contributes(run, facts.worst_eigenvalue(run, source, int(before[-1]))):
         return False
-    found.gap = grown.rose_at is not None and grown.jump >= JUMP
+    thrown = run.optimizer == "sgd" and _eigenvalue_contributed(run, found)
+    found.gap = (
+        thrown if grown.rose_at is None else grown.jump >= JUMP and not (_eigenvalue_contributed(run, found) and not thrown)
+    )
     if found.gap:
-        found.runner_up, found.layer, found.eigenvalue = "explosion", None, None
+        found.runner_up, found.layer, found.eigenvalue = "eigenvalue_overflow" if thrown else "explosion", None, None
     return found.gap
 
 
-def _kicked(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
+def _kicked(run: Run, source: Source, found: Finding) -> bool:
     """One gradient, far above usual at a usual loss, threw the weights."""
     found.kick = facts.gradient_kick(run, found.scalars, found.growth)
-    if found.kick is None:
+    if found.kick is None or _contributes(run, facts.worst_eigenvalue(run, source, found.kick.step)):
+        found.kick = None
         return False
     found.runner_up, found.layer, found.eigenvalue = "bad_loss", None, None
     return True
@@ -360,7 +365,10 @@ def _decayed(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
 
 def _eigenvalue_contributed(run: Run, found: Finding) -> bool:
     """True if an eigenvalue outside the boundary may have contributed to the divergence."""
-    worst = found.worst
+    return _contributes(run, found.worst)
+
+
+def _contributes(run: Run, worst: facts.Worst | None) -> bool:
     return worst is not None and worst.budget is not None and worst.budget >= 0.3 * run.limit_of(worst.layer)
 
 
@@ -462,6 +470,6 @@ def _name_runner_up(run: Run, found: Finding) -> None:
 
 # a measured cause before a cause that recorded numbers suggest
 RULES = (
-    _bad_batch, _half_measured, _bad_loss, _arithmetic, _overflow, _half_precision, _step_size, _decayed, _kicked, _jump,
-    _unrecorded, _explosion, _outgrew,
+    _bad_batch, _half_measured, _bad_loss, _arithmetic, _half_precision, _kicked, _jump, _unrecorded, _overflow, _step_size,
+    _decayed, _explosion, _outgrew,
 )  # fmt: skip

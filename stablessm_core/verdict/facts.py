@@ -276,7 +276,7 @@ def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | N
         return None
     at = int(np.searchsorted(scalars.step, growth.step if growth.rose_at is None else growth.since))
     before = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at]
-    if at >= len(scalars) or len(before) < 3 or not np.isfinite(before).any():
+    if at >= len(scalars) or not np.isfinite(before).any():
         return None
     level, scale = usual_level(scalars.loss[max(0, at - LEVEL_ROWS) : at])
     norm, loss = float(scalars.grad_norm[at]), float(scalars.loss[at])

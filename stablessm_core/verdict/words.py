@@ -303,6 +303,12 @@ def _unknown(found: Finding) -> str:
         return f"{end}. Until then the loss was usual and the updates were small. {_cannot_tell(found)}"
     if found.jumped:
         return f"{end}, before any update. {_cannot_tell(found)}"
+    if found.gap and growth is not None and growth.rose_at is None:
+        return (
+            f"{end}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)} and no eigenvalue was "
+            "far outside the stability boundary; the steps between were not recorded, so the cause may be a bad batch or an "
+            "eigenvalue."
+        )
     if found.gap and growth is not None:
         return (
             f"{end}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
