@@ -31,7 +31,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, run
     TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, views, webhooks TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
-GRANT SELECT, INSERT, UPDATE, DELETE ON run_logs, tracebacks TO :"server", :"worker";
+GRANT SELECT, INSERT, UPDATE, DELETE ON autopsies, run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
 GRANT SELECT, INSERT, DELETE ON deleted_runs TO :"server";
 GRANT SELECT, INSERT ON installation TO :"server", :"worker";

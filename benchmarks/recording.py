@@ -30,6 +30,7 @@ from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.sink import Sink
 from stablessm_core.telemetry.spool import Spool
 from stablessm_core.training.recording import make_recorder
+from stablessm_core.training.run import magnitudes
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.recorder import Recorder
 from worker.attempt import spool_path
@@ -91,7 +92,7 @@ def full(config: RunConfig, sink: Sink, values: np.ndarray) -> tuple[Recorder, l
     """A recorder, and rows with everything that the trainer records: the loss and the ratios of workload W, slowly changing
     weights, and ones in all other columns."""
     task = get_task(config.task, Path())
-    probe = Probe(build_model(config, task))
+    probe = Probe(build_model(config, task), None, magnitudes(task))
     walk = np.cumsum(np.random.default_rng(8).normal(0, 1e-3, (len(values), LAYERS * WIDTH)), axis=0) + 2
     columns = []
     for name, width in probe.layout:

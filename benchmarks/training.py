@@ -21,6 +21,7 @@ from stablessm_core.training.environment import device_name
 from stablessm_core.training.execution import Execution, prepare
 from stablessm_core.training.optimizer import build_optimizer
 from stablessm_core.training.recording import make_recorder
+from stablessm_core.training.run import magnitudes
 from stablessm_core.training.step import TrainingStep
 from stablessm_core.watch.probe import Probe
 
@@ -71,7 +72,7 @@ class Rig:
         )
         self.device, self.done, self.sink = device, 0, sink or EncodingSink()
         model = build_model(self.config, task).to(device)
-        probe = Probe(model)
+        probe = Probe(model, None, magnitudes(task))
         self.parameters = sum(p.numel() for p in model.parameters())
         self.recorder = make_recorder(self.config, task, probe, self.sink, device)
         self.feed = Feed(task, shape.batch, 0, device)

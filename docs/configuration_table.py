@@ -25,6 +25,7 @@ DEFAULTS = {  # name of a setting whose default is computed: text that describes
     "database_url": "SQLite in the data directory",
     "data_root": "`data` in the data directory",
     "token": "created at the first start",
+    "autopsy": "`on`",
     "gpu_locks": "`/run/lock/stablessm-gpus`, else in `/tmp`",
 }
 OTHER_VARIABLES = [  # (name, default, meaning) of each variable that only the logging code, a worker or a client reads

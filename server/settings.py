@@ -23,6 +23,14 @@ def _split(names: object) -> object:
     return names
 
 
+def _on_or_off(given: object) -> object:
+    if isinstance(given, bool):
+        return given
+    if str(given).strip().lower() not in ("on", "off"):
+        raise ValueError(f"{PREFIX}AUTOPSY is {str(given)[:40]!r}; allowed: on, off")
+    return str(given).strip().lower() == "on"
+
+
 # resolved once, so that a change of the working directory (here or in a child process) does not move the files
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]  # a variable contains names separated by commas, not JSON
@@ -130,6 +138,11 @@ class Settings(BaseSettings):
     retention_keep_tags: Names = Field(
         ("keep",), description="Comma-separated tags, in any letter case. "
         "Retention never moves a run with one of these tags to the trash.",
+    )  # fmt: skip
+
+    autopsy: Annotated[bool, BeforeValidator(_on_or_off)] = Field(
+        True, description="`on` or `off`. `on`: when a run diverges, a worker trains its fatal step again with instruments "
+        "([autopsies](operations.md#autopsies)). Use the same value on every server and worker.",
     )  # fmt: skip
 
     @classmethod

@@ -14,6 +14,7 @@ The files in the order in which a run passes through them:
     trainer                 the program of the training process (failures: how it describes an exception)
     attempt                 one attempt at one run, in the training process: resume, train, send heartbeats
     writer                  store the attempt's recorded data, count the writes (write_statistics), notify the servers (notify)
+    autopsies               do the autopsies of runs that diverged, at the lowest priority (autopsy_process: their program)
     chores                  afterwards: merge the short blocks of ended runs, and remove the folders of deleted runs
 """
 

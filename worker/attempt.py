@@ -62,6 +62,7 @@ class Attempt:
             publish=publisher(self.database, assignment["broker_url"]),
             on_lease_lost=_exit_lease_lost,
             recorded=[step for step, _, _ in reversed(assignment["checkpoints"])],
+            autopsy=bool(assignment["autopsies"]),
         )
         self._stop: Literal["cancel", "drain"] | None = None
         self._why_drain = ""
@@ -125,7 +126,7 @@ class Attempt:
         newest = self._assignment["checkpoints"][0][0] if self._assignment["checkpoints"] else 0
         for step, path, sha256 in self._assignment["checkpoints"]:
             file: Path = self._data_dir / path
-            if problem := _damage(file, sha256):
+            if problem := damage_of(file, sha256):
                 patience = FETCH_SECONDS if step == newest else 0.0
                 problem = self._fetch(path, file, sha256, patience=patience, here=problem)
             if problem:
@@ -148,7 +149,7 @@ class Attempt:
         if origin["path"] is None:
             raise ForkError(f"{what} no longer exists: run {origin['parent']} was deleted, or trained again from an earlier step")
         file: Path = self._data_dir / origin["path"]
-        if problem := _damage(file, origin["sha256"]):
+        if problem := damage_of(file, origin["sha256"]):
             # copied to a hidden file, which the worker removes after the attempt
             file = checkpoint_folder(self._data_dir, self.run_id, self.number) / f".origin-{origin['step']}.safetensors"
             problem = self._fetch(origin["path"], file, origin["sha256"], patience=FETCH_SECONDS, here=problem)
@@ -220,7 +221,8 @@ def _exit_lease_lost() -> None:
     os._exit(LEASE_LOST)
 
 
-def _damage(file: Path, sha256: str) -> str | None:
+def damage_of(file: Path, sha256: str) -> str | None:
+    """Why the file cannot be used as the checkpoint with this digest; None if it can."""
     try:
         with file.open("rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()

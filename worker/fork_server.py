@@ -35,6 +35,7 @@ PRELOADED = (  # modules that a training process would otherwise import before i
     "sqlalchemy.dialects.sqlite",
     "psycopg",
     "worker.attempt",
+    "worker.autopsy_process",
     "worker.capabilities",
 )
 

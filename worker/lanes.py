@@ -18,6 +18,7 @@ from server.database.watchdog import guard
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.lost_runs import LostRunReaper
 from server.settings import Settings
+from worker.autopsies import Autopsies, WorkerState
 from worker.checkpoint_uploads import CheckpointUploads
 from worker.chores import Cleaner, Compactor
 from worker.metrics import LaneCounts
@@ -32,6 +33,7 @@ from worker.writer import DATABASE_AWAY
 
 WARM_SECONDS = 60.0
 EXIT_SECONDS = 7.5
+AUTOPSY_SECONDS = 2.0  # time limit for killing an autopsy and putting it back into the queue, in seconds
 UPLOAD_SECONDS = 1.5  # time limit for uploading the last checkpoint of a drained run, in seconds
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,10 @@ class Lanes:
         self._reaper = LostRunReaper(
             self._database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=self._publish
         )
+        state = WorkerState(
+            self.id, host, lambda: len(self._training), self._registration.capabilities, self.quarantine
+        )  # fmt: skip
+        self._autopsies = Autopsies(self._database, settings, processes, state, self._publish, self.stop)
         self._claiming = threading.Lock()
         self._claim_unanswered = False  # True if a claim got no response, so this worker may own a run without knowing it
         self._training: set[tuple[int, int]] = set()  # (run, attempt) of the runs in training
@@ -100,6 +106,8 @@ class Lanes:
         self._registration.join(1.0)
         for _ in self._lanes:
             self._free.get()  # waits for every lane, including lanes that Celery woke
+        if self._autopsies.is_alive():
+            self._autopsies.join(AUTOPSY_SECONDS)
         if self._uploads is not None:
             self._uploads.close(UPLOAD_SECONDS)
         try:
@@ -188,11 +196,14 @@ class Lanes:
         return True
 
     def _start_chores(self) -> None:
-        """Start the threads that find lost runs, compact ended runs, upload checkpoints and remove deleted runs' folders."""
+        """Start the threads that find lost runs, compact ended runs, do autopsies, upload checkpoints and remove deleted runs'
+        folders."""
         self._reaper.start()
         Compactor(self._database, self.stop).start()
         if self._uploads is not None:
             self._uploads.start()
+        if self.settings.autopsy:
+            self._autopsies.start()
         Cleaner(self._database, self.settings.data_dir, self.stop).start()
 
     def _report(self) -> None:

@@ -1,4 +1,5 @@
-"""Keeps one warm training process per lane, so that a run does not wait for the import of torch.
+"""Keeps one warm training process per lane, so that a run does not wait for the import of torch, and starts a process with the
+lowest priority for an autopsy when one is due.
 
 A fork server that has imported torch forks the processes. If forking is impossible or unsafe, the processes are spawned. One
 long-lived thread starts all processes, because Linux sends the parent-death signal to a child when the *thread* that started
@@ -7,12 +8,15 @@ the child ends, not when the parent process ends.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from worker.exit_causes import one_line
 from worker.fork_server_client import ForkRefused, ForkServer, ServerGone
@@ -50,6 +54,8 @@ class ProcessPool(threading.Thread):
     def __init__(self, slots: int, booking: Booking) -> None:
         super().__init__(name="process-pool", daemon=True)
         self.lanes, self.booking = [Lane(number) for number in range(slots)], booking
+        self._idle = Lane(0)  # no lane of runs: its process has the lowest priority and shares the GPU of the first lane
+        self._idle_wanted = False
         self._environment = _environment(_threads_each(slots))
         self._reported: Message | None = None  # the newest report from a training process
         self._on_report: Callable[[Message], None] | None = None
@@ -89,6 +95,16 @@ class ProcessPool(threading.Thread):
             self._changed.notify_all()
             return process
 
+    def take_idle(self, timeout: float) -> TrainingProcess | None:
+        """A warm process with the lowest priority, which now belongs to the caller. The process is started now. None if it is
+        not warm within `timeout` seconds."""
+        with self._changed:
+            self._idle_wanted = True
+            self._changed.notify_all()
+            process = self.take(self._idle, timeout)
+            self._idle_wanted = False
+            return process
+
     def refill(self, lane: Lane) -> None:
         """Start the next process of a lane that has become free."""
         with self._changed:
@@ -99,7 +115,7 @@ class ProcessPool(threading.Thread):
         """End all warm processes and start no further ones."""
         with self._changed:
             self._closed = True
-            processes = [lane.process for lane in self.lanes if lane.process is not None]
+            processes = [lane.process for lane in (*self.lanes, self._idle) if lane.process is not None]
             self._changed.notify_all()
         for process in processes:
             self._end(process)
@@ -111,15 +127,20 @@ class ProcessPool(threading.Thread):
                     # never end this thread: the training processes of draining runs would die with it
                     self._changed.wait()
                     continue
-                for lane in self.lanes:
+                lanes = self._lanes()
+                for lane in lanes:
                     if lane.process is not None:
                         self._check(lane, lane.process)
-                wanted = [lane for lane in self.lanes if lane.process is None and time.monotonic() >= lane.spawn_at]
+                wanted = [lane for lane in lanes if lane.process is None and time.monotonic() >= lane.spawn_at]
             for lane in wanted:
                 self._start(lane)  # without the lock: starting takes time, and the lanes' threads must not wait
             with self._changed:
                 if not self._closed:
                     self._changed.wait(self._pause())
+
+    def _lanes(self) -> list[Lane]:
+        """The lanes that have or need a process."""
+        return [*self.lanes, *([self._idle] if self._idle_wanted or self._idle.process is not None else [])]
 
     def _check(self, lane: Lane, process: TrainingProcess) -> None:
         cold = process.capabilities is None
@@ -146,6 +167,8 @@ class ProcessPool(threading.Thread):
         ) as error:  # out of memory or process ids; this thread must continue, because the training processes depend on it
             self._retry(lane, f"training process cannot be started: {error}")
             return
+        if lane is self._idle and process is not None:
+            _yield_to_others(process.pid)
         with self._changed:
             lane.process = process
             if self._closed and process is not None:
@@ -176,6 +199,8 @@ class ProcessPool(threading.Thread):
         gpus = self.booking.gpus
         if not gpus:
             return DeviceAccess()
+        if lane is self._idle and (lane := self.lanes[0]).gpu is None:
+            return None
         number = lane.number % len(gpus)
         if lane.gpu is None:
             if (gpu := self.booking.take(number)) is None:
@@ -213,13 +238,24 @@ class ProcessPool(threading.Thread):
 
     def _pause(self) -> float:
         now = time.monotonic()
-        if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self.lanes):
+        if self._starting or any(lane.process is not None and lane.process.capabilities is None for lane in self._lanes()):
             return STARTING_POLL_SECONDS
-        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self.lanes if lane.process is None)])
+        return min([1.0, *(max(0.0, lane.spawn_at - now) for lane in self._lanes() if lane.process is None)])
 
     def _end(self, process: TrainingProcess) -> None:
         process.kill()
         process.end(1)
+
+
+def _yield_to_others(pid: int) -> None:
+    """Give a process the lowest priority: it computes while no other process of this machine needs the processor."""
+    with contextlib.suppress(OSError):  # the process may have ended already
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a container may forbid it; the priority above still counts
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        with contextlib.suppress(OSError):  # processes of a session share a group, whose priority counts against other groups
+            Path(f"/proc/{pid}/autogroup").write_text("19")
 
 
 def _threads_each(lanes: int) -> int:

@@ -192,6 +192,11 @@ def memory_is_short() -> bool:
     return any(available < min(1 << 30, total // 10) for available, total in left)
 
 
+def available_memory() -> int:
+    """The bytes that new processes of this worker may use; 0 if unknown."""
+    return min((available for available, total in (_machine_memory(), _group_memory()) if total), default=0)
+
+
 def _machine_memory() -> tuple[int, int]:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -124,6 +124,7 @@ class Supervision:
             "database_url": self.settings.database_url,
             "broker_url": self.settings.broker_url,
             "spool_bytes": self.spool_bytes,
+            "autopsies": self.settings.autopsy,
             "log": log_path,
         }
 
@@ -292,7 +293,7 @@ class Supervision:
         # the process died while the database was unavailable; with the telemetry left on disk, those steps need not be trained
         # again
         for data in left_behind(spool_path(self.settings.data_dir, self.claim.run_id, self.claim.attempt)):
-            if not self._persist(partial(_store_one, self.claim, from_bytes(data))):
+            if not self._persist(partial(_store_one, self.claim, from_bytes(data), self.settings.autopsy)):
                 return
 
     def _persist(self, write: Callable[[Session], None]) -> bool:
@@ -321,5 +322,5 @@ class Supervision:
                 time.sleep(RETRY_SECONDS)
 
 
-def _store_one(claim: lifecycle.Claim, message: TelemetryMessage, session: Session) -> None:
-    store(session, claim.run_id, claim.attempt, message)
+def _store_one(claim: lifecycle.Claim, message: TelemetryMessage, autopsy: bool, session: Session) -> None:
+    store(session, claim.run_id, claim.attempt, message, autopsy=autopsy)

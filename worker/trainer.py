@@ -1,4 +1,5 @@
-"""The training process: imports torch, reports its capabilities, waits for one run, trains it, stores its data, and exits.
+"""The training process: imports torch, reports its capabilities, waits for one run, trains it, stores its data, and exits. The
+same process does an autopsy if the worker sends one (worker.autopsy_process).
 
 The process itself renews the lease of its run and writes the telemetry, so both activities stop when the process ends. If its
 worker ends, the process also ends, because of the parent-death signal and the closed pipe.
@@ -48,6 +49,7 @@ def train_one(pipe: Pipe) -> int:
     from stablessm_core.spec.errors import ConfigError
     from stablessm_core.training.environment import keep_freed_memory
     from worker.attempt import Attempt
+    from worker.autopsy_process import do_autopsy
     from worker.capabilities import report, warm_up
     from worker.failures import describe_error, machine_fault, traceback_text
 
@@ -59,6 +61,8 @@ def train_one(pipe: Pipe) -> int:
     except (EOFError, OSError):
         return 0  # the worker stopped and never needed this process
     assert assignment is not None
+    if "autopsy" in assignment:
+        return do_autopsy(pipe, assignment["autopsy"])
     try:
         _log_to(Path(assignment["log"]))
     except OSError as error:  # the data directory is not writable, so checkpoints and the spool could not be written

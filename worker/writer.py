@@ -54,7 +54,8 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Implements the recorder's Sink. `on_lease_lost` is called from the writer's thread and must not return."""
+    """Implements the recorder's Sink. `on_lease_lost` is called from the writer's thread and must not return. autopsy: whether
+    the run gets an autopsy if it diverges."""
 
     def __init__(
         self,
@@ -67,12 +68,14 @@ class Writer:
         publish: Publish,
         on_lease_lost: Callable[[], None],
         recorded: Sequence[int] = (),
+        autopsy: bool = False,
     ) -> None:
         self.database, self.run_id, self.attempt = database, run_id, attempt
         self.step = 0  # the last training step that was recorded
         self.full = False  # True if spool and memory are full; training must wait
         self.writes = WriteStatistics()
         self.error: Exception | None = None  # an error that retrying cannot fix, so the run fails with it
+        self._autopsy = autopsy
         self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
         self._waiting: deque[TelemetryMessage] = deque()
         self._waiting_bytes = 0
@@ -235,7 +238,7 @@ class Writer:
     def _store(self, message: TelemetryMessage) -> None:
         verdict = verdict_at_end(self.database, self.run_id, message)  # reads the database before the row is locked
         with self.database.write() as session:
-            store(session, self.run_id, self.attempt, message, verdict)
+            store(session, self.run_id, self.attempt, message, verdict, autopsy=self._autopsy)
 
 
 def verdict_at_end(database: Database, run_id: int, message: TelemetryMessage) -> dict[str, Any] | None:
@@ -255,9 +258,12 @@ def verdict_at_end(database: Database, run_id: int, message: TelemetryMessage) -
         return None
 
 
-def store(session: Session, run_id: int, attempt: int, message: TelemetryMessage, verdict: dict[str, Any] | None = None) -> None:
+def store(
+    session: Session, run_id: int, attempt: int, message: TelemetryMessage, verdict: dict[str, Any] | None = None, *,
+    autopsy: bool = False,
+) -> None:  # fmt: skip
     """Store one message under its fence. Storing the same message twice is harmless. verdict: the verdict, if the message ends
-    the run. Raises LeaseLost."""
+    the run. autopsy: whether a run that ends as diverged gets an autopsy. Raises LeaseLost."""
     match message:
         case Flush():
             rate = message.steps_per_second
@@ -274,4 +280,4 @@ def store(session: Session, run_id: int, attempt: int, message: TelemetryMessage
             lifecycle.release(session, run_id, attempt, message.reason)
         case EndMessage():
             end = (message.status, message.reason, message.result, message.divergence)
-            lifecycle.finish(session, run_id, attempt, *end, verdict)
+            lifecycle.finish(session, run_id, attempt, *end, verdict, autopsy)

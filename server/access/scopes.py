@@ -22,7 +22,8 @@ READ_API = frozenset(
 )  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(
-    r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork)|sweeps/[^/]+/cancel|bulk/(cancel|clone|hide|show)|views)"
+    r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork|autopsy)|sweeps/[^/]+/cancel)"
+    r"|POST /api/(bulk/(cancel|clone|hide|show)|views)"
     r"|POST /new(/check)?|PATCH /api/(runs|sweeps)/[^/]+|DELETE /api/views/[^/]+"
 )
 

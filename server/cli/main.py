@@ -25,6 +25,7 @@ COMMANDS = {  # name: (module and attribute in server.cli, summary in `stablessm
     "show": ("runs:show", "Show one run."),
     "watch": ("runs:watch", "Follow a run live."),
     "cancel": ("runs:cancel", "Cancel a queued or running run."),
+    "autopsy": ("autopsy:autopsy", "Show what an ended run's fatal step computed."),
     "resume": ("runs:resume", "Resume an ended run from its last checkpoint."),
     "fork": ("runs:fork", "Start a changed copy of a run from one of its checkpoints."),
     "compare": ("runs:compare", "Compare runs."),

@@ -110,7 +110,7 @@ def resume(run_id: int, data_dir: Path | None) -> None:
 @click.option(
     "--from-step",
     type=click.IntRange(0),
-    help="Step of the checkpoint; 0 for the initial weights. Default: the last good checkpoint.",
+    help="Step of the checkpoint; 0 for the initial weights. Default: the newest checkpoint before the trouble, or 0.",
 )
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a setting, such as optimizer.lr=0.01; can be repeated."

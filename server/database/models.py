@@ -298,6 +298,28 @@ class CheckpointRow(Base):
     stored_at: Mapped[float | None] = mapped_column(Float(53))  # when the file was copied to the checkpoint store; None: never
 
 
+class AutopsyRow(Base):
+    """The autopsy of a run: the request, its state, and what it found (server/lifecycle/autopsies.py)."""
+
+    __tablename__ = "autopsies"
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(Integer)  # the run's attempt that ended; a later attempt makes the autopsy outdated
+    state: Mapped[str] = mapped_column(String(16))  # queued, running, done, failed
+    reason: Mapped[str] = mapped_column(Text, server_default="")
+    step: Mapped[int | None] = mapped_column(BigInteger)  # the step to repeat; None: the step at which a number became NaN
+    findings: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)  # "NaN", "Infinity", "-Infinity" if not finite
+    requested_at: Mapped[float] = mapped_column(Float(53))
+    requested_by: Mapped[str | None] = mapped_column(String(200))  # name of the user; None: queued when the run diverged
+    started_at: Mapped[float | None] = mapped_column(Float(53))
+    ended_at: Mapped[float | None] = mapped_column(Float(53))
+    # lease: owner and `started_at` are the fence of every later write; `beat` increases with every heartbeat of the owner
+    owner: Mapped[str | None] = mapped_column(String(200))
+    beat: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    losses: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # how often its worker or its process was lost
+    seq: Mapped[int] = mapped_column(BigInteger)  # number of the run's event at which the state last changed
+    __table_args__ = (Index("ix_autopsies_state", "state"),)
+
+
 class Worker(Base):
     """A worker process, its capabilities, and its last heartbeat."""
 

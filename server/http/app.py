@@ -23,6 +23,7 @@ from server.http import assets, new_run, pages, run_list, sign_in
 from server.http.api import (
     alerts,
     audit,
+    autopsy,
     bulk,
     compare,
     exports,
@@ -92,7 +93,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-_OF_RUNS = (runs, bulk, lists, forks, verdict, trash, history, steps, series, overview, figures, systems, theory, stream)
+_OF_RUNS = (runs, bulk, lists, forks, verdict, autopsy, trash, history, steps, series, overview, figures, systems, theory, stream)
 _PARTS = (*_OF_RUNS, alerts, sweeps, compare, paper_table, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]

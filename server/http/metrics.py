@@ -23,10 +23,11 @@ from sqlalchemy.orm import Session
 from server.access.audit import Audit
 from server.backup.schedule import newest_backup_at
 from server.database.connection import Database
-from server.database.models import NOT_IN_TRASH, AlertRow, Run, Webhook, Worker
+from server.database.models import NOT_IN_TRASH, AlertRow, AutopsyRow, Run, Webhook, Worker
 from server.database.revision import SchemaMismatch, check
 from server.http.request_metrics import RequestMetrics
 from server.lifecycle.answers import alive_workers
+from server.lifecycle.autopsies import STATES
 from server.lifecycle.queues import waiting
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
@@ -100,6 +101,7 @@ class InstallationCollector(Collector):
         with self.database.read() as session:
             yield from _runs(session)
             yield from _ended(session, self.lease_seconds)
+            yield _autopsies(session)
             yield from _webhooks(session)
             yield from _queues(session)
             yield from self._alerts(session)
@@ -177,6 +179,13 @@ def _ended(session: Session, lease_seconds: float) -> Iterator[Metric]:
     yield gauge_by("status", "runs_ended_last_hour", "Runs that ended within the last hour, by status.", ended.items())
     meaning = "Runs that failed within the last hour, by the live worker that trained them last."
     yield gauge_by("worker", "runs_failed_last_hour", meaning, failed.items())
+
+
+def _autopsies(session: Session) -> Metric:
+    counted = select(AutopsyRow.state, func.count()).join(Run, Run.id == AutopsyRow.run_id).where(NOT_IN_TRASH)
+    counts: dict[str, int] = dict(session.execute(counted.group_by(AutopsyRow.state)).all())
+    meaning = "Autopsies by state, of runs that are not in the trash."
+    return gauge_by("state", "autopsies", meaning, ((state, counts.get(state, 0)) for state in STATES))
 
 
 def _webhooks(session: Session) -> Iterator[Metric]:

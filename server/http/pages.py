@@ -43,6 +43,7 @@ from server.http.schemas.sweeps import SweepId
 from server.lifecycle import answers
 from server.lifecycle.answers import ALERTS
 from server.lifecycle.checkpoints import checkpoints_json
+from server.lifecycle.forking import trouble_of
 from server.lifecycle.history import history_json
 from server.search.alert_filters import alert_groups, run_names
 from server.series.forms import freezable, other_maps, run_forms_json
@@ -70,13 +71,14 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         context |= {
             "tracebacks": tracebacks_json(session, run_id),
             "log": log_start_json(session, run_id),
-            "checkpoints": checkpoints_json(session, run_id, settings),
             "history": history_json(session, run_id),
             "verdict": _verdict(session, run_id),
         }
         found = find_run(session, run_id)
+        trouble = trouble_of(session, found)
         context |= {
-            "forks": fork_list_json(session, found, settings),
+            "checkpoints": checkpoints_json(session, run_id, settings, trouble),
+            "forks": fork_list_json(session, found, settings, trouble),
             "fork_summary": summarize_changes(found.fork_changes or {}),
         }
         if context["forks"]["died_at"] is not None:

@@ -1,7 +1,8 @@
 """The file that moves runs from one installation to another: a sealed tar (server.backup.sealed_tar) with these parts, in this
 order.
 
-    runs/<id>/run.json            {"run": {...}, "series": [...], "alerts": [...], "history": [...]}: columns by name
+    runs/<id>/run.json            {"run": {...}, "series": [...], "alerts": [...], "history": [...], "autopsy": {...} or null}:
+                                  columns by name
     runs/<id>/blocks/<n>.bin      blocks: length of a head (4 bytes, little-endian), head (JSON: the block's columns, and
                                   "payload", the length of what follows), then the payload as stored (telemetry/blocks.py)
     manifest.json                 format, version, source, exported_at, sweeps, runs; bytes and SHA-256 of every part

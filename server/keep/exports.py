@@ -11,11 +11,12 @@ from sqlalchemy import Table, select
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import AlertRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
+from server.database.models import AlertRow, AutopsyRow, Base, BlockRow, Run, SeriesRow, Sweep, Transition
 from server.database.payloads import verify
 from server.errors import Conflict
 from server.keep.archive import ArchiveWriter
 from server.keep.trash import why_absent
+from server.lifecycle.autopsy_findings import check_findings
 from stablessm_core import __version__
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import SO_FAR
@@ -30,6 +31,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 SWEEP_FIELDS = ("base", "grid", "created_at", "name")
 PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
+AUTOPSY_FIELDS = ("step", "findings", "requested_at", "started_at", "ended_at")
 LEFT_OUT = ("id", "run_id", "payload", "checksum")  # columns of series, alerts, transitions and blocks
 FETCH_ROWS = 50
 
@@ -60,7 +62,8 @@ def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], s
             runs.append({"id": run.id, "sweep": run.sweep_id})
             parts = {name: list(_rows(session, table, run_id)) for name, table in PARTS.items()}
             so_far = {name: json_safe(getattr(run, name)) for name in SO_FAR}  # these values may be infinite
-            described = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
+            described: dict[str, Any] = {"run": {name: getattr(run, name) for name in RUN_FIELDS} | so_far} | parts
+            described["autopsy"] = _autopsy(session, run)
             writer.add(f"runs/{run_id}/run.json", json.dumps(described, allow_nan=False).encode())
             writer.add_blocks(run_id, _blocks(session, run_id))
     facts = {"version": __version__, "source": source, "exported_at": time.time(), "sweeps": list(sweeps.values()), "runs": runs}
@@ -75,6 +78,15 @@ def columns_of(table: type[Base]) -> list[str]:
 def table_of(table: type[Base]) -> Table:
     assert isinstance(table.__table__, Table)
     return table.__table__
+
+
+def _autopsy(session: Session, run: Run) -> dict[str, Any] | None:
+    """The run's autopsy, if it is done; None otherwise, because an open or failed autopsy says nothing about the run."""
+    row = session.get(AutopsyRow, run.id)
+    if row is None or row.findings is None or row.attempt != run.attempt:
+        return None
+    # PostgreSQL returns 1e38 as a whole number of 39 digits, which readers of archives refuse; `check_findings` makes it a float
+    return {name: getattr(row, name) for name in AUTOPSY_FIELDS} | {"findings": check_findings(row.findings)}
 
 
 def _rows(session: Session, table: type[Base], run_id: int) -> Iterator[dict[str, Any]]:

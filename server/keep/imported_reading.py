@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from server.database.models import Run
 from server.keep.archive import ArchiveError
 from server.lifecycle.answers import run_row, runs_json
-from server.lifecycle.forking import died_at, forks_json
+from server.lifecycle.forking import died_at, forks_json, trouble_of
 from server.lifecycle.history import history_json
 from server.lifecycle.verdicts import judge_run
 from server.series.catalogue import catalogue_snapshot
@@ -38,7 +38,7 @@ def _read(session: Session, run_id: int) -> None:
     _compute_every_series(Layout(session, run_id))
     history_json(session, run_id)
     died_at(session, run)
-    forks_json(session, run)
+    forks_json(session, run, trouble_of(session, run))
     forms = run_forms_json(run)
     map_names(forms), other_maps(forms), freezable(forms)
     judge_run(session, run)

@@ -1,4 +1,4 @@
-"""The records of an archive, as the readers of a run need them: the manifest, the run, its series, alerts and history.
+"""The records of an archive, as the readers of a run need them: the manifest, the run, its series, alerts, history and autopsy.
 
 A column's type says less than its readers assume. A time must be a date that a page can show, a form must be one that this
 version can compute, and the step of a divergence must be a number. These schemas state what the readers assume.
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from server.keep.archive import ArchiveError
+from server.lifecycle.autopsy_findings import StoredFindings
 from stablessm_core.spec.config import Name, Tag
 from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
@@ -182,6 +183,16 @@ class StoredTransition(Record):
     step: Step
     truncated_from: Step | None
     at: Time
+
+
+class StoredAutopsy(Record):
+    """An autopsy that is done. Its findings have the form in which the page, the API and the verdict read them."""
+
+    step: Step | None
+    findings: StoredFindings
+    requested_at: Time
+    started_at: Time | None
+    ended_at: Time | None
 
 
 class SweepBase(Record):

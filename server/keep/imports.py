@@ -23,16 +23,17 @@ from sqlalchemy.orm import Session
 from server.backup.create import kind_of
 from server.database.connection import Database
 from server.database.fence import add_transition
-from server.database.models import BlockRow, Run, Sweep
+from server.database.models import AutopsyRow, BlockRow, Run, Sweep
 from server.database.payloads import checksum
 from server.keep.archive import PART, ArchiveError, blocks_in, read_json, read_parts, verify
 from server.keep.deletion import purge
-from server.keep.exports import MAX_RUNS, PARTS, RUN_FIELDS, SWEEP_FIELDS, columns_of, table_of
+from server.keep.exports import AUTOPSY_FIELDS, MAX_RUNS, PARTS, RUN_FIELDS, SWEEP_FIELDS, columns_of, table_of
 from server.keep.imported_blocks import BlockCheck
 from server.keep.imported_reading import read_back
 from server.keep.imported_records import (
     Record,
     StoredAlert,
+    StoredAutopsy,
     StoredManifest,
     StoredRun,
     StoredSeries,
@@ -41,6 +42,7 @@ from server.keep.imported_records import (
     check_record,
 )
 from server.keep.trash import move_to_trash
+from server.lifecycle.autopsy_findings import check_findings
 from server.series.occupied import recount
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
@@ -135,6 +137,8 @@ def _store(session: Session, number: int, parts: dict[str, Any], blocks: Iterato
     for name, table in PARTS.items():
         if parts[name]:
             session.execute(insert(table_of(table)), [row | {"run_id": run_id} for row in parts[name]])
+    if (autopsy := parts["autopsy"]) is not None:
+        session.add(AutopsyRow(**autopsy, run_id=run_id, attempt=run.attempt, state="done", seq=max(1, run.seq)))
     for name, data in blocks:
         rows = [row | {"payload": payload, "checksum": checksum(payload, row["attempt"], row["point_count"])}
                 for row, payload in _rows_of_blocks(name, data)]  # fmt: skip
@@ -215,7 +219,16 @@ def _checked_run(number: int, data: Any) -> dict[str, Any]:
     check_catalogue(f"{where}, series", rows["series"])
     for row in (*rows["alerts"], *rows["history"]):
         _check(where, "seq", row["seq"] <= run["seq"], row["seq"])
-    return {"run": run, **rows}
+    return {"run": run, "autopsy": _checked_autopsy(f"{where}, autopsy", data.get("autopsy")), **rows}
+
+
+def _checked_autopsy(where: str, data: Any) -> dict[str, Any] | None:
+    """The columns of an autopsy; None if the run has none, as in archives of older versions."""
+    if data is None:
+        return None
+    row = _row(where, table_of(AutopsyRow), data, AUTOPSY_FIELDS)
+    check_record(where, StoredAutopsy, row)
+    return row | {"findings": check_findings(row["findings"])}
 
 
 def _row(where: str, table: Table, data: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from server.checkpoint_store import CheckpointStore, NotStored
 from server.database.models import CheckpointRow
 from server.lifecycle.history import hosts_of_attempts
 from server.settings import Settings, run_folder
+from stablessm_core.verdict.trouble import Trouble
 
 KEPT = 2  # number of checkpoints per run that a worker keeps on its disk and in the checkpoint store
 
@@ -26,12 +27,18 @@ class Damaged(ValueError):
     """The file differs from the recorded checkpoint."""
 
 
-def checkpoints_json(session: Session, run_id: int, settings: Settings) -> list[dict[str, Any]]:
-    """The CheckpointAnswer of each checkpoint from which the run can resume, newest first."""
+def checkpoints_json(session: Session, run_id: int, settings: Settings, trouble: Trouble | None = None) -> list[dict[str, Any]]:
+    """The CheckpointAnswer of each checkpoint from which the run can resume, newest first. trouble: the trouble of the run, if
+    it is known."""
     hosts = hosts_of_attempts(session, run_id)
     rows = session.scalars(select(CheckpointRow).where(CheckpointRow.run_id == run_id).order_by(CheckpointRow.step.desc()))
-    described = [_checkpoint_json(row, hosts.get(row.attempt), settings) for row in rows]
+    described = [_checkpoint_json(row, hosts.get(row.attempt), settings, trouble) for row in rows]
     return [one for index, one in enumerate(described) if index < KEPT or one["available"]]  # older files are deleted everywhere
+
+
+def precedes(step: int, trouble: Trouble) -> bool:
+    """True if the state after the steps 1 to `step` is free of the trouble."""
+    return step < trouble.step
 
 
 def open_checkpoint(row: CheckpointRow, settings: Settings) -> IO[bytes]:
@@ -73,7 +80,7 @@ def check_checkpoint(file: IO[bytes], sha256: str) -> int:
     return size
 
 
-def _checkpoint_json(row: CheckpointRow, host: str | None, settings: Settings) -> dict[str, Any]:
+def _checkpoint_json(row: CheckpointRow, host: str | None, settings: Settings, trouble: Trouble | None) -> dict[str, Any]:
     path = _path(row, settings.data_dir)
     size = row.bytes or (path.stat().st_size if path else None)
     here = path is not None or (row.stored_at is not None and settings.checkpoint_store is not None)
@@ -85,5 +92,6 @@ def _checkpoint_json(row: CheckpointRow, host: str | None, settings: Settings) -
         "created_at": row.created_at,
         "host": host,
         "available": here,
+        "before_trouble": None if trouble is None else precedes(row.step, trouble),
         "url": f"/api/runs/{row.run_id}/checkpoints/{row.step}" if here else None,
     }

@@ -7,6 +7,7 @@ checkpoint, because the fork soon writes its own checkpoint.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,12 @@ from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import NOT_IN_TRASH, AlertRow, Run
+from server.database.payloads import DamagedPayload
 from server.errors import Invalid
-from server.lifecycle.checkpoints import checkpoints_json
+from server.lifecycle.checkpoints import checkpoints_json, precedes
 from server.lifecycle.submission import submit_run
 from server.lifecycle.transitions import Fork
+from server.lifecycle.verdicts import describe_run
 from server.series.catalogue import read_catalogue
 from server.series.forms import readable_form
 from server.series.reading import read_series
@@ -30,6 +33,9 @@ from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import NO_MAP
 from stablessm_core.telemetry.series import LAYER_GROUPS, TRAIN_LOSS, layer_of
 from stablessm_core.verdict import confirmation
+from stablessm_core.verdict.trouble import Trouble, trouble_start
+
+log = logging.getLogger("stablessm.forking")
 
 MAX_FORKS = 50  # maximum number of forks that are shown for a run, newest first
 NONFINITE = [kind for kind, known in KINDS.items() if known.nonfinite]
@@ -60,6 +66,15 @@ def fork_run(
     return made.id
 
 
+def trouble_of(session: Session, run: Run) -> Trouble | None:
+    """Where the run's trouble began. None if the run has no trouble, or if its recorded numbers cannot be read."""
+    try:
+        return trouble_start(*describe_run(session, run))
+    except (DamagedPayload, LookupError, ValueError) as error:
+        log.warning("the beginning of the trouble is unknown: %s", error, extra={"run": run.id})
+        return None
+
+
 def died_at(session: Session, run: Run) -> int | None:
     """The step at which a value became NaN or infinite: the step of the run's divergence or, if the run continued, of the first
     alert about a non-finite number. None for other runs."""
@@ -71,16 +86,16 @@ def died_at(session: Session, run: Run) -> int | None:
     return session.scalar(first.limit(1))
 
 
-def forks_json(session: Session, run: Run) -> list[dict[str, Any]]:
-    """The ForkAnswer of each fork of this run, newest first."""
+def forks_json(session: Session, run: Run, trouble: Trouble | None) -> list[dict[str, Any]]:
+    """The ForkAnswer of each fork of this run, newest first. trouble: `trouble_of` the run; the texts mention it."""
     forks = session.scalars(
         select(Run).where(Run.forked_from == run.id, NOT_IN_TRASH).order_by(Run.id.desc()).limit(MAX_FORKS)
     ).all()
     died = died_at(session, run)
-    return [_fork_json(session, fork, run.id, died) for fork in forks]
+    return [_fork_json(session, fork, run.id, died, trouble) for fork in forks]
 
 
-def _fork_json(session: Session, fork: Run, original: int, died: int | None) -> dict[str, Any]:
+def _fork_json(session: Session, fork: Run, original: int, died: int | None, trouble: Trouble | None) -> dict[str, Any]:
     """The ForkAnswer of a fork. Its `text` names no cause; the verdict of the original run states whether the fork confirms the
     suspected cause."""
     begun, step = fork.forked_at_step or 0, int((fork.divergence or {}).get("step") or fork.step)
@@ -88,6 +103,11 @@ def _fork_json(session: Session, fork: Run, original: int, died: int | None) -> 
     result: dict[str, Any] = {"outcome": None, "text": None}
     if died is not None:
         result = confirmation({}, changes, run_id=fork.id, status=fork.status, step=step, from_step=begun, died_at=died)
+        if result["outcome"] == "dies" and trouble is not None and not precedes(begun, trouble):
+            result["text"] += (
+                f" The trouble of the original began at step {trouble.step:,}, before the fork started, so this does not show "
+                "whether the change would have helped."
+            )
     return {
         "id": fork.id,
         "url": f"/runs/{fork.id}",
@@ -111,9 +131,10 @@ def compare_url(*runs: int) -> str:
     return f"/compare?runs={','.join(map(str, runs))}"
 
 
-def begins_at(session: Session, run: Run, settings: Settings) -> int:
-    """The step after which a fork that keeps the map starts by default."""
-    return _begin(session, run, int(run.config["train"]["steps"]), None, None, settings)
+def begins_at(session: Session, run: Run, settings: Settings, trouble: Trouble | None) -> int:
+    """The step after which a fork that keeps the map starts by default. trouble: `trouble_of` the run."""
+    steps = int(run.config["train"]["steps"])
+    return _default_begin(session, run, steps, None, _checkpoint_steps(session, run, settings)[1], trouble)
 
 
 def _changes_map(differs: Mapping[str, Any]) -> bool:
@@ -123,19 +144,13 @@ def _changes_map(differs: Mapping[str, Any]) -> bool:
 def _begin(
     session: Session, run: Run, steps: int, model: Model | None, wanted: int | None, settings: Settings
 ) -> int:  # fmt: skip
-    """The step after which the fork starts: `wanted`, or by default the step of the last good checkpoint that the fork can use,
-    or 0 without such a checkpoint.
+    """The step after which the fork starts: `wanted`, or else the result of `_default_begin`.
 
     `model`: the fork's model if its map changes, else None.
     """
-    found = {one["step"]: one for one in checkpoints_json(session, run.id, settings)}
-    # with SQLite every worker runs on this machine, so a file that is missing here does not exist
-    on_this_machine = session.get_bind().dialect.name == "sqlite"
-    there = {step for step, one in found.items() if one["available"] or not on_this_machine}
-    died = died_at(session, run)
+    found, there = _checkpoint_steps(session, run, settings)
     if wanted is None:
-        good = (step for step in sorted(there, reverse=True) if step < steps and (died is None or step < died))
-        return next((step for step in good if _unreachable(session, run, model, step) is None), 0)
+        return _default_begin(session, run, steps, model, there, trouble_of(session, run))
     allowed = ", ".join(map(str, sorted({0, *there})))
     if wanted in found and wanted not in there:
         message = (
@@ -155,6 +170,30 @@ def _begin(
             allowed=f"a map that reaches {problem.value:.9g}, or an earlier from_step",
         )  # fmt: skip
     return wanted
+
+
+def _checkpoint_steps(session: Session, run: Run, settings: Settings) -> tuple[set[int], set[int]]:
+    """The steps of the recorded checkpoints, and of those from which a fork can start."""
+    found = checkpoints_json(session, run.id, settings)
+    # with SQLite every worker runs on this machine, so a file that is missing here does not exist
+    on_this_machine = session.get_bind().dialect.name == "sqlite"
+    return {one["step"] for one in found}, {one["step"] for one in found if one["available"] or not on_this_machine}
+
+
+def _default_begin(
+    session: Session, run: Run, steps: int, model: Model | None, there: set[int], trouble: Trouble | None
+) -> int:  # fmt: skip
+    """The newest step before the trouble (if there is no trouble, the newest step) from which the fork can start: one of `there`,
+    at which the fork's map reaches every eigenvalue. 0, the initial weights, if there is no such step.
+
+    If nothing is known about the trouble of a run that diverged, the fork starts before the fatal step.
+    """
+    died = died_at(session, run)
+    good = (
+        step for step in sorted(there, reverse=True)
+        if step < steps and (died is None or step < died) and (trouble is None or precedes(step, trouble))
+    )  # fmt: skip
+    return next((step for step in good if _unreachable(session, run, model, step) is None), 0)
 
 
 def _unreachable(session: Session, run: Run, model: Model | None, step: int) -> Unreachable | None:

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from server.database.fence import LeaseLost, add_transition, fence, insert_into, lock_run
 from server.database.models import CheckpointRow, Run, Sweep, Worker
+from server.lifecycle.autopsies import forget_autopsy, queue_autopsy
 from server.lifecycle.queues import DEFAULT_QUEUE, lock_next
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
@@ -178,6 +179,7 @@ def claim(session: Session, owner: str, capabilities: Mapping[str, Any]) -> Clai
         checkpoints = tuple(StoredCheckpoint(row.step, row.path, row.sha256) for row in rows)
         done = checkpoints[0].step if checkpoints else begin
         cut = delete_steps(session, run.id, done + 1)
+        forget_autopsy(session, run.id)  # an older server that resumed the run did not delete it
     run.status, run.owner, run.attempt, run.beat, run.step = "running", owner, run.attempt + 1, 0, done
     run.started_at = run.started_at or time.time()
     run.worker, run.host = owner, owner.rsplit(":", 2)[0]  # host:pid:start
@@ -214,9 +216,10 @@ def finish(
     result: dict[str, Any] | None = None,
     divergence: dict[str, Any] | None = None,
     judged: Mapping[str, Any] | None = None,
+    autopsy: bool = False,
 ) -> None:
     """End the run; a second call changes nothing. judged: the columns of the run's row that the verdict determines
-    (server.lifecycle.verdicts).
+    (server.lifecycle.verdicts). autopsy: whether a diverged run gets an autopsy (server.lifecycle.autopsies).
 
     Raises LeaseLost, ValueError for a status that is not final.
     """
@@ -233,6 +236,8 @@ def finish(
     for name, value in (judged or {}).items():
         setattr(run, name, value)
     _end(session, run, status, reason)
+    if autopsy and status == "diverged":
+        queue_autopsy(session, run)
 
 
 def release(
@@ -314,6 +319,7 @@ def resume_run(session: Session, run_id: int) -> Run:
         raise NotAllowed(f"run {run_id} is a fork of a run that is not here, and needs a checkpoint of that run")
     reason = f"resumed; {REPEATS}" if run.status == "diverged" else "resumed"
     run.workers_lost, run.finished_at, run.result, run.divergence = 0, None, None, None
+    forget_autopsy(session, run_id)
     _requeue(session, run, reason)
     return run
 

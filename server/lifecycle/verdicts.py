@@ -23,6 +23,7 @@ from server.database.connection import Database
 from server.database.models import AlertRow, Run
 from server.database.payloads import DamagedPayload
 from server.database.single_runs import try_for_run
+from server.lifecycle.autopsies import findings_of
 from server.series.layout import Layout
 from server.series.plans import Selection
 from server.series.reading import SeriesData, read_points, read_series
@@ -176,19 +177,16 @@ class Stored:
         return self._losses
 
 
-def judge_run(
-    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None, autopsy: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The run's verdict. ending: the status, reason and divergence that the row is about to get. autopsy: the findings of the
-    run's autopsy, if it has one. Raises DamagedPayload."""
-    described, source = describe_run(session, run, ending=ending, autopsy=autopsy)
+def judge_run(session: Session, run: Run, *, ending: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The run's verdict. ending: the status, reason and divergence that the row is about to get. Raises DamagedPayload."""
+    described, source = describe_run(session, run, ending=ending)
     return verdict.judge(described, source)
 
 
 def describe_run(
-    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None, autopsy: Mapping[str, Any] | None = None
-) -> tuple[verdict.Run, verdict.Source]:
-    """The run and its recorded values, as `verdict.judge` and `verdict.trouble_start` need them."""
+    session: Session, run: Run, *, ending: Mapping[str, Any] | None = None
+) -> tuple[verdict.Run, Stored | MemorySource]:
+    """The run and its recorded numbers, as the verdict reads them. Raises DamagedPayload."""
     layout = Layout(session, run.id)
     layers = _layers(layout, run.config["model"])
     known = {"status": run.status, "reason": run.status_reason, "divergence": run.divergence} | dict(ending or {})
@@ -200,13 +198,12 @@ def describe_run(
         alerts=_alerts(session, run.id, (known["divergence"] or {}).get("step")),
         layers=layers,
         first_step=(run.forked_at_step or 0) + 1,
-        autopsy=autopsy,
+        autopsy=findings_of(session, run),
         **known,
     )
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
     if names.TRAIN_LOSS not in layout.series:
-        described = replace(described, layers=(), divergence=None)
-        return described, NOTHING
+        return replace(described, layers=(), divergence=None), NOTHING
     return described, Stored(session, layout, layers, described.every, crossed)
 
 
@@ -222,7 +219,7 @@ def judge_ended(database: Database, most: int = AT_ONCE) -> int:
     with database.read() as session:
         runs = list(session.scalars(waiting.order_by(Run.id.desc()).limit(most)))
     for run_id in runs:
-        if not try_for_run(run_id, "the verdict", partial(_judge, database, run_id), False):
+        if not try_for_run(run_id, "the verdict", partial(judge_one, database, run_id), False):
             cause = case((Run.status == "diverged", "unknown"))
             with database.write() as session:  # otherwise every round would fail for this run again
                 failed = update(Run).where(Run.id == run_id, Run.status.in_(FINAL), Run.judged_at.is_(None))
@@ -230,7 +227,8 @@ def judge_ended(database: Database, most: int = AT_ONCE) -> int:
     return len(runs)
 
 
-def _judge(database: Database, run_id: int) -> bool:
+def judge_one(database: Database, run_id: int) -> bool:
+    """Compute the verdict on an ended run again and store its columns."""
     with database.read() as session:
         run = session.get(Run, run_id)
         if run is None:

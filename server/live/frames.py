@@ -1,9 +1,9 @@
 """A run's events as Server-Sent Events. All data stored under one event number becomes frames, which are encoded once for all
 viewers.
 
-The frames of an event are its alerts, then its points, then its status change. The last frame has the event's number as id. The
-frames before it have the id "previous number.index", so no frame is lost or repeated if the connection breaks between two
-frames.
+The frames of an event are its alerts, then its points, then its status change, then the state of the run's autopsy. The last
+frame has the event's number as id. The frames before it have the id "previous number.index", so no frame is lost or repeated if
+the connection breaks between two frames.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from server.database.models import NOT_IN_TRASH, AlertRow, BlockRow, Run, Transition
+from server.database.models import NOT_IN_TRASH, AlertRow, AutopsyRow, BlockRow, Run, Transition
 from server.lifecycle.answers import alert_json, eta_seconds
 from server.series.encoding import dumps
 from server.series.events import StoredEvent, events_after, events_of
@@ -25,7 +25,7 @@ from server.series.layout import Layout, Points
 from stablessm_core.telemetry import typed_arrays
 from stablessm_core.telemetry.nonfinite import json_safe
 
-Stored = TypeVar("Stored", BlockRow, AlertRow, Transition)
+Stored = TypeVar("Stored", BlockRow, AlertRow, Transition, AutopsyRow)
 
 MAX_FRAMES = 1000  # maximum number of frames per event; more would not fit into the id
 KEPT_SELECTIONS = 4
@@ -112,17 +112,19 @@ def read_new_events(
     if not near:
         return found
     # Each read ends at the run's newest event number, so no merged block extends beyond the read events.
-    blocks, alerts, changes = (
+    blocks, alerts, changes, autopsies = (
         or_(*(and_(table.run_id == run_id, table.seq > known[run_id]) for run_id in near))
-        for table in (BlockRow, AlertRow, Transition)
+        for table in (BlockRow, AlertRow, Transition, AutopsyRow)
     )
     rows = _by_run(session.scalars(select(BlockRow).where(blocks, BlockRow.level == 0)))
     alerts_of = _by_run(session.scalars(select(AlertRow).where(alerts).order_by(AlertRow.id)))
     changes_of = _by_run(session.scalars(select(Transition).where(changes)))
+    autopsies_of = _by_run(session.scalars(select(AutopsyRow).where(autopsies)))
     for run_id in near:
         of_run, upper = rows.get(run_id, []), runs[run_id].seq
         layout = partial(_layout, session, run_id, {row.group_name for row in of_run}, layouts)
-        stored = events_of(session, known[run_id], upper, of_run, alerts_of.get(run_id, ()), changes_of.get(run_id, ()), layout)
+        parts = (alerts_of.get(run_id, ()), changes_of.get(run_id, ()), autopsies_of.get(run_id, ()))
+        stored = events_of(session, known[run_id], upper, of_run, *parts, layout)
         found[run_id] = [_encode(event, runs[run_id]) for event in stored], upper
     return found
 
@@ -153,7 +155,7 @@ def status_now(session: Session, run_id: int) -> tuple[int, bytes] | None:
 
 
 def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
-    frames = [Frame("alert", dumps(json_safe(alert_json(alert)))) for alert in event.alerts[: MAX_FRAMES - 2]]
+    frames = [Frame("alert", dumps(json_safe(alert_json(alert)))) for alert in event.alerts[: MAX_FRAMES - 3]]
     if event.points:
         rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
         head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, **rate}
@@ -165,6 +167,8 @@ def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
                 _status(run, event.seq, change.status, change.reason, change.step, change.attempt, change.truncated_from),
             )
         )
+    if (autopsy := event.autopsy) is not None:
+        frames.append(Frame("autopsy", dumps({"seq": event.seq, "state": autopsy.state, "reason": autopsy.reason or None})))
     return EncodedEvent(event.seq, tuple(frames))
 
 

@@ -1,4 +1,4 @@
-"""The events that a live stream sends, in order, each with its points, alerts and status changes."""
+"""The events that a live stream sends, in order, each with its points, alerts, status changes and the state of the autopsy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, BlockRow, Run, Transition
+from server.database.models import AlertRow, AutopsyRow, BlockRow, Run, Transition
 from server.database.payloads import NEEDED, DamagedPayload, stored_numbers, stored_pieces
 from server.series.layout import Layout, Points
 
@@ -20,12 +20,14 @@ _BLOCK = BlockRow.__table__
 
 @dataclass
 class StoredEvent:
-    """All data stored under one `seq`: a flush (points, alerts), or a status change (with the alerts that caused it)."""
+    """All data stored under one `seq`: a flush (points, alerts), a status change (with the alerts that caused it), or a new state
+    of the autopsy. An earlier state of the autopsy has no event."""
 
     seq: int
     points: list[Points] = field(default_factory=list)
     alerts: list[AlertRow] = field(default_factory=list)
     transition: Transition | None = None
+    autopsy: AutopsyRow | None = None
     attempt: int = 0
     last_step: int = 0
 
@@ -38,7 +40,8 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
     """
     upper = session.scalar(select(Run.seq).where(Run.id == run_id))
     upper = min(upper or 0, seq + limit)
-    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in (BlockRow, AlertRow, Transition)]
+    tables = (BlockRow, AlertRow, Transition, AutopsyRow)
+    between = [[table.run_id == run_id, table.seq > seq, table.seq <= upper] for table in tables]
     rows = list(session.scalars(select(BlockRow).where(*between[0], BlockRow.level == 0)))
     raw = [BlockRow.run_id == run_id, BlockRow.level == 0]
     # A merged block has the number of its last event, so in each group, the first block beyond `upper` may begin with points of
@@ -49,7 +52,8 @@ def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layou
         rows += session.scalars(first.limit(1))
     alerts = session.scalars(select(AlertRow).where(*between[1]).order_by(AlertRow.id))
     changes = session.scalars(select(Transition).where(*between[2]))
-    return events_of(session, seq, upper, rows, alerts, changes, lambda: layout or Layout(session, run_id))
+    autopsies = session.scalars(select(AutopsyRow).where(*between[3]))
+    return events_of(session, seq, upper, rows, alerts, changes, autopsies, lambda: layout or Layout(session, run_id))
 
 
 def events_of(
@@ -59,6 +63,7 @@ def events_of(
     rows: Iterable[BlockRow],
     alerts: Iterable[AlertRow],
     changes: Iterable[Transition],
+    autopsies: Iterable[AutopsyRow],
     layout: Callable[[], Layout],
 ) -> list[StoredEvent]:
     """The events seq + 1..upper of one run, from its stored rows. `layout` is called once if there are points.
@@ -82,7 +87,9 @@ def events_of(
         events[alert.seq].alerts.append(alert)
     for change in changes:
         events[change.seq].transition = change
-    return [e for e in events.values() if e.points or e.alerts or e.transition]
+    for autopsy in autopsies:
+        events[autopsy.seq].autopsy = autopsy
+    return [e for e in events.values() if e.points or e.alerts or e.transition or e.autopsy]
 
 
 def _column_before(session: Session, layout: Layout, group: str, step: int) -> np.ndarray | None:

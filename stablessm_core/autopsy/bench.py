@@ -95,10 +95,11 @@ class Bench:
         loss, norm = (rows[:, self.columns[name]][:, 0] for name in (names.TRAIN_LOSS, names.GRAD_NORM))
         finite = np.isfinite(loss)
         for name, columns in self.columns.items():
-            if name == names.BATCH_NONFINITE:
-                finite &= rows[:, columns][:, 0] == 0
-            elif name == names.NORMS or name in self._states:
+            if name == names.NORMS or name in self._states:
                 finite &= np.isfinite(rows[:, columns]).all(axis=1)
+        bad_batch = rows[:, self.columns[names.BATCH_NONFINITE]][:, 0] > 0
+        # a run that skips bad batches survives them, whatever such a step computed
+        finite = finite | bad_batch if self.config.train.on_bad_batch == "skip" else finite & ~bad_batch
         return [Row(*row) for row in zip(steps, loss, norm, finite.tolist(), strict=True)]
 
     def change_rates(self, divisor: float, group: str | None = None) -> bool:
@@ -155,6 +156,7 @@ def _on_bench(
     training = TrainingStep(
         model, task, optimizer, probe, ring,
         batch=batches(1), precision=config.train.precision, grad_clip=config.optimizer.grad_clip,
+        skip_bad_batches=config.train.on_bad_batch == "skip",
     )  # fmt: skip
     mode = str((environment.get("execution") or {}).get("mode"))
     prepare(training, EXECUTIONS.get(mode, config.train.execution), steps=1, loop=config.train.scan_backend == "reference")

@@ -21,7 +21,7 @@ RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 @dataclass(frozen=True)
 class LiveEvent:
-    """One event of the live stream. kind: points, alert, status, reset or live. series: the new points by series name."""
+    """One event of the live stream. kind: points, alert, status, autopsy, reset or live. series: the new points by name."""
 
     kind: str
     id: str
@@ -54,8 +54,8 @@ class LiveMethods(RunMethods):
                 for event in self._events(run_id, position, series):
                     position, failures, connected_at = event.id or position, 0, time.monotonic()
                     yield event
-                    if event.kind == "status" and event.data["status"] in FINAL:
-                        return
+                    if event.kind == "autopsy" or (event.kind == "status" and event.data["status"] in FINAL):
+                        return  # only ended runs have autopsies
             except ConnectionLost:
                 if time.monotonic() - connected_at > patience:
                     raise

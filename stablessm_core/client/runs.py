@@ -61,7 +61,7 @@ class RunMethods(Connection):
         """Start a new run from a checkpoint of this run, to see whether the new run also diverges.
 
         changes: the changed values by dotted path. Without changes, the new run repeats this run bit for bit. from_step: the
-        step of the checkpoint; by default, the last good checkpoint is used. placement: queue, priority, gpu.
+        step of the checkpoint; by default, the newest checkpoint before the trouble, or 0. placement: queue, priority, gpu.
         """
         body = {"changes": dict(changes or {}), **without_none(from_step=from_step), **placement}
         made: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/fork", body)
@@ -87,6 +87,23 @@ class RunMethods(Connection):
         """
         found: dict[str, Any] = self.get(f"/api/runs/{run_id}/verdict")
         return found
+
+    def autopsy(self, run_id: int) -> dict[str, Any]:
+        """The autopsy of the run: `state` (none, off, queued, running, done, failed), `reason`, and the findings.
+
+        The findings are null until the state is "done". Numbers that are not finite are the strings "NaN", "Infinity" and
+        "-Infinity".
+        """
+        found: dict[str, Any] = self.get(f"/api/runs/{run_id}/autopsy")
+        return found
+
+    def request_autopsy(self, run_id: int, step: int | None = None) -> dict[str, Any]:
+        """Queue the autopsy of an ended run, in place of an earlier one.
+
+        step: the step to train again with instruments; by default, the step at which a number became NaN or infinite.
+        """
+        asked: dict[str, Any] = self.send("POST", f"/api/runs/{run_id}/autopsy", without_none(step=step))
+        return asked
 
     def alerts(
         self,

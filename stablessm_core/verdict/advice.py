@@ -173,7 +173,9 @@ def _tests(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
     """The two most informative tests of a run without a known cause."""
     tries: list[tuple[Change, str]] = []
     if found.kick is not None and not run.config["optimizer"].get("grad_clip"):
-        why = f"clipping bounds a gradient like that of step {found.kick.step:,}, {number(found.kick.times)} x the usual one"
+        why = (
+            f"clipping bounds a gradient like that of step {found.kick.step:,}, {number(found.kick.times)} x {found.kick.against}"
+        )
         tries.append(({"optimizer.grad_clip": 1.0}, why))
     tries += [
         (dict(FROZEN), f"{TEST}if the run lives with frozen eigenvalues, the recurrence has a part in it"),

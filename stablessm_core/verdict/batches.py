@@ -12,7 +12,7 @@ from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
 FAR = 10.0  # a batch's largest number divided by the usual one: at this ratio the batch is far above usual
 FAR_ALONE = 1e18  # a batch with a number this large is bad whatever is usual: the square of 1.8e19 does not fit into float32
 RECENT = 20  # with SGD, a bad batch counts as the trouble if the run ended within this number of rows
-FEW = 3  # with this number of rows or fewer, the first batch cannot be told to be far above usual
+FEW = 3  # with this number of rows or fewer, the first batch is far above usual only at FAR^2 times the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,8 @@ def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarr
     usual = _usual(largest, known)
     before = np.fmax.accumulate(np.append(np.nan, np.where(known, largest, np.nan)))[:-1]
     with np.errstate(invalid="ignore"):
-        record = (largest >= 3 * before) | (np.isnan(before) & (known.sum() > FEW))
+        first = np.isnan(before) & ((known.sum() > FEW) | (largest >= FAR**2 * usual))
+        record = (largest >= 3 * before) | first
         far = known & (((largest >= FAR * usual) & record) | (largest >= FAR_ALONE))
     for row in np.flatnonzero(far):
         level, scale = usual_level(loss[max(0, row - LEVEL_ROWS) : row])

@@ -262,12 +262,14 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
 
 @dataclass(frozen=True)
 class Kick:
-    """A step whose gradient norm was KICK times its median over the rows before, although its loss was usual."""
+    """A step whose gradient norm was KICK times its median over the rows before, although its loss was usual. Without rows
+    before, the norm of all weights takes the place of the median. against: what the norm is compared with, for a text."""
 
     step: int
     grad_norm: float
     times: float
     loss: float
+    against: str = "its median before"
 
 
 def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | None:
@@ -276,7 +278,15 @@ def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | N
         return None
     at = int(np.searchsorted(scalars.step, growth.step if growth.rose_at is None else growth.since))
     before = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at]
-    if at >= len(scalars) or not np.isfinite(before).any():
+    if at >= len(scalars):
+        return None
+    if at == 0 and scalars.weight_norm is not None:
+        norm, weights = float(scalars.grad_norm[0]), float(scalars.weight_norm[0])
+        large = math.isfinite(norm) and norm >= KICK * weights > 0
+        return (
+            Kick(int(scalars.step[0]), norm, norm / weights, float(scalars.loss[0]), "the norm of all weights") if large else None
+        )
+    if not np.isfinite(before).any():
         return None
     level, scale = usual_level(scalars.loss[max(0, at - LEVEL_ROWS) : at])
     norm, loss = float(scalars.grad_norm[at]), float(scalars.loss[at])

@@ -40,10 +40,9 @@ def events(run: Run, found: Finding) -> list[Event]:
     if found.bad is not None and found.bad.step < found.step:
         happened.append(event(found.bad.step, "bad_batch", _batch(found.bad)))
     if found.kick is not None:
-        text = (
-            f"The norm of the whole gradient was {number(found.kick.grad_norm)}, {number(found.kick.times)} x its median before."
-        )
-        happened.append(event(found.kick.step, "gradient_spike", text))
+        kick = found.kick
+        text = f"The norm of the whole gradient was {number(kick.grad_norm)}, {number(kick.times)} x {kick.against}."
+        happened.append(event(kick.step, "gradient_spike", text))
     if (spike := spiked(run, found)) is not None:
         happened.append(spike)
     happened += _warnings(run, found, exploded) + reactions(run) + evaluated(found.evaluated)

@@ -287,7 +287,7 @@ def _unknown(found: Finding) -> str:
         kick = found.kick
         return (
             f"{end}, after one gradient far above usual: its norm at step {kick.step:,} was {number(kick.grad_norm)}, "
-            f"{number(kick.times)} x its median before, at a usual loss of {number(kick.loss)}. The recorded numbers cannot tell "
+            f"{number(kick.times)} x {kick.against}, at a usual loss of {number(kick.loss)}. The recorded numbers cannot tell "
             "what made this gradient."
         )
     growth = found.growth

@@ -14,11 +14,13 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.keep.deletion import purge
 from server.keep.trash import move_to_trash
-from server.lifecycle.forking import died_at, fork_run, forks_json
+from server.lifecycle.checkpoints import checkpoints_json
+from server.lifecycle.forking import died_at, fork_run, forks_json, trouble_of
 from server.lifecycle.transitions import Fork, submit
 from server.series.reading import read_series
 from server.settings import Settings
 from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.paths import with_settings
 from tests.worker.station import Station
 
 pytestmark = pytest.mark.slow
@@ -46,10 +48,10 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     station.close()
 
 
-def made(forks: Forks, **changes: Any) -> int:
+def made(forks: Forks, from_step: int | None = None, **changes: Any) -> int:
     station, settings, original = forks
     named = {path.replace("__", "."): value for path, value in changes.items()}
-    return fork_run(station.database, settings, original.id, from_step=None, changes=named)
+    return fork_run(station.database, settings, original.id, from_step=from_step, changes=named)
 
 
 def weights(station: Station, run_id: int) -> tuple[list[int], np.ndarray]:
@@ -59,11 +61,18 @@ def weights(station: Station, run_id: int) -> tuple[list[int], np.ndarray]:
     return data.step.tolist(), data.value
 
 
-def test_forks_continue_from_the_last_good_checkpoint_and_show_the_cause_of_the_divergence(forks: Forks) -> None:
+def told(station: Station, run: Run) -> dict[int, tuple[str, str]]:
+    """The outcome and the text of each fork of the run."""
+    with station.database.read() as session:
+        listed = forks_json(session, run, trouble_of(session, run))
+    return {fork["id"]: (fork["outcome"], fork["text"]) for fork in listed}
+
+
+def test_forks_continue_from_a_checkpoint_and_show_the_cause_of_the_divergence(forks: Forks) -> None:
     station, _, original = forks
     replay, frozen, other = (
-        made(forks),
-        made(forks, optimizer__recurrent_lr=0),
+        made(forks, PARTED),
+        made(forks, PARTED, optimizer__recurrent_lr=0),
         made(forks, model__reparameterization__name="best"),
     )
     ended = {run_id: station.until_ended(run_id) for run_id in (replay, frozen, other)}
@@ -82,14 +91,37 @@ def test_forks_continue_from_the_last_good_checkpoint_and_show_the_cause_of_the_
     assert rows == list(range(PARTED + 1, 41))
     assert (frozen_weights == frozen_weights[0]).all()
     assert (frozen_weights[0] == weights(station, original.id)[1][PARTED]).all()
-    # At step 10, some eigenvalues are outside the stability boundary, and `best` cannot represent them. So the fork begins at
-    # an earlier step, at which `best` can represent every eigenvalue.
+    # At step 10, some eigenvalues are outside the stability boundary, so without a given step a fork begins earlier.
     assert ended[other].forked_at_step == 0
     assert ended[frozen].step == 40
     with station.database.read() as session:
         assert died_at(session, station.run(original.id)) == FATAL
-        told = {fork["id"]: fork["outcome"] for fork in forks_json(session, station.run(original.id))}
-    assert told == {replay: "dies", frozen: "lives", other: "lives"}
+    outcomes = told(station, original)
+    assert {fork: outcome for fork, (outcome, _) in outcomes.items()} == {replay: "dies", frozen: "lives", other: "lives"}
+    assert outcomes[other][1].startswith("From step 0 with reparameterization best, it lives")
+    assert "this does not show whether the change would have helped" in outcomes[replay][1]
+
+
+def test_the_freeze_test_gives_the_same_answer_however_often_the_run_saved_checkpoints(forks: Forks) -> None:
+    station, settings, _ = forks
+    answers: dict[int, str] = {}
+    for every in (1, 10):
+        config = with_settings(DYING, {"model.activation": "gelu", "optimizer.lr": 0.1, "train.checkpoint_every": every})
+        original = station.until_ended(station.submit(config))
+        assert original.divergence is not None
+        own = (station, settings, original)
+        with station.database.read() as session:
+            trouble = trouble_of(session, original)
+            saved = [one["step"] for one in checkpoints_json(session, original.id, settings)]
+        assert trouble is not None
+        frozen, late = made(own, optimizer__recurrent_lr=0), made(own, max(saved), optimizer__recurrent_lr=0)
+        began = station.until_ended(frozen).forked_at_step
+        assert began == max((step for step in saved if step < trouble.step), default=0)
+        station.until_ended(late)
+        answers[every] = told(station, original)[frozen][0]
+        outcome, text = told(station, original)[late]
+        assert max(saved) < trouble.step or outcome == "lives" or "this does not show" in text
+    assert answers[1] == answers[10] != "open"
 
 
 def test_a_fork_whose_checkpoint_is_missing_fails_with_a_clear_reason(forks: Forks) -> None:

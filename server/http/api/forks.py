@@ -14,8 +14,9 @@ from server.http.api.runs import find_run, run_json
 from server.http.schemas.forks import ForkList, ForkRequest, SiblingList
 from server.http.schemas.queues import queue_columns
 from server.http.schemas.runs import RunAnswer, RunId
-from server.lifecycle.forking import begins_at, died_at, fork_run, forks_json
+from server.lifecycle.forking import begins_at, died_at, fork_run, forks_json, trouble_of
 from server.settings import Settings
+from stablessm_core.verdict.trouble import Trouble
 
 router = APIRouter(prefix="/api/runs", tags=["runs"])
 
@@ -45,7 +46,8 @@ def fork(
 def forks(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Any:
     """The forks of a run, and what each fork shows about the cause of the run's divergence."""
     with database.read() as session:
-        return fork_list_json(session, find_run(session, run_id), settings)
+        run = find_run(session, run_id)
+        return fork_list_json(session, run, settings, trouble_of(session, run))
 
 
 @router.get("/{run_id}/siblings", response_model=SiblingList)
@@ -55,10 +57,17 @@ def siblings(run_id: RunId, database: DatabaseDep) -> Any:
         return sibling_list_json(session, find_run(session, run_id))
 
 
-def fork_list_json(session: Session, run: Run, settings: Settings) -> dict[str, Any]:
-    """The ForkList of a run."""
-    begin, died = begins_at(session, run, settings), died_at(session, run)
-    return {"run_id": run.id, "died_at": died, "begins_at": begin, "forks": forks_json(session, run)}
+def fork_list_json(session: Session, run: Run, settings: Settings, trouble: Trouble | None) -> dict[str, Any]:
+    """The ForkList of a run. trouble: `trouble_of` the run."""
+    begin = begins_at(session, run, settings, trouble)
+    return {
+        "run_id": run.id,
+        "died_at": died_at(session, run),
+        "trouble": None if trouble is None else {"step": trouble.step, "kind": trouble.kind},
+        "fork_from": begin,
+        "begins_at": begin,
+        "forks": forks_json(session, run, trouble),
+    }
 
 
 def sibling_list_json(session: Session, run: Run) -> dict[str, Any]:

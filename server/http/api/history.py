@@ -19,6 +19,7 @@ from server.http.api.runs import find_run
 from server.http.schemas.history import CheckpointList, HistoryAnswer, LogAnswer, Step
 from server.http.schemas.runs import MAX_ID, RunId
 from server.lifecycle import checkpoints, history, logs
+from server.lifecycle.forking import trouble_of
 from server.settings import Settings
 
 CHUNK_BYTES = 1 << 20
@@ -91,8 +92,8 @@ def of_run(
 def list_checkpoints(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Any:
     """The checkpoints from which the run can resume, newest first."""
     with database.read() as session:
-        _status(session, run_id)
-        return {"run_id": run_id, "checkpoints": checkpoints.checkpoints_json(session, run_id, settings)}
+        trouble = trouble_of(session, find_run(session, run_id))
+        return {"run_id": run_id, "checkpoints": checkpoints.checkpoints_json(session, run_id, settings, trouble)}
 
 
 @router.get(

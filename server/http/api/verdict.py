@@ -77,7 +77,7 @@ def verdict_json(session: Session, run_id: int) -> dict[str, Any]:
                 found, fork["changes"], run_id=fork["id"], status=fork["status"], step=fork["step"], from_step=fork["from_step"],
                 died_at=died,
             )
-            for fork in reversed(forks_json(session, run))
+            for fork in reversed(forks_json(session, run, None))
         ]  # fmt: skip
     return {"run_id": run_id, "status": run.status, **found}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -18,8 +18,8 @@ class ForkRequest(QueueChange):
     model_config = ConfigDict(json_schema_extra={"examples": [{"from_step": 400, "changes": {"optimizer.recurrent_lr": 0}}]})
     from_step: Annotated[int, Field(ge=0, le=MAX_ID)] | None = Field(
         None,
-        description="Completed steps at the checkpoint; 0 for the initial weights. By default the last checkpoint before the "
-        "fatal step with eigenvalues that the map can reach; 0 if there is none.",
+        description="Completed steps at the checkpoint; 0 for the initial weights. By default the newest checkpoint before the "
+        "trouble began, with eigenvalues that the map can reach; 0 if there is none.",
     )
     changes: dict[str, Any] = Field(
         default_factory=dict,
@@ -47,10 +47,25 @@ class ForkAnswer(Answer):
     compare_url: str
 
 
+class TroubleAnswer(Answer):
+    """The beginning of a run's trouble."""
+
+    step: int = Field(description="The first step that may be affected: the state after the steps before it is still good.")
+    kind: Literal["crossing", "loss", "gradient", "batch", "fatal"] = Field(
+        description="The first sign: an eigenvalue outside the boundary, a loss or gradient far above its level, a bad batch, or "
+        "only the fatal step itself."
+    )
+
+
 class ForkList(Answer):
     run_id: int
     died_at: int | None = Field(description="The original's fatal step.")
-    begins_at: int = Field(description="The step after which a fork with the same map would start.")
+    trouble: TroubleAnswer | None = Field(description="Where the trouble of the original began; null if it had none.")
+    fork_from: int = Field(
+        description="The step after which a fork with the same map starts by default: the newest checkpoint before the trouble, "
+        "or 0, the initial weights."
+    )
+    begins_at: int = Field(description="The same as `fork_from`.")
     forks: list[ForkAnswer] = Field(description="Newest first, at most 50.")
 
 

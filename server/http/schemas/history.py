@@ -59,6 +59,9 @@ class CheckpointAnswer(Answer):
     created_at: float
     host: str | None = Field(description="The host that wrote it; null for runs of older versions.")
     available: bool = Field(description="True if this server can send the file.")
+    before_trouble: bool | None = Field(
+        description="True if the checkpoint precedes the step at which the run's trouble began; null if the run has no trouble."
+    )
     url: str | None = Field(description="Address for downloading it; null if only another machine has it.")
 
 

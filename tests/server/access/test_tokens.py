@@ -34,6 +34,7 @@ SUBMITTING = {
     ("POST", "/api/runs"), ("POST", "/api/sweeps"), ("PATCH", "/api/runs/1"), ("POST", "/api/runs/1/cancel"),
     ("POST", "/api/sweeps/1/cancel"), ("PATCH", "/api/sweeps/1"),
     ("POST", "/api/runs/1/resume"), ("POST", "/api/runs/1/clone"), ("POST", "/api/runs/1/fork"),
+    ("POST", "/api/runs/1/autopsy"),
     ("POST", "/api/views"), ("POST", "/new"), ("POST", "/new/check"), ("DELETE", "/api/views/1"),
 }  # fmt: skip
 ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/users", "/api/audit", "/api/webhooks", "/access")

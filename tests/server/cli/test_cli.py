@@ -424,8 +424,8 @@ def test_serve_creates_the_database_in_a_fresh_directory(tmp_path: Path, free_po
 def test_the_command_line_has_exactly_the_expected_commands() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
-        "submit runs show watch cancel resume fork compare figure export import sweep sweeps sweep-table logs checkpoints "
-        "delete undelete trash retention reproduce rename tag note completion table",
+        "submit runs show watch cancel resume fork autopsy compare figure export import sweep sweeps sweep-table logs "
+        "checkpoints delete undelete trash retention reproduce rename tag note completion table",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}
     for name, command in main.commands.items():

@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from sqlalchemy import update
 
 from server.database.connection import Database
+from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
 from server.series.recording import store_catalogue, store_checkpoint, store_flush
 from server.settings import run_folder
@@ -33,12 +35,18 @@ def client(database: Database, tmp_path: Path) -> Iterator[httpx.Client]:
         yield client
 
 
-def diverged(database: Database, data_dir: Path, *, weight: float = 0.5) -> int:
-    """A run that recorded every step, wrote checkpoints at steps 20 and 40, and diverged at the step FATAL."""
+def diverged(database: Database, data_dir: Path, *, weight: float = 0.5, crosses: int | None = None) -> int:
+    """A run that recorded every step, wrote checkpoints at steps 20 and 40, and diverged at the step FATAL.
+
+    crosses: the first step with eigenvalue 1 outside the boundary, at 3, where it overflows. None: the eigenvalue is `weight` at
+    every step.
+    """
     submitted(database, **DIRECT)
     run = claim(database)
     catalogue = [scalar(TRAIN_LOSS), *layer_catalogue(0, 2, Form.of_map("direct", "discrete"))]
-    weights = np.stack([np.full(FATAL, 0.5), np.full(FATAL, weight)])
+    steps = np.arange(1, FATAL + 1)
+    outside = steps >= (FATAL + 1 if crosses is None else crosses)
+    weights = np.stack([np.full(FATAL, 0.5), np.where(outside, 3.0, weight)])
     rows = np.concatenate([np.ones((2, FATAL)), weights]).astype(np.float32)
     with database.write() as session:
         store_catalogue(session, run.run_id, run.attempt, catalogue)
@@ -86,6 +94,33 @@ def test_a_fork_starts_at_the_last_good_checkpoint_and_lists_its_changes(
     assert (one["id"], one["from_step"], one["said"], one["outcome"]) == (made["id"], 40, "lr 0.001", "open")
     assert one["text"] == f"From step 40 with lr 0.001, it is running at step 40 (the original died at step {FATAL})."
     assert one["compare_url"].startswith(f"/compare?runs={run},{made['id']}")
+
+
+@pytest.mark.parametrize(("crosses", "begins", "preceding"), [(31, 20, [20]), (21, 0, []), (41, 20, [20]), (42, 40, [40, 20])])
+def test_a_fork_starts_before_the_trouble_and_each_checkpoint_says_whether_it_precedes_the_trouble(
+    client: httpx.Client, database: Database, tmp_path: Path, crosses: int, begins: int, preceding: list[int]
+) -> None:
+    run = diverged(database, tmp_path / "state", crosses=crosses)
+    listed = client.get(f"/api/runs/{run}/forks").json()
+    # the update of the step before moved the eigenvalue across, so that step is the first that a fork has to repeat
+    assert (listed["trouble"], listed["fork_from"]) == ({"step": crosses - 1, "kind": "crossing"}, begins)
+    assert fork(client, run, {"optimizer.recurrent_lr": 0})["forked_at_step"] == begins
+    found = client.get(f"/api/runs/{run}/checkpoints").json()["checkpoints"]
+    assert [one["step"] for one in found if one["before_trouble"]] == preceding
+    assert [one["step"] for one in found] == [40, 20]
+    assert fork(client, run, {}, from_step=40)["forked_at_step"] == 40
+
+
+def test_a_run_without_trouble_has_no_checkpoint_before_the_trouble(
+    client: httpx.Client, database: Database, tmp_path: Path
+) -> None:
+    run = diverged(database, tmp_path / "state")
+    with database.write() as session:
+        session.execute(update(Run).where(Run.id == run).values(status="finished", divergence=None))
+    listed = client.get(f"/api/runs/{run}/forks").json()
+    assert (listed["trouble"], listed["fork_from"]) == (None, 40)
+    found = client.get(f"/api/runs/{run}/checkpoints").json()["checkpoints"]
+    assert [one["before_trouble"] for one in found] == [None, None]
 
 
 def test_a_fork_can_start_at_a_named_checkpoint_or_at_the_initial_weights(

@@ -21,6 +21,7 @@ from server.backup.create import MARK, backup
 from server.database.connection import Database
 from server.database.models import AlertRow, Run, Worker
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.autopsies import STATES
 from server.webhooks.registry import MAX_FAILURES, new_webhook
 from stablessm_core.telemetry.detectors.raised_elsewhere import TRAINER_CRASHED, WORKER_LOST
 from tests.server.http_service import application, client_of, error_of
@@ -264,7 +265,7 @@ def test_recent_ends_failures_per_worker_and_disabled_webhooks_are_counted(clien
         run = claimed(database)
         with database.write() as session:
             session.execute(update(Run).where(Run.id == run.run_id).values(worker=owner))
-            lifecycle.finish(session, run.run_id, run.attempt, status)
+            lifecycle.finish(session, run.run_id, run.attempt, status, autopsy=True)
     old = claimed(database)
     with database.write() as session:
         lifecycle.finish(session, old.run_id, old.attempt, "failed")
@@ -275,6 +276,7 @@ def test_recent_ends_failures_per_worker_and_disabled_webhooks_are_counted(clien
     ended = {status: value(samples, "runs_ended_last_hour", status=status) for status in ("finished", "failed", "diverged")}
     assert ended == {"finished": 1, "failed": 3, "diverged": 1}
     assert [value(samples, "runs_failed_last_hour", worker=name) for name in ("good", "bad")] == [0, 2]
+    assert [value(samples, "autopsies", state=state) for state in STATES] == [1, 0, 0, 0]
     assert (value(samples, "webhooks"), value(samples, "webhooks_disabled")) == (3, 1)
 
 

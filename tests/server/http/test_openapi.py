@@ -57,6 +57,7 @@ CONTRACT = {
     "/api/runs/{run_id}/checkpoints/{step}": "get",
     "/api/runs/{run_id}/history": "get",
     "/api/runs/{run_id}/verdict": "get",
+    "/api/runs/{run_id}/autopsy": "get post",
     "/api/alerts": "get",
     "/api/queues": "get",
     "/api/queues/{name}": "get patch",

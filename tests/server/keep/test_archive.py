@@ -23,9 +23,12 @@ from server.keep import archive, imports
 from server.keep.archive import ArchiveError, ArchiveWriter, read_parts
 from server.keep.exports import write_archive
 from server.keep.imports import import_archive
+from server.lifecycle import autopsies
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.autopsy_findings import check_findings
 from server.series.compaction import compact
 from server.series.reading import read_series
+from tests.server.autopsies import findings
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, config, nonfinite
 
@@ -54,6 +57,11 @@ def recorded(database: Database) -> list[Recording]:
             lifecycle.finish(session, run.run_id, run.attempt, status, "as it ended", result, lost)
             row = session.get_one(Run, run.run_id)
             row.largest_ratio, row.nearest_distance, row.overflow_budget = 3e30, -math.inf, math.inf
+            if not seed:
+                autopsies.queue_autopsy(session, row, step=3, by="ada")
+                done_by = autopsies.claim_autopsy(session, row.id, "gpu3:7:1")
+                assert done_by is not None
+                assert autopsies.end_autopsy(session, done_by, findings=check_findings(findings()))
             if seed:  # makes the run look like a fork of the first
                 row.forked_from, row.forked_at_step, row.fork_changes = done[0].claim.run_id, 40, {"train.seed": 1}
         done.append(recording)
@@ -128,6 +136,16 @@ def test_an_exported_sweep_is_imported_bit_for_bit_on_the_other_database_engine(
                 )
                 assert reason == f"imported: run {old['id']} of http://127.0.0.1:8000"
             assert there.get(new["url"], headers={"Accept": "text/html"}).status_code == 200
+        examined = [
+            client.get(f"/api/runs/{run}/autopsy").json() for client, run in ((here, before[0]["id"]), (there, runs[0]["id"]))
+        ]
+        of_here = ("run_id", "requested_by")  # names of users are not exported
+        assert [{k: v for k, v in one.items() if k not in of_here} for one in examined[:1]] == [
+            {k: v for k, v in one.items() if k not in of_here} for one in examined[1:]
+        ]
+        assert (examined[1]["state"], examined[1]["batch"]["largest_input"]) == ("done", "Infinity")
+        assert (examined[0]["requested_by"], examined[1]["requested_by"]) == ("ada", None)
+        assert there.get(f"/api/runs/{runs[1]['id']}/autopsy").json()["state"] == "none"
         assert there.get(f"/api/runs/{runs[1]['id']}").json()["forked_from"] == runs[0]["id"]
         # A finished run cannot be resumed.
         assert error_of(there.post(f"/api/runs/{runs[1]['id']}/resume"), 409)["field"] == "status"
@@ -290,6 +308,17 @@ BOMB = b"\x02" + bytes.fromhex("28b52ffd") + b"\xe0" + (1 << 40).to_bytes(8, "li
         (described(put("alerts", 0, "kind", "k" * 60)), "kind cannot be"),
         (described(put("history", 0, "status", "done")), "status: 'done' is unknown (allowed: "),
         (described(put("history", 0, "seq", 10**6)), "seq cannot be"),
+        (described(put("autopsy", [1])), "autopsy is not a record"),
+        (described(put("autopsy", "requested_at", "soon")), "requested_at cannot be 'soon'"),
+        (described(put("autopsy", "ended_at", 1e300)), "ended_at cannot be"),
+        (described(put("autopsy", "findings", None)), "findings: Input should be"),
+        (described(put("autopsy", "findings", {"step": 3})), "findings without `refused` need"),
+        (described(put("autopsy", "findings", "step", 10**9)), "findings.step: 1000000000 is not allowed"),
+        (described(put("autopsy", "findings", "loss", "low")), "findings.loss"),
+        (described(put("autopsy", "findings", "first_nonfinite", "pass", "<b>")), "findings.first_nonfinite.pass"),
+        (described(put("autopsy", "findings", "first_nonfinite", "module", "m\0")), "findings cannot be"),
+        (described(put("autopsy", "findings", "modules", [{}])), "findings.modules.0"),
+        (described(put("autopsy", "findings", "counterfactuals", 0, "steps", [1] * 10_001)), "findings.counterfactuals.0.steps"),
         (in_blocks(set_head("level", 9)), "level cannot be 9"),
         (in_blocks(set_head("stride", 0)), "stride cannot be 0"),
         (in_blocks(set_head("point_count", 0)), "point_count cannot be 0"),
