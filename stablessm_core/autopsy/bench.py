@@ -93,14 +93,23 @@ class Bench:
         rows = self.training.ring.take().wait()
         self.seconds_per_step = (perf_counter() - began) / len(steps)
         loss, norm = (rows[:, self.columns[name]][:, 0] for name in (names.TRAIN_LOSS, names.GRAD_NORM))
-        finite = np.isfinite(loss)
-        for name, columns in self.columns.items():
-            if name == names.NORMS or name in self._states:
-                finite &= np.isfinite(rows[:, columns]).all(axis=1)
-        bad_batch = rows[:, self.columns[names.BATCH_NONFINITE]][:, 0] > 0
-        # a run that skips bad batches survives them, whatever such a step computed
-        finite = finite | bad_batch if self.config.train.on_bad_batch == "skip" else finite & ~bad_batch
-        return [Row(*row) for row in zip(steps, loss, norm, finite.tolist(), strict=True)]
+        return [Row(*row) for row in zip(steps, loss, norm, self._finite(rows).tolist(), strict=True)]
+
+    def _finite(self, rows: np.ndarray) -> np.ndarray:
+        """False for each row that the recorder would call fatal, (rows,)."""
+
+        def finite(columns: np.ndarray) -> np.ndarray:
+            return np.asarray(np.isfinite(columns).all(axis=1))
+
+        norms = rows[:, self.columns[names.NORMS]]
+        weights, gradients = np.split(norms, 2, axis=1)
+        good_batch = rows[:, self.columns[names.BATCH_NONFINITE]][:, 0] == 0
+        states = {names.state_column(r.id) for r in self.records}
+        computed = finite(rows[:, self.columns[names.TRAIN_LOSS]]) & finite(gradients)
+        for name in states & self.columns.keys():
+            computed &= finite(rows[:, self.columns[name]])
+        skipped = ~good_batch & (self.config.train.on_bad_batch == "skip")
+        return np.asarray(finite(weights) & ((good_batch & computed) | skipped))
 
     def change_rates(self, divisor: float, group: str | None = None) -> bool:
         """Divide the rates of a group, or all rates. Infinity sets them to 0. Returns False if there is no such group."""
@@ -110,13 +119,13 @@ class Bench:
         self.optimizer.set_unscheduled_rates([*rates, common])
         return any(group in (None, g["name"]) for g in groups)
 
-    def leave_out(self) -> None:
-        """Leave out the next step: the weights stay as they are."""
-        self.progress.step += 1
-
-    @property
-    def _states(self) -> set[str]:
-        return {names.state_column(r.id) for r in self.records}
+    def leave_out(self, before: Checkpoint) -> None:
+        """Leave out the step after `before`: weights and moments stay as they are. The step draws its random numbers, so that
+        later steps drop the same units."""
+        self.restore(before)
+        self.train(before.step + 1)
+        drawn = {path: t for path, t in self.state().tensors.items() if path.startswith("rng/")}
+        self.restore(Checkpoint(before.step + 1, before.tensors | drawn, before.state))
 
     def state_bytes(self) -> int:
         """The size of one copy of the state."""

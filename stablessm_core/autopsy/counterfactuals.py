@@ -1,7 +1,7 @@
 """What would have become of the run with one thing changed before the trouble: does it live, and if not, when does it die?
 
-Every trial starts from the same state, the one before the first step that shows the trouble, and trains with the run's own
-batches and random numbers.
+Every trial starts from a state of the run, usually from the one before the trouble, and trains with the run's own batches and
+random numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stablessm_core.autopsy.bench import Bench, bench_with
-from stablessm_core.autopsy.deadline import Deadline
+from stablessm_core.autopsy.deadline import Deadline, Refused
 from stablessm_core.autopsy.repeat import unfused_model
 from stablessm_core.autopsy.request import Change
 from stablessm_core.autopsy.safe_norms import use_scaled_norms
@@ -42,10 +42,16 @@ class NotPossible(Exception):
     """The change cannot be made to this run. The message gives the reason."""
 
 
-def try_changes(bench: Bench, start: Checkpoint, *, fatal: int, kind: str, deadline: Deadline) -> list[dict[str, Any]]:
-    """One entry per change, as findings show it. start: the state before the trouble. fatal: the step at which the run died."""
+def try_changes(
+    bench: Bench, start: Checkpoint, last: Checkpoint, *, fatal: int, kind: str, deadline: Deadline
+) -> list[dict[str, Any]]:
+    """One entry per change, as findings show it. start: the state before the trouble. last: the state before the fatal step.
+
+    The scaled norms start from `last`: before, they would only change rounding, and rounding alone may decide when a run dies.
+    """
     until = min(max(fatal + STEPS_AFTER, start.step + 2 * (fatal - start.step)), bench.config.train.steps)
-    return [_tried(change, bench, start, fatal, until, deadline) for change in ORDER.get(kind, USUAL_ORDER)]
+    starts = {"scaled_norm": last}
+    return [_tried(change, bench, starts.get(change, start), fatal, until, deadline) for change in ORDER.get(kind, USUAL_ORDER)]
 
 
 def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: int, deadline: Deadline) -> dict[str, Any]:
@@ -56,12 +62,14 @@ def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: i
     if deadline.passed():
         return entry | {"reason": NO_TIME}
     try:
-        trial, settings = CHANGES[change](bench, start)
+        trial, entry["settings"] = CHANGES[change](bench, start)
+        return entry | _trained(trial, fatal if change == "unchanged" else until, deadline)
     except NotPossible as error:
         return entry | {"reason": str(error)}
-    entry["settings"] = settings
-    try:
-        return entry | _trained(trial, fatal if change == "unchanged" else until, deadline)
+    except Refused:
+        raise
+    except Exception as error:  # noqa: BLE001 - one trial that fails, for example for lack of memory, must not cost the others
+        return entry | {"reason": f"it failed: {type(error).__name__}: {error}"}
     finally:
         bench.change_rates(1.0)
 
@@ -106,8 +114,7 @@ def _unchanged(bench: Bench, start: Checkpoint) -> Trial:
 
 
 def _batch_left_out(bench: Bench, start: Checkpoint) -> Trial:
-    bench.restore(start)
-    bench.leave_out()
+    bench.leave_out(start)
     return bench, {}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stablessm_core.network import small_blocks
 from stablessm_core.scan import autograd
 from stablessm_core.watch.watchable import Watchable
 
@@ -122,10 +123,11 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     modules: the magnitudes of each module's results, in the order of the first operation of the forward pass; the loss comes
     last. narrow: the operations with float results of 32 bits or less. largest: the largest finite
-    magnitude of any result. names: the names of parameters, by the address of their first element.
+    magnitude of any result. names: the names of parameters, by the address of their first element. compiled_norms: the paths of
+    the norms that the run computes with its own kernel, whose squares overflow at other magnitudes than PyTorch's.
     """
 
-    def __init__(self, names: Mapping[int, str] | None = None) -> None:
+    def __init__(self, names: Mapping[int, str] | None = None, compiled_norms: Collection[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.stage: Stage = "forward"
         self.modules: list[Magnitudes] = []
@@ -135,6 +137,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.largest = 0.0
         self.operations = 0
         self._names = dict(names or {})
+        self._compiled_norms = frozenset(compiled_norms)
         self._stack: list[str] = []
         self._node_modules: dict[int, str] = {}
         self._backward_module = LOSS_MODULE
@@ -226,7 +229,10 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t in _leaves((args, kwargs))
             if isinstance(t, Tensor) and _has_values(t) and not any(t is w for w in written_only)
         ]
-        made = UNWRAPPED.get(func, func)(*args, **kwargs)
+        if signature.name == "native_layer_norm" and module in self._compiled_norms:
+            made = _compiled_norm(*args, **kwargs)
+        else:
+            made = UNWRAPPED.get(func, func)(*args, **kwargs)
         self.operations += 1
         self._note_results(signature, module, args, kwargs, inputs, changed, made)
         return made
@@ -357,6 +363,14 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for value in _leaves((args, kwargs)):
             if isinstance(value, float | int) and LARGE_CONSTANT <= abs(value) < math.inf:
                 self._constants.add(abs(float(value)))
+
+
+def _compiled_norm(x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """`native_layer_norm`, computed by the kernel of small blocks."""
+    z, norms = small_blocks.layer_norm(x.contiguous(), (weight, bias, eps))
+    rows = x.shape[: x.dim() - len(shape)]
+    mean, rstd = (part.reshape(*rows, 1).contiguous() for part in norms.unbind(1))
+    return z, mean, rstd
 
 
 class _Seen:

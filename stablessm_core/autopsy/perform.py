@@ -119,6 +119,10 @@ def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
         done.notes.append(f"The step cannot be computed in float64: {type(error).__name__}: {error}")
         wide = None
     loss = float(done.row.loss)
+    if fatal and first is None:
+        done.notes.append(
+            "With instruments, which round differently, the step stayed finite. Its first non-finite result is unknown."
+        )
     return {
         "first_nonfinite": first if fatal else None,
         "instruments": {
@@ -170,7 +174,7 @@ def _counterfactuals(bench: Bench, request: AutopsyRequest, done: Replay, deadli
         done.notes.append("No change was tried: no state before the trouble could be restored in time.")
         return []
     kind = "fatal" if request.trouble is None else request.trouble.kind
-    tried = try_changes(bench, done.untroubled, fatal=request.step, kind=kind, deadline=deadline)
+    tried = try_changes(bench, done.untroubled, done.before, fatal=request.step, kind=kind, deadline=deadline)
     for entry in tried:
         if entry["change"] == "unchanged" and entry["lives"] is not None and entry["lives"] != done.row.finite:
             done.notes.append("The unchanged control did not repeat the run, so the trials are not comparable.")

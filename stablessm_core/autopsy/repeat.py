@@ -6,18 +6,20 @@ the instruments see each operation. The results of this path and of the run's pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.autopsy.bench import Bench
 from stablessm_core.autopsy.instruments import LOSS_MODULE, Instruments, Magnitudes
 from stablessm_core.autopsy.places import describe
-from stablessm_core.model import Network
+from stablessm_core.layers.stable_ssm import StableSSM
+from stablessm_core.model import Block, Network
+from stablessm_core.network.small_blocks import fits
 from stablessm_core.tasks.base import IGNORED, Task
 from stablessm_core.training.checkpoint import Checkpoint, restore_training
 from stablessm_core.training.optimizer import build_optimizer, clip_gradients
@@ -53,12 +55,14 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
     restore_training(before, model, optimizer)
     x, y = (t.to(dtype) if t.is_floating_point() and wide else t.clone() for t in bench.batches(step))
     parameters = dict(model.named_parameters())
-    seen = Instruments({p.data_ptr(): path for path, p in parameters.items()})
+    norms = () if wide else compiled_norms(bench, x)
+    seen = Instruments({p.data_ptr(): path for path, p in parameters.items()}, norms)
     for path, p in parameters.items():
         seen.know(p, "weights", path, "update", path.rpartition(".")[0])
     seen.know(x, "batch", "input")
     seen.know(y, "batch", "target", "loss", LOSS_MODULE)
     optimizer.factor.fill_(bench.multiplier(step))
+    skipped = bench.config.train.on_bad_batch == "skip" and not all(bool(t.isfinite().all()) for t in (x, y))
     with seen:
         with autocast(bench.device, "float32" if wide else bench.config.train.precision):
             with seen.watch_modules(model):
@@ -68,7 +72,7 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
         seen.stage = "backward"
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [p.grad for p in parameters.values() if p.grad is not None]
-        if not wide:
+        if not wide and not skipped:
             seen.stage = "update"
             if bench.config.optimizer.grad_clip is not None:
                 clip_gradients(model, bench.config.optimizer.grad_clip, _norm(gradients))
@@ -93,6 +97,42 @@ def unfused_model(bench: Bench) -> Network:
     """The run's network without fused layers, on the CPU. Its weights are random."""
     with torch.random.fork_rng(devices=[]):
         return Network(bench.config.model, bench.task, scan_backend=bench.numerics.scan_backend, fused="off")
+
+
+@torch.no_grad()
+def compiled_norms(bench: Bench, x: Tensor) -> list[str]:
+    """The paths of the norms that the run computes with the kernels of small blocks, instead of calling the norm's module."""
+    model = bench.model
+    norms = {path: module for path, module in model.named_modules() if type(module) is nn.LayerNorm}
+    if not isinstance(model, Network):
+        return []
+    if model._in_one_node(x) is not None:
+        return list(norms)
+    called: set[str] = set()
+    hooks = [norm.register_forward_hook(lambda *_, path=path: called.add(path)) for path, norm in norms.items()]
+    try:
+        with (
+            torch.random.fork_rng(devices=[bench.device] if bench.device.type == "cuda" else []),
+            autocast(bench.device, bench.config.train.precision),
+        ):
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [path for path in _norms_of_small_halves(model) if path not in called]
+
+
+def _norms_of_small_halves(model: Network) -> Iterator[str]:
+    for i, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        if isinstance(block.ssm, StableSSM):
+            inner, width = block.ssm.B.shape
+            if fits(width, inner, width * inner):
+                yield f"blocks.{i}.norm"
+        if block.mlp is not None:
+            inner, width = block.mlp.gate.weight.shape
+            if fits(width, inner, 2 * width * inner):
+                yield f"blocks.{i}.mlp.norm"
 
 
 def exact_loss(task: Task, output: Tensor, y: Tensor) -> Tensor:

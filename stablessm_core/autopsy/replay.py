@@ -17,6 +17,7 @@ from stablessm_core.training.forking import forked
 from stablessm_core.training.run import Progress
 
 JUDGED_AFTER = 1.0  # seconds of training after which the remaining time is judged
+PATIENCE = 0.5  # share of the remaining time that the replay may take
 
 
 class BitsDiffer(Refused):
@@ -65,7 +66,7 @@ def _replayed(
 ) -> Replay:
     kept: dict[int, Checkpoint] = {}
     wanted = sorted({trouble - 1, max(start, request.step - 2), request.step - 1})
-    compared, last = 0, None
+    compared, last, began = 0, None, deadline.elapsed()
     while bench.progress.step < request.step:
         here = bench.progress.step
         if here in wanted:
@@ -75,7 +76,12 @@ def _replayed(
                 f"There was no time left after {here - start} of the {request.step - start} steps that lead from step {start} "
                 f"to step {request.step}."
             )
-        if not patient and _too_slow(bench, request.step - here, deadline):
+        spent = deadline.elapsed() - began
+        if (
+            not patient
+            and spent > JUDGED_AFTER
+            and spent / max(1, here - start) * (request.step - here) > PATIENCE * deadline.left()
+        ):
             raise _TooSlow
         for last in bench.train(min(step for step in (*wanted, request.step) if step > here)):
             compared += _compare(request, last)
@@ -85,10 +91,6 @@ def _replayed(
     return Replay(
         start, last, kept[request.step - 1], kept.get(request.step - 2), kept.get(trouble - 1), compared, notes,
     )  # fmt: skip
-
-
-def _too_slow(bench: Bench, steps: int, deadline: Deadline) -> bool:
-    return deadline.elapsed() > JUDGED_AFTER and bench.seconds_per_step * steps > 0.5 * deadline.left()
 
 
 def _compare(request: AutopsyRequest, row: Row) -> bool:
@@ -158,4 +160,5 @@ def _start_from_seed(bench: Bench, request: AutopsyRequest) -> None:
 def _lower(bench: Bench, request: AutopsyRequest) -> None:
     """Take over the reductions of the rates that are newer than the restored state."""
     progress = bench.progress
-    progress.lowered = sorted({*progress.lowered, *(step for step in request.lowered if step > progress.step)})
+    # the same step may be lowered more than once
+    progress.lowered = [*progress.lowered, *(step for step in request.lowered if step > progress.step)]
