@@ -71,8 +71,12 @@ def _advice(results: Sequence[Result]) -> Iterator[str]:
     for kind in sorted({one["kind"] for _, one in followed}):
         for cause in sorted({one["cause"] for _, one in followed if one["kind"] == kind}):
             own = [(result, one) for result, one in followed if (one["kind"], one["cause"]) == (kind, cause)]
-            after_right = [one for result, one in own if result.get("with_autopsy", result["without_autopsy"])["grade"] == RIGHT]
+            after_right = [one for result, one in own if _last_grade(result) == RIGHT]
             yield f"| {kind} | `{cause}` | {_lives([one for _, one in own])} | {_lives(after_right)} |"
+
+
+def _last_grade(result: Result) -> str:
+    return str(result["with_autopsy" if "with_autopsy" in result else "without_autopsy"]["grade"])
 
 
 def _lives(followed: Sequence[Result]) -> str:

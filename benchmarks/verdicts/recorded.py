@@ -99,7 +99,7 @@ def run_and_source(recorded: Recorded, first_step: int = 1) -> tuple[Run, Memory
         first_step=first_step,
     )
     evaluated, losses = sink.series(names.EVAL_LOSS)
-    return run, MemorySource(_scalars(sink), rows, (evaluated, losses[:, 0].astype(np.float64)))
+    return run, MemorySource(_scalars(sink), rows, (evaluated.tolist(), losses[:, 0].tolist()))
 
 
 def _scalars(sink: MemorySink) -> Scalars:
