@@ -79,12 +79,10 @@ def _tried(autopsy: Autopsy, died_at: int, tries: list[tuple[Change, str]]) -> l
             f"tried: from step {int(one['from_step']):,} it lived to step {int(one['step']):,}, where the run died at {died_at:,}"
         )
         frozen = _is_frozen(settings)
-        (tests if frozen else lived).append((settings, f"{TEST}{because}" if frozen else because))
-    return lived + [(change, because) for change, because in tries if change not in died and change not in _of(tests)] + tests
-
-
-def _of(tries: list[tuple[Change, str]]) -> list[Change]:
-    return [change for change, _ in tries]
+        (tests if frozen else lived).append((settings, because.replace("tried:", "tried as a test:") if frozen else because))
+    answered = [set(change) for change, _ in lived if len(change) == 1 and "optimizer.lr" in change]  # no second rate
+    answered += [set(change) for change, _ in tests]
+    return lived + [(change, because) for change, because in tries if change not in died and set(change) not in answered] + tests
 
 
 def _against_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:

@@ -168,7 +168,7 @@ def test_a_change_that_was_tried_comes_first_or_is_not_offered() -> None:
     }
     assert {"model.reparameterization.name": "best"} not in changes
     assert changes.count({"optimizer.recurrent_lr": 0}) == 1
-    assert "tried: from step 2 it lived" in found["try"][-1]["because"]
+    assert "tried as a test: from step 2 it lived" in found["try"][-1]["because"]
 
 
 def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
