@@ -2,7 +2,7 @@
 
     python -m benchmarks.verdicts [--seed 0] [--faults 202] [--processes 2]
     python -m benchmarks.verdicts --quick 8
-    python -m benchmarks.verdicts --only 17
+    python -m benchmarks.verdicts --only 17 35
 
 Kind, place, time and size of each fault are drawn with the seed, across layers, optimizers, maps, precision and
 `telemetry.every`. Each run is trained in this process and judged twice: from its recorded numbers alone, and with the findings
@@ -11,7 +11,7 @@ of an autopsy. The truth is established by training again without the fault, and
 
 The results are written to benchmarks/results and to docs/verdict.md. With --quick N only the first N faults are planted, the
 advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete results of
-these faults are printed as JSON.
+the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the first N.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     chosen = {number: kind for number, kind in enumerate(kinds) if number in (arguments.only or range(len(kinds)))}
     parts = {"autopsy": not arguments.no_autopsy, "advice": not arguments.quick}
     results = run(arguments.seed, chosen, arguments.processes, **parts)
-    if arguments.only:
+    if arguments.only and not arguments.quick:
         print(json.dumps(json_safe(results), indent=1))
         return
     print(tables(results))
