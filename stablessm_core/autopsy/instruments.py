@@ -229,7 +229,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t in _leaves((args, kwargs))
             if isinstance(t, Tensor) and _has_values(t) and not any(t is w for w in written_only)
         ]
-        if signature.name == "native_layer_norm" and module in self._compiled_norms:
+        if signature.name == "native_layer_norm" and module in self._compiled_norms and _fits_kernel(*args):
             made = _compiled_norm(*args, **kwargs)
         else:
             made = UNWRAPPED.get(func, func)(*args, **kwargs)
@@ -363,6 +363,13 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for value in _leaves((args, kwargs)):
             if isinstance(value, float | int) and LARGE_CONSTANT <= abs(value) < math.inf:
                 self._constants.add(abs(float(value)))
+
+
+def _fits_kernel(x: Tensor, _shape: Any, *weights: Any) -> bool:
+    """True if the kernel can read these tensors; it does not check them itself."""
+    tensors = (x, *(w for w in weights if isinstance(w, Tensor)))
+    readable = all(t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+    return readable and len(tensors) == 3 and x.shape[-1] % small_blocks.VECTOR == 0
 
 
 def _compiled_norm(x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

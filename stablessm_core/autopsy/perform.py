@@ -32,6 +32,11 @@ COPIES = 8  # states in memory: the run's, three kept ones, the instrumented ste
 KEPT_PER_ACTIVATION = 12  # values kept for each activation of the widest tensors while a step runs operation by operation
 AGREES = {"float32": 1e-3, "bfloat16": 0.05}  # relative difference of a loss that two ways of computing it may have
 
+ROUNDING = "With instruments, which round differently, the step stayed finite. Its first non-finite result is unknown."
+LARGE_WEIGHT = (
+    "Every number of the step is finite. The recorder calls it fatal because the squares of a weight do not fit into float32."
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -120,9 +125,8 @@ def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
         wide = None
     loss = float(done.row.loss)
     if fatal and first is None:
-        done.notes.append(
-            "With instruments, which round differently, the step stayed finite. Its first non-finite result is unknown."
-        )
+        same = math.isfinite(loss) and math.isfinite(done.row.grad_norm)
+        done.notes.append(LARGE_WEIGHT if same else ROUNDING)
     return {
         "first_nonfinite": first if fatal else None,
         "instruments": {

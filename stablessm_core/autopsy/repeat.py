@@ -106,19 +106,17 @@ def compiled_norms(bench: Bench, x: Tensor) -> list[str]:
     norms = {path: module for path, module in model.named_modules() if type(module) is nn.LayerNorm}
     if not isinstance(model, Network):
         return []
-    if model._in_one_node(x) is not None:
-        return list(norms)
     called: set[str] = set()
-    hooks = [norm.register_forward_hook(lambda *_, path=path: called.add(path)) for path, norm in norms.items()]
-    try:
-        with (
-            torch.random.fork_rng(devices=[bench.device] if bench.device.type == "cuda" else []),
-            autocast(bench.device, bench.config.train.precision),
-        ):
+    devices = [bench.device] if bench.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), autocast(bench.device, bench.config.train.precision):
+        if model._in_one_node(x) is not None:
+            return list(norms)
+        hooks = [norm.register_forward_hook(lambda *_, path=path: called.add(path)) for path, norm in norms.items()]
+        try:
             model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+        finally:
+            for hook in hooks:
+                hook.remove()
     return [path for path in _norms_of_small_halves(model) if path not in called]
 
 

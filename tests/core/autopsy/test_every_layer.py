@@ -12,7 +12,7 @@ from torch import Tensor
 from stablessm_core.autopsy import places
 from stablessm_core.autopsy.bench import build_bench
 from stablessm_core.autopsy.instruments import Instruments
-from stablessm_core.autopsy.repeat import repeat, unfused_model
+from stablessm_core.autopsy.repeat import compiled_norms, repeat, unfused_model
 from stablessm_core.spec.layers import LAYERS
 from stablessm_core.watch.watchable import watched_records
 from tests.core.autopsy.runs import NOWHERE, config_of
@@ -80,13 +80,19 @@ def test_the_column_of_a_scan_is_translated_to_its_eigenvalue(layer: str) -> Non
 
 
 @pytest.mark.parametrize("layer", ["stable_ssm", "lru"])  # a network that is one node, and a block whose second half is one
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("scale", [1e18, 3e19, 1e20, 1e21, 1e23])
-def test_the_instruments_overflow_where_the_kernels_of_the_run_do(layer: str, scale: float) -> None:
-    bench = build_bench(small(layer, model={"layer": layer, "d_model": 16}), NOWHERE, {})
+def test_the_instruments_overflow_where_the_kernels_of_the_run_do(layer: str, scale: float, precision: str) -> None:
+    bench = build_bench(
+        small(layer, model={"layer": layer, "d_model": 16}, train={"precision": precision, "batch_size": 16, "device": "cpu"}),
+        NOWHERE,
+        {},
+    )
     with torch.no_grad():
         bench.model.encoder.weight.mul_(scale)
+    assert bool(compiled_norms(bench, bench.batches(1)[0])) == (precision == "float32")
     before = bench.state()
     (row,) = bench.train(1)
     found = repeat(bench, before)
-    assert math.isfinite(found.loss) == bool(torch.tensor(row.loss).isfinite())
-    assert (found.first is None) == row.finite
+    assert math.isfinite(found.loss) == math.isfinite(row.loss)
+    assert (found.first is None) == all(math.isfinite(number) for number in (row.loss, row.grad_norm))
