@@ -56,7 +56,8 @@ def main() -> None:
     if arguments.quick:
         sys.exit(any(result[way]["grade"] == WRONG for result in results for way in WAYS if way in result))
     target = arguments.results or RESULTS
-    target.write_text(json.dumps(json_safe({"seed": arguments.seed, "results": results}), indent=1) + "\n")
+    lines = ",\n".join(json.dumps(json_safe(result)) for result in results)  # one line per fault
+    target.write_text(f'{{"seed": {arguments.seed}, "results": [\n{lines}\n]}}\n')
     if arguments.results is None:
         write(results, RESULTS.with_suffix(".md"), arguments.seed)
 

@@ -48,7 +48,7 @@ def trial(kind: Kind, seed: int, number: int, *, autopsy: bool = True, advice: b
         result |= {"with_autopsy": _judged(truth, verdict, recorded), "findings": findings and _shortened(findings)}
     if advice and recorded.died:
         result["advice"] = follow(recorded, run, source, verdict)
-    return result | {"seconds": time.perf_counter() - began}
+    return result | {"seconds": round(time.perf_counter() - began, 1)}
 
 
 def _planted(kind: Kind, draw: random.Random, folder: Path) -> tuple[Plant, Recorded, Truth]:
@@ -68,8 +68,9 @@ def _judged(truth: Truth, verdict: dict[str, Any], recorded: Recorded) -> dict[s
 
 
 def _shortened(findings: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings without the magnitudes of each module and the curves of the counterfactuals."""
-    kept = {name: value for name, value in findings.items() if name != "modules"}
+    """The findings without the magnitudes of each module, the curves of the counterfactuals, and the time."""
+    left_out = ("modules", "instruments", "notes", "seconds")
+    kept = {name: value for name, value in findings.items() if name not in left_out}
     trained_again = findings["counterfactuals"] or []
     kept["counterfactuals"] = [{k: v for k, v in one.items() if k not in ("steps", "loss")} for one in trained_again]
     return kept
