@@ -1,0 +1,78 @@
+"""Plants faults in short runs, and counts how many verdicts are right, say that they cannot tell, or are wrong.
+
+    python -m benchmarks.verdicts [--seed 0] [--faults 202] [--processes 2]
+    python -m benchmarks.verdicts --quick 8
+    python -m benchmarks.verdicts --only 17 35
+
+Kind, place, time and size of each fault are drawn with the seed, across layers, optimizers, maps, precision and
+`telemetry.every`. Each run is trained in this process and judged twice: from its recorded numbers alone, and with the findings
+of an autopsy. The truth is established by training again without the fault, and not by the verdict
+(`benchmarks.verdicts.truth`). For each run that dies, every change that the verdict offers is followed.
+
+The results are written to benchmarks/results and to docs/verdict.md. With --quick N only the first N faults are planted, the
+advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete results of
+the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the first N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from benchmarks.verdicts.faults import TOTAL, Kind, drawn
+from benchmarks.verdicts.grading import WRONG
+from benchmarks.verdicts.page import WAYS, tables, write
+from benchmarks.verdicts.trial import trial
+from stablessm_core.telemetry.nonfinite import json_safe
+
+RESULTS = Path(__file__).parents[1] / "results" / "verdicts_cpu.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", type=int, default=TOTAL)
+    parser.add_argument("--quick", type=int, metavar="N")
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--no-autopsy", action="store_true", help="Judge from recorded numbers only.")
+    parser.add_argument("--results", type=Path, help="Write only this JSON file.")
+    arguments = parser.parse_args()
+    kinds = drawn(arguments.seed, arguments.quick or arguments.faults)
+    chosen = {number: kind for number, kind in enumerate(kinds) if number in (arguments.only or range(len(kinds)))}
+    parts = {"autopsy": not arguments.no_autopsy, "advice": not arguments.quick}
+    results = run(arguments.seed, chosen, arguments.processes, **parts)
+    if arguments.only and not arguments.quick:
+        print(json.dumps(json_safe(results), indent=1))
+        return
+    print(tables(results))
+    if arguments.quick:
+        sys.exit(any(result[way]["grade"] == WRONG for result in results for way in WAYS if way in result))
+    target = arguments.results or RESULTS
+    lines = ",\n".join(json.dumps(json_safe(result)) for result in results)  # one line per fault
+    target.write_text(f'{{"seed": {arguments.seed}, "results": [\n{lines}\n]}}\n')
+    if arguments.results is None:
+        write(results, RESULTS.with_suffix(".md"), arguments.seed)
+
+
+def run(seed: int, kinds: Mapping[int, Kind], processes: int, **parts: bool) -> list[dict[str, Any]]:
+    """The results of the plants with these numbers, in their order. parts: as of `trial`."""
+    began, results = time.monotonic(), []
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork")) as pool:
+        waiting = [pool.submit(trial, kind, seed, number, **parts) for number, kind in kinds.items()]
+        for done in as_completed(waiting):
+            results.append(done.result())
+            if len(results) % 10 == 0:
+                print(f"{len(results)} of {len(kinds)}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return sorted(results, key=lambda result: int(result["number"]))
+
+
+if __name__ == "__main__":
+    main()
