@@ -19,6 +19,7 @@ from stablessm_core.telemetry.forms import NO_MAP, Form
 
 LN_LARGEST = float(np.log(np.finfo(np.float32).max))  # 88.72, the logarithm of the largest float32
 BOUNDED = ("tanh",)  # activations whose output is bounded for any state
+AVERAGING = ("rwkv4",)  # layers whose output is bounded because it averages their inputs
 
 Array = Any  # numpy.ndarray
 
@@ -89,10 +90,29 @@ def budget_limit(activation: str) -> float:
     return 1.0 if activation in BOUNDED else 0.5
 
 
+def layer_limits(model: Mapping[str, Any]) -> list[float]:
+    """The `budget_limit` of each layer of a model's configuration, in forward order.
+
+    A layer of `layer` or `layers` may be a name or a section. A stable_ssm layer without an activation of its own has the
+    model's activation; the inner layer of a hyena layer has the identity. Other layers pass their unbounded states on. The
+    exception is rwkv4, whose output is a weighted average.
+    """
+    layers = model.get("layers") or [model.get("layer", "stable_ssm")] * int(model.get("n_layers", 1))
+    return [_layer_limit(layer, str(model.get("activation", "tanh"))) for layer in layers]
+
+
+def _layer_limit(layer: str | Mapping[str, Any], activation: str) -> float:
+    section = {"name": layer} if isinstance(layer, str) else layer
+    if inner := section.get("inner"):
+        return _layer_limit(inner, "identity")
+    if section["name"] == "stable_ssm":
+        return budget_limit(section.get("activation") or activation)
+    return 1.0 if section["name"] in AVERAGING else 0.5
+
+
 def model_limit(model: Mapping[str, Any]) -> float:
-    """The `budget_limit` of a model's configuration. Only StableSSM layers have a bounded output, through their activation."""
-    own = model.get("layer", "stable_ssm") == "stable_ssm" and not model.get("layers")
-    return budget_limit(str(model.get("activation", "tanh")) if own else "identity")
+    """The smallest of the `layer_limits` of a model's configuration."""
+    return min(layer_limits(model))
 
 
 def overflow_eigenvalue(length: int, limit: float = 1.0) -> float:

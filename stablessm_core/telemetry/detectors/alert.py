@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,13 +45,13 @@ class Condition:
 class Setup:
     """The part of a run's configuration that determines how its weights move and when its states overflow.
 
-    length: the sequence length. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
-    learning rate of the eigenvalue weights divided by the general learning rate. grad_clip: the norm to which the gradient is
-    clipped, or None.
+    length: the sequence length. limits: for each layer, the overflow budget at which numbers overflow
+    (`stability.layer_limits`). recurrent: the learning rate of the eigenvalue weights divided by the general learning rate.
+    grad_clip: the norm to which the gradient is clipped, or None.
     """
 
     length: int
-    limit: float
+    limits: Sequence[float]
     optimizer: str = "adamw"
     momentum: float = 0.0
     nesterov: bool = False

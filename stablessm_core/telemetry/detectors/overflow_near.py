@@ -22,11 +22,12 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Condition:
     distance = ahead = layer.distance.values
+    limit = setup.limits[layer.layer]
     steps = weight_steps(rows, layer, setup, before_first(layer, watch))
     if steps is not None and layer.form is not None and layer.recorded is not None:
         ahead = predicted_distance(layer.form, layer.recorded, steps)
     # compare distances instead of budgets, because computing a budget needs one logarithm per number
-    least = [1 - overflow_eigenvalue(setup.length, budget) for budget in (watch.threshold * setup.limit, setup.limit)]
+    least = [1 - overflow_eigenvalue(setup.length, budget) for budget in (watch.threshold * limit, limit)]
     near = (distance <= least[0]) | (ahead <= least[1])
     # no warning in a row in which the loss or a state is already NaN or infinite
     near &= (np.isfinite(rows.loss) & np.isfinite(layer.state.values).all(axis=1))[:, None]
@@ -34,7 +35,7 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
     def alert(row: int) -> Alert:
         worst = int(np.argmin(np.where(near[row], ahead[row], np.inf)))
         budget, then = (overflow_budget(setup.length, d[row]) for d in (distance, ahead))
-        more = f"; the limit is {setup.limit:g} at length {setup.length}; |lambda_bar| is {1 - float(distance[row, worst]):.4g}"
+        more = f"; the limit is {limit:g} at length {setup.length}; |lambda_bar| is {1 - float(distance[row, worst]):.4g}"
         if ahead is not distance:
             more += f"; the next step may make the budget {then[worst]:.4g}"
         return eigenvalue_alert(

@@ -42,7 +42,7 @@ def _what_it_means(layer: LayerRows, row: int, column: int, watch: Watch, step: 
     """Text with the overflow budget, its limit, and a lower bound on the number of steps until the states overflow."""
     if watch.setup is None:
         return ""
-    length, limit = watch.setup.length, watch.setup.limit
+    length, limit = watch.setup.length, watch.setup.limits[layer.layer]
     budget = float(overflow_budget(length, layer.distance.values[row, column]))
     text = f"; overflow budget {budget:.3g} of {limit:g} at length {length}"
     if step is None or not step > 0 or layer.form is None or layer.recorded is None:

@@ -13,7 +13,7 @@ from stablessm_core.telemetry.forms import Form
 pytestmark = pytest.mark.slow
 
 STEPS, WIDTH, LENGTH, LR = 300, 4, 100, 0.01
-ADAMW = Setup(length=LENGTH, limit=1.0)
+ADAMW = Setup(length=LENGTH, limits=(1.0, 1.0))
 SGD = replace(ADAMW, optimizer="sgd")
 SETTINGS = {"max_overflow_budget": 0.9, "max_loss_over_best": 30.0}
 
@@ -84,8 +84,19 @@ def test_an_alert_reports_a_nearly_spent_overflow_budget_with_its_numbers(flush:
 def test_an_unbounded_activation_halves_the_limit(flush: int) -> None:
     history = History()
     history.weight[:, 1] = np.linspace(0.9, 3.0, STEPS)
-    near = [a for a in history.alerts(replace(ADAMW, limit=0.5), flush) if a.kind == "overflow_near"]
+    near = [a for a in history.alerts(replace(ADAMW, limits=(0.5,)), flush) if a.kind == "overflow_near"]
     assert [a.step for a in near] == [int(np.argmax(history.weight[:, 1] > lambda_of(0.45))) + 1]
+
+
+def test_each_layer_has_its_own_limit() -> None:
+    history = History()
+    history.weight[:, 1] = np.linspace(0.9, 3.0, STEPS)
+    (first,) = history.rows(0, STEPS).layers
+    rows = replace(history.rows(0, STEPS), layers=[first, replace(first, layer=1)])
+    near = [a for a in Detectors(["w"], replace(ADAMW, limits=(1.0, 0.5)), **SETTINGS).scan(rows) if a.kind == "overflow_near"]
+    assert [(a.layer, a.step) for a in near] == [
+        (layer, int(np.argmax(history.weight[:, 1] > lambda_of(0.9 * limit))) + 1) for layer, limit in ((1, 0.5), (0, 1.0))
+    ]
 
 
 @pytest.mark.parametrize("clip", [None, 1e6, 1.0])
