@@ -35,9 +35,10 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
     def alert(row: int) -> Alert:
         worst = int(np.argmin(np.where(near[row], ahead[row], np.inf)))
         budget, then = (overflow_budget(setup.length, d[row]) for d in (distance, ahead))
-        more = f"; the limit is {limit:g} at length {setup.length}; |lambda_bar| is {1 - float(distance[row, worst]):.4g}"
+        what = f"overflow budget is {budget[worst]:.3g} of {limit:g} at length {setup.length}"
+        what += f" (|lambda_bar| is {1 - float(distance[row, worst]):.4g}; {_overflows_at(setup.length, limit)})"
         if ahead is not distance:
-            more += f"; the next step may make the budget {then[worst]:.4g}"
+            what += f", and the next step may bring it to {then[worst]:.3g}"
         return eigenvalue_alert(
             KIND,
             rows,
@@ -47,11 +48,15 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
             worst,
             chart="boundary_distance",
             count=int(near[row].sum()),
-            what="overflow budget",
-            more=more,
+            what=what,
         )
 
     return Condition(layer.id, near.any(axis=1), alert)
+
+
+def _overflows_at(length: int, limit: float) -> str:
+    size = overflow_eigenvalue(length, limit)
+    return f"float32 overflows at {size:.4g}" if size < 1e6 else "so short a sequence needs a very large eigenvalue"
 
 
 KIND = AlertKind(

@@ -82,7 +82,7 @@ def test_an_activation_without_a_bound_halves_the_budget() -> None:
         ({"layer": {"name": "stable_ssm", "activation": "tanh"}, "activation": "gelu"}, [1]),
         ({"layer": {"name": "stable_ssm", "activation": None}}, [1]),
         ({"layer": {"name": "stable_ssm", "activation": "relu"}, "n_layers": 2}, [0.5, 0.5]),
-        ({"layers": ["stable_ssm", {"name": "lru"}, {"name": "stable_ssm", "activation": "identity"}, "rwkv4"]}, [1, 0.5, 0.5, 1]),
+        ({"layers": ["stable_ssm", {"name": "lru"}, {"name": "stable_ssm", "activation": "silu"}, "rwkv4"]}, [1, 0.5, 0.5, 1]),
         ({"layer": {"name": "hyena", "inner": "stable_ssm"}}, [0.5]),
         ({"layer": {"name": "hyena", "inner": {"name": "stable_ssm", "activation": "tanh"}}}, [1]),
     ],
