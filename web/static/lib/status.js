@@ -6,8 +6,9 @@ const FINAL = ["finished", "failed", "diverged", "cancelled"];
 /** @param {string} status */
 export const isFinal = (status) => FINAL.includes(status);
 
-/** @param {Pick<RunAnswer, "status" | "unstable">} run */
-export function statusText({ status, unstable }) {
+/** @param {Pick<RunAnswer, "status" | "unstable" | "lost">} run */
+export function statusText({ status, unstable, lost }) {
+  if (lost && status === "finished") return `${status} · loss not finite`;
   return unstable && status !== "diverged" ? `${status} · ${unstable.eigenvalues} of ${unstable.of} outside` : status;
 }
 
@@ -18,6 +19,7 @@ export function statusText({ status, unstable }) {
 export function showStatus(badge, run) {
   badge.dataset.status = run.status;
   badge.toggleAttribute("data-unstable", Boolean(run.unstable));
+  badge.toggleAttribute("data-lost", Boolean(run.lost) && run.status === "finished");
   const text = badge.querySelector("[data-live=status]") ?? badge;
   if (text.textContent !== statusText(run)) text.textContent = statusText(run);
 }
