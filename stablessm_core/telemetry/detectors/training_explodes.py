@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -62,8 +63,15 @@ def _times_the_level(loss: np.ndarray, watch: Watch) -> tuple[np.ndarray, np.nda
     best, best_spread, start = watch.memory.get(LEVEL, np.array([np.inf, 0.0, 0.0]))
     count = len(loss)
     known = np.concatenate([recent, np.where(np.isfinite(loss), loss, np.inf)])
-    padded = np.concatenate([np.full(WINDOW, np.inf), known])  # infinity, so that padding is sorted to the end
-    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[len(padded) - WINDOW + 1 - count :], axis=1)
+    # infinity, so that padding is sorted to the end
+    padded = known if len(recent) == WINDOW else np.concatenate([np.full(WINDOW - len(recent), np.inf), known])
+    windows = np.sort(padded[_windows(count)], axis=1)
+    middle = windows[:, WINDOW // 2 - 1 : WINDOW // 2 + 1]
+    if len(recent) == WINDOW and middle.sum(axis=1).min(initial=np.inf) >= 2 * best:  # no new level: the common case, and fast
+        watch.memory[RECENT] = known[-WINDOW:]
+        with np.errstate(all="ignore"):
+            times = 1 + (loss - best) / np.float64(max(abs(best), best_spread, SMALLEST * abs(start)))
+        return times, np.full(count, best), np.full(count, best_spread)
     n = np.minimum(np.arange(len(recent) + 1, len(known) + 1), WINDOW)  # losses in each row's window
     row = np.arange(count)
     with np.errstate(invalid="ignore"):
@@ -84,6 +92,12 @@ def _times_the_level(loss: np.ndarray, watch: Watch) -> tuple[np.ndarray, np.nda
     with np.errstate(all="ignore"):
         times = 1 + (loss - level) / np.maximum(np.maximum(np.abs(level), spread), SMALLEST * np.abs(starts))
     return np.where(np.isfinite(level), times, np.nan), level, spread
+
+
+@cache
+def _windows(count: int) -> np.ndarray:
+    """For each of `count` losses that follow WINDOW losses, the indices of the last WINDOW losses up to it, (count, WINDOW)."""
+    return np.arange(count)[:, None] + np.arange(1, WINDOW + 1)
 
 
 def _bounds_steps(setup: Setup) -> bool:
