@@ -1,11 +1,11 @@
 """The single definition of how a run ended, and of the statistics over several runs.
 
-A run is finite if it finished with a finite training loss and, if it was evaluated, a finite evaluation loss. A finite run is stable if no eigenvalue was outside the stability boundary at
-the run's last step. An ended run that is not finite is lost: it diverged, failed, was cancelled, or finished with a non-finite
-training or evaluation loss. Statistics over several runs are medians and quartiles over the finite runs, always shown with finite / total and stable /
-total. Lost runs are counted but never enter a median. Groups are ranked by their finite share, then by their stable share, then
-by the median, so that a group cannot rank first by losing its hardest runs. Paired differences compare two runs with the same
-settings, if both runs are finite.
+A run is finite if it finished with a finite training loss and, if it was evaluated, a finite evaluation loss. A finite run is
+stable if no eigenvalue was outside the stability boundary at the run's last step. An ended run that is not finite is lost: it
+diverged, failed, was cancelled, or finished with a training or evaluation loss that is not finite. Statistics over several runs
+are medians and quartiles over the finite runs, always shown with finite / total and stable / total. Lost runs are counted but
+never enter a median. Groups are ranked by their finite share, then by their stable share, then by the median, so that a group
+cannot rank first by losing its hardest runs. Paired differences compare two runs with the same settings, if both runs are finite.
 """
 
 from __future__ import annotations

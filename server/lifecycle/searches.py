@@ -222,7 +222,9 @@ def _trials(session: Session, sweep_id: int) -> Sequence[Row[Any]]:
     settings = [Run.config[path].as_string().label(name) for name, path in setting.items()]
     columns = (Run.id, Run.status, Run.step, STEPS.label("steps"), Run.overflow_budget, Run.divergence)
     evaluated = Run.result["eval_loss"].as_string().label("eval_loss")
-    return session.execute(select(*columns, evaluated, *settings).where(Run.sweep_id == sweep_id, NOT_IN_TRASH).order_by(Run.id)).all()
+    return session.execute(
+        select(*columns, evaluated, *settings).where(Run.sweep_id == sweep_id, NOT_IN_TRASH).order_by(Run.id)
+    ).all()
 
 
 def _stored(session: Session, sweep_id: int) -> Sequence[RungRow]:
