@@ -15,7 +15,7 @@ from stablessm_core.telemetry.detectors.rows import Rows, steps_held
 
 WINDOW = 16  # number of losses in a median
 LASTING = 8  # steps that a high loss must last if every step of the weights is bounded
-SUDDEN = 3.0  # a loss of this many times the threshold needs no second step
+SUDDEN = 1.5  # a loss of this many times the threshold needs no second step
 SMALLEST = 1e-4
 LEVEL, RECENT, HIGH = "level", "recent", "high"  # keys of the detector's memory
 
@@ -126,7 +126,7 @@ KIND = AlertKind(
     name="training_explodes",
     severity="critical",
     meaning="The loss is at least `alerts.max_loss_over_best` times its usual level, the lowest median of 16 steps so far, and "
-    f"was high in the step before as well, or three times as high. With adamw or clipping, which bound every step, it must stay "
+    f"was high in the step before as well, or half as high again. With adamw or clipping, which bound every step, it must stay "
     f"so high for {LASTING} steps unless an eigenvalue is outside the boundary. The alert is critical with sgd, and a warning "
     "where steps are bounded, because most such runs remain finite.",
     detect=detect,
