@@ -14,7 +14,7 @@ export function statusText({ status, unstable, lost }) {
 
 /**
  * @param {HTMLElement} badge the element with data-status
- * @param {Pick<RunAnswer, "status" | "unstable">} run
+ * @param {Pick<RunAnswer, "status" | "unstable" | "lost">} run
  */
 export function showStatus(badge, run) {
   badge.dataset.status = run.status;
