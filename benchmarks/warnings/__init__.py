@@ -1,3 +1,2 @@
-"""How well do alerts warn before values become NaN, and how many runs are saved if training reacts to the alerts? The
-benchmark measures both through the service.
-"""
+"""How well do alerts warn before values become NaN, how often do they warn of nothing, and how many runs are saved if training
+reacts to them?"""

@@ -1,11 +1,11 @@
-"""Trains short runs in a real installation, reads them through the client, and writes the results into docs/warnings.md.
+"""Trains short runs, and writes into docs/warnings.md how well alerts warn.
 
-    python -m benchmarks.warnings [--data-dir DIR] [--seeds 10 11 12] [--minutes 12] [--only-write]
+    python -m benchmarks.warnings [--output FILE] [--seeds 10 11] [--only-write]
 
-For each seed, the benchmark trains every combination of variant, optimizer, map and learning rate with `on_warning: continue`.
-Then the runs with the map `direct` or `best` that died or raised a critical alert are trained again with every other value of
-`on_warning`. After --minutes the remaining runs are cancelled. The data directory keeps the runs and the records, so a second
-call continues where the first call stopped. With --only-write, nothing is trained and only the page is rewritten.
+The benchmark trains a healthy run of every layer with each of three optimizers and, for each seed, every combination of variant,
+optimizer, map and learning rate with `on_warning: continue`. Then the runs with the map `direct` or `best` that died or raised
+a critical alert are trained again with every other value of `on_warning`. FILE keeps one line per run. With --only-write,
+nothing is trained, and the page is written from FILE.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import tempfile
-import time
-from contextlib import suppress
+import multiprocessing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.service import installation
 from benchmarks.warnings.page import write
-from benchmarks.warnings.reading import Record, read
-from stablessm_core.client import ApiError, Client
+from benchmarks.warnings.reading import LAYERS, Record, measure
+from stablessm_core.spec.layers import LAYERS as ALL_LAYERS
 from stablessm_core.spec.paths import with_settings
 
+RESULTS = Path(__file__).parent.parent / "results" / "warnings_cpu.jsonl"
 BASE: dict[str, Any] = {
     "task": {"name": "polynomial_memory", "length": 100},
     "model": {"n_layers": 1, "d_model": 16, "d_state": 16},
@@ -61,73 +60,69 @@ ACTED = ("direct", "best")
 SETTINGS = ("stop", "rollback", "lower_lr")
 
 
+HEALTHY: dict[str, Any] = {
+    "task": {"name": "polynomial_memory", "length": 64},
+    "model": {"d_model": 16},
+    "train": {"steps": 400, "batch_size": 8, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"},
+}
+HEALTHY_RATES = (("adamw", 0.01), ("adamw", 0.001), ("sgd", 0.05))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[10, 11, 12])
-    parser.add_argument("--minutes", type=float, default=1e9)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[10, 11])
     parser.add_argument("--only-write", action="store_true")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        data_dir = (arguments.data_dir or Path(folder) / "state").resolve()
-        stored = data_dir / "warnings.json"
-        if not arguments.only_write:
-            with installation(data_dir, OMP_NUM_THREADS="1", STABLESSM_SLOTS="5") as client:
-                records = measure(client, arguments.seeds, arguments.minutes)
-                stored.write_text(json.dumps([record.data() for record in records]))
-        write([Record(**one) for one in json.loads(stored.read_text())])
+    if not arguments.only_write:
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            runs = [*healthy_runs(arguments.seeds[0]), *(config for seed in arguments.seeds for config in plain_runs(seed))]
+            records = _counted(pool.imap_unordered(measure, runs), len(runs))
+            again = [config for record in records for config in acting_runs(record)]
+            records += _counted(pool.imap_unordered(measure, again), len(again))
+        records.sort(key=lambda r: (*r.cell, r.layer, r.on_warning))
+        arguments.output.write_text("".join(json.dumps(record.data()) + "\n" for record in records))
+    write([Record(**json.loads(line)) for line in arguments.output.read_text().splitlines()])
 
 
-def measure(client: Client, seeds: list[int], minutes: float) -> list[Record]:
-    began = time.monotonic()
-    until = began + 60 * minutes
-    done = {sweep["name"] for sweep in client.sweeps()}
-    records: list[Record] = []
-    for seed in seeds:
-        names = []
-        for variant, optimizer in itertools.product(VARIANTS, OPTIMIZERS):
-            names.append(f"seed {seed}; {variant}; {optimizer}; continue")
-            if names[-1] not in done:
-                grid: dict[str, list[Any]] = {
-                    "model.reparameterization.name": list(MAPS),
-                    "optimizer.lr": _rates(variant, optimizer),
-                }
-                client.submit_sweep(_base(variant, optimizer, seed), grid, name=names[-1])
-        wait(client, until)
-        records += (own := read(client, set(names)))
-        print(f"seed {seed}: {len(own)} runs, {sum(r.died for r in own)} died, {time.monotonic() - began:.0f} s", flush=True)
-        names = []
-        for record in [r for r in own if r.map in ACTED and (r.died or r.warned)]:
-            names.append(f"seed {seed}; {record.variant}; {record.optimizer}; {record.map}; {record.lr:g}; act")
-            if names[-1] not in done:
-                cell = {"model.reparameterization.name": record.map, "optimizer.lr": record.lr}
-                base = with_settings(_base(record.variant, record.optimizer, seed), cell)
-                client.submit_sweep(base, {"train.on_warning": list(SETTINGS)}, name=names[-1])
-        wait(client, until)
-        acted = read(client, set(names))
-        print(f"seed {seed}: {len(acted)} runs act at warnings, {time.monotonic() - began:.0f} s", flush=True)
-        records += acted
-    return records
+def _counted(records: Iterable[Record], total: int) -> list[Record]:
+    found = []
+    for record in records:
+        found.append(record)
+        if len(found) % 50 == 0:
+            print(f"{len(found)} of {total} runs", flush=True)
+    return found
 
 
-def _rates(variant: str, optimizer: str) -> list[float]:
-    return OTHER_RATES.get((variant, optimizer), RATES[optimizer])
+def plain_runs(seed: int) -> Iterator[dict[str, Any]]:
+    """The runs around the largest stable learning rate."""
+    for variant, optimizer in itertools.product(VARIANTS, OPTIMIZERS):
+        for map_, lr in itertools.product(MAPS, OTHER_RATES.get((variant, optimizer), RATES[optimizer])):
+            yield _config(variant, optimizer, map_, lr, seed)
 
 
-def _base(variant: str, optimizer: str, seed: int) -> dict[str, Any]:
-    tags = {"tags": [variant, optimizer], "train.seed": seed}
-    return with_settings(BASE, VARIANTS[variant] | OPTIMIZERS[optimizer] | tags)
+def healthy_runs(seed: int) -> Iterator[dict[str, Any]]:
+    """A run of every layer with each optimizer, and runs of 3,000 steps of stable_ssm."""
+    for layer, (optimizer, lr) in itertools.product(ALL_LAYERS, HEALTHY_RATES):
+        settings = {"model.layer": layer, "optimizer.name": optimizer, "optimizer.lr": lr, "train.seed": seed}
+        small = {"model.d_state": 16} if layer == "stable_ssm" else {}
+        yield with_settings(HEALTHY, settings | small | {"tags": [LAYERS, optimizer]})
+    for map_, lr in itertools.product(MAPS, (0.01, 0.003)):
+        settings = {"model.reparameterization.name": map_, "model.d_state": 16, "optimizer.lr": lr}
+        yield with_settings(HEALTHY, settings | {"train.steps": 3000, "train.seed": seed, "tags": [LAYERS, "adamw"]})
 
 
-def wait(client: Client, until: float) -> None:
-    """Wait until every run has ended. At the time `until`, cancel the remaining runs, which are then left out of the
-    results."""
-    while waiting := [run for status in ("queued", "running") for run in client.runs(status=status, limit=500)]:
-        if time.monotonic() > until:
-            for run in waiting:
-                with suppress(ApiError):  # the run may have just ended
-                    client.cancel(run["id"])
-        time.sleep(3)
+def acting_runs(record: Record) -> Iterator[dict[str, Any]]:
+    """The run again with every setting of `on_warning`, if acting could matter."""
+    if record.variant != LAYERS and record.map in ACTED and (record.died or record.warned):
+        for setting in SETTINGS:
+            config = _config(record.variant, record.optimizer, record.map, record.lr, record.seed)
+            yield with_settings(config, {"train.on_warning": setting})
+
+
+def _config(variant: str, optimizer: str, map_: str, lr: float, seed: int) -> dict[str, Any]:
+    settings = {"tags": [variant, optimizer], "train.seed": seed, "model.reparameterization.name": map_, "optimizer.lr": lr}
+    return with_settings(BASE, VARIANTS[variant] | OPTIMIZERS[optimizer] | settings)
 
 
 if __name__ == "__main__":

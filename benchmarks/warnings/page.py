@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.warnings.rates import Fired, curve, rates, share
-from benchmarks.warnings.reading import ACTING, SIGNALS, Record
+from benchmarks.warnings.rates import Fired, curve, rates, share, wilson
+from benchmarks.warnings.reading import ACTING, LAYERS, SIGNALS, Record
+from stablessm_core.telemetry.detectors import KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE, CURVES = DOCS / "warnings.md", DOCS / "warnings-curves.svg"
@@ -27,13 +28,24 @@ def write(records: Sequence[Record]) -> None:
 
 
 def _measured(records: Sequence[Record]) -> Iterator[str]:
+    every_layer = [r for r in records if r.variant == LAYERS]
+    records = [r for r in records if r.variant != LAYERS]
     plain = [r for r in records if r.on_warning == "continue"]
     seeds = sorted({r.seed for r in records})
     yield (
-        f"{len(records)} runs, seeds {', '.join(map(str, seeds))}: {len(plain)} with `on_warning: continue`, of which "
-        f"{sum(r.died for r in plain)} died, {sum(r.steps for r in plain):,} steps. {os.cpu_count()} {platform.machine()} cores, "
-        f"Python {platform.python_version()}, torch {version('torch')}, SQLite, with many lanes and other programs running."
+        f"{len(records) + len(every_layer)} runs, seeds {', '.join(map(str, seeds))}: {len(plain)} with `on_warning: continue` "
+        f"({sum(r.steps for r in plain):,} steps, {sum(r.died for r in plain)} died), {len(records) - len(plain)} that act at "
+        f"warnings, and {len(every_layer)} of every layer ({sum(r.steps for r in every_layer):,} steps). "
+        f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}, torch {version('torch')}."
     )
+    yield "\n### False alarms of all kinds together\n"
+    yield "| healthy runs | runs | steps | alerts | alerts per 1,000 steps | kinds |\n| --- | --- | --- | --- | --- | --- |"
+    yield _healthy("every layer, rates at which it trains", every_layer)
+    yield _healthy("around the largest stable learning rate", plain)
+    yield _healthy("both", [*every_layer, *plain])
+    if unhealthy := [r for r in every_layer if not r.healthy]:
+        which = "; ".join(f"{r.layer}, map {r.map}, {r.optimizer} at {r.lr:g}" for r in unhealthy)
+        yield f"\nRuns of every layer that were not healthy, and count nowhere above: {which}."
     yield "\n### Who dies\n"
     yield "| variant | optimizer | direct | relu | exp | best |\n| --- | --- | --- | --- | --- | --- |"
     for variant, optimizer in dict.fromkeys((r.variant, r.optimizer) for r in plain):
@@ -65,6 +77,17 @@ def _measured(records: Sequence[Record]) -> Iterator[str]:
     yield from _acted(records)
 
 
+def _healthy(name: str, records: Sequence[Record]) -> str:
+    """A row about all alerts of the healthy runs among the records."""
+    healthy = [r for r in records if r.healthy]
+    kinds = Counter(kind for r in healthy for kind, _, _ in r.alerts)
+    steps, count = sum(r.steps for r in healthy), sum(kinds.values())
+    low, high = wilson(count, steps)
+    share_ = f"{1e3 * count / max(steps, 1):.2f} [{1e3 * low:.2f}, {1e3 * high:.2f}]"
+    named = ", ".join(f"`{kind}` {n}" for kind, n in kinds.most_common())
+    return f"| {name} | {len(healthy)} of {len(records)} | {steps:,} | {count} | {share_} | {named} |"
+
+
 def _acted(records: Sequence[Record]) -> Iterator[str]:
     yield "| optimizer | map | on_warning | finished | stopped | diverged | had died, now finite | had lived, still finish |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -93,6 +116,7 @@ def _rules() -> Iterator[tuple[str, Fired]]:
     for kind in (*ACTING, "unstable_eigenvalue", "boundary_distance", "grad_over_weight"):
         yield f"`{kind}`", lambda r, kind=kind: [step for found, _, step in r.alerts if found == kind]  # type: ignore[misc]
     yield "any critical warning", _critical
+    yield "any alert", lambda r: [step for kind, _, step in r.alerts if not KINDS[kind].nonfinite]
 
 
 def _critical(record: Record) -> list[int]:
@@ -106,7 +130,7 @@ def _last(tensor: str | None) -> str:
 def _figure(records: Sequence[Record]) -> str:
     """An SVG with curves of precision over recall for a falling threshold, one panel per group of runs. It has the size and the
     colours of the charts on the pages."""
-    plain = [r for r in records if r.on_warning == "continue"]
+    plain = [r for r in records if r.on_warning == "continue" and r.variant != LAYERS]
     panels = [
         ("adamw, direct", [r for r in plain if r.optimizer == "adamw" and r.map == "direct"], SIGNALS),
         ("sgd with and without momentum, direct", [r for r in plain if r.optimizer != "adamw" and r.map == "direct"], SIGNALS),

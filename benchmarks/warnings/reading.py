@@ -1,16 +1,19 @@
-"""Reads runs through the client: how they ended, their alerts, and the largest value of each signal before they died."""
+"""Trains a run in this process, and keeps how it ended, its alerts, and the largest value of each signal before it died."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from stablessm_core.client import Client
+from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.forms import NO_MAP, Form, spread
+from stablessm_core.telemetry.sink import MemorySink
 from stablessm_core.telemetry.stability import (
     budget_limit,
     gradient_size,
@@ -19,17 +22,20 @@ from stablessm_core.telemetry.stability import (
     predicted_distance,
     predicted_weight_step,
 )
+from stablessm_core.training.train import train
 
 ACTING = ("overflow_near", "training_explodes")
+LAYERS = "every layer"  # the variant of the healthy runs of every layer
 SIGNALS = ("budget", "predicted budget", "loss over best", "largest |grad|/|w|")
 
 
 @dataclass(frozen=True)
 class Record:
     """One run. alerts: (kind, severity, step). signals: the largest value of each signal before the fatal step. Overflow
-    budgets are divided by their limit."""
+    budgets are divided by their limit. healthy: the run finished, its loss did not end above its start (medians of 10 steps), and
+    no eigenvalue ended outside the boundary."""
 
-    id: int
+    layer: str
     variant: str
     optimizer: str
     map: str
@@ -41,6 +47,7 @@ class Record:
     fatal: str | None
     alerts: list[tuple[str, str, int]]
     signals: dict[str, float]
+    healthy: bool = False
 
     @property
     def died(self) -> bool:
@@ -59,43 +66,57 @@ class Record:
         return asdict(self)
 
 
-def read(client: Client, sweeps: set[str]) -> list[Record]:
-    """One record for every run in the sweeps with these names."""
-    ids = [sweep["id"] for sweep in client.sweeps() if sweep["name"] in sweeps]
-    runs = [run for sweep in ids for run in client.sweep(sweep)["runs"]]
-    runs = [run for run in runs if run["status"] != "cancelled" or "on_warning" in run["status_reason"]]
-    with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda run: _record(client, run["id"]), runs))
-
-
-def _record(client: Client, run_id: int) -> Record:
-    run = client.run(run_id)
-    config = run["config"]
-    acts = config["train"]["on_warning"]
+def measure(config: dict[str, Any]) -> Record:
+    """Train a run with this configuration and a single thread."""
+    torch.set_num_threads(1)
+    sink = MemorySink()
+    with tempfile.TemporaryDirectory() as folder:
+        checked = parse_config(config)
+        outcome = train(checked, sink=sink, data_root=Path(), checkpoint_dir=Path(folder))
+    full = checked.model_dump(mode="json")
+    acts = full["train"]["on_warning"]
+    loss = sink.series(names.TRAIN_LOSS)[1][:, 0]
+    layer = full["model"]["layer"]
     return Record(
-        id=run_id,
-        variant=config["tags"][0],
-        optimizer=config["tags"][1],
-        map=config["model"]["reparameterization"]["name"],
-        lr=config["optimizer"]["lr"],
-        seed=config["train"]["seed"],
+        layer=layer if isinstance(layer, str) else layer["name"],
+        variant=full["tags"][0],
+        optimizer=full["tags"][1],
+        map=full["model"]["reparameterization"]["name"],
+        lr=full["optimizer"]["lr"],
+        seed=full["train"]["seed"],
         on_warning=acts,
-        status=run["status"],
-        steps=run["step"],
-        fatal=(run["divergence"] or {}).get("tensor"),
-        alerts=[(a["kind"], a["severity"], a["step"]) for a in client.alerts(run_id)],
-        signals=_signals(client, run) if acts == "continue" else {},
+        status=outcome.status,
+        steps=outcome.step,
+        fatal=(outcome.divergence or {}).get("tensor"),
+        alerts=[(a.kind, a.severity, a.step) for a in sink.alerts],
+        signals=_signals(full, sink, died=outcome.status == "diverged")
+        if acts == "continue" and full["tags"][0] != LAYERS
+        else {},
+        healthy=outcome.status == "finished" and bool(np.median(loss[-10:]) <= np.median(loss[:10])) and _inside(sink),
     )
 
 
-def _signals(client: Client, run: dict[str, Any]) -> dict[str, float]:
-    config, died = run["config"], run["status"] == "diverged"
+def _inside(sink: MemorySink) -> bool:
+    """Whether no eigenvalue with a recorded weight is outside the boundary in the last row."""
+    for series in sink.catalogue.values():
+        if series.form is None or not series.name.endswith("/weight"):
+            continue
+        form, prefix = Form(**series.form), series.name.removesuffix("weight")
+        if form.map in NO_MAP or not form.bounded:
+            continue
+        recorded = {kind: sink.series(prefix + kind)[1][-1:] for kind in form.inputs}
+        distance = form.derive("boundary_distance", spread(recorded, series.width, axis=1))
+        if (distance < 0).any():
+            return False
+    return True
+
+
+def _signals(config: dict[str, Any], sink: MemorySink, *, died: bool) -> dict[str, float]:
     last = None if not died else -1  # a signal in the fatal row comes too late to warn
 
     def of(name: str) -> np.ndarray:
-        value = client.series(run["id"], name).value
-        assert value is not None
-        return value[:last].astype(np.float64)
+        values = sink.series(name)[1][:last].astype(np.float64)
+        return values[:, 0] if values.shape[1] == 1 else values
 
     layers = range(config["model"]["n_layers"])
     ratio = [of(names.layer_series(layer, "grad_over_weight")) for layer in layers]

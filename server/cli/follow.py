@@ -23,11 +23,14 @@ def follow(client: Client, run_id: int) -> int:
     run = client.run(run_id)
     status = run["status"]
     progress = RunProgress(run)
+    alerts: dict[int, str] = {}  # the first message of each alert; an alert that lasts is sent again with its duration
     try:
         with progress.bar:
             for event in client.watch(run_id, series=[TRAIN_LOSS]):
                 if event.kind == "alert":
-                    progress.line(alert_line(event.data))
+                    first = alerts.setdefault(event.data["id"], event.data["message"])
+                    if not event.data["message"].startswith(f"{first}; this "):
+                        progress.line(alert_line(event.data))
                 elif event.kind == "status":
                     status = event.data["status"]
                     reason = f": {printable(event.data['reason'])}" if event.data["reason"] else ""

@@ -1,11 +1,11 @@
 """The single definition of how a run ended, and of the statistics over several runs.
 
-A run is finite if it finished with a finite loss. A finite run is stable if no eigenvalue was outside the stability boundary at
-the run's last step. An ended run that is not finite is lost: it diverged, failed, was cancelled, or finished with a non-finite
-loss. Statistics over several runs are medians and quartiles over the finite runs, always shown with finite / total and stable /
-total. Lost runs are counted but never enter a median. Groups are ranked by their finite share, then by their stable share, then
-by the median, so that a group cannot rank first by losing its hardest runs. Paired differences compare two runs with the same
-settings, if both runs are finite.
+A run is finite if it finished with a finite training loss and, if it was evaluated, a finite evaluation loss. A finite run is
+stable if no eigenvalue was outside the stability boundary at the run's last step. An ended run that is not finite is lost: it
+diverged, failed, was cancelled, or finished with a training or evaluation loss that is not finite. Statistics over several runs
+are medians and quartiles over the finite runs, always shown with finite / total and stable / total. Lost runs are counted but
+never enter a median. Groups are ranked by their finite share, then by their stable share, then by the median, so that a group
+cannot rank first by losing its hardest runs. Paired differences compare two runs with the same settings, if both runs are finite.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, and_, or_
 
 from server.database.models import Run
-from stablessm_core.telemetry.nonfinite import NONFINITE
+from server.lifecycle.run_fields import FINITE
 from stablessm_core.telemetry.statuses import OPEN
 
 Outcome = Literal["stable", "unstable", "unknown", "lost", "open"]
@@ -28,14 +28,12 @@ OUTCOMES: dict[Outcome, str] = {  # what each outcome means
     "stable": "finished with a finite loss, no eigenvalue outside the stability boundary",
     "unstable": "finished with a finite loss, with eigenvalues outside the stability boundary",
     "unknown": "finished with a finite loss; the final eigenvalues are not known",
-    "lost": "diverged, failed, cancelled, or finished with a NaN or infinite loss",
+    "lost": "diverged, failed, cancelled, or finished with a NaN or infinite training or evaluation loss",
     "open": "waits or trains",
 }
 FINISHED_FINITE = ("stable", "unstable", "unknown")
 
-_LOSS = Run.result["train_loss"].as_string()
-# These SQL conditions have the same definitions as the function `outcome`; a test compares both.
-FINITE: ColumnElement[bool] = and_(Run.status == "finished", _LOSS.is_not(None), _LOSS.not_in(NONFINITE))
+# These SQL conditions, and FINITE, have the same definitions as the function `outcome`; a test compares them.
 STABLE: ColumnElement[bool] = and_(
     FINITE,
     Run.unstable.is_(None),
@@ -124,16 +122,17 @@ class Paired:
 
 def end_of(run: Any) -> End:
     """How a run ended; `run` is a row of the table, or an object with the same attributes."""
-    loss = final_loss(run.result)
-    return End(outcome(run.status, loss, run.unstable, run.nearest_distance, run.judged_at), loss)
+    loss, evaluated = final_loss(run.result), final_loss(run.result, "eval_loss")
+    known = loss is not None and math.isfinite(loss) and (evaluated is None or math.isfinite(evaluated))
+    return End(outcome(run.status, known, run.unstable, run.nearest_distance, run.judged_at), loss)
 
 
-def outcome(status: str, loss: float | None, unstable: Any, nearest_distance: float | None, judged_at: float | None) -> Outcome:
-    """How a run ended. Stability is known if no recorded eigenvalue was ever outside the stability boundary, or if a verdict on
-    the ended run exists."""
+def outcome(status: str, finite: bool, unstable: Any, nearest_distance: float | None, judged_at: float | None) -> Outcome:
+    """How a run ended. finite: whether its final losses are finite. Stability is known if no recorded eigenvalue was ever outside
+    the stability boundary, or if a verdict on the ended run exists."""
     if status in OPEN:
         return "open"
-    if status != "finished" or loss is None or not math.isfinite(loss):
+    if status != "finished" or not finite:
         return "lost"
     if unstable is not None:
         return "unstable"
@@ -141,9 +140,9 @@ def outcome(status: str, loss: float | None, unstable: Any, nearest_distance: fl
     return "stable" if seen else "unknown"
 
 
-def final_loss(result: Mapping[str, Any] | None) -> float | None:
-    """The result's `train_loss` as a float. NaN and the infinities are stored as strings."""
-    loss = (result or {}).get("train_loss")
+def final_loss(result: Mapping[str, Any] | None, name: str = "train_loss") -> float | None:
+    """The result's training or evaluation loss as a float. NaN and the infinities are stored as strings."""
+    loss = (result or {}).get(name)
     return None if loss is None else float(loss)
 
 

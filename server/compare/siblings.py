@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from server.compare.aggregation import final_loss
 from server.database.models import NOT_IN_TRASH, Run
 from server.lifecycle.forking import compare_url
 from stablessm_core.spec.forking import summarize_changes
@@ -58,5 +59,5 @@ def siblings_json(session: Session, run: Run) -> list[dict[str, Any]]:
 
 
 def _survived(row: Any) -> bool:
-    loss = (row.result or {}).get("train_loss")
-    return row.status == "finished" and isinstance(loss, int | float) and math.isfinite(loss)
+    losses = [final_loss(row.result), final_loss(row.result, "eval_loss")]
+    return row.status == "finished" and losses[0] is not None and all(loss is None or math.isfinite(loss) for loss in losses)

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
-from server.compare.aggregation import FINITE, STABLE, UNSTABLE
+from server.compare.aggregation import STABLE, UNSTABLE
 from server.database.models import NOT_IN_TRASH, Run, SearchRow, Sweep
 from server.lifecycle.answers import run_rows, runs_json, runs_json_bytes
-from server.lifecycle.run_fields import STEPS, SWEEP_NAME
+from server.lifecycle.run_fields import FINITE, STEPS, SWEEP_NAME
 from server.lifecycle.searches import decisions_json
 from server.lifecycle.submitters import SUBMITTER
 from stablessm_core.telemetry.statuses import OPEN

@@ -12,14 +12,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import BigInteger, ColumnElement, Float, bindparam, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Float, and_, bindparam, cast, func, not_, or_, select
 
 from server.database.models import AlertRow, Json, OptionalJson, Run, Sweep
 from server.lifecycle.submitters import SUBMITTER
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import Form
-from stablessm_core.telemetry.statuses import STATUSES, Status
+from stablessm_core.telemetry.nonfinite import NONFINITE
+from stablessm_core.telemetry.statuses import OPEN, STATUSES, Status
 from stablessm_core.verdict import CAUSES
 
 FilterKind = Literal["number", "text", "flag", "time", "seconds", "tag", "map", "layer", "alerts", "submitter"]
@@ -31,6 +32,15 @@ _ALERTS = select(func.count()).where(_ALERT.run_id == _RUN.id).correlate(Run.__t
 SWEEP_NAME: ColumnElement[str | None] = func.coalesce(Sweep.name, Sweep.base["name"].as_string())
 _SWEEP_NAME = select(SWEEP_NAME).where(Sweep.id == _RUN.sweep_id).correlate(Run.__table__).scalar_subquery()
 _WORKER = func.coalesce(_RUN.owner, _RUN.worker)
+_LOSS, _EVAL_LOSS = (_RUN.result[name].as_string() for name in ("train_loss", "eval_loss"))
+# The run finished, and its last training loss and its last evaluation loss, if it has one, are finite.
+FINITE: ColumnElement[bool] = and_(
+    _RUN.status == "finished",
+    _LOSS.is_not(None),
+    _LOSS.not_in(NONFINITE),
+    or_(_EVAL_LOSS.is_(None), _EVAL_LOSS.not_in(NONFINITE)),
+)
+LOST: ColumnElement[bool] = and_(_RUN.status.not_in(OPEN), not_(FINITE))
 STEPS = cast(_RUN.config["train", "steps"].as_string(), BigInteger)
 _MAYBE_INFINITE = "JsonNumber | null"
 
@@ -234,6 +244,12 @@ FIELDS = (
         " overflows_at_length: number | null } | null",
     ),
     RunField(
+        "lost", bool, False,
+        "True if the run ended without a usable result: it did not finish, or its last training loss or its last evaluation loss "
+        "is NaN or infinite.",
+        LOST, Filter("flag", nullable=False),
+    ),
+    RunField(
         "cause", str | None, None, "The cause that the verdict names once the run has ended; null if nothing went wrong.",
         _RUN.cause,
         Filter("text", values=CAUSES), Shown("Cause", "text", "the cause that the verdict names once the run has ended"),
@@ -270,7 +286,7 @@ _FILTER_ORDER = (
     "priority", "gpu", "gpu_name", "host", "bytes_stored", "largest_ratio", "largest_relative_step", "nearest_distance",
     "overflow_budget", "created", "started", "finished",
 )  # fmt: skip
-COMPUTED = ("duration", "alerts", "submitted_by", "worker", "unstable", "cause")  # listed after the filters of the model
+COMPUTED = ("duration", "alerts", "submitted_by", "worker", "unstable", "lost", "cause")  # listed after the filters of the model
 
 _filtered = {field.filter_name: field for field in FIELDS if field.filter}
 FILTERED = {name: _filtered[name] for name in _FILTER_ORDER} | _filtered

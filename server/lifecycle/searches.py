@@ -35,11 +35,13 @@ from server.series.plans import PointsPlan, RawPoints, Selection
 from server.series.reading import recorded_layouts
 from stablessm_core.spec.search import Halving, Search
 from stablessm_core.telemetry.detectors import KINDS
+from stablessm_core.telemetry.detectors.raised_elsewhere import NONFINITE_EVALUATION
+from stablessm_core.telemetry.nonfinite import NONFINITE
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.statuses import OPEN
 
 LOOK_SECONDS = 1.0
-NONFINITE_ALERTS = tuple(name for name, kind in KINDS.items() if kind.nonfinite)
+NONFINITE_ALERTS = (*(name for name, kind in KINDS.items() if kind.nonfinite), NONFINITE_EVALUATION.name)
 BEHIND, UNSTABLE, CONTINUED = "behind", "unstable", "continued"
 FIELDS = ("run_id", "rung", "step", "value", "outcome", "reason", "at")
 
@@ -196,6 +198,8 @@ def _instability(trial: Row[Any], halving: Halving, warned: Mapping[int, str]) -
     limit, budget = halving.max_overflow_budget, trial.overflow_budget
     if trial.status == "diverged":
         return f"it diverged at step {(trial.divergence or {}).get('step', trial.step)}"
+    if trial.status == "finished" and trial.eval_loss in NONFINITE:
+        return f"its evaluation loss is {trial.eval_loss}"
     if trial.status in OPEN and limit is not None and budget is not None and budget > limit:
         return f"its overflow budget is {budget:.4g}, above the limit of {limit:g}"
     if trial.status in OPEN and trial.id in warned and trial.on_nonfinite != "rollback":  # a rollback repairs the run
@@ -217,7 +221,10 @@ def _trials(session: Session, sweep_id: int) -> Sequence[Row[Any]]:
     setting = {"every": ("telemetry", "every"), "eval_every": ("train", "eval_every"), "on_nonfinite": ("train", "on_nonfinite")}
     settings = [Run.config[path].as_string().label(name) for name, path in setting.items()]
     columns = (Run.id, Run.status, Run.step, STEPS.label("steps"), Run.overflow_budget, Run.divergence)
-    return session.execute(select(*columns, *settings).where(Run.sweep_id == sweep_id, NOT_IN_TRASH).order_by(Run.id)).all()
+    evaluated = Run.result["eval_loss"].as_string().label("eval_loss")
+    return session.execute(
+        select(*columns, evaluated, *settings).where(Run.sweep_id == sweep_id, NOT_IN_TRASH).order_by(Run.id)
+    ).all()
 
 
 def _stored(session: Session, sweep_id: int) -> Sequence[RungRow]:

@@ -22,7 +22,7 @@ def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[
 
     After a resume, repeated steps raise the same alerts again, and the stored alerts do not change. After a rollback, the steps
     that are trained again have different values, so a stored alert gets the newest message and every viewer sees the alert
-    again.
+    again. An alert that lasts is sent again with its duration in the message, which the stored alert takes over.
     """
     new = 0
     for alert in alerts:
@@ -31,7 +31,9 @@ def insert_alerts(session: Session, run_id: int, attempt: int, alerts: Sequence[
         if known is None:
             statement = insert_into(session, AlertRow).values(row).on_conflict_do_nothing().returning(AlertRow.id)
             new += session.execute(statement).scalar_one_or_none() is not None
-        elif known.message != alert.message or (known.attempt == attempt and _taken_back_since(session, known)):
+        elif not f"{known.message};".startswith(f"{alert.message};") or (
+            known.attempt == attempt and _taken_back_since(session, known)
+        ):
             known.seq, known.severity, known.value, known.message = seq, row["severity"], row["value"], row["message"]
             known.created_at = row["created_at"]
             new += 1

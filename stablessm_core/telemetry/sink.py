@@ -69,11 +69,20 @@ class MemorySink:
 
     def write(self, flush: Flush) -> None:
         self.blocks += flush.blocks
-        self.alerts += flush.alerts
+        for alert in flush.alerts:
+            self._keep(alert)
         self.step = flush.step
         self.steps_per_second = flush.steps_per_second or self.steps_per_second
         for name, value in flush.so_far.items():
             self.so_far[name] = SO_FAR[name](value, self.so_far.get(name, value))
+
+    def _keep(self, alert: Alert) -> None:
+        if alert.lasted > 1:  # replace the alert that this alert extends
+            for i in reversed(range(len(self.alerts))):
+                if self.alerts[i].event == alert.event:
+                    self.alerts[i] = alert
+                    return
+        self.alerts.append(alert)
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         self.checkpoints.append((step, path, sha256))

@@ -11,6 +11,7 @@ from torch import nn
 from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.forking import ForkError, carried_weights, differences, refuse_fixed, summarize_changes
+from stablessm_core.telemetry.detectors.episodes import without_alerts
 from stablessm_core.telemetry.forms import NO_MAP
 from stablessm_core.training.checkpoint import Checkpoint
 from stablessm_core.watch.flusher import CROSS_STEP_STATE, DETECTOR_STATE
@@ -43,8 +44,10 @@ def forked(
         raise ForkError(f"the checkpoint is of step {checkpoint.step}; the fork has only {config.train.steps} steps")
     tensors = {path: t for path, t in checkpoint.tensors.items() if not path.startswith("levels/")}
     # keep the state of the detectors: they compare the loss with the original run's best loss, and alert episodes continue
-    kept = (f"levels/{DETECTOR_STATE}/", f"levels/{CROSS_STEP_STATE}/best_loss")
-    tensors |= {path: t for path, t in checkpoint.tensors.items() if path.startswith(kept)}
+    detectors = {path: t.numpy() for path, t in checkpoint.under(f"levels/{DETECTOR_STATE}").items()}
+    tensors |= {f"levels/{DETECTOR_STATE}/{key}": torch.from_numpy(a) for key, a in without_alerts(detectors).items()}
+    best_loss = f"levels/{CROSS_STEP_STATE}/best_loss"
+    tensors |= {path: t for path, t in checkpoint.tensors.items() if path.startswith(best_loss)}
     reset: list[str] = []
     sections = config.model.sections()  # a fork cannot change the layers
     for watched in records:
@@ -58,7 +61,7 @@ def forked(
         reset = [path for path, _ in model.named_parameters()]
     for path in reset:
         tensors = {name: t for name, t in tensors.items() if not name.startswith(f"optimizer/{path}/")}
-    progress = checkpoint.state["progress"] | {"seconds": 0.0}
+    progress = checkpoint.state["progress"] | {"seconds": 0.0, "nonfinite_evaluations": []}
     if any(path in LEARNING_RATES for path in differs):
         progress |= {"lr_scale": 1.0, "lowered": []}
     facts = {"at_step": checkpoint.step, "changed": summarize_changes(differs), "moments": _moments(original, config, reset)}

@@ -14,7 +14,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, Setup
 from stablessm_core.telemetry.sink import Sink
-from stablessm_core.telemetry.stability import model_limit
+from stablessm_core.telemetry.stability import layer_limits
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.recorder import Recorder
 
@@ -75,7 +75,7 @@ def _setup(config: RunConfig, task: Task) -> Setup:
     optimizer = config.optimizer
     return Setup(
         length=task.length,
-        limit=model_limit(config.model.model_dump(mode="json")),
+        limits=layer_limits(config.model.model_dump(mode="json")),
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
         nesterov=optimizer.nesterov,

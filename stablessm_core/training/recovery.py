@@ -52,6 +52,7 @@ def roll_back(run: Run, alert: Alert) -> None:
     kept = [step for step in progress.lowered if step <= checkpoint.step]
     progress.lr_scale *= factor ** (1 + len(progress.lowered) - len(kept))  # keep reductions made after the checkpoint
     progress.lowered, progress.step = kept, checkpoint.step
+    progress.nonfinite_evaluations = [step for step in progress.nonfinite_evaluations if step <= checkpoint.step]
     progress.rollbacks += 1
     scale = progress.lr_scale_at(progress.step, factor)
     reason = (

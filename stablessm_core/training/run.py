@@ -33,6 +33,7 @@ class Progress:
     lr_scale: float = 1.0
     rollbacks: int = 0  # number of rollbacks, including reductions of the learning rate
     lowered: list[int] = field(default_factory=list)  # steps at which the learning rates are reduced once more
+    nonfinite_evaluations: list[int] = field(default_factory=list)  # steps of the last evaluations, as far as they are not finite
     seconds: float = 0.0  # training time in seconds, including earlier attempts
     started: float = field(default_factory=perf_counter)
     last: Path | None = None  # newest checkpoint

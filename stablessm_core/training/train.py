@@ -10,8 +10,9 @@ meantime are not recorded and have no lasting effect. So the stored run never de
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.detectors.raised_elsewhere import STOPPED_EARLY
+from stablessm_core.telemetry.detectors.raised_elsewhere import NONFINITE_EVALUATION, STOPPED_EARLY
 from stablessm_core.telemetry.nonfinite import as_text
 from stablessm_core.telemetry.sink import Sink
 from stablessm_core.training.checkpoint import load_checkpoint
@@ -182,6 +183,23 @@ def _evaluate_and_log(run: Run, step: int) -> None:
     run.recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
     for group, numbers in measured.items():
         run.recorder.log(step, group, numbers)
+    _alert_nonfinite_evaluation(run, step)
+
+
+def _alert_nonfinite_evaluation(run: Run, step: int) -> None:
+    """Raise an alert if the evaluation loss is not finite. As long as it stays so, later evaluations extend this alert."""
+    loss, progress = run.results[names.EVAL_LOSS], run.progress
+    assert loss is not None
+    if math.isfinite(loss):
+        progress.nonfinite_evaluations = []
+        return
+    progress.nonfinite_evaluations.append(step)
+    first, count = progress.nonfinite_evaluations[0], len(progress.nonfinite_evaluations)
+    text = f"evaluation loss is {loss}, so this evaluation says nothing about the model"
+    if count > 1:
+        text += f"; this lasted for {count} evaluations, from step {first:,} to step {step:,}"
+    alert = NONFINITE_EVALUATION.alert(step=first, message=text, series=names.EVAL_LOSS, tensor="evaluation loss", value=loss)
+    run.recorder.alert(step, replace(alert, lasted=count))
 
 
 @torch.no_grad()

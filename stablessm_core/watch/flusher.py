@@ -80,6 +80,7 @@ class Flusher:
         self.latest: dict[str, float] = {}
         self._sink, self._columns, self._every, self._gauges, self._halt = sink, columns, every, gauges, halt
         self._reader = reader
+        self._last_step = 0
         self._cross_step = CrossStepSeries(reader.layers, catalogue, every) if reader else None
         self._groups = self._recorded_groups(catalogue)
         self._levels = {group: LevelBuilder(group, every) for group in self._groups}
@@ -180,7 +181,7 @@ class Flusher:
             columns |= cross_step_columns
         for name, gauge in self._gauges.items():
             columns[name] = np.full((len(table), 1), gauge(batch.rows, batch.seconds), np.float32)
-        last_step = batch.first_step + len(table) - 1
+        last_step = self._last_step = batch.first_step + len(table) - 1
         blocks: list[Block] = []
         keep_last = fatal is not None or (warned is not None and self.stop_at_warning == "keep_warning_row")
         if len(table):
@@ -191,6 +192,12 @@ class Flusher:
         finally:
             # set only after the step is sent, because the trainer acts as soon as it sees `fatal` or `warned`
             self.fatal, self.warned = fatal, warned
+
+    def write_durations(self) -> None:
+        """Send the alerts whose conditions have held since they were last sent, with their durations."""
+        alerts = self._reader.detectors.durations() if self._reader else []
+        if alerts:
+            self._sink.write(Flush([], alerts, self._last_step, None))
 
     def _scan(self, detectors: Detectors, rows: Rows) -> tuple[int, list[Alert], Alert | None, Alert | None]:
         """The number of rows to keep, the alerts of these rows, and the alert that ends recording: either `fatal` or
@@ -235,4 +242,4 @@ class Flusher:
 
 
 def _is_critical_warning(alert: Alert) -> bool:
-    return KINDS[alert.kind].comes_before and alert.severity == "critical"
+    return KINDS[alert.kind].comes_before and alert.severity == "critical" and alert.lasted == 1

@@ -219,6 +219,7 @@ class Recorder:
         `timeout` seconds."""
         done = self.drain(timeout)
         if done:
+            self._flusher.jobs.put(self._flusher.write_durations)
             self._flusher.jobs.put(None)
             self._flusher.thread.join(timeout)
         return done

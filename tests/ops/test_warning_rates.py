@@ -9,7 +9,7 @@ from benchmarks.warnings.reading import Record
 def run(died: bool, steps: int, alerts: list[int], loss: float = 1.0) -> Record:
     told = [("training_explodes", "critical", step) for step in alerts]
     end = "diverged" if died else "finished"
-    return Record(1, "wider", "sgd", "best", 0.1, 10, "continue", end, steps, None, told, {"loss over best": loss})
+    return Record("stable_ssm", "wider", "sgd", "best", 0.1, 10, "continue", end, steps, None, told, {"loss over best": loss})
 
 
 def test_only_alerts_before_the_fatal_step_count_and_alerts_in_finished_runs_are_false() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +16,11 @@ Severity = Literal["warning", "critical"]
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """An event that users should see, and where it happened. `value` may be NaN or infinite. `series` names the chart to show."""
+    """An event that users should see, and where it happened. `value` may be NaN or infinite. `series` names the chart to show.
+
+    lasted: the number of steps on which the condition has held. If it is above 1, the alert extends an earlier alert of the same
+    kind and step, and only its message differs.
+    """
 
     kind: str
     severity: Severity
@@ -27,6 +31,12 @@ class Alert:
     eigenvalue: int | None = None
     tensor: str = ""
     value: float | None = None
+    lasted: int = 1
+
+    @property
+    def event(self) -> tuple[str, str, str, int]:
+        """What an alert and its extensions have in common, and no other alert."""
+        return self.kind, self.series, self.tensor, self.step
 
 
 @dataclass(frozen=True)
@@ -45,13 +55,14 @@ class Condition:
 class Setup:
     """The part of a run's configuration that determines how its weights move and when its states overflow.
 
-    length: the sequence length. limit: the overflow budget at which numbers overflow (`stability.budget_limit`). recurrent: the
-    learning rate of the eigenvalue weights divided by the general learning rate. grad_clip: the norm to which the gradient is
-    clipped, or None. skips_bad_batches: True if the run does not train on batches with NaN or infinities.
+    length: the sequence length. limits: for each layer, the overflow budget at which numbers overflow
+    (`stability.layer_limits`). recurrent: the learning rate of the eigenvalue weights divided by the general learning rate.
+    grad_clip: the norm to which the gradient is clipped, or None. skips_bad_batches: True if the run does not train on batches
+    with NaN or infinities.
     """
 
     length: int
-    limit: float
+    limits: Sequence[float]
     optimizer: str = "adamw"
     momentum: float = 0.0
     nesterov: bool = False
@@ -153,16 +164,17 @@ def eigenvalue_alert(
 ) -> Alert:
     """An alert that names one eigenvalue of a layer: the eigenvalue in `column` of `values`.
 
-    chart: the kind of the layer's series that shows the problem. count: how many eigenvalues meet the condition. what, more: the
-    text of the message before and after the number.
+    chart: the kind of the layer's series that shows the problem. count: how many eigenvalues meet the condition. what: the text
+    of the message, with the number and its comparison. more: text after the number of other eigenvalues.
     """
     value, eigenvalue = float(values.values[row, column]), values.eigenvalue(row, column)
-    others = (
-        f", and {'at least ' if values.at is not None else ''}{count - 1} other{'s' if count > 2 else ''}" if count > 1 else ""
-    )
+    others = ""
+    if count > 1:
+        known = f"{count - 1} of the other {values.values.shape[1] - 1}" if values.at is None else f"at least {count - 1} other"
+        others = f"; the same holds for {known} eigenvalues"
     return kind.alert(
         step=rows.first_step + row,
-        message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what} {value:.6g}{others}{more}",
+        message=f"layer {layer.layer}, eigenvalue {eigenvalue}: {what}{others}{more}",
         series=names.layer_series(layer.id, chart),
         layer=layer.layer,
         eigenvalue=eigenvalue,

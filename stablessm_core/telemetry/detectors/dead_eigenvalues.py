@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Watch, eigenvalue_alert
-from stablessm_core.telemetry.detectors.rows import LayerRows, Rows
+from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, steps_held
 
 DEAD_STEPS = 100
 
@@ -26,10 +26,9 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
     def alert(row: int) -> Alert:
         columns = np.flatnonzero(dead[row])
-        what = f"gradient exactly 0 for {DEAD_STEPS} steps; weight"
-        return eigenvalue_alert(
-            KIND, rows, row, layer, layer.weight, int(columns[0]), chart="grad_over_weight", count=len(columns), what=what
-        )
+        first, count = int(columns[0]), len(columns)
+        what = f"gradient has been exactly 0 for {DEAD_STEPS} steps; the weight is {layer.weight.values[row, first]:.4g}"
+        return eigenvalue_alert(KIND, rows, row, layer, layer.weight, first, chart="grad_over_weight", count=count, what=what)
 
     return Condition(layer.id, dead.any(axis=1), alert)
 
@@ -37,14 +36,12 @@ def _condition(rows: Rows, layer: LayerRows, dead: np.ndarray) -> Condition:
 def _steps_without_gradient(layer: LayerRows, memory: dict[str, np.ndarray]) -> np.ndarray:
     """The number of steps since the gradient was last nonzero, (rows, eigenvalues). `memory` keeps the last row."""
     zero = layer.ratio.values == 0
-    count, width = zero.shape
+    width = zero.shape[1]
     before = memory.get(layer.id, np.zeros(width, np.int64))
     if not zero.any():
         memory[layer.id] = np.zeros(width, np.int64)
         return np.zeros(zero.shape, np.int64)
-    row = np.arange(count)[:, None]
-    last_moved = np.maximum.accumulate(np.where(zero, -1, row), axis=0)
-    steps: np.ndarray = np.where(last_moved >= 0, row - last_moved, row + 1 + before)
+    steps = steps_held(zero, before)
     memory[layer.id] = steps[-1]
     return steps
 

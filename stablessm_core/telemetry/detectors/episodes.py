@@ -1,13 +1,21 @@
 """Runs every detector over a run's rows and raises one alert per episode.
 
 Rows arrive in order, one for every training step, so the step that an alert names is exact. A condition that continues to hold
-is one episode and raises one alert, at its first step. The condition can raise the next alert after REARM_STEPS steps in
-which it did not hold.
+is one episode and raises one alert, at its first step. The condition can begin the next episode after REARM_STEPS steps in
+which it did not hold. If a later episode has the same kind, layer and eigenvalue, it extends the stored alert, unless the alert
+is critical: every critical episode may need a reaction (`train.on_warning`).
+
+An extended alert is sent again, with the same step and a message that says how long the condition lasted. It is sent when its
+number of steps doubles, when an episode extends it, and at the end of recording.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +26,27 @@ from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
 
 REARM_STEPS = 100
+FIRST_UPDATE = 16  # number of steps after which the alert of an episode is first extended
+
+
+@dataclass
+class Episode:
+    """An alert and its duration. held: the number of steps on which the condition held; last: the last of them. sent: `held` when
+    the alert was last sent. alert: None if an older version stored the episode."""
+
+    alert: Alert | None
+    last: int
+    held: int = 0
+    sent: int = 1
+
+    def extended(self, held: int, last: int) -> Alert | None:
+        """The alert with its duration after `held` steps up to the step `last`."""
+        self.sent = held
+        if self.alert is None or held <= 1:
+            return self.alert
+        first = self.alert.step
+        steps = "this lasted from" if held == last - first + 1 else f"this was so on {held:,} of the steps from"
+        return replace(self.alert, message=f"{self.alert.message}; {steps} step {first:,} to step {last:,}", lasted=held)
 
 
 class Detectors:
@@ -38,17 +67,18 @@ class Detectors:
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None and kind.name != unused:
                 self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
-        self._last: dict[tuple[str, str], int] = {}  # the last step at which a condition held, by kind of alert and layer
+        # the episodes by kind of alert and layer; the last episode of a list is the newest
+        self._episodes: dict[tuple[str, str], list[Episode]] = {}
 
     def reset(self) -> None:
         """Forget every episode."""
-        self._last.clear()
+        self._episodes.clear()
         for watch in self._watches.values():
             watch.memory.clear()
 
     def state(self) -> dict[str, np.ndarray]:
-        """Episodes in progress, for a checkpoint, so that a resumed run raises the same alerts as an uninterrupted run."""
-        arrays = {f"last/{kind}/{layer}": np.array([step], np.int64) for (kind, layer), step in self._last.items()}
+        """The episodes, for a checkpoint, so that a resumed run raises the same alerts as an uninterrupted run."""
+        arrays = {f"episodes/{kind}/{layer}": _packed(found) for (kind, layer), found in self._episodes.items()}
         for name, watch in self._watches.items():
             arrays |= {f"memory/{name}/{layer}": array.copy() for layer, array in watch.memory.items()}
         return arrays
@@ -58,8 +88,11 @@ class Detectors:
         self.reset()
         for key, array in arrays.items():
             what, *kind, layer = key.split("/")
-            if what == "last":
-                self._last[kind[0], layer] = int(array[0])
+            if what == "episodes":
+                self._episodes[kind[0], layer] = _unpacked(array)
+                continue
+            if what == "last":  # the spelling of older checkpoints, which store only the last step of an episode
+                self._episodes[kind[0], layer] = [Episode(None, int(array[0]))]
                 continue
             name = "dead_eigenvalues" if what == "zeros" else kind[0]  # older checkpoints call this kind "zeros"
             if name in self._watches:
@@ -71,7 +104,7 @@ class Detectors:
         return min(found) if found else None
 
     def scan(self, rows: Rows, *, finite: bool = False) -> list[Alert]:
-        """The alerts of the rows, sorted by step. Within a step, alerts about the whole model come before alerts about layers,
+        """The alerts of the rows, sorted by row. Within a row, alerts about the whole model come before alerts about layers,
         and alerts about more likely causes come first.
 
         finite: True if `first_nonfinite` has found no non-finite number in the rows.
@@ -79,9 +112,13 @@ class Detectors:
         found: list[tuple[int, int, Alert]] = []
         for kind, condition in self._conditions(rows, (False,) if finite else (False, True)):
             layer = -1 if condition.layer is None else int(condition.layer.partition(".")[0])
-            for row in self._begins(kind, rows.first_step, condition):
-                found.append((rows.first_step + row, layer, condition.alert(row)))
+            found += [(row, layer, alert) for row, alert in self._alerts(kind, rows.first_step, condition)]
         return [alert for _, _, alert in sorted(found, key=lambda each: each[:2])]  # a stable sort keeps the order of the kinds
+
+    def durations(self) -> list[Alert]:
+        """The alerts whose conditions have held since they were last sent, with their durations."""
+        grown = [episode for found in self._episodes.values() for episode in found if episode.held > episode.sent]
+        return [alert for episode in grown if (alert := episode.extended(episode.held, episode.last)) is not None]
 
     def _conditions(self, rows: Rows, nonfinite: Sequence[bool]) -> Iterator[tuple[AlertKind, Condition]]:
         for name, watch in self._watches.items():
@@ -90,12 +127,56 @@ class Detectors:
                 for condition in kind.detect(rows, watch):
                     yield kind, condition
 
-    def _begins(self, kind: AlertKind, first_step: int, condition: Condition) -> list[int]:
-        # rows in which the condition starts to hold after at least REARM_STEPS steps without it
+    def _alerts(self, kind: AlertKind, first_step: int, condition: Condition) -> list[tuple[int, Alert]]:
+        """The rows in which an alert is new or extended, and the alert."""
         if not condition.holds.any():
             return []
-        key = (kind.name, condition.layer or "0")
         held = np.flatnonzero(condition.holds)
-        before = np.concatenate([[self._last.get(key, -REARM_STEPS - 1)], first_step + held[:-1]])
-        self._last[key] = first_step + int(held[-1])
-        return [int(row) for row in held[first_step + held - before > REARM_STEPS]]
+        episodes = self._episodes.setdefault((kind.name, condition.layer or "0"), [])
+        before = episodes[-1].last if episodes else -REARM_STEPS - 1
+        begins = np.flatnonzero(np.diff(first_step + held, prepend=before) > REARM_STEPS)
+        found: list[tuple[int, Alert | None]] = []
+        for start, end in pairwise(sorted({0, *begins.tolist(), len(held)})):
+            steps = first_step + held[start:end]
+            if start in begins:
+                found.append((int(held[start]), _begin(episodes, condition.alert(int(held[start])), int(steps[0]))))
+            episode = episodes[-1]
+            update = FIRST_UPDATE
+            while update <= episode.held + len(steps):
+                if update > episode.held:
+                    at = update - episode.held - 1
+                    found.append((int(held[start + at]), episode.extended(update, int(steps[at]))))
+                update *= 2
+            episode.held, episode.last = episode.held + len(steps), int(steps[-1])
+        return [(row, alert) for row, alert in found if alert is not None]
+
+
+def without_alerts(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The `state()` of a run for a fork of the run. Ongoing episodes raise no new alert, but the alerts stay with the run."""
+    last = {
+        key.replace("episodes/", "last/", 1): np.array([_unpacked(array)[-1].last])
+        for key, array in state.items()
+        if key.startswith("episodes/")
+    }
+    return last | {key: array for key, array in state.items() if not key.startswith("episodes/")}
+
+
+def _begin(episodes: list[Episode], alert: Alert, step: int) -> Alert | None:
+    """Begin an episode and return its alert: the new alert, or an earlier alert that the episode extends."""
+    for episode in episodes:
+        if episode.alert and alert.severity != "critical" and episode.alert.eigenvalue == alert.eigenvalue:
+            episodes.remove(episode)
+            episodes.append(episode)
+            return episode.extended(episode.held + 1, step)
+    episodes.append(Episode(alert, step))
+    return alert
+
+
+def _packed(episodes: list[Episode]) -> np.ndarray:
+    # JSON as bytes, because checkpoints store only arrays; Python's json module supports NaN and infinities
+    return np.frombuffer(json.dumps([asdict(episode) for episode in episodes]).encode(), np.uint8).copy()
+
+
+def _unpacked(array: np.ndarray) -> list[Episode]:
+    stored: list[dict[str, Any]] = json.loads(array.tobytes())
+    return [Episode(**one | {"alert": None if one["alert"] is None else Alert(**one["alert"])}) for one in stored]

@@ -21,7 +21,7 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
 
     def alert(row: int) -> Alert:
         worst, count = int(np.argmax(np.where(above[row], ratio[row], 0))), int(above[row].sum())
-        what = f"gradient over weight above {threshold:g}:"
+        what = f"gradient is {ratio[row, worst]:,.4g} times the weight, above the threshold of {threshold:,.6g} times"
         return eigenvalue_alert(KIND, rows, row, layer, layer.ratio, worst, chart="grad_over_weight", count=count, what=what)
 
     return Condition(layer.id, above.any(axis=1), alert)

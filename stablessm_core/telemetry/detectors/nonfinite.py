@@ -91,7 +91,7 @@ def _batch_alert(kind: AlertKind, rows: Rows, watch: Watch, row: int) -> Alert: 
     assert rows.batch is not None
     step, flag = rows.first_step + row, int(rows.batch[row])
     tensor, what = BATCH_PARTS[flag]
-    message = f"{what} of step {step} held NaN or an infinity before anything was computed"
+    message = f"{what} of step {step} contains NaN or an infinity before the model computes anything"
     return kind.alert(step=step, message=message, series=names.BATCH_NONFINITE, tensor=tensor, value=float(flag))
 
 
@@ -145,7 +145,17 @@ def _eigenvalue_alert(
         distance = distances.values[row, bad]
         column = int(bad[np.argmin(np.where(np.isnan(distance), np.inf, distance))])
     return eigenvalue_alert(
-        kind, rows, row, layer, values, column, chart=chart, count=len(bad), what=what, tensor=tensor, more=more
+        kind,
+        rows,
+        row,
+        layer,
+        values,
+        column,
+        chart=chart,
+        count=len(bad),
+        what=f"{what} is {float(values.values[row, column])}",
+        tensor=tensor,
+        more=more,
     )
 
 

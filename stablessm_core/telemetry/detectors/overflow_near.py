@@ -22,11 +22,12 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Condition:
     distance = ahead = layer.distance.values
+    limit = setup.limits[layer.layer]
     steps = weight_steps(rows, layer, setup, before_first(layer, watch))
     if steps is not None and layer.form is not None and layer.recorded is not None:
         ahead = predicted_distance(layer.form, layer.recorded, steps)
     # compare distances instead of budgets, because computing a budget needs one logarithm per number
-    least = [1 - overflow_eigenvalue(setup.length, budget) for budget in (watch.threshold * setup.limit, setup.limit)]
+    least = [1 - overflow_eigenvalue(setup.length, budget) for budget in (watch.threshold * limit, limit)]
     near = (distance <= least[0]) | (ahead <= least[1])
     # no warning in a row in which the loss or a state is already NaN or infinite
     near &= (np.isfinite(rows.loss) & np.isfinite(layer.state.values).all(axis=1))[:, None]
@@ -34,9 +35,10 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
     def alert(row: int) -> Alert:
         worst = int(np.argmin(np.where(near[row], ahead[row], np.inf)))
         budget, then = (overflow_budget(setup.length, d[row]) for d in (distance, ahead))
-        more = f"; the limit is {setup.limit:g} at length {setup.length}; |lambda_bar| is {1 - float(distance[row, worst]):.4g}"
+        what = f"overflow budget is {budget[worst]:.3g} of {limit:g} at length {setup.length}"
+        what += f" (|lambda_bar| is {1 - float(distance[row, worst]):.4g}; {_overflows_at(setup.length, limit)})"
         if ahead is not distance:
-            more += f"; the next step may make the budget {then[worst]:.4g}"
+            what += f", and the next step may bring it to {then[worst]:.3g}"
         return eigenvalue_alert(
             KIND,
             rows,
@@ -46,11 +48,15 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> Cond
             worst,
             chart="boundary_distance",
             count=int(near[row].sum()),
-            what="overflow budget",
-            more=more,
+            what=what,
         )
 
     return Condition(layer.id, near.any(axis=1), alert)
+
+
+def _overflows_at(length: int, limit: float) -> str:
+    size = overflow_eigenvalue(length, limit)
+    return f"float32 overflows at {size:.4g}" if size < 1e6 else "so short a sequence needs a very large eigenvalue"
 
 
 KIND = AlertKind(

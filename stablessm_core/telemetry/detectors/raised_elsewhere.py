@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from stablessm_core.telemetry.detectors.alert import AlertKind, Threshold
 
+NONFINITE_EVALUATION = AlertKind(
+    name="nonfinite_evaluation",
+    severity="critical",
+    meaning="An evaluation loss is NaN or infinite. Training goes on. If it is the last evaluation, the run counts as lost.",
+)
 NO_PROGRESS = AlertKind(
     name="no_progress",
     severity="warning",
@@ -56,4 +61,14 @@ WORKER_UNFIT = AlertKind(
     of_attempt=True,
 )
 
-KINDS = (NO_PROGRESS, ROLLED_BACK, LR_LOWERED, STOPPED_EARLY, WORKER_LOST, TRAINER_CRASHED, SPOOL_FULL, WORKER_UNFIT)
+KINDS = (
+    NONFINITE_EVALUATION,
+    NO_PROGRESS,
+    ROLLED_BACK,
+    LR_LOWERED,
+    STOPPED_EARLY,
+    WORKER_LOST,
+    TRAINER_CRASHED,
+    SPOOL_FULL,
+    WORKER_UNFIT,
+)

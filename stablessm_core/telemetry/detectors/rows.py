@@ -12,6 +12,15 @@ import numpy as np
 from stablessm_core.telemetry.forms import Form
 
 
+def steps_held(holds: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """For how many steps a condition has held without a break, in the shape of `holds` (rows, ...); 0 where it does not hold.
+    before: this number for the step before the first row."""
+    row = np.arange(len(holds)).reshape(-1, *[1] * (holds.ndim - 1))
+    last_broken = np.maximum.accumulate(np.where(holds, -1, row), axis=0)
+    steps: np.ndarray = np.where(last_broken >= 0, row - last_broken, row + 1 + before)
+    return steps
+
+
 @dataclass(frozen=True)
 class Values:
     """Values recorded for a layer's eigenvalues, (rows, columns).

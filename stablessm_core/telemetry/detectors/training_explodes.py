@@ -1,48 +1,140 @@
-"""Detects that training explodes: the loss is many times its smallest value so far. The recurrence may not be the cause."""
+"""Detects that training explodes: the loss is many times its usual level. The recurrence may not be the cause."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Threshold, Watch
-from stablessm_core.telemetry.detectors.rows import Rows
-from stablessm_core.telemetry.stability import loss_over_best
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Threshold, Watch
+from stablessm_core.telemetry.detectors.next_step import can_cross
+from stablessm_core.telemetry.detectors.rows import Rows, steps_held
 
-WHOLE = "0"  # key under which the detector's memory keeps the smallest loss so far
+WINDOW = 16  # number of losses in a median
+LASTING = 8  # steps that a high loss must last if every step of the weights is bounded
+SUDDEN = 1.5  # a loss of this many times the threshold needs no second step
+SMALLEST = 1e-4
+LEVEL, RECENT, HIGH = "level", "recent", "high"  # keys of the detector's memory
 
 
 def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
-    best = float(watch.memory[WHOLE][0]) if WHOLE in watch.memory else np.inf
-    ratio, best = loss_over_best(rows.loss, best)
-    watch.memory[WHOLE] = np.array([best])
+    loss = rows.loss.astype(np.float64)
+    times, level, spread = _times_the_level(loss, watch)
     with np.errstate(invalid="ignore"):
-        holds = (ratio >= watch.threshold) & np.isfinite(rows.loss)
+        high = (times >= watch.threshold) & np.isfinite(loss)
+        rising = np.concatenate([watch.memory.get(HIGH, np.zeros(2))[:1], times[:-1]]) >= np.sqrt(watch.threshold)
+    lasts = steps_held(high, watch.memory.get(HIGH, np.zeros(2))[1])
+    if len(loss):
+        watch.memory[HIGH] = np.array([times[-1], lasts[-1]])
+    if not high.any():
+        return
+    quick = high & (rising | (times >= SUDDEN * watch.threshold))
+    if watch.setup is not None and _bounds_steps(watch.setup):
+        quick &= _some_outside(rows)
+        holds = quick | (lasts >= LASTING)
+    else:
+        holds = quick
 
     def alert(row: int) -> Alert:
-        times, loss = float(ratio[row]), float(rows.loss[row])
-        message = f"loss is {loss:.6g}, {times:.3g} times its smallest so far"
-        found = KIND.alert(step=rows.first_step + row, message=message, series=names.TRAIN_LOSS, tensor="loss", value=times)
-        # with AdamW, most runs whose loss explodes in this way remain finite
-        return found if watch.setup is None or watch.setup.optimizer == "sgd" else replace(found, severity="warning")
+        found = KIND.alert(
+            step=rows.first_step + row,
+            message=_message(loss[row], times[row], level[row], spread[row]),
+            series=names.TRAIN_LOSS,
+            tensor="loss",
+            value=float(times[row]),
+        )
+        critical = quick[row] and (watch.setup is None or watch.setup.optimizer == "sgd")
+        return found if critical else replace(found, severity="warning")
 
     yield Condition(None, holds, alert)
+
+
+def _times_the_level(loss: np.ndarray, watch: Watch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each row: how many times the level the loss is, the level, and its spread, (rows,) each; NaN before the first loss.
+
+    The level is the smallest median of up to WINDOW consecutive losses before the row; the spread is its distance to the lower
+    quartile of these losses. Times = 1 + (loss - level) / max(|level|, spread), which is loss / level for positive losses and
+    also defined for negative losses. A level near 0 counts as SMALLEST times the median of the first WINDOW losses.
+    """
+    recent = watch.memory.get(RECENT, np.empty(0))
+    best, best_spread, start = watch.memory.get(LEVEL, np.array([np.inf, 0.0, 0.0]))
+    count = len(loss)
+    known = np.concatenate([recent, np.where(np.isfinite(loss), loss, np.inf)])
+    # infinity, so that padding is sorted to the end
+    padded = known if len(recent) == WINDOW else np.concatenate([np.full(WINDOW - len(recent), np.inf), known])
+    windows = np.sort(padded[_windows(count)], axis=1)
+    middle = windows[:, WINDOW // 2 - 1 : WINDOW // 2 + 1]
+    if len(recent) == WINDOW and middle.sum(axis=1).min(initial=np.inf) >= 2 * best:  # no new level: the common case, and fast
+        watch.memory[RECENT] = known[-WINDOW:]
+        with np.errstate(all="ignore"):
+            times = 1 + (loss - best) / np.float64(max(abs(best), best_spread, SMALLEST * abs(start)))
+        return times, np.full(count, best), np.full(count, best_spread)
+    n = np.minimum(np.arange(len(recent) + 1, len(known) + 1), WINDOW)  # losses in each row's window
+    row = np.arange(count)
+    with np.errstate(invalid="ignore"):
+        median = (windows[row, (n - 1) // 2] + windows[row, n // 2]) / 2
+        spread = median - windows[row, n // 4]
+    full = len(recent) < WINDOW <= len(known)  # the first WINDOW losses are known
+    starts: np.ndarray | float = start
+    if full:
+        start = float(median[WINDOW - 1 - len(recent)])
+        starts = np.where(row >= WINDOW - len(recent), start, 0.0)
+    # the smallest median and its spread, up to each row and before each row
+    medians, spreads = np.concatenate([[best], median]), np.concatenate([[best_spread], spread])
+    level = np.minimum.accumulate(medians)
+    at = np.maximum.accumulate(np.where(medians < np.concatenate([[np.inf], level[:-1]]), np.arange(count + 1), 0))
+    spreads = spreads[at]
+    watch.memory[RECENT], watch.memory[LEVEL] = known[-WINDOW:], np.array([level[-1], spreads[-1], start])
+    level, spread = level[:-1], spreads[:-1]
+    with np.errstate(all="ignore"):
+        times = 1 + (loss - level) / np.maximum(np.maximum(np.abs(level), spread), SMALLEST * np.abs(starts))
+    return np.where(np.isfinite(level), times, np.nan), level, spread
+
+
+@cache
+def _windows(count: int) -> np.ndarray:
+    """For each of `count` losses that follow WINDOW losses, the indices of the last WINDOW losses up to it, (count, WINDOW)."""
+    return np.arange(count)[:, None] + np.arange(1, WINDOW + 1)
+
+
+def _bounds_steps(setup: Setup) -> bool:
+    """True if the optimizer bounds every step of the weights. A high loss then nearly always falls again."""
+    return setup.optimizer == "adamw" or setup.grad_clip is not None
+
+
+def _some_outside(rows: Rows) -> np.ndarray:
+    """True for each row in which an eigenvalue is outside the stability boundary, so that states can explode, (rows,)."""
+    outside = np.zeros(len(rows.loss), bool)
+    for layer in rows.layers:
+        if layer.form is None or can_cross(layer.form):
+            outside |= (layer.distance.values < 0).any(axis=1)
+    return outside
+
+
+def _message(loss: float, times: float, level: float, spread: float) -> str:
+    usual = f"the lowest median of {WINDOW} steps so far"
+    if level > 0:
+        return f"loss is {loss:.4g}, {times:.3g} times its usual level of {level:.4g} ({usual})"
+    unit = "the size of this level" if abs(level) >= spread else f"its usual spread of {spread:.3g}"
+    return f"loss is {loss:.4g}; its usual level is {level:.4g} ({usual}), so it rose by {times - 1:.3g} times {unit}"
 
 
 KIND = AlertKind(
     name="training_explodes",
     severity="critical",
-    meaning="The loss is at least `alerts.max_loss_over_best` times its smallest value so far. The alert is critical with sgd. "
-    "It is a warning with adamw, where most such runs remain finite.",
+    meaning="The loss is at least `alerts.max_loss_over_best` times its usual level, the lowest median of 16 steps so far, and "
+    f"was high in the step before as well, or half as high again. With adamw or clipping, which bound every step, it must stay "
+    f"so high for {LASTING} steps unless an eigenvalue is outside the boundary. The alert is critical with sgd, and a warning "
+    "where steps are bounded, because most such runs remain finite.",
     detect=detect,
     threshold=Threshold(
         name="max_loss_over_best",
         default=30.0,
         gt=1,
-        description="Alert when the loss is this many times its smallest value so far.",
+        description="Alert when the loss is this many times its usual level, the lowest median of 16 steps so far.",
     ),
     comes_before=True,
 )

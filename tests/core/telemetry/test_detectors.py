@@ -10,7 +10,9 @@ import pytest
 from stablessm_core.spec.config import Alerts
 from stablessm_core.telemetry.detectors import KINDS, REARM_STEPS, Alert, Detectors, LayerRows, Rows, Values
 from stablessm_core.telemetry.detectors.dead_eigenvalues import DEAD_STEPS
+from stablessm_core.telemetry.detectors.episodes import without_alerts
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.sink import Flush, MemorySink
 
 PARAMETERS = ["encoder.weight", "blocks.0.ssm.w", "blocks.1.ssm.w"]
 STEPS, WIDTH = 600, 5
@@ -43,11 +45,15 @@ class History:
         return Rows(first + 1, self.loss[at], self.norms[at], layers)
 
     def alerts(self, flush: int = 64, **thresholds: float) -> list[Alert]:
+        return [alert for alert in self.sent(flush, **thresholds) if alert.lasted == 1]
+
+    def sent(self, flush: int = 64, **thresholds: float) -> list[Alert]:
+        """The alerts, and the alerts that extend them, in the order in which they are sent."""
         detectors = Detectors(PARAMETERS, **thresholds)
         found: list[Alert] = []
         for first in range(0, STEPS, flush):
             found += detectors.scan(self.rows(first, min(first + flush, STEPS)))
-        return found
+        return found + detectors.durations()
 
 
 @pytest.fixture(params=[1, 64, 600], ids="flush={}".format)
@@ -109,7 +115,7 @@ def test_an_alert_for_overflowing_states_names_the_eigenvalue_furthest_beyond_th
     history.distance[1, :, 2] = -0.3
     found = [a for a in history.alerts(flush) if a.kind == "nonfinite_state"]
     assert [(a.step, a.layer, a.eigenvalue, a.value) for a in found] == [(301, 1, 2, np.inf)]
-    assert "and 2 others" in found[0].message
+    assert "the same holds for 2 of the other 4 eigenvalues" in found[0].message
 
 
 def test_first_nonfinite_returns_the_earliest_row_with_any_nonfinite_number() -> None:
@@ -141,7 +147,10 @@ def test_an_alert_for_large_ratios_names_the_largest_ratio_and_counts_the_others
         3,
         5e4,
     )
-    assert "and 2 others" in alert.message
+    assert alert.message == (
+        "layer 0, eigenvalue 3: gradient is 5e+04 times the weight, above the threshold of 10,000 times; the same holds for 2 of "
+        "the other 4 eigenvalues"
+    )
 
 
 def test_a_weight_of_exactly_zero_raises_no_alert_because_its_ratio_is_undefined() -> None:
@@ -160,19 +169,63 @@ def test_an_episode_raises_one_alert_and_a_new_episode_needs_a_quiet_period_firs
     later = 100 + 2 * REARM_STEPS + 5
     history.ratio[0, later : later + 2, 0] = 9e9
     history.ratio[1, 60, 0] = 9e9  # another layer is a separate episode
+    history.ratio[0, later + 150 :, 1] = 9e9  # another eigenvalue
     found = history.alerts(flush, max_grad_over_weight=1e4)
-    assert [(a.step, a.layer) for a in found] == [(51, 0), (61, 1), (later + 1, 0)]
+    assert [(a.step, a.layer, a.eigenvalue) for a in found] == [(51, 0, 0), (61, 1, 0), (later + 151, 0, 1)]
+
+
+def test_later_episodes_of_the_same_eigenvalue_extend_its_alert(flush: int) -> None:
+    history = History()
+    history.ratio[0, 50:100, 0] = 9e9
+    history.ratio[0, 300:302, 0] = 9e9
+    sink = MemorySink()
+    sink.write(Flush([], history.sent(flush, max_grad_over_weight=1e4), STEPS, None))
+    (alert,) = sink.alerts
+    assert (alert.step, alert.lasted) == (51, 52)
+    assert alert.message.endswith("; this was so on 52 of the steps from step 51 to step 302")
+
+
+def test_an_alert_that_lasts_is_sent_again_when_its_number_of_steps_doubles_and_at_the_end(flush: int) -> None:
+    history = History()
+    history.ratio[0, 50:200, 0] = 9e9
+    sent = history.sent(flush, max_grad_over_weight=1e4)
+    assert [(a.step, a.lasted) for a in sent] == [(51, n) for n in (1, 16, 32, 64, 128, 150)]
+    assert sent[2].message == sent[0].message + "; this lasted from step 51 to step 82"
+
+
+def test_a_critical_alert_is_raised_again_by_a_later_episode(flush: int) -> None:
+    history = History()
+    history.loss[[50, 300]] = np.nan
+    assert [(a.kind, a.step) for a in history.alerts(flush)] == [("nonfinite_loss", 51), ("nonfinite_loss", 301)]
+
+
+def test_a_fork_does_not_extend_the_alerts_of_its_original() -> None:
+    history = History()
+    history.ratio[0, 50:500, 0] = 9e9
+    original = Detectors(PARAMETERS, max_grad_over_weight=1e4)
+    original.scan(history.rows(0, 100))
+    fork = Detectors(PARAMETERS, max_grad_over_weight=1e4)
+    fork.restore(without_alerts(original.state()))
+    assert fork.scan(history.rows(100, STEPS)) == fork.durations() == []
 
 
 def test_eigenvalues_raise_alerts_close_to_the_boundary_and_beyond_the_boundary(flush: int) -> None:
     history = History()
     history.distance[0, 30:, 1] = 5e-5
-    history.distance[0, 40:, 1] = -1e-3
+    history.distance[0, 45:, 1] = -1e-3
+    history.distance[1, 100:109, 1] = history.distance[1, 110:119, 1] = 5e-5  # passes by in 9 steps
     found = history.alerts(flush, min_boundary_distance=1e-4)
     assert [(a.kind, a.severity, a.step, a.eigenvalue) for a in found] == [
-        ("boundary_distance", "warning", 31, 1),
-        ("unstable_eigenvalue", "warning", 41, 1),
+        ("boundary_distance", "warning", 40, 1),
+        ("unstable_eigenvalue", "warning", 46, 1),
     ]
+    assert found[0].message == (
+        "layer 0, eigenvalue 1: distance to the stability boundary is 5e-05, and has been below the threshold of 0.0001 for 10 "
+        "steps"
+    )
+    assert found[1].message == (
+        "layer 0, eigenvalue 1: outside the stability boundary: |lambda_bar| is 1.001, and stable values are at most 1"
+    )
     assert found[1].value == pytest.approx(-1e-3)
 
 
@@ -191,8 +244,22 @@ def test_fast_oscillations_that_the_bilinear_rule_moves_to_the_boundary_raise_no
     assert (distance < 1e-4).tolist() == [[True, False, True]]
     values = [Values(v) for v in (np.ones_like(weight), weight, distance, np.ones_like(weight))]
     rows = Rows(1, np.ones(1, np.float32), np.ones((1, 2), np.float32), [LayerRows(0, "w", *values, form, recorded)])
-    (alert,) = Detectors(["w"], min_boundary_distance=1e-4).scan(rows)
+    (alert,) = Detectors(["w"], min_boundary_distance=1e-4).scan(_repeated(rows, 10))
     assert (alert.kind, alert.eigenvalue, "other" in alert.message) == ("boundary_distance", 2, False)
+
+
+def _repeated(rows: Rows, times: int) -> Rows:
+    """Rows that repeat a single row."""
+
+    def of(values: Values) -> Values:
+        return Values(np.repeat(values.values, times, axis=0))
+
+    (layer,) = rows.layers
+    assert layer.recorded is not None
+    recorded = {kind: np.repeat(values, times, axis=0) for kind, values in layer.recorded.items()}
+    values = {name: of(getattr(layer, name)) for name in ("ratio", "weight", "distance", "state")}
+    layer = replace(layer, **values, recorded=recorded)
+    return Rows(1, np.repeat(rows.loss, times), np.repeat(rows.norms, times, axis=0), [layer])
 
 
 def test_eigenvalues_with_zero_gradient_for_many_steps_are_dead(flush: int) -> None:
@@ -225,7 +292,7 @@ def test_detectors_restored_from_a_checkpoint_raise_the_same_alerts_as_uninterru
         found += detectors.scan(history.rows(first, min(first + flush, STEPS)))
         state = detectors.state()
     assert {alert.kind for alert in found} == {"dead_eigenvalues", "grad_over_weight"}
-    assert found == history.alerts(flush, **thresholds)
+    assert found + detectors.durations() == history.sent(flush, **thresholds)
 
 
 def test_episodes_stored_by_an_older_version_continue_after_a_resume() -> None:
@@ -238,7 +305,15 @@ def test_episodes_stored_by_an_older_version_continue_after_a_resume() -> None:
     assert older.keys() != state.keys()
     resumed = Detectors(PARAMETERS)
     resumed.restore(older)
-    assert [a.step for a in resumed.scan(history.rows(90, STEPS))] == [70 + DEAD_STEPS]
+    assert [a.step for a in resumed.scan(history.rows(90, STEPS)) if a.lasted == 1] == [70 + DEAD_STEPS]
+
+
+def test_an_episode_stored_only_by_its_last_step_raises_no_second_alert() -> None:
+    history = History()
+    history.ratio[1, 30:300, 2] = 9e9
+    resumed = Detectors(PARAMETERS, max_grad_over_weight=1e4)
+    resumed.restore({"last/grad_over_weight/1": np.array([90])})
+    assert resumed.scan(history.rows(90, STEPS)) == resumed.durations() == []
 
 
 def test_an_unknown_alert_setting_is_refused() -> None:
@@ -251,8 +326,8 @@ def test_every_alert_kind_has_an_explanation_and_every_setting_is_a_configuratio
     assert all(kind.meaning.endswith(".") for kind in KINDS.values())
     assert list(Alerts.model_fields) == [kind.setting for kind in KINDS.values() if kind.setting]
     assert {name for name, kind in KINDS.items() if kind.detect is None} == {
-        "no_progress", "rolled_back", "lr_lowered", "stopped_early", "worker_lost", "trainer_crashed", "spool_full",
-        "worker_unfit",
+        "nonfinite_evaluation", "no_progress", "rolled_back", "lr_lowered", "stopped_early", "worker_lost", "trainer_crashed",
+        "spool_full", "worker_unfit",
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from stablessm_core.telemetry.forms import GATES, Form
 from stablessm_core.telemetry.stability import (
     budget_limit,
     gradient_size,
+    layer_limits,
     loss_over_best,
+    model_limit,
     overflow_budget,
     overflow_eigenvalue,
     overflow_length,
@@ -88,6 +91,24 @@ def test_an_eigenvalue_inside_the_boundary_overflows_at_no_length() -> None:
 
 def test_an_activation_without_a_bound_halves_the_budget() -> None:
     assert [budget_limit(name) for name in ("tanh", "gelu", "silu", "relu", "identity")] == [1, 0.5, 0.5, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("model", "limits"),
+    [
+        ({}, [1]),
+        ({"n_layers": 2, "activation": "gelu"}, [0.5, 0.5]),
+        ({"layer": {"name": "stable_ssm", "activation": "tanh"}, "activation": "gelu"}, [1]),
+        ({"layer": {"name": "stable_ssm", "activation": None}}, [1]),
+        ({"layer": {"name": "stable_ssm", "activation": "relu"}, "n_layers": 2}, [0.5, 0.5]),
+        ({"layers": ["stable_ssm", {"name": "lru"}, {"name": "stable_ssm", "activation": "silu"}, "rwkv4"]}, [1, 0.5, 0.5, 1]),
+        ({"layer": {"name": "hyena", "inner": "stable_ssm"}}, [0.5]),
+        ({"layer": {"name": "hyena", "inner": {"name": "stable_ssm", "activation": "tanh"}}}, [1]),
+    ],
+)  # fmt: skip
+def test_each_layer_has_the_limit_of_its_own_activation(model: dict[str, Any], limits: list[float]) -> None:
+    assert layer_limits(model) == limits
+    assert model_limit(model) == min(limits)
 
 
 def test_the_predicted_step_follows_the_optimizer() -> None:

@@ -19,6 +19,7 @@ from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.sink import Flush, MemorySink
+from stablessm_core.telemetry.stability import overflow_budget
 from stablessm_core.training import run as run_module
 from stablessm_core.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from stablessm_core.training.train import Outcome, pick_device, train
@@ -301,10 +302,45 @@ def test_a_warning_can_stop_a_run_while_all_its_numbers_are_finite(tmp_path: Pat
     )
     assert (outcome.status, outcome.step, outcome.divergence) == ("cancelled", near.step, None)
     assert f"train.on_warning at step {near.step}" in outcome.reason
-    assert near.message in outcome.reason
+    assert near.message.partition("; this lasted")[0] in outcome.reason
     assert np.array_equal(losses(sink), losses(dead)[: near.step])
     assert [(a.kind, a.step) for a in sink.alerts][-2:] == [("overflow_near", near.step), ("stopped_early", near.step)]
     assert max(step for step, _, _ in sink.checkpoints) < near.step
+
+
+@pytest.mark.parametrize("layer", [{"layer": {"name": "stable_ssm", "activation": "tanh"}}, {"layers": ["stable_ssm"] * 2}])
+def test_a_limit_that_does_not_apply_stops_no_run(tmp_path: Path, layer: dict[str, Any]) -> None:
+    """A tanh layer given as a section, or in `layers`, may spend more than half of float32's range."""
+    config = small_config(
+        DYING | {"optimizer.lr": 0.1, "train.steps": 40, "train.on_warning": "stop"} | {f"model.{k}": v for k, v in layer.items()}
+    )
+    outcome, sink = run_training(config, tmp_path)
+    weight = np.concatenate([sink.series(names.layer_series(i, "weight"))[1] for i in range(2)], axis=1)
+    budget = overflow_budget(100, 1 - np.abs(weight)).max()
+    assert 0.5 < budget < 0.9, "the run spends more than the share that ends a run without tanh, and lives"
+    assert (outcome.status, outcome.reason) == ("finished", "")
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_nonfinite_evaluation_raises_one_alert_and_the_run_finishes(tmp_path: Path, every: int) -> None:
+    # The first update throws the eigenvalues so far out that evaluations overflow; the row of step 1 is still finite.
+    config = small_config(
+        DIVERGING
+        | {
+            "model.activation": "gelu",
+            "optimizer.lr": 50.0,
+            "train.steps": 1 + 2 * every,
+            "train.eval_every": every,
+            "train.on_nonfinite": "continue",
+        }
+    )
+    outcome, sink = run_training(config, tmp_path)
+    assert (outcome.status, math.isnan(outcome.result["eval_loss"])) == ("finished", True)
+    assert every or math.isfinite(outcome.result["train_loss"])
+    (alert,) = (a for a in sink.alerts if a.kind == "nonfinite_evaluation")
+    assert (alert.severity, alert.step, alert.series, alert.lasted) == ("critical", 1, names.EVAL_LOSS, 1 + 2 * every)
+    duration = "; this lasted for 3 evaluations, from step 1 to step 3"
+    assert alert.message == "evaluation loss is nan, so this evaluation says nothing about the model" + duration * every
 
 
 def test_a_warning_can_roll_a_run_back_before_its_numbers_become_non_finite(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import case, select
 
-from server.compare.aggregation import FINITE, STABLE, UNSTABLE, End, Outcome, end_of, paired, ranks, spread, summary
+from server.compare.aggregation import STABLE, UNSTABLE, End, Outcome, end_of, paired, ranks, spread, summary
 from server.database.connection import Database
 from server.database.models import Run
+from server.lifecycle.run_fields import FINITE, LOST
 from tests.server.recording import submitted
 
 
@@ -86,6 +87,10 @@ RUNS: list[tuple[str, Any, dict[str, Any], Outcome]] = [
     ("diverged", 0.5, INSIDE, "lost"),
     ("cancelled", 0.5, INSIDE, "lost"),
     ("failed", None, {}, "lost"),
+    ("finished", 0.5, INSIDE | {"result": {"train_loss": 0.5, "eval_loss": "NaN"}}, "lost"),
+    ("finished", 0.5, INSIDE | {"result": {"train_loss": 0.5, "eval_loss": "Infinity"}}, "lost"),
+    ("finished", 0.5, INSIDE | {"result": {"train_loss": 0.5, "eval_loss": 0.4}}, "stable"),
+    ("finished", 0.5, INSIDE | {"result": {"train_loss": 0.5, "eval_loss": None}}, "stable"),
     ("running", 0.5, INSIDE, "open"),
     ("queued", None, {}, "open"),
 ]
@@ -100,9 +105,10 @@ def test_sql_and_python_give_a_run_the_same_outcome(database: Database) -> None:
             for name, value in more.items():
                 setattr(run, name, value)
     with database.read() as session:
-        sums = [case((condition, 1), else_=0) for condition in (FINITE, STABLE, UNSTABLE)]
+        sums = [case((condition, 1), else_=0) for condition in (FINITE, STABLE, UNSTABLE, LOST)]
         found = session.execute(select(Run, *sums).order_by(Run.id)).all()
         ends = [end_of(run) for run, *_ in found]
     assert [end.outcome for end in ends] == [expected for *_, expected in RUNS]
     for end, (_, *in_sql) in zip(ends, found, strict=True):
-        assert in_sql == [int(end.finite), int(end.outcome == "stable"), int(end.outcome == "unstable")]
+        expected = (end.finite, end.outcome == "stable", end.outcome == "unstable", end.outcome == "lost")
+        assert in_sql == list(map(int, expected))

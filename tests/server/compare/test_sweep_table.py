@@ -27,8 +27,8 @@ from tests.server.recording import CPU
 GRID: dict[str, Any] = {"optimizer.lr": [0.01, 0.3], "train.seed": [1, 2, 3]}
 ENDS: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]] = [
     ("finished", {"train_loss": 0.1 + 0.2, "eval_loss": 0.5, "seconds": 3.0, "rollbacks": 0}, None),
-    ("finished", {"train_loss": 0.1, "eval_loss": "Infinity", "rollbacks": 2}, None),
-    ("finished", {"train_loss": "NaN", "eval_loss": None}, None),
+    ("finished", {"train_loss": 0.1, "eval_loss": 0.7, "rollbacks": 2}, None),
+    ("finished", {"train_loss": "NaN", "eval_loss": "Infinity"}, None),
     ("diverged", {"train_loss": "-Infinity"}, {"step": 28, "layer": 0, "eigenvalue": 7, "tensor": "blocks.0.layer.w.grad"}),
     ("failed", None, None),
 ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_the_csv_table_reads_back_to_the_same_numbers(client: httpx.Client) -> N
     assert 'filename="sweep-1.csv"' in answer.headers["Content-Disposition"]
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [row["train_loss"] for row in rows] == [repr(0.1 + 0.2), "0.1", "nan", "-inf", "", ""]
-    assert [row["eval_loss"] for row in rows] == ["0.5", "inf", "", "", "", ""]
+    assert [row["eval_loss"] for row in rows] == ["0.5", "0.7", "inf", "", "", ""]
 
 
 @pytest.mark.slow
@@ -120,8 +120,19 @@ def test_groups_count_finite_runs_and_average_only_their_losses(client: httpx.Cl
     assert rows[0]["train_loss_mean"] == pytest.approx(0.2)
     assert rows[0]["train_loss_std"] == pytest.approx(0.2 / math.sqrt(2))
     assert (rows[0]["train_loss_min"], rows[0]["train_loss_max"]) == (0.1, 0.1 + 0.2)
-    assert rows[0]["eval_loss_mean"] == "NaN"  # one of the two losses is infinite, so the mean is not the other loss
+    assert rows[0]["eval_loss_mean"] == pytest.approx(0.6)
     assert rows[1]["train_loss_mean"] is None
+
+
+def test_a_run_whose_last_evaluation_is_not_finite_is_lost_in_its_group(client: httpx.Client, database: Database) -> None:
+    with database.write() as session:
+        session.get_one(Run, 2).result = {"train_loss": 0.1, "eval_loss": "NaN"}
+    (group, _) = asked(client, group_by="optimizer.lr").json()["rows"]
+    assert (group["finite"], group["lost"], group["eval_loss_median"], group["train_loss_median"]) == (1, 2, 0.5, 0.1 + 0.2)
+    assert [run["id"] for run in client.get("/api/runs", params={"q": "lost=true"}).json()["runs"]] == [5, 4, 3, 2]
+    for number, lost in ((1, "false"), (2, "true"), (6, "false")):
+        assert f'"lost":{lost}' in client.get(f"/api/runs/{number}").text.replace(" ", "")
+    assert all(isinstance(run["lost"], bool) for run in client.get("/api/runs").json()["runs"])
 
 
 def test_each_grid_cell_counts_its_finite_and_stable_runs(client: httpx.Client, database: Database) -> None:

@@ -149,6 +149,18 @@ def test_unstable_trials_are_stopped_at_any_step_and_count_as_the_worst(database
     assert run_of(database, gone.run_id).status == "diverged"
 
 
+def test_a_trial_whose_last_evaluation_is_not_finite_counts_as_the_worst(database: Database, tmp_path: Path) -> None:
+    number = search(database, tmp_path, trials=2)
+    lost, good = claim(database), claim(database)
+    for taken, loss in ((lost, 0.1), (good, 0.9)):
+        train(database, taken, loss, steps=100)
+    with database.write() as session:
+        lifecycle.finish(session, lost.run_id, lost.attempt, "finished", "", {"train_loss": 0.1, "eval_loss": "NaN"}, None)
+    made = {one.run_id: one for one in decide(database, number)}
+    assert (made[lost.run_id].outcome, made[lost.run_id].reason) == ("unstable", "its evaluation loss is NaN")
+    assert outcomes(database)[good.run_id, 1] == "continued"
+
+
 def test_a_trial_that_repairs_itself_by_a_rollback_is_not_stopped_for_a_nan(database: Database, tmp_path: Path) -> None:
     number = search(database, tmp_path, BODY | {"train": {"steps": 100, "on_nonfinite": "rollback"}}, trials=1)
     taken = claim(database)

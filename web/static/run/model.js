@@ -163,8 +163,10 @@ export class RunModel {
    * @returns {boolean} whether the alert was new
    */
   addAlert(alert) {
-    const known = this.alerts.some((a) => a.id === alert.id);
-    if (!known) this.alerts.push(alert);
+    const known = this.alerts.find((a) => a.id === alert.id);
+    if (known)
+      Object.assign(known, alert); // an alert that lasts is sent again with its duration
+    else this.alerts.push(alert);
     return !known;
   }
 
