@@ -42,6 +42,7 @@ from server.http.schemas.runs import RunId
 from server.http.schemas.sweeps import SweepId
 from server.lifecycle import answers
 from server.lifecycle.answers import ALERTS
+from server.lifecycle.autopsies import autopsy_json
 from server.lifecycle.checkpoints import checkpoints_json
 from server.lifecycle.forking import trouble_of
 from server.lifecycle.history import history_json
@@ -75,6 +76,7 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
             "verdict": _verdict(session, run_id),
         }
         found = find_run(session, run_id)
+        context["autopsy"] = autopsy_json(session, found, on=settings.autopsy)
         trouble = trouble_of(session, found)
         context |= {
             "checkpoints": checkpoints_json(session, run_id, settings, trouble),
