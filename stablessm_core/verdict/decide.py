@@ -179,10 +179,16 @@ def _worst_at_the_end(run: Run, source: Source, step: int) -> facts.Worst | None
 def _bad_batch(run: Run, source: Source, found: Finding) -> bool:
     """The batch held NaN or an infinity, or numbers far above usual. Both are read from records or from the autopsy."""
     bad = found.bad
-    if bad is None or (bad.finite and (_outside_before(run, source, bad.step) or found.dies_soon("batch_left_out"))):
+    if bad is None or (bad.finite and (_outside_before(run, source, bad.step) or _dies_without(found, bad.step))):
         return False
     found.cause, found.confidence, found.layer, found.eigenvalue = "bad_input", "measured", None, None
     return True
+
+
+def _dies_without(found: Finding, step: int) -> bool:
+    """Whether the replay died that left out the batch of this step, and not another one."""
+    one = None if found.autopsy is None else found.autopsy.counterfactual("batch_left_out")
+    return one is not None and int(one["from_step"]) + 1 == step and found.dies_soon("batch_left_out")
 
 
 def _outside_before(run: Run, source: Source, step: int) -> bool:
@@ -407,6 +413,9 @@ def _outgrew(run: Run, source: Source, found: Finding) -> bool:  # noqa: ARG001
     """The autopsy found true results that float32 cannot hold, or cannot square, although the loss had not risen."""
     if found.autopsy is None or not found.autopsy.largest >= MODERATE:
         return False
+    if not (found.lives("tenth_of_rate")):
+        found.runner_up = "explosion"
+        return False
     found.cause, found.confidence, found.layer, found.eigenvalue = "explosion", "measured", None, None
     return True
 
@@ -421,6 +430,10 @@ def _weigh(run: Run, source: Source, found: Finding) -> None:
     if autopsy is None or found.cause in ("bad_input", "bad_loss", "arithmetic", "precision") or found.kick is not None:
         return
     frozen = found.lives("recurrence_frozen")
+    if _hidden_between_rows(run, found):
+        found.runner_up, found.cause, found.thrown_by, found.confidence = found.cause, "unknown", None, "cannot_tell"
+        found.layer, found.eigenvalue, found.gap = None, None, True
+        return
     if found.cause == "eigenvalue_overflow":
         assert found.layer is not None
         if frozen and found.thrown_by in ("explosion", "both"):
@@ -448,6 +461,16 @@ def _weigh(run: Run, source: Source, found: Finding) -> None:
     }
     if deciding.get(found.cause):
         found.confidence = "measured"
+
+
+def _hidden_between_rows(run: Run, found: Finding) -> bool:
+    """Whether the numbers left their usual level between two recorded rows, and no change that the autopsy tried saved the run:
+    what happened in the steps that are not recorded is unknown."""
+    if run.every == 1 or found.cause not in ("explosion", "eigenvalue_overflow"):
+        return False
+    grown = found.growth
+    at_once = grown is None or grown.rose_at is None or grown.jump >= JUMP
+    return at_once and all(found.dies_soon(change) for change in ("recurrence_frozen", "tenth_of_rate", "batch_left_out"))
 
 
 def _name_runner_up(run: Run, found: Finding) -> None:

@@ -24,7 +24,7 @@ SPIKE_ROWS = 20  # number of last rows searched for a gradient spike; also the n
 SPIKE = 10.0  # minimum ratio of the largest gradient to that median at which the gradient counts as a spike
 ROSE = 10.0  # loss divided by the best loss: at this ratio, the training has lost its progress
 SMALL_UPDATE = 0.1  # maximum size of an update that hardly changes the model, as a share of the norm of all weights
-DECAY_ROWS = 5  # minimum number of rows that show that weight decay makes the weights grow
+DECAY_STEPS = 4  # minimum number of steps over which weight decay shows that it makes the weights grow
 KICK = 1e3  # gradient norm divided by its median before: at this ratio a single gradient threw the weights
 HALF_ROWS = 8  # minimum number of different losses that can prove that all losses are float16 numbers
 
@@ -301,12 +301,12 @@ def decay_growth(run: Run, scalars: Scalars, end: int) -> tuple[float, float, fl
     1 - lr x weight_decay, and |factor| > 1. None if it did not, if the recorded norms grew otherwise, or after few steps."""
     decay = float(run.config["optimizer"].get("weight_decay") or 0.0)
     rows = (scalars.step < end) & np.isfinite(scalars.lr)
-    if scalars.weight_norm is None or rows.sum() < DECAY_ROWS or decay == 0:
+    if scalars.weight_norm is None or rows.sum() < 2 or decay == 0:
         return None
     step, lr, norm = scalars.step[rows], scalars.lr[rows], scalars.weight_norm[rows].astype(np.float64)
     factor = 1 - float(lr[-1]) * decay
     first = max(0, len(step) - SPIKE_ROWS)
-    if abs(factor) <= 1 or not norm[first] > 0 or not np.isfinite(norm[-1]):
+    if abs(factor) <= 1 or not norm[first] > 0 or not np.isfinite(norm[-1]) or step[-1] - step[first] < DECAY_STEPS:
         return None
     grown, expected = math.log(norm[-1] / norm[first]), math.log(abs(factor)) * int(step[-1] - step[first])
     return (factor, float(norm[first]), float(norm[-1])) if 0.5 <= grown / expected <= 1.5 else None

@@ -76,8 +76,9 @@ def _evaluation(bad: tuple[int, float] | None) -> str:
 
 def _ended_above(run: Run, source: Source, last: int) -> tuple[str, list[Evidence]]:
     """A sentence about a loss that is far above its start, and its numbers; empty if it is not."""
-    rows = min(LAST_ROWS, ((last - run.first_step) // run.every + 1) // 4)  # of a short run, its last quarter
-    if rows < 1:
+    recorded = (last - run.first_step) // run.every + 1
+    rows = min(LAST_ROWS, max(1, recorded // 4))  # of a short run, its last quarter
+    if recorded < 2:
         return "", []
     begun = source.scalars(run.first_step, run.first_step + (rows - 1) * run.every)
     ended = source.scalars(last - (rows - 1) * run.every, last)

@@ -52,7 +52,7 @@ export class RunHeader {
       if (changed && status === "running") this.times.started ??= Date.now() / 1000;
       if (changed && isFinal(status)) this.times.finished = Date.now() / 1000;
       this.state.status = status;
-      if (changed) this.badge({ status, unstable: null, lost: false });
+      if (changed) this.badge({ status, unstable: null });
       this.set("reason", reason ?? "");
       if (changed)
         for (const element of findAll("[data-when]", HTMLElement))
