@@ -142,7 +142,8 @@ def _others(run: Run, found: Finding) -> str:
     for alert in run.alerts:
         if alert["step"] != found.step or not str(alert["kind"]).startswith("nonfinite_"):
             continue
-        more = str(alert["message"]).partition("; ")[2].removesuffix(" too")
+        at_once = str(alert["message"]).partition("; this ")[0]  # without how long the alert lasted
+        more = at_once.partition("; ")[2].removesuffix(" too")
         if alert["tensor"].endswith(".grad"):
             more = more.replace("other tensors", "other gradients")
         name = "the loss" if alert["kind"] == "nonfinite_loss" else str(alert["tensor"])
