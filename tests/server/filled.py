@@ -85,7 +85,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
                   {"run_id": 20, "rung": 2, "sweep_id": 3, "step": 2**41, "value": None, "outcome": "unstable", "reason": "",
                    "at": 0.2}],
         "autopsies": [{"run_id": 20, "attempt": 2, "state": "done", "reason": HOSTILE, "step": 2**40,
-                       "findings": {"largest": ["NaN", 3.4e38, HOSTILE]}, "requested_at": 0.1, "requested_by": HOSTILE,
+                       "findings": {"largest": ["NaN", math.pi * 1e-38, HOSTILE]}, "requested_at": 0.1, "requested_by": HOSTILE,
                        "started_at": 0.2, "ended_at": 1 / 3, "owner": None, "beat": 2**60, "losses": 1, "seq": 2**40},
                       {"run_id": 30, "attempt": 3, "state": "queued", "reason": "", "step": None, "findings": None,
                        "requested_at": 1.0, "requested_by": None, "started_at": None, "ended_at": None, "owner": None, "beat": 0,

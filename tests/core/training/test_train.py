@@ -571,8 +571,8 @@ def test_a_bad_batch_is_not_trained_again_after_a_rollback(tmp_path: Path, monke
     assert outcome.divergence["tensor"] == "batch.x"
     assert [(alert.kind, alert.step) for alert in sink.alerts] == [("nonfinite_batch", 12)]
     assert outcome.reason == (
-        "the input, batch.x, of step 12 held NaN or an infinity before anything was computed; a rollback would train the same "
-        'batch again (train.on_bad_batch "skip" leaves out such batches)'
+        "the input, batch.x, of step 12 contains NaN or an infinity before the model computes anything; a rollback would train "
+        'the same batch again (train.on_bad_batch "skip" leaves out such batches)'
     )
 
 
