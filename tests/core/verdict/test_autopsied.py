@@ -98,7 +98,9 @@ def test_outputs_too_large_for_the_loss_are_no_bad_loss() -> None:
         7, first_nonfinite=first("loss", "mse_loss", "", value="Infinity", largest_input=1e25), modules=modules(1e25)
     )
     assert told(verdict_of([*CALM[:4], 1e6, 1e14, NAN], autopsy))[0] == "explosion"
-    assert told(verdict_of(UNKNOWN, autopsy)) == ("explosion", "measured", "lr_too_large")
+    assert told(verdict_of(UNKNOWN, autopsy)) == ("unknown", "cannot_tell", "explosion")
+    autopsy["counterfactuals"] = [counterfactual("tenth_of_rate", True)]
+    assert told(verdict_of(UNKNOWN, autopsy))[:2] == ("explosion", "measured")
 
 
 def test_a_batch_is_bad_only_if_it_was_measured() -> None:
@@ -113,8 +115,11 @@ def test_a_batch_is_bad_only_if_it_was_measured() -> None:
 
 
 def test_a_large_batch_is_not_the_cause_if_the_run_dies_without_it() -> None:
-    autopsy = findings(7, modules=modules(1e39), counterfactuals=[counterfactual("batch_left_out", False, 8)])
+    without = counterfactual("batch_left_out", False, 8)
+    autopsy = findings(7, modules=modules(1e39), counterfactuals=[without])
     autopsy["batch"] |= {"largest_target": 60.0}
+    assert verdict_of([*CALM[:4], 1e2, 1e6, NAN], autopsy)["cause"] == "bad_input", "another batch was left out"
+    autopsy["counterfactuals"] = [without | {"from_step": 6}]
     assert verdict_of([*CALM[:4], 1e2, 1e6, NAN], autopsy)["cause"] == "explosion"
     autopsy["counterfactuals"] = [counterfactual("batch_left_out", True)]
     assert verdict_of([*CALM[:4], 1e2, 1e6, NAN], autopsy)["cause"] == "bad_input"
