@@ -34,15 +34,14 @@ def test_g_of_best_is_the_maximum_over_all_weights_of_its_formula() -> None:
 
 def test_discrete_g_is_the_sum_over_steps_for_eigenvalues_of_both_signs() -> None:
     found = stability_of_map("tanh", "discrete", (0.2,))
-    w = np.linspace(-3, 3, 241)
-    k = np.arange(6000)
+    w = np.linspace(-2.5, 2.5, 101)
+    k = np.arange(2500)
     largest = 0.0
     for shift in (-0.2, -0.1, 0.1, 0.2):
         before, after = np.tanh(w)[:, None] ** k, np.tanh(w + shift)[:, None] ** k
         largest = max(largest, float(np.max((1 - np.abs(np.tanh(w))) * np.abs(before - after).sum(axis=1))))
     assert found.stable
-    assert largest <= found.g[0] * 1.001
-    np.testing.assert_allclose(largest, found.g[0], rtol=0.01)
+    assert 0.98 * found.g[0] < largest < 1.001 * found.g[0]
 
 
 def test_discrete_best_touches_minus_1_unless_b_keeps_eigenvalues_positive() -> None:
