@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +22,10 @@ from server.lifecycle.autopsies import request_autopsy
 from server.lifecycle.forking import fork_run
 from server.lifecycle.verdicts import judge_run
 from server.settings import Settings
-from tests.worker.station import START_SECONDS, Station
+from tests.worker.station import SMALL, START_SECONDS, Station
 from tests.worker.test_forks import DYING, FATAL
 from worker.autopsies import NICE
+from worker.autopsy_process import OOM_SCORE
 
 pytestmark = pytest.mark.slow
 
@@ -190,6 +193,33 @@ def test_an_autopsy_that_is_not_possible_names_its_reason_and_the_verdict_falls_
         evidence = [one["text"] for one in verdict["evidence"]]
         assert any(one.startswith("The autopsy has no result (") and reason in one for one in evidence), evidence
         assert (verdict["cause"], verdict["confidence"]) == ("eigenvalue_overflow", "inferred")
+
+
+def test_a_queued_run_is_trained_before_the_autopsy_of_a_dead_one(here: Station) -> None:
+    station = here
+    died, next_one = (station.submit(config) for config in (DYING, SMALL))
+    station.start("--slots", "1")
+    ended = station.until_ended(next_one)
+    row = until_state(station, died, "running", "done")
+    assert ended.finished_at is not None
+    assert row.started_at is not None
+    assert row.started_at > ended.finished_at
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit exists on Linux only")
+def test_the_memory_of_an_autopsy_is_limited() -> None:
+    program = """
+import numpy as np
+from worker.autopsy_process import _limit_memory
+_limit_memory(256 << 20)
+small = np.ones(16 << 20, np.uint8)
+try:
+    np.ones(1 << 30, np.uint8)
+except MemoryError:
+    print("limited", open("/proc/self/oom_score_adj").read().strip())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["limited", str(OOM_SCORE)], done.stderr
 
 
 def test_without_autopsies_a_dead_run_gets_none(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:

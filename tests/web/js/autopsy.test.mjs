@@ -5,21 +5,10 @@ import { test } from "node:test";
 const { counterfactualsFigure, modulesFigure, shownModules } = await import(
   `${process.env.STATIC}/run/autopsy_figures.js`
 );
-const COLORS = {
-  danger: "#f00",
-  muted: "#888",
-  accent: "#00f",
-  ink: "#000",
-  "line-0": "#111",
-  "line-1": "#222",
-};
+const COLORS = { danger: "#f00", muted: "#888", accent: "#00f", ink: "#000", "line-0": "#111", "line-1": "#222" };
 const RUN = { step: [29, 30, 31], loss: [0.7, 0.6, NaN] };
 const template = (...fields) => ({
-  data: fields.map((field) => ({
-    meta: { field, value: 3.4e38 },
-    line: { color: "?" },
-    marker: { color: "?" },
-  })),
+  data: fields.map((field) => ({ meta: { field, value: 3.4e38 }, line: { color: "?" }, marker: { color: "?" } })),
   layout: { yaxis: { type: "log" } },
 });
 const MODULES = template("limit", "float32", "float64", "lost", "zero");
@@ -32,8 +21,7 @@ const module = (name, largest, more = {}) => ({
   nonfinite: 0,
   ...more,
 });
-const by = ({ data }) =>
-  Object.fromEntries(data.map((trace) => [trace.meta.field, trace]));
+const by = ({ data }) => Object.fromEntries(data.map((trace) => [trace.meta.field, trace]));
 
 test("modules are rows in the order of computation, and what is not finite or 0 is marked at the edge", () => {
   const rows = [
@@ -57,27 +45,14 @@ test("modules are rows in the order of computation, and what is not finite or 0 
   assert.deepEqual(lost.y, [2, 3, 4, 3]);
   assert.deepEqual(lost.marker.symbol, ["x", "triangle-up", "x", "x"]);
   assert.deepEqual(lost.marker.color, ["#f00", "#f00", "#f00", "#222"]);
-  assert.equal(
-    lost.text[0],
-    "&lt;b>ssm: 19 numbers are not finite in float32; the largest finite magnitude is 3e37",
-  );
+  assert.equal(lost.text[0], "&lt;b>ssm: 19 numbers are not finite in float32; the largest finite magnitude is 3e37");
   assert.equal(lost.text[3], "head: NaN in float64");
-  assert.deepEqual(figure.layout.yaxis.ticktext, [
-    "embed",
-    "blocks.0.gate",
-    "&lt;b>ssm",
-    "head",
-    "loss",
-  ]);
+  assert.deepEqual(figure.layout.yaxis.ticktext, ["embed", "blocks.0.gate", "&lt;b>ssm", "head", "loss"]);
 });
 
 test("of very many modules the chart shows the largest, in the order of computation, and all that are not finite", () => {
-  const rows = Array.from({ length: 500 }, (_, i) =>
-    module(`m${i}`, i % 97, { nonfinite: i === 3 ? 1 : 0 }),
-  );
-  const shown = shownModules(rows).map(({ module: name }) =>
-    Number(name.slice(1)),
-  );
+  const rows = Array.from({ length: 500 }, (_, i) => module(`m${i}`, i % 97, { nonfinite: i === 3 ? 1 : 0 }));
+  const shown = shownModules(rows).map(({ module: name }) => Number(name.slice(1)));
   assert.equal(shown.length, 60);
   assert.ok(shown.includes(3) && shown.includes(96));
   assert.deepEqual(
@@ -129,15 +104,7 @@ test("a counterfactual that died is a gap in its curve and a cross above it, and
       ["unchanged: died at step 32", "rate: died at step 32"],
     ],
   );
-  assert.notEqual(
-    died.y[0],
-    died.y[1],
-    "crosses of the same step do not cover one another",
-  );
+  assert.notEqual(died.y[0], died.y[1], "crosses of the same step do not cover one another");
   assert.equal(figure.layout.yaxis.type, "log");
-  assert.equal(
-    counterfactualsFigure(CURVES, [one("a", true, [31], [-3])], RUN, COLORS)
-      .layout.yaxis.type,
-    "linear",
-  );
+  assert.equal(counterfactualsFigure(CURVES, [one("a", true, [31], [-3])], RUN, COLORS).layout.yaxis.type, "linear");
 });
