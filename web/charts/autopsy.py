@@ -39,7 +39,7 @@ def modules() -> Figure:
             "type": "log",
             "exponentformat": "e",
             "zeroline": False,
-            "nticks": 5,
+            "nticks": 4,
             "tickangle": 0,
         },
         "yaxis": {"autorange": "reversed", "automargin": True, "zeroline": False, "tickmode": "array"},
