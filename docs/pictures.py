@@ -33,6 +33,7 @@ PAUSE_AT_END = 4000  # time for which the last frame is shown, in milliseconds; 
 # name of the picture file: path of the page, colour scheme, size of the window in pixels
 PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "diverged-run-page.png": ("/runs/1", "light", (1280, 1850)),
+    "autopsy.png": ("/runs/1#autopsy", "light", (1280, 1130)),
     "run-page-dark.png": ("/runs/19", "dark", (1280, 1740)),
     "compare-page.png": ("/compare?runs=1,10,19", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
@@ -132,6 +133,18 @@ def wait_for_runs(page: Page, url: str, path: str) -> None:
         time.sleep(1)
 
 
+def wait_for_autopsies(page: Page, url: str, path: str) -> None:
+    """Waits for the autopsies of the diverged runs in `path`. Asks for them, because others wait until no run trains."""
+    for number in re.findall(r"\d+", path):
+        autopsy = f"{url}/api/runs/{number}/autopsy"
+        if page.request.get(f"{url}/api/runs/{number}").json()["status"] != "diverged":
+            continue
+        if page.request.get(autopsy).json()["state"] == "queued":
+            page.request.post(autopsy, data={})
+        while page.request.get(autopsy).json()["state"] in ("queued", "running"):
+            time.sleep(1)
+
+
 def main(names: list[str]) -> None:
     names = names or [RECORDING, *PAGES, *SYSTEMS]
     with socket.socket() as free:
@@ -162,6 +175,8 @@ def main(names: list[str]) -> None:
                     photograph(page, f"{url}/runs/{made['id']}", DOCS / name)
                 if name in PAGES:
                     path, scheme, (width, height) = PAGES[name]
+                    if path.startswith("/runs/"):
+                        wait_for_autopsies(page, url, path)
                     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                     page.set_viewport_size({"width": width, "height": height})
                     photograph(page, url + path, DOCS / name)

@@ -14,6 +14,7 @@ from typing import Any
 
 from stablessm_core.spec.layers import layers_text
 from stablessm_core.spec.titles import setting_title
+from stablessm_core.verdict.float64 import compare_with_float64
 
 WHOLE_BELOW = 1e9  # whole numbers below this limit are written out; larger numbers get an exponent
 
@@ -74,6 +75,12 @@ def sentences(text: str, most: int) -> str:
     return ". ".join(parts[:most]) + ("." if len(parts) > most else "")
 
 
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "number": number,
     "duration": duration,
@@ -81,7 +88,9 @@ FILTERS: dict[str, Callable[..., str]] = {
     "moment": moment,
     "layers": layers_text,
     "setting_title": setting_title,
+    "sentence": sentence,
     "sentences": sentences,
+    "compare_with_float64": compare_with_float64,
 }
 
 

@@ -60,7 +60,7 @@ def composition(records: Sequence[Record]) -> str:
     parts: list[str] = []
     for (name, count), times in layers.items():
         many = f"{times} × " if times > 1 else ""
-        unit = " eigenvalues" if not parts else ""
+        unit = (" eigenvalue" if count == 1 else " eigenvalues") if not parts else ""
         parts.append(f"{many}{name}" + (f" of {count:,}{unit}" if count is not None else ""))
     return ", ".join(parts)
 

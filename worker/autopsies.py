@@ -130,7 +130,8 @@ class Autopsies(Chore):
         if not waiting:
             return None
         busy = self._worker.training() > 0 or session.scalar(select(exists().where(Run.status == "queued")))
-        hosts = set(session.scalars(select(Worker.host).where(Worker.seen_at > time.time() - self._settings.lease_seconds)))
+        living = Worker.seen_at > time.time() - self._settings.lease_seconds
+        hosts = list(session.scalars(select(Worker.host).where(living)))
         for one in waiting:
             waited = time.time() - one.requested_at
             if waited > autopsies.GIVE_UP_SECONDS:
@@ -144,13 +145,14 @@ class Autopsies(Chore):
             return self._worker.training() == 0
         return not busy or one.requested_by is not None or waited >= WAIT_SECONDS
 
-    def _fits(self, session: Session, one: autopsies.Candidate, waited: float, known: Message, hosts: set[str]) -> bool:
-        """True if this machine can repeat the run, or if no better machine will."""
+    def _fits(self, session: Session, one: autopsies.Candidate, waited: float, known: Message, hosts: list[str]) -> bool:
+        """True if this machine can repeat the run, or if no better machine will. hosts: the machine of each living worker."""
         has_device = not _needs_gpu(one) or "cuda" in known["devices"]
         has_task = one.config["task"]["name"] in known["tasks"]
         if has_device and has_task and self._has_state(session, one):
             return True
-        return waited > ELSEWHERE_SECONDS and (one.host == self._worker.host or one.host not in hosts)
+        alone = len(hosts) <= 1 and one.host == self._worker.host and has_device  # so the findings can only say what is missing
+        return alone or (waited > ELSEWHERE_SECONDS and (one.host == self._worker.host or one.host not in hosts))
 
     def _has_state(self, session: Session, one: autopsies.Candidate) -> bool:
         run_ids = [one.run_id, *([one.forked_from] if one.forked_at_step else [])]

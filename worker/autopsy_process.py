@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -21,7 +22,7 @@ from server.lifecycle.verdicts import describe_run
 from stablessm_core.autopsy.request import AutopsyRequest, RecordedRow, SavedState, Trouble, refused
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
-from stablessm_core.telemetry.detectors.raised_elsewhere import LR_LOWERED
+from stablessm_core.telemetry.detectors.raised_elsewhere import LR_LOWERED, ROLLED_BACK
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.verdict.inputs import Source
 from stablessm_core.verdict.trouble import trouble_start
@@ -97,7 +98,6 @@ def _request_for(
     first = min([one.step for one in saved], default=begin)
     if trouble is not None and trouble.step <= first:
         first = begin
-    lowered = select(AlertRow.step).where(AlertRow.run_id == run.id, AlertRow.kind == LR_LOWERED.name)
     return AutopsyRequest(
         config=config,
         data_root=Path(assignment["data_root"]),
@@ -106,7 +106,7 @@ def _request_for(
         checkpoints=tuple(saved),
         origin=origin,
         trouble=trouble,
-        lowered=tuple(session.scalars(lowered.order_by(AlertRow.step))),
+        lowered=_lowered(session, run, config.train.rollback_lr_factor),
         environment=run.environment or {},
         seconds=since + MORE_SECONDS,
         memory=int(assignment["memory"]) // 2,
@@ -143,6 +143,25 @@ def _fetch(store: str, row: CheckpointRow, file: Path) -> str | None:
     except (StoreError, OSError) as error:
         return str(error)
     return None
+
+
+def _lowered(session: Session, run: Run, factor: float) -> tuple[int, ...]:
+    """The steps at which `train.on_warning` lowered the rates since the last rollback, each as often as it did.
+
+    Repeated reductions at one step share one alert, whose value is the product of all reductions so far. A rollback is one more
+    reduction; the checkpoint to which it returned holds the reductions before.
+    """
+    chosen = select(AlertRow).where(AlertRow.run_id == run.id, AlertRow.kind.in_((LR_LOWERED.name, ROLLED_BACK.name)))
+    steps: list[int] = []
+    total = 0
+    for alert in session.scalars(chosen.order_by(AlertRow.id)):
+        if alert.kind == ROLLED_BACK.name:
+            steps, total = [], total + 1
+            continue
+        before, total = total, round(math.log(float(alert.value or factor)) / math.log(factor))
+        first_of_fork = before == 0 and run.forked_from is not None  # the value includes reductions of the other run
+        steps += [alert.step] * (1 if first_of_fork else max(1, total - before))
+    return tuple(steps)
 
 
 def _rows(source: Source, low: int, high: int) -> dict[int, RecordedRow]:

@@ -17,6 +17,7 @@ from server.cli.connection import connect
 from server.cli.options import DATA_DIR, RUN_ID
 from server.cli.terminal import number, printable, show, table
 from stablessm_core.client import Client
+from stablessm_core.verdict.float64 import compare_with_float64
 
 ASK_SECONDS = 0.5
 OPEN = ("queued", "running")
@@ -29,11 +30,11 @@ CHANGES = {
     "scaled_norm": "norms that scale before they square",
 }
 TROUBLES = {
-    "crossing": "an eigenvalue left the stability boundary",
-    "loss": "the loss rose",
-    "gradient": "the gradient rose",
-    "batch": "the batch was bad",
-    "fatal": "the first number that is not finite",
+    "crossing": "its update moves an eigenvalue across the stability boundary",
+    "loss": "after its update, the loss is far above its level",
+    "gradient": "after its update, the gradient is far above its level",
+    "batch": "its batch has unusual numbers",
+    "fatal": "there was no earlier sign",
 }
 
 
@@ -144,8 +145,7 @@ def _modules(modules: list[dict[str, Any]]) -> RenderableType:
 def _float64(wide: dict[str, Any], found: dict[str, Any]) -> Iterable[Text]:
     numbers = f"loss {number(wide['loss'])}, largest magnitude {number(wide['largest'])}"
     if wide["finite"]:
-        why = " The run's precision or a kernel made the number, not the dynamics." if found["fatal"] else ""
-        yield Text(f"  Every number is finite: {numbers}.{why}")
+        yield Text(printable(f"  Every number is finite: {numbers}. {compare_with_float64(found)}".rstrip()))
     else:
         yield Text(f"  It is not finite either: {numbers}.")
         yield Text(printable(f"  {place(wide['first_nonfinite'])}"))
@@ -158,7 +158,7 @@ def _counterfactuals(found: dict[str, Any]) -> list[RenderableType]:
     if not trials:
         return []
     trouble = found["trouble"]
-    sign = f"; first sign of trouble: step {trouble['step']:,} ({TROUBLES[trouble['kind']]})" if trouble else ""
+    sign = f"; the trouble begins in step {trouble['step']:,}: {TROUBLES[trouble['kind']]}" if trouble else ""
     rows = []
     for one in trials:
         settings = " ".join(f"{path}={value}" for path, value in one["settings"].items())

@@ -70,7 +70,9 @@ def request_autopsy(session: Session, run: Run, *, step: int | None, by: str) ->
     first, last = (run.forked_at_step or 0) + 1, last_step(run)
     steps = f"steps {first:,} to {last:,}, which the run has trained" if last >= first else "none: the run has trained no step"
     if step is None and fatal_step(session, run) is None:
-        raise Invalid(f"every recorded number of run {run.id} is finite; name the step to repeat", field="step", allowed=steps)
+        raise Invalid(
+            f"no training step of run {run.id} became NaN or infinite; name the step to repeat", field="step", allowed=steps
+        )
     if step is not None and not first <= step <= last:
         raise Invalid(f"step is {step}", field="step", allowed=steps)
     run.seq += 1
@@ -119,7 +121,7 @@ def claim_autopsy(session: Session, run_id: int, owner: str) -> Job | None:
         return None
     step = row.step if row.step is not None else fatal_step(session, run)
     if step is None:
-        _change(row, run, state="failed", reason="every recorded number of the run is finite", ended_at=time.time())
+        _change(row, run, state="failed", reason="no training step of the run became NaN or infinite", ended_at=time.time())
         return None
     _change(row, run, state="running", reason="", owner=owner, beat=0, started_at=time.time(), ended_at=None)
     session.flush()

@@ -36,8 +36,9 @@ def curve(change: str, lives: bool | None, step: int, settings: dict[str, Any] |
 
 def first(**fields: Any) -> dict[str, Any]:
     return {
-        "pass": "forward", "operation": "scan_states", "module": "blocks.0.ssm", "tensor": "states", "index": [1, 98, 2],
-        "count": 19, "value": "-Infinity", "largest_input": 3.1e37, "largest_before": 3.1e37, "layer": 0, "eigenvalue": 2,
+        "pass": "forward", "operation": "scan_states", "module": "blocks.0.ssm", "tensor": "states (16, 100, 16)",
+        "index": [1, 98, 2], "count": 19, "value": "-Infinity", "largest_input": 3.1e37, "largest_before": 3.1e37,
+        "layer": 0, "eigenvalue": 2,
     } | fields  # fmt: skip
 
 

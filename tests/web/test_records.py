@@ -33,6 +33,7 @@ def test_records_are_titled_by_layer_and_counted_in_the_composition() -> None:
     found = [record(GATED, gates=4), record(EXP, "0.dt_bias"), record(GATED, "1", gates=4), record(EXP, "2", name="s4d")]
     assert [records.title(one) for one in found] == ["0 · mamba", "0 · mamba: dt_bias", "1 · mamba", "2 · s4d"]
     assert records.composition(found) == "2 × mamba of 8 eigenvalues, s4d of 8"
+    assert records.composition([record(EXP, eigenvalues=1)]) == "mamba of 1 eigenvalue"
 
 
 @pytest.mark.parametrize(

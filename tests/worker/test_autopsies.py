@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,17 +13,27 @@ from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import delete, select
 
 from server.database.connection import Database
-from server.database.models import AutopsyRow, Run
+from server.database.models import AlertRow, AutopsyRow, CheckpointRow, Run
 from server.errors import Conflict
 from server.lifecycle.autopsies import request_autopsy
-from tests.worker.station import START_SECONDS, Station
+from server.lifecycle.forking import fork_run
+from server.lifecycle.verdicts import judge_run
+from server.settings import Settings
+from tests.worker.station import SMALL, START_SECONDS, Station
 from tests.worker.test_forks import DYING, FATAL
 from worker.autopsies import NICE
+from worker.autopsy_process import OOM_SCORE
 
 pytestmark = pytest.mark.slow
 
+LOWERED = DYING | {
+    "model": DYING["model"] | {"n_layers": 1, "d_state": 16},
+    "optimizer": {"lr": 0.2},
+    "train": DYING["train"] | {"on_warning": "lower_lr", "steps": 120},
+}
 LATE: dict[str, Any] = DYING | {"train": DYING["train"] | {"checkpoint_every": 0}}
 
 
@@ -137,6 +149,77 @@ def test_an_autopsy_has_a_low_priority_and_its_death_fails_it_the_second_time(he
     assert "SIGKILL" in row.reason
     assert "lost 2 times" in row.reason
     assert station.run(died.id).status == "diverged"
+
+
+def test_a_run_whose_rate_was_lowered_several_times_at_one_step_is_repeated(here: Station) -> None:
+    station = here
+    station.start("--slots", "1")
+    died = station.until_ended(station.submit(LOWERED))
+    assert died.status == "diverged"
+    with station.database.read() as session:
+        chosen = select(AlertRow.value).where(AlertRow.run_id == died.id, AlertRow.kind == "lr_lowered").order_by(AlertRow.id)
+        scales = [float(value) for value in session.scalars(chosen)]
+    assert any(scale < 0.5 ** (i + 1) for i, scale in enumerate(scales)), "two reductions share one alert"
+    asked(station, died.id)
+    row = until_state(station, died.id, "done", "failed")
+    assert row.findings is not None, row.reason
+    assert (row.findings["refused"], row.findings["bits_equal"]) == (None, True)
+
+
+def test_an_autopsy_that_is_not_possible_names_its_reason_and_the_verdict_falls_back(here: Station) -> None:
+    station = here
+    station.start("--slots", "1")
+    died = station.until_ended(station.submit(DYING))
+    until_state(station, died.id, "done")
+    fork_id = fork_run(
+        station.database, Settings(data_dir=station.data_dir), died.id, from_step=10, changes={"optimizer.lr": 0.29}
+    )
+    fork = station.until_ended(fork_id)
+    until_state(station, fork.id, "done")
+    with station.database.write() as session:
+        session.execute(delete(CheckpointRow).where(CheckpointRow.run_id.in_((died.id, fork.id))))
+        run = session.get_one(Run, died.id)
+        run.config = run.config | {"task": {"name": "gone"}}
+    for run_id, reason in (
+        (died.id, "this worker cannot train the run: task.name: 'gone' is not installed here"),
+        (fork.id, "the checkpoint of step 10 from which this fork began is missing"),
+    ):
+        asked(station, run_id)
+        row = until_state(station, run_id, "done", "failed")
+        assert row.findings is not None, row.reason
+        assert reason in row.findings["refused"]
+        with station.database.read() as session:
+            verdict = judge_run(session, session.get_one(Run, run_id))
+        evidence = [one["text"] for one in verdict["evidence"]]
+        assert any(one.startswith("The autopsy has no result (") and reason in one for one in evidence), evidence
+        assert (verdict["cause"], verdict["confidence"]) == ("eigenvalue_overflow", "inferred")
+
+
+def test_a_queued_run_is_trained_before_the_autopsy_of_a_dead_one(here: Station) -> None:
+    station = here
+    died, next_one = (station.submit(config) for config in (DYING, SMALL))
+    station.start("--slots", "1")
+    ended = station.until_ended(next_one)
+    row = until_state(station, died, "running", "done")
+    assert ended.finished_at is not None
+    assert row.started_at is not None
+    assert row.started_at > ended.finished_at
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit exists on Linux only")
+def test_the_memory_of_an_autopsy_is_limited() -> None:
+    program = """
+import numpy as np
+from worker.autopsy_process import _limit_memory
+_limit_memory(256 << 20)
+small = np.ones(16 << 20, np.uint8)
+try:
+    np.ones(1 << 30, np.uint8)
+except MemoryError:
+    print("limited", open("/proc/self/oom_score_adj").read().strip())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["limited", str(OOM_SCORE)], done.stderr
 
 
 def test_without_autopsies_a_dead_run_gets_none(here: Station, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,9 @@ def modules() -> Figure:
     wide = markers({"field": "float64"}, "float64", "line-1", "circle-open", size=10)
     wide.update(yaxis="y", marker={"line": {"width": 1.6}})
     lost = markers({"field": "lost"}, "not finite", "danger", "x")
-    zero = markers({"field": "zero"}, "0", "muted", "triangle-left-open")
+    zero = markers({"field": "zero"}, "every number is 0", "muted", "triangle-left-open")
     for edge in (lost, zero):
-        edge.update(xaxis="x2", yaxis="y", showlegend=False)  # their texts say what they are
+        edge.update(xaxis="x2", yaxis="y")
     for trace in (narrow, wide, lost, zero):
         trace.update(hovertemplate="%{text}<extra></extra>")
     axes: dict[str, Any] = {
@@ -39,7 +39,7 @@ def modules() -> Figure:
             "type": "log",
             "exponentformat": "e",
             "zeroline": False,
-            "nticks": 6,
+            "nticks": 4,
             "tickangle": 0,
         },
         "yaxis": {"autorange": "reversed", "automargin": True, "zeroline": False, "tickmode": "array"},
@@ -49,13 +49,16 @@ def modules() -> Figure:
 
 
 def counterfactuals() -> Figure:
-    """A curve per counterfactual, and a mark at the chart's upper edge where a curve ends with a loss that is not finite."""
+    """A curve per counterfactual and one for the run, and a mark at the chart's upper edge where a curve ends with a loss that is
+    not finite."""
     begin = line("", "start", "muted", field="start", dash="dot", width=1)
     begin.update(yaxis="y2", hovertemplate="%{text}<extra></extra>")
+    recorded = line("", "the run", "muted", field="recorded", width=4)
+    recorded.update(opacity=0.35, hovertemplate="the run, as recorded<br>step %{x}<br>%{y:.6g}<extra></extra>")
     curve = line("", "{label}", "line-0", field="curve", width=1.8)
     curve.update(hovertemplate="{label}<br>step %{x}<br>%{y:.6g}<extra></extra>")
     died = markers({"field": "died"}, "died", "danger", "x")
-    return figure([begin, curve, died], "loss", y_type="log", showlegend=False)
+    return figure([begin, recorded, curve, died], "loss", y_type="log", showlegend=False)
 
 
 CHARTS = (
@@ -70,7 +73,7 @@ CHARTS = (
     Chart(
         name="autopsy_counterfactuals",
         title="The run with one thing changed",
-        meaning="Training loss from the last step before the trouble; a cross marks a death.",
+        meaning="Training loss of the run (wide grey line) and of each change from where it starts; a cross marks a death.",
         scope="autopsy",
         build=counterfactuals,
         placed=True,

@@ -125,7 +125,7 @@ def test_the_command_waits_for_the_autopsy_and_prints_it_in_words(sqlite: Databa
             "Forward pass: native_layer_norm in blocks.0.mlp.norm made -Infinity at index (1, 3); 19 numbers are not finite.",
             "It belongs to layer 0, eigenvalue 2.",
             "Every number is finite: loss 1.34",
-            "first sign of trouble: step 2 (an eigenvalue left the stability boundary)",
+            "the trouble begins in step 2: its update moves an eigenvalue across the stability boundary",
             "dies at step 5",
             "not tried",
             "The step cannot be computed twice.",

@@ -196,7 +196,7 @@ def test_a_request_is_refused_with_the_reason(database: Database) -> None:
         ask(open_run)
     with database.write() as session:
         lifecycle.finish(session, open_run, 1, "finished")
-    with pytest.raises(Invalid, match="every recorded number") as error:
+    with pytest.raises(Invalid, match="no training step of run") as error:
         ask(open_run)
     assert (error.value.field, error.value.allowed) == ("step", "none: the run has trained no step")
     healthy = died(database, status="finished")

@@ -8,22 +8,27 @@ import { toast } from "../lib/toast.js";
 import { counterfactualsFigure, modulesFigure, shownModules } from "./autopsy_figures.js";
 import { REPLACED, replaceParts } from "./parts.js";
 import { showInCaption } from "./reading.js";
+import { Stream } from "./stream.js";
 
-const POLL_MS = 5000;
-const TRIES = 6; // polls for the autopsy of a diverged run, which may be queued after the status of the run has changed
 const PARTS = ["autopsy", "verdict", "why", "forks"]; // these parts of the page rest on the findings
 const [ROW, FRAME] = [19, 110]; // pixels: a row of the chart of modules, and the space around its rows
+const NONE = { step: [], loss: [] };
 
 export class RunAutopsy {
   /** @type {AutopsyAnswer | null} */
   findings = null;
+  /** @type {{step: number[], loss: number[]}} the recorded losses around the curves of the counterfactuals */
+  recorded = NONE;
   shown = "";
-  tries = TRIES;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  timer = undefined;
+  /** @type {Stream | null} events of the autopsy while it is queued or runs; the page's own stream has ended by then */
+  stream = null;
 
-  /** @param {Record<string, ChartEntry>} entries */
-  constructor(entries) {
+  /**
+   * @param {Record<string, ChartEntry>} entries
+   * @param {{stream: string, series: string}} urls
+   */
+  constructor(entries, urls) {
+    this.urls = urls;
     this.charts = findAll("[data-autopsy-charts] [data-chart]", HTMLElement).map((element) => {
       const name = given(element, "chart");
       const chart = new Chart(element, entries[name], () => this.figure(name, entries[name].figure));
@@ -46,23 +51,33 @@ export class RunAutopsy {
   /** Called when the server has rendered the part of the page again. */
   update() {
     const { root } = this;
-    if (!root) return;
-    clearTimeout(this.timer);
-    const { autopsy: state = "", expected, ended = "" } = root.dataset;
+    const { autopsy: state = "", ended = "", seq = "0" } = root?.dataset ?? {};
     if (state === "done" && this.shown !== ended) void this.read(ended);
     if (state !== "done") this.hide();
-    const open = state === "queued" || state === "running";
-    if (open || (state === "none" && expected !== undefined && (this.tries -= 1) >= 0))
-      this.timer = setTimeout(() => void this.poll(state), POLL_MS);
+    if (state === "queued" || state === "running") this.follow(Number(seq));
+    else this.unfollow();
   }
 
-  /** @param {string} before the state that the page shows */
-  async poll(before) {
-    const { root } = this;
-    if (!root) return;
-    const state = document.hidden ? before : await get(given(root, "url")).then((a) => a.state, () => before); // prettier-ignore
-    if (state === before) this.update();
-    else await replaceParts(PARTS);
+  /** @param {number} after number of the newest event that the page shows */
+  follow(after) {
+    if (this.stream) return;
+    const replace = () => replaceParts(PARTS);
+    this.stream = new Stream(this.urls.stream, {
+      events: { autopsy: replace, reset: replace },
+      state: () => undefined,
+      // called while there is no stream: the new part of the page follows the autopsy again if it is still open
+      poll: async () => {
+        this.unfollow();
+        await replace();
+        return undefined;
+      },
+    });
+    this.stream.open([""], after); // no series
+  }
+
+  unfollow() {
+    this.stream?.close();
+    this.stream = null;
   }
 
   /** @param {SubmitEvent} event */
@@ -84,19 +99,31 @@ export class RunAutopsy {
     this.shown = ended;
     try {
       this.findings = await get(given(/** @type {HTMLElement} */ (this.root), "url"));
+      this.recorded = await this.readRun();
     } catch (error) {
       toast(`The autopsy could not be read: ${messageOf(error)}`, "critical");
     }
     const { modules, counterfactuals } = this.findings ?? {};
-    const [group] = findAll("[data-autopsy-charts]", HTMLElement);
-    group.hidden = false;
     const has = [modules?.length, counterfactuals?.some(({ lives }) => lives !== null)];
+    const [group] = findAll("[data-autopsy-charts]", HTMLElement);
+    group.hidden = !has.some(Boolean);
     this.charts.forEach((chart, i) => {
       const frame = chart.element.closest("figure");
       if (frame) frame.hidden = !has[i];
       if (i === 0 && modules) chart.element.style.height = `${shownModules(modules).length * ROW + FRAME}px`;
       if (has[i]) chart.refresh();
     });
+  }
+
+  /** The recorded losses from as many steps before the counterfactuals' start as they trained, up to their last step. */
+  async readRun() {
+    const tried = (this.findings?.counterfactuals ?? []).filter(({ lives }) => lives !== null);
+    if (!tried.length) return NONE;
+    const start = Math.min(...tried.map(({ from_step: step }) => step));
+    const end = Math.max(...tried.map(({ step }) => step ?? start));
+    const range = new URLSearchParams({ from_step: String(Math.max(1, 2 * start - end)), to_step: String(end) });
+    const { step, value, last } = await get(`${this.urls.series}/train/loss?${range}`);
+    return { step, loss: (value ?? last).map(Number) };
   }
 
   hide() {
@@ -112,8 +139,11 @@ export class RunAutopsy {
   figure(name, template) {
     const { modules, counterfactuals } = this.findings ?? {};
     if (name === "autopsy_modules") return modules?.length ? modulesFigure(template, modules, colors()) : null;
-    const labels = findAll("[data-counterfactual]", HTMLElement).map((row) => given(row, "counterfactual"));
-    const named = (counterfactuals ?? []).map((one, i) => ({ ...one, label: labels[i] ?? "", color: `line-${i % 8}` }));
-    return named.length ? counterfactualsFigure(template, named, colors()) : null;
+    const rows = findAll("[data-counterfactual]", HTMLElement);
+    const named = (counterfactuals ?? []).map((one, i) => {
+      const { counterfactual: label = "", line: color = "muted" } = rows[i]?.dataset ?? {};
+      return { ...one, label, color };
+    });
+    return named.length ? counterfactualsFigure(template, named, this.recorded, colors()) : null;
   }
 }

@@ -43,7 +43,7 @@ export class RunDisplay {
     this.log = new RunLog(find("[data-log]", HTMLElement));
     this.charts = new RunCharts(state);
     this.slopes = new RunSlopes(figures, () => Boolean(state.ofLayer("weight")?.points));
-    this.autopsy = new RunAutopsy(figures);
+    this.autopsy = new RunAutopsy(figures, { stream: given(root, "streamUrl"), series: given(root, "seriesUrl") });
     const { cursor, setAxis } = wireControls(this.charts, controls, () => page.load());
     this.cursor = cursor;
     this.setAxis = setAxis;

@@ -12,6 +12,8 @@ import { readout, sentenceOf } from "./readout.js";
 import { colors } from "../lib/theme.js";
 import { scaleOf } from "./view.js";
 
+const FEW = 6; // a heat map with fewer eigenvalues needs whole numbers as ticks
+
 /**
  * State of a drawn chart: the newest drawn step of each series, the span of its buckets at that time, and the smoothing
  * states; for a heat map also the first step and the number of rows of the series in each column.
@@ -115,6 +117,7 @@ export class RunFigures {
     let yaxis = { ...layout.yaxis };
     const map = traces.some(({ type }) => type === "heatmap");
     if (map && order) yaxis = { ...yaxis, type: "category", title: { text: `eigenvalue, by decay time at the ${by}` } };
+    else if (map && record && record.eigenvalues < FEW) yaxis = { ...yaxis, dtick: 1 };
     else if (!map && scale && !yaxis?.scaleanchor)
       yaxis = { ...yaxis, type: scale, ...(scale === "log" ? { range: undefined } : {}) };
     const figure = { data: traces, layout: { ...layout, yaxis, uirevision: `${scale} ${by} ${from}` } };
