@@ -115,7 +115,7 @@ def test_cells_of_one_seed_count_once_however_many_they_are() -> None:
     assert (
         str(bears_larger_rate(dict.fromkeys(range(3), [HIGH] * 9), dict.fromkeys(range(3), [LOW] * 9))) == "cannot tell: 3 seeds"
     )
-    mixed = compare_maps(dict.fromkeys(range(12), sound), dict.fromkeys(range(12), [*sound[1:], outcome(None)])).finite
+    mixed = compare_maps(dict.fromkeys(range(12), sound), {seed: [*sound[1:], outcome(None)] for seed in range(12)}).finite
     assert (mixed.verdict, mixed.first.count, mixed.second.count) == ("holds", 12, 0)  # one of 20 cells died at every seed
     with pytest.raises(ValueError, match="a seed has 20 cells of the first map and 1 of the second"):
         compare_maps({0: sound}, {0: outcome(0.1)})
