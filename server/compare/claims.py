@@ -30,9 +30,9 @@ ASKED: dict[Question, str] = {
     "lower_loss": "Does {first} reach a lower loss than {second} where both are finite?",
 }
 COUNTED: dict[Question, str] = {
-    "larger_rate": "The largest finite rate of {first} is larger at {0} seeds, and that of {second} at {1}.",
-    "finite": "All runs are finite at {0} seeds with {first}, and at {1} with {second}.",
-    "lower_loss": "The loss of {first} is lower at {0} seeds, and that of {second} at {1}.",
+    "larger_rate": "The largest finite rate of {first} is larger at {0}, and that of {second} at {1}.",
+    "finite": "All runs are finite at {0} with {first}, and at {1} with {second}.",
+    "lower_loss": "The loss of {first} is lower at {0}, and that of {second} at {1}.",
 }
 LEFT_OUT = {  # a reason names the runs that have not ended
     "stopped": "failed or cancelled",
@@ -75,8 +75,8 @@ class GroupClaim:
         claim = self.claim
         said = f"{claim.verdict.capitalize()}: {claim.reason}."
         if claim.pairs:
-            counts = COUNTED[self.question].replace("{0}", str(claim.first)).replace("{1}", str(claim.second))
-            said += " " + counts.format(first=self.first, second=self.second)
+            first, second = (str(share).replace(" [", " seeds [") for share in (claim.first, claim.second))
+            said += " " + COUNTED[self.question].format(first, second, first=self.first, second=self.second)
         not_counted = ", ".join(f"{n} {LEFT_OUT[why]}" for why, n in self.left_out.items() if n and why in LEFT_OUT)
         return said + (f" Runs that do not count: {not_counted}." if not_counted else "")
 

@@ -32,8 +32,8 @@ EXAMPLE_PAIRED: dict[str, Any] = {
 EXAMPLE_CLAIM: dict[str, Any] = {
     "question": "larger_rate", "asked": "Does best bear a larger learning rate than direct?", "first": "best", "second": "direct",
     "verdict": "cannot tell", "reason": "3 seeds",
-    "text": "Cannot tell: 3 seeds. The largest finite rate of best is larger at 3/3 [0.44, 1.00] seeds, and that of direct at "
-    "0/3 [0.00, 0.56].",
+    "text": "Cannot tell: 3 seeds. The largest finite rate of best is larger at 3/3 seeds [0.44, 1.00], and that of direct at "
+    "0/3 seeds [0.00, 0.56].",
     "seeds": 3, "first_share": {"count": 3, "total": 3, "low": 0.44, "high": 1.0},
     "second_share": {"count": 0, "total": 3, "low": 0.0, "high": 0.56}, "p": 0.25, "family": 1,
     "left_out": {"open": 0, "stopped": 0, "arithmetic": 0, "unmatched": 0},
