@@ -280,7 +280,7 @@ def _paired_json(
     """The losses of every other group minus the losses of the reference."""
     if reference is None:
         return None
-    settings = [{key: ends[i] for key, i in group.items()} for group in by_setting]
+    settings: list[dict[Hashable, End]] = [{key: ends[i] for key, i in group.items()} for group in by_setting]
     rows = [
         {"label": group["label"], **asdict(paired(settings[reference], settings[i]))}
         for i, group in enumerate(groups)
