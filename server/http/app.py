@@ -25,6 +25,7 @@ from server.http.api import (
     audit,
     autopsy,
     bulk,
+    claims,
     compare,
     exports,
     figures,
@@ -94,7 +95,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 _OF_RUNS = (runs, bulk, lists, forks, verdict, autopsy, trash, history, steps, series, overview, figures, systems, theory, stream)
-_PARTS = (*_OF_RUNS, alerts, sweeps, compare, paper_table, exports, queues, service, tokens, users, audit, webhooks)
+_PARTS = (*_OF_RUNS, alerts, sweeps, compare, claims, paper_table, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]
 
