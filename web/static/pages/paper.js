@@ -1,0 +1,39 @@
+// The page of the paper: draws the figures that the page contains.
+
+import { get } from "../lib/api.js";
+import { Chart } from "../chart/chart.js";
+import { findAll, given } from "../lib/dom.js";
+import { exportable } from "../lib/exports.js";
+import { recolored } from "../chart/recolor.js";
+import { colors } from "../lib/theme.js";
+import { decode } from "../lib/typed.js";
+
+/** @type {{figures: Record<string, ChartEntry>}} */
+const { figures } = await get("/api/figures");
+/** @type {Map<string, {kind: string, figure: Figure}>} */
+const bound = new Map(
+  findAll("[data-figure-of]", HTMLScriptElement).map((script) => [
+    given(script, "figureOf"),
+    { kind: given(script, "kind"), figure: JSON.parse(script.text) },
+  ]),
+);
+
+/**
+ * A trace in this page's colours; each bar has the colour of the map that its label begins with.
+ * @param {Trace} trace
+ */
+function dressed(trace) {
+  const shown = recolored(trace);
+  if (trace.meta.field !== "range") return shown;
+  const labels = /** @type {string[]} */ (/** @type {unknown} */ (trace.y));
+  const color = labels.map((label) => colors()[`map-${label.split(/[,:]/)[0].trim()}`] ?? colors().muted);
+  const base = /** @type {any} */ (trace).base;
+  return { ...shown, base: base?.bdata === undefined ? base : decode(base), marker: { ...trace.marker, color } };
+}
+
+for (const element of findAll("[data-chart]", HTMLElement)) {
+  const one = bound.get(given(element, "chart"));
+  if (!one) continue;
+  new Chart(element, figures[one.kind], () => ({ ...one.figure, data: one.figure.data.map(dressed) })).refresh();
+}
+exportable(() => ({}));
