@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.warnings.rates import Fired, curve, rates, share, wilson
+from benchmarks.warnings.rates import Fired, curve, rates, share
 from benchmarks.warnings.reading import ACTING, LAYERS, SIGNALS, Record
+from stablessm_core.statistics import wilson
 from stablessm_core.telemetry.detectors import KINDS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -82,8 +83,8 @@ def _healthy(name: str, records: Sequence[Record]) -> str:
     healthy = [r for r in records if r.healthy]
     kinds = Counter(kind for r in healthy for kind, _, _ in r.alerts)
     steps, count = sum(r.steps for r in healthy), sum(kinds.values())
-    low, high = wilson(count, steps)
-    share_ = f"{1e3 * count / max(steps, 1):.2f} [{1e3 * low:.2f}, {1e3 * high:.2f}]"
+    ends = wilson(count, steps)
+    share_ = f"{1e3 * count / max(steps, 1):.2f} [{1e3 * ends.low:.2f}, {1e3 * ends.high:.2f}]"
     named = ", ".join(f"`{kind}` {n}" for kind, n in kinds.most_common())
     return f"| {name} | {len(healthy)} of {len(records)} | {steps:,} | {count} | {share_} | {named} |"
 

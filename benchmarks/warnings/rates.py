@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.warnings.reading import Record
+from stablessm_core.statistics import wilson
 
-Z = 1.96  # quantile of the normal distribution for a 95 % confidence interval
 Fired = Callable[[Record], list[int]]
 
 
@@ -46,8 +45,8 @@ class Rates:
     def false_per_1000(self) -> str:
         if not self.healthy_steps:
             return ""
-        low, high = wilson(self.false_alarms, self.healthy_steps)
-        return f"{1e3 * self.false_alarms / self.healthy_steps:.2f} [{1e3 * low:.2f}, {1e3 * high:.2f}]"
+        ends = wilson(self.false_alarms, self.healthy_steps)
+        return f"{1e3 * self.false_alarms / self.healthy_steps:.2f} [{1e3 * ends.low:.2f}, {1e3 * ends.high:.2f}]"
 
 
 def rates(records: Sequence[Record], fired: Fired) -> Rates:
@@ -81,17 +80,8 @@ def curve(records: Sequence[Record], signal: str) -> list[tuple[float, float, fl
     return points
 
 
-def wilson(count: int, total: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of the proportion count / total."""
-    if not total:
-        return 0.0, 1.0
-    p, w = count / total, Z * Z / total
-    middle, half = p + w / 2, Z * math.sqrt(p * (1 - p) / total + w / (4 * total))
-    return max(0.0, (middle - half) / (1 + w)), min(1.0, (middle + half) / (1 + w))
-
-
 def share(count: int, total: int) -> str:
     if not total:
         return ""
-    low, high = wilson(count, total)
-    return f"{count / total:.2f} [{low:.2f}, {high:.2f}] ({count}/{total})"
+    ends = wilson(count, total)
+    return f"{count / total:.2f} [{ends.low:.2f}, {ends.high:.2f}] ({count}/{total})"

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 ROOMS = tuple(PYPROJECT["tool"]["importlinter"]["root_packages"])
+# no module but those that train may import these, not even indirectly; scipy may be imported inside functions
 TRAINING_ONLY = ("torch", "triton", "sklearn", "scipy", "safetensors", "joblib")
 # The import linter only reads import statements. These tests check the real imports, including plug-ins and import_module.
 TORCH_FREE, NUMPY_ONLY = (

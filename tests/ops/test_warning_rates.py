@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.warnings.rates import curve, rates, wilson
+from benchmarks.warnings.rates import curve, rates, share
 from benchmarks.warnings.reading import Record
 
 
@@ -22,10 +22,10 @@ def test_only_alerts_before_the_fatal_step_count_and_alerts_in_finished_runs_are
     assert found.false_per_1000.startswith("2.00 [")
 
 
-def test_the_confidence_interval_is_wilson_s() -> None:
-    assert [round(x, 4) for x in wilson(7, 10)] == [0.3968, 0.8922]
-    assert [round(x, 4) for x in wilson(0, 20)] == [0.0, 0.1611]
-    assert wilson(0, 0) == (0.0, 1.0)
+def test_a_share_is_given_with_its_wilson_interval_and_counts() -> None:
+    assert share(7, 10) == "0.70 [0.40, 0.89] (7/10)"
+    assert share(0, 20) == "0.00 [0.00, 0.16] (0/20)"
+    assert share(0, 0) == ""
 
 
 def test_a_curve_has_one_point_per_distinct_value_in_descending_order() -> None:
