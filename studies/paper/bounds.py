@@ -111,3 +111,28 @@ def slope_of(line: Mapping[str, Sequence[float]]) -> float:
 def guarded_ratios(name: str) -> Array:
     """G / |w| of a map at the distances NEAR that it reaches with λ > 0."""
     return gradient_over_weight(name, "discrete", [1 - float(d) for d in NEAR if MAPS[name] and d < 1])
+
+
+def stability_supremum(name: str, beta: float) -> float:
+    """The supremum of definition 3.4 for noise of size beta on the weight, over eigenvalues from -1e6 to -1e-6.
+
+    |f(w)| sup over |v - w| <= beta of the integral of |e^(f(v) t) - e^(f(w) t)| over t >= 0. The exponentials do not cross, so the
+    integral is |1 / f(v) - 1 / f(w)|, and it is largest at an end, v = w ± beta. It is infinite if f(v) >= 0. Continuous time.
+    """
+    map_ = formulas(name, "continuous", np)
+    wanted = [one for one in -np.geomspace(1e-6, 1e6, 241) if map_.reachable.contains(float(one))]
+    w = map_.inverse(np.array(wanted))
+    f = map_.f(w)
+    largest = 0.0
+    for v in (w - beta, w + beta):
+        g = map_.f(v)
+        with np.errstate(divide="ignore"):
+            largest = max(largest, float(np.max(np.where(g < 0, np.abs(f / g - 1), np.inf))))
+    return largest
+
+
+def stability_table(betas: Sequence[float] = (0.01, 0.1, 1.0)) -> dict[str, Any]:
+    """g(β) of definition 3.4, found numerically, for each map of table 5."""
+    names = ("best", "exp", "softplus", "relu", "direct")
+    rows = [[f"{beta:g}", *(stability_supremum(name, beta) for name in names)] for beta in betas]
+    return {"caption": "The supremum of definition 3.4 by size of the noise β", "columns": ["β", *names], "rows": rows}
