@@ -1,13 +1,18 @@
-"""The whole network: an encoder, residual blocks (each a state-space layer and a gated MLP), and a head that fits the task."""
+"""The whole network: an encoder, blocks (each a state-space layer, and usually a gated MLP), and a head that fits the task.
+
+`model.block` chooses the kind of block: `Block` (pre-norm), `PostNormBlock`, or `BareBlock` with nothing around the layer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stablessm_core.layers import bare_ssm
 from stablessm_core.layers.building import Surroundings, build_layer
 from stablessm_core.layers.form_probe import probe_form
 from stablessm_core.layers.stable_ssm import StableSSM
@@ -58,7 +63,8 @@ def _probe_forms(network: Network, config: ModelConfig) -> None:
     for section, block in zip(config.sections(), network.blocks, strict=True):
         if section not in probed:
             probed.append(section)
-            probe_form(block.ssm, section.name, config.d_model)  # type: ignore[arg-type]
+            width = block.ssm.B.shape[1] if isinstance(block, BareBlock) else config.d_model
+            probe_form(block.ssm, section.name, width)  # type: ignore[arg-type]
 
 
 class Network(nn.Module):
@@ -68,6 +74,9 @@ class Network(nn.Module):
     only on the inputs up to step t. classification: (batch, output_size), logits computed from the mean over time of the last
     block's features, as in the image models of the StableSSM authors. The mean reflects states with short and with long memory;
     the last step alone would reflect the early input only through states with long memory.
+
+    Networks of post-norm and of bare blocks have no norm before the head. A bare network has no encoder of real numbers, and its
+    head has no bias: it is y = C act(h), with one recurrence h_t = Lambda h_{t-1} + U x_t per block.
     """
 
     def __init__(self, config: ModelConfig, task: TaskShape, *, scan_backend: str = "auto", fused: str = "auto") -> None:
@@ -77,16 +86,22 @@ class Network(nn.Module):
         self.kind = task.kind
         self.scan_backend = scan_backend
         self._weight_slots: network.WeightSlots | None = None
+        bare, width = config.block == "bare", config.d_model
         if task.vocabulary is not None:
             self.encoder: nn.Module = nn.Embedding(task.vocabulary, config.d_model)
         else:
-            self.encoder = nn.Linear(task.input_size or 0, config.d_model)
-        self.blocks = nn.ModuleList(
-            Block(config, section, index, scan_backend=scan_backend, fused=fused)
-            for index, section in enumerate(config.sections())
-        )
-        self.norm = nn.LayerNorm(config.d_model)
-        self.head = nn.Linear(config.d_model, task.output_size)
+            self.encoder = nn.Identity() if bare else nn.Linear(task.input_size or 0, config.d_model)
+        self.blocks = nn.ModuleList()
+        if bare:
+            for block in bare_blocks(config, task.input_size or config.d_model, scan_backend):
+                self.blocks.append(block)
+                width = block.ssm.w.numel()
+        else:
+            kind = Block if config.block == "pre_norm" else PostNormBlock
+            for index, section in enumerate(config.sections()):
+                self.blocks.append(kind(config, section, index, scan_backend=scan_backend, fused=fused))
+        self.norm = nn.LayerNorm(config.d_model) if config.block == "pre_norm" else nn.Identity()
+        self.head = nn.Linear(width, task.output_size, bias=not bare)
         self._features_of_a_number = config.d_model // (task.input_size or 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,7 +120,8 @@ class Network(nn.Module):
         """The output of a small network, computed by the compiled CPU kernels; None if the kernels do not support this case."""
         tokens = x.dim() == 2
         if (
-            torch.compiler.is_compiling()
+            not isinstance(self.norm, nn.LayerNorm)  # the kernels have no other blocks than pre-norm blocks
+            or torch.compiler.is_compiling()
             or not 0 < x.numel() * self._features_of_a_number <= network.MAX_FEATURES
             or x.requires_grad
         ):
@@ -209,6 +225,55 @@ class Block(nn.Module):
         return self.training and self.dropout.p > 0
 
 
+class PostNormBlock(Block):
+    """norm(x + ssm(x)), then norm(x + mlp(x)) unless mlp_expansion is 0. Input and output are (batch, length, d_model).
+
+    This is the block of the StableSSM authors' image models (S4D with `prenorm` switched off).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._mix(self.norm(x + self.dropout(self.ssm(x))))
+
+    def halves(self) -> None:
+        """None: the compiled kernels do not support the block."""
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self.ssm.step(x_t, state)
+        return self._mix(self.norm(x_t + self.dropout(y))), state
+
+    def _mix(self, x: Tensor) -> Tensor:
+        if self.mlp is None:
+            return x
+        mixed: Tensor = self.mlp.norm(x + self.dropout(self.mlp.gated(x)))
+        return mixed
+
+
+class BareBlock(nn.Module):
+    """act(h) alone, from (batch, length, inputs) to (batch, length, d_state): see `layers.bare_ssm`."""
+
+    def __init__(self, ssm: bare_ssm.BareSSM) -> None:
+        super().__init__()
+        self.ssm = ssm
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.ssm(x)
+        return y
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return self.ssm.step(x_t, state)
+
+
+def bare_blocks(config: ModelConfig, inputs: int, scan_backend: str) -> Iterator[BareBlock]:
+    """The blocks of a bare model. The activated states of a block are the inputs of the next block."""
+    for index, section in enumerate(config.sections()):
+        map_ = config.map_of(section)
+        assert map_ is not None
+        made = get_reparameterization(map_.name, time=map_.time, a=map_.a, b=map_.b)
+        layer = bare_ssm.build(section, Surroundings(inputs, made, index, config.n_layers, scan_backend))  # type: ignore[arg-type]
+        yield BareBlock(layer)
+        inputs = layer.w.numel()
+
+
 class GatedMLP(nn.Module):
     """down(silu(gate(z)) * up(z)) with z = norm(x), without biases (SwiGLU, arXiv 2002.05202)."""
 
@@ -224,6 +289,9 @@ class GatedMLP(nn.Module):
         return self.norm.weight, self.norm.bias, self.gate.weight, self.up.weight, self.down.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.norm(x)
+        return self.gated(self.norm(x))
+
+    def gated(self, z: Tensor) -> Tensor:
+        """down(silu(gate(z)) * up(z)), without the norm."""
         out: Tensor = self.down(functional.silu(self.gate(z)) * self.up(z))
         return out

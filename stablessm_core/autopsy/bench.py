@@ -26,7 +26,7 @@ from stablessm_core.training.checkpoint import Checkpoint, restore_training, tra
 from stablessm_core.training.environment import pick_device
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.numerics import Numerics, choose_numerics
-from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor
+from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor, steps_per_epoch
 from stablessm_core.training.run import Progress
 from stablessm_core.training.step import TrainingStep, train_step
 from stablessm_core.watch.probe import Probe
@@ -79,7 +79,9 @@ class Bench:
     def multiplier(self, step: int) -> float:
         """The multiplier of the learning rates at this step."""
         scale = self.progress.lr_scale_at(step, self.config.train.rollback_lr_factor)
-        return scale * lr_factor(self.config.optimizer, step, self.config.train.steps)
+        train = self.config.train
+        epoch_steps = steps_per_epoch(self.task.train_examples, train.batch_size)
+        return scale * lr_factor(self.config.optimizer, step, train.steps, epoch_steps)
 
     def train(self, to_step: int) -> list[Row]:
         """Train up to this step, but at most CHUNK steps, or one step if steps are long. Returns their rows."""

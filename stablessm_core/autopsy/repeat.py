@@ -122,7 +122,8 @@ def compiled_norms(bench: Bench, x: Tensor) -> list[str]:
 
 def _norms_of_small_halves(model: Network) -> Iterator[str]:
     for i, block in enumerate(model.blocks):
-        assert isinstance(block, Block)
+        if not isinstance(block, Block):
+            continue
         if isinstance(block.ssm, StableSSM):
             inner, width = block.ssm.B.shape
             if fits(width, inner, width * inner):

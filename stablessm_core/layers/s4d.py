@@ -32,8 +32,9 @@ class S4D(ConvolutionLayer):
 
     Input and output are (batch, length, d_model). Each channel has d_state/2 modes lambda = f(w) + i A_imag, one of each
     conjugate pair. lambda_bar and B_bar are computed by zero-order hold or by the bilinear rule, with B = 1. The published map
-    is f(w) = -e^w. Initially Re lambda = -1/2. With N = d_state and n = 0..N/2 - 1, the initial frequencies are
-    pi n ("lin", S4D-Lin) or N/pi (N/(2n + 1) - 1) ("inv", S4D-Inv). Step sizes are log-uniform in dt_range.
+    is f(w) = -e^w. Initially Re lambda = real_start, which is -1/2 in the publication. With N = d_state and n = 0..N/2 - 1, the
+    initial frequencies are pi n ("lin", S4D-Lin) or N/pi (N/(2n + 1) - 1) ("inv", S4D-Inv). Step sizes are log-uniform in
+    dt_range.
 
     Parameters: w, A_imag (d_model, d_state/2), log_dt (d_model,), C (d_model, d_state/2, 2), D (d_model,), and the parameters
     of the readout.
@@ -49,6 +50,7 @@ class S4D(ConvolutionLayer):
         *,
         reparameterization: Reparameterization,
         init: Literal["lin", "inv"] = "lin",
+        real_start: float = -0.5,
         rule: Rule = "zoh",
         dt_range: tuple[float, float] = (1e-3, 1e-1),
         form: Form = "convolution",
@@ -58,7 +60,7 @@ class S4D(ConvolutionLayer):
         self.rule: Rule = rule
         self.form: Form = form
         modes = d_state // 2
-        rate = torch.full((d_model, modes), -0.5, dtype=torch.float64)
+        rate = torch.full((d_model, modes), real_start, dtype=torch.float64)
         n = torch.arange(modes, dtype=torch.float64)
         frequency = math.pi * n if init == "lin" else d_state / math.pi * (d_state / (2 * n + 1) - 1)
         self.w = nn.Parameter(reparameterization.inverse(rate).float())
@@ -123,6 +125,7 @@ def build(section: S4d, given: Surroundings) -> S4D:
         section.d_state,
         reparameterization=given.reparameterization,
         init=section.init,
+        real_start=section.real_start,
         rule=section.rule,
         dt_range=(section.dt_min, section.dt_max),
         scan_backend=given.scan_backend,

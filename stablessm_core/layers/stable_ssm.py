@@ -144,7 +144,7 @@ class StableSSM(WatchedLayer):
 
     def choice(self, device: torch.device, steps: int) -> Choice:
         """The choice between the fused and the unfused layer on this device for inputs of `steps` = batch x length."""
-        d_model, d_state = self.C.shape
+        d_state, d_model = self.B.shape
         choice: Choice = choose(
             self.fused, device, d_model=d_model, d_state=d_state, steps=steps, dtype=self.w.dtype, scan_backend=self.scan_backend
         )
@@ -185,7 +185,7 @@ class StableSSM(WatchedLayer):
     def _check(self, name: str, given: Tensor, axes: tuple[str, ...], batch: int | None = None) -> None:
         if not isinstance(given, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(given).__name__}")
-        d_model, d_state = self.C.shape
+        d_state, d_model = self.B.shape
         wanted = {"d_model": d_model, "d_state": d_state, "batch": batch, "length": None}
         shape = tuple(given.shape)
         fits = len(shape) == len(axes) and all(wanted[axis] in (None, size) for axis, size in zip(axes, shape, strict=True))

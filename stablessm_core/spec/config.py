@@ -47,13 +47,20 @@ class Optimizer(Section, defer_build=True):
         0.01,
         ge=0,
         le=10.0,
-        description="Weight decay of all but the recurrent parameters. Decoupled from the gradient in both adamw and sgd.",
+        description="Weight decay of the parameters that `decay` names. Decoupled from the gradient in both adamw and sgd.",
+    )
+    decay: Literal["matrices", "all"] = Field(
+        "matrices",
+        description="matrices: parameters of two or more dimensions decay by weight_decay, except eigenvalue weights and step "
+        "sizes. all: every parameter decays by weight_decay, as in the StableSSM authors' image experiments.",
     )
     recurrent_weight_decay: float = Field(
-        0.0, ge=0, le=10.0, description="Weight decay of the eigenvalue weights and step sizes."
+        0.0, ge=0, le=10.0, description="Weight decay of the eigenvalue weights and step sizes. Must be 0 if `decay` is all."
     )
-    schedule: Literal["constant", "cosine", "linear"] = Field(
-        "constant", description="Learning rate after the warm-up. cosine and linear decay to 0."
+    schedule: Literal["constant", "cosine", "linear", "cosine_per_epoch"] = Field(
+        "constant",
+        description="Learning rate after the warm-up. cosine and linear decay to 0. cosine_per_epoch: a cosine over the epochs, "
+        "constant within each epoch, without warm-up; only for tasks with a fixed training set.",
     )
     warmup_steps: int = Field(
         0, ge=0, le=10_000_000, description="Number of steps in which the learning rate rises linearly from 0."
@@ -66,6 +73,15 @@ class Optimizer(Section, defer_build=True):
     def _nesterov_needs_momentum(self) -> Self:
         if self.name == "sgd" and self.nesterov and self.momentum == 0:
             raise not_allowed("nesterov", "true with momentum 0", "momentum > 0 with nesterov")
+        return self
+
+    @model_validator(mode="after")
+    def _options_agree(self) -> Self:
+        if self.decay == "all" and self.recurrent_weight_decay:
+            allowed = "0 with decay 'all', because weight_decay then applies to every parameter"
+            raise not_allowed("recurrent_weight_decay", self.recurrent_weight_decay, allowed)
+        if self.schedule == "cosine_per_epoch" and self.warmup_steps:
+            raise not_allowed("warmup_steps", self.warmup_steps, "0 with schedule 'cosine_per_epoch'")
         return self
 
 
@@ -180,6 +196,9 @@ class RunConfig(Section):
             raise not_allowed(
                 "model.d_model", f"{model.d_model} (about {parameters:,} parameters)", f"at most {MAX_PARAMETERS:,} parameters"
             )
+        if self.optimizer.schedule == "cosine_per_epoch" and not self.task.has_epochs:
+            allowed = f"constant, cosine or linear: task {self.task.name!r} has no epochs, because every batch is drawn anew"
+            raise not_allowed("optimizer.schedule", "'cosine_per_epoch'", allowed)
         thresholds = [self.alerts.max_overflow_budget] + [self.alerts.max_loss_over_best] * (self.optimizer.name == "sgd")
         if self.train.on_warning != "continue" and thresholds == [None] * len(thresholds):
             raise not_allowed("train.on_warning", f"{self.train.on_warning!r} with its alerts switched off", "'continue'")

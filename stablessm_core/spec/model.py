@@ -95,8 +95,19 @@ class Model(Section, defer_build=True):
         max_length=128,
         description="For a model with different layers: one section per block, instead of `layer`.",
     )
-    n_layers: int = Field(1, ge=1, le=128, description="Number of residual blocks, each with one state-space layer.")
-    d_model: int = Field(64, ge=1, le=8192, description="Number of features between the layers.")
+    block: Literal["pre_norm", "post_norm", "bare"] = Field(
+        "pre_norm",
+        description="pre_norm: x + layer(norm(x)), then x + mlp(norm(x)), and a norm before the head. post_norm: "
+        "norm(x + layer(x)), then norm(x + mlp(x)). bare: y = C act(h), the model of the StableSSM paper, without norm, "
+        "residual, D, MLP and encoder; only for stable_ssm.",
+    )
+    n_layers: int = Field(1, ge=1, le=128, description="Number of blocks, each with one state-space layer.")
+    d_model: int = Field(
+        64,
+        ge=1,
+        le=8192,
+        description="Number of features between the layers. A bare model uses it only as the width of the embedding of tokens.",
+    )
     d_state: int = Field(
         64, ge=1, le=65_536, description="Number of eigenvalues of each stable_ssm layer. Other layers have their own option."
     )
@@ -110,15 +121,22 @@ class Model(Section, defer_build=True):
         "distances to the boundary are evenly spaced. Default: (0.5, 0.99) in discrete, (-0.99, -0.2) in continuous time.",
     )
     activation: ActivationName = Field("tanh", description="The activation act that stable_ssm applies to its states.")
-    mlp_expansion: int = Field(2, ge=0, le=16, description="Hidden width of the gated MLP, as a multiple of d_model. 0: no MLP.")
+    mlp_expansion: int = Field(
+        2,
+        ge=0,
+        le=16,
+        description="Hidden width of the gated MLP, as a multiple of d_model. 0: no MLP. Default: 0 if `block` is bare.",
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability after each layer and each MLP.")
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_by_layer(cls, data: Any) -> Any:
-        """Fill in the defaults that depend on the layers: the native map, and one block per listed layer."""
+        """Fill in the defaults that depend on other fields: the native map, one block per listed layer, no MLP if bare."""
         if not isinstance(data, dict):
             return data
+        if data.get("block") == "bare":
+            data = {"mlp_expansion": 0} | data
         listed = data.get("layers")
         named = (
             [_name_of(one) for one in listed]
@@ -160,6 +178,19 @@ class Model(Section, defer_build=True):
             raise not_allowed("reparameterization.name", self.name_of_map, "'native'")
         if sum(section.eigenvalues(self.d_model) for section in sections) > MAX_STATES:
             raise not_allowed("d_state", f"{self.d_state} in {self.n_layers} layers", f"n_layers * d_state <= {MAX_STATES:,}")
+        return self
+
+    @model_validator(mode="after")
+    def _bare_has_only_layers(self) -> Self:
+        if self.block != "bare":
+            return self
+        for section in self.sections():
+            if not isinstance(section, StableSsm):
+                allowed = f"pre_norm or post_norm with layer {section.name!r}; a bare model has only stable_ssm layers"
+                raise not_allowed("block", "'bare'", allowed)
+        for field in ("mlp_expansion", "dropout"):
+            if given := getattr(self, field):
+                raise not_allowed(field, given, "0 with block 'bare'")
         return self
 
     @property
@@ -218,11 +249,11 @@ class Model(Section, defer_build=True):
                 raise not_allowed("eigenvalue_range", f"[{low}, {high}]", f"{map_.name!r} ({map_.time}) reaches only {reach}")
             return
         for value in section.initial_range(self.d_model) or ():
-            if rep.name != NATIVE and not reach.contains(value):
+            if not reach.contains(value) and (rep.name != NATIVE or value > 0):
                 allowed = f"a map that reaches {value:g}, where layer {section.name!r} starts; {map_.name!r} reaches only {reach}"
                 if map_.name == "best" and map_.time == "continuous" and value < 0:
                     allowed += f" (with b <= {-1 / value:.3g} it would reach it)"
-                raise not_allowed("reparameterization.name", repr(map_.name), allowed)
+                raise not_allowed("reparameterization.name", repr(rep.name), allowed)
 
 
 def _name_of(section: Any) -> Any:

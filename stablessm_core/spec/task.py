@@ -26,6 +26,7 @@ class TaskSection(Section):
     directory).
     order: the task's position in lists and forms. Tasks without an order come last, sorted by name.
     data_field: the option that chooses the data; error messages about the data name this option.
+    has_epochs: True if the task has a fixed training set, and an epoch visits each example once.
     own_files: files in the data directory that only this task reads. Tasks that can read any text file do not list these files.
     """
 
@@ -35,6 +36,7 @@ class TaskSection(Section):
     trained_by: ClassVar[str]
     order: ClassVar[float] = math.inf
     data_field: ClassVar[str] = "name"
+    has_epochs: ClassVar[bool] = False
     own_files: ClassVar[frozenset[str]] = frozenset()
 
     def sequence_length(self) -> int:

@@ -29,6 +29,7 @@ class Task(ABC):
     vocabulary: int | None = None  # number of different tokens
     output_size: int
     length: int
+    train_examples: int | None = None  # number of examples in an epoch; None if every batch is drawn anew
     facts: dict[str, int | str]  # facts about the loaded data, which are stored with the run
 
     @property
@@ -46,6 +47,10 @@ class Task(ABC):
     @abstractmethod
     def evaluation_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]]:
         """The evaluation set in order, the same for every run. The last batch may be smaller."""
+
+    def test_batches(self, batch_size: int, device: Device) -> Iterator[tuple[Tensor, Tensor]] | None:  # noqa: ARG002
+        """The test set in order, if evaluations use a separate validation set; otherwise None."""
+        return None
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean loss, 0-dimensional float32: squared error, or cross-entropy in nats over the scored positions."""

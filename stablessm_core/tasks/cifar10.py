@@ -1,4 +1,4 @@
-"""CIFAR-10 with its standard split, grey or in colour."""
+"""CIFAR-10, grey or in colour, with its standard split or divided into training, validation and test images."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from stablessm_core.spec.data.cifar10_records import full_set, load_cifar10
 from stablessm_core.spec.tasks.cifar10 import Cifar10
 from stablessm_core.tasks.images import ImageTask
+from stablessm_core.tasks.splits import divide
+
+IMAGES = 60_000
 
 GREY = ((122.6,), (61.0,))
 COLOUR = ((255 * 0.4914, 255 * 0.4822, 255 * 0.4465), (255 * 0.247, 255 * 0.243, 255 * 0.261))
 
 
 def cifar10(section: Cifar10, data_root: Path) -> ImageTask:
-    """50,000 images for training and the standard 10,000 test images for evaluation. The sample set, which is used
-    if the full set is missing, has 4,000 training and 1,000 test images.
+    """50,000 images for training and the standard 10,000 test images for evaluation, unless `split` says otherwise. The sample
+    set, which is used if the full set is missing, has 4,000 training and 1,000 test images.
 
     Pixels are normalised as in state-spaces/s4, `src/dataloaders/basic.py`: grey pixels as (p - 122.6) / 61, colours by the mean
     and standard deviation of each channel.
@@ -26,7 +29,10 @@ def cifar10(section: Cifar10, data_root: Path) -> ImageTask:
     if not section.colour:
         train, test = (grey(train[0]), train[1]), (grey(test[0]), test[1])
     mean, deviation = COLOUR if section.colour else GREY
-    task = ImageTask(train, test, permuted=section.permuted, mean=mean, deviation=deviation)
+    parts = divide(train, test, section.split, full=IMAGES)
+    task = ImageTask(*parts, permuted=section.permuted, mean=mean, deviation=deviation, subset=section.subset)
+    if section.split != "standard":
+        task.facts["split"] = section.split
     task.facts["data"] = "full set" if full_set(data_root) else "sample (not comparable to published results)"
     return task
 

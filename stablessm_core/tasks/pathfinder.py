@@ -31,6 +31,7 @@ class PathfinderTask(Task):
 
     def __init__(self, section: Pathfinder, data_root: Path) -> None:  # noqa: ARG002 - it needs no data
         self._contour, self._blocks = section.contour_length, section.train_images // BLOCK
+        self.train_examples = section.train_images
         self._drawn: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.facts = {"train_images": section.train_images, "evaluation_images": EVALUATION_BLOCKS * BLOCK}
 

@@ -6,8 +6,8 @@ A *group* of series is recorded together: its columns share steps and blocks. Th
 `scalars`: series with one number per step. `batch`: whether the step's batch is finite. `magnitudes`: the largest numbers of
 the step's batch. `progress`: comparison with earlier steps.
 `ssm/{layer}`: the per-eigenvalue series of a layer. `ssm/{layer}.{record}`: the same series for another record of the layer.
-The groups `eval` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not recorded: its series
-are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
+The groups `eval`, `test` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not recorded: its
+series are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ WEIGHT_NORM = "train/weight_norm"
 LOSS_OVER_BEST = "train/loss_over_best"
 EVAL_LOSS = "eval/loss"
 EVAL_ACCURACY = "eval/accuracy"
+TESTED_LOSS, TESTED_ACCURACY = "test/loss", "test/accuracy"
 GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
-SCALARS, EVAL = "scalars", "eval"
+SCALARS, EVAL, TEST = "scalars", "eval", "test"
 # These groups are separate, so that the columns of every group are the same as in older runs, which lack some of these groups.
 BATCH, PROGRESS, MAGNITUDES = "batch", "progress", "magnitudes"
 # the names of the values in a run's result
+BEST_RESULTS = ("best_eval_step", "test_loss_at_best", "test_accuracy_at_best")  # only of tasks with a separate test set
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
-    "telemetry_errors",
+    "telemetry_errors", *BEST_RESULTS,
 )  # fmt: skip
 LAYER_GROUPS = "ssm/"  # prefix of the groups of layers
 MEASURED_GROUPS = "/measured"  # suffix of the groups with series that layers compute during evaluations
@@ -83,6 +85,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     GRAD_NORM: ("", "Global L2 norm of the gradient, before clipping."),
     EVAL_LOSS: ("", "Mean loss on the evaluation split."),
     EVAL_ACCURACY: ("", "Share of correct answers on the evaluation split, 0 to 1."),
+    TESTED_LOSS: ("", "Mean loss on the test split, at each evaluation that was the best so far."),
+    TESTED_ACCURACY: ("", "Share of correct answers on the test split, 0 to 1, at each evaluation that was the best so far."),
     GPU_MEMORY: ("GiB", "Largest GPU memory allocated so far."),
     HOST_MEMORY: ("GiB", "Resident memory of the training process."),
     "grad_over_weight": ("", "|dL/dw| / |w| of each eigenvalue's weight w."),
@@ -177,7 +181,7 @@ def has_every_eigenvalue(name: str) -> bool:
 
 def larger_is_better(name: str) -> bool:
     """True if the larger of two values of this series is the better one; for every other series it is the smaller one."""
-    return name in (EVAL_ACCURACY, TRAIN_RATE) or name.rpartition("/")[2].startswith(
+    return name in (EVAL_ACCURACY, TESTED_ACCURACY, TRAIN_RATE) or name.rpartition("/")[2].startswith(
         ("boundary_distance", "true_boundary_distance")
     )
 

@@ -61,7 +61,7 @@ def forked(
         reset = [path for path, _ in model.named_parameters()]
     for path in reset:
         tensors = {name: t for name, t in tensors.items() if not name.startswith(f"optimizer/{path}/")}
-    progress = checkpoint.state["progress"] | {"seconds": 0.0, "nonfinite_evaluations": []}
+    progress = checkpoint.state["progress"] | {"seconds": 0.0, "nonfinite_evaluations": [], "bests": []}
     if any(path in LEARNING_RATES for path in differs):
         progress |= {"lr_scale": 1.0, "lowered": []}
     facts = {"at_step": checkpoint.step, "changed": summarize_changes(differs), "moments": _moments(original, config, reset)}

@@ -150,13 +150,14 @@ def parameter_groups(
     recurrent_lr: float | None = None,
     weight_decay: float = 0.01,
     recurrent_weight_decay: float = 0.0,
+    vector_weight_decay: float = 0.0,
     records: Sequence[WatchedRecord] | None = None,
 ) -> list[dict[str, Any]]:
     """Up to three parameter groups with different weight decay, for any PyTorch optimizer.
 
     recurrent: the weights of every record of every layer in `model` (eigenvalues, their angles and step sizes), with their own
-    rate (`lr` by default) and decay. matrices: every other parameter of two dimensions or more, with decay. vectors: biases,
-    gains and other vectors, without decay. Empty groups are omitted. records: `watched_records(model)` by default.
+    rate (`lr` by default) and decay. matrices: every other parameter of two dimensions or more. vectors: biases, gains and other
+    vectors, by default without decay. Empty groups are omitted. records: `watched_records(model)` by default.
     """
     recurrent_ids: set[int] = set()
     for watched in watched_records(model) if records is None else records:
@@ -168,19 +169,21 @@ def parameter_groups(
     groups: list[dict[str, Any]] = [
         {"name": "recurrent", "params": recurrent, "lr": own, "weight_decay": recurrent_weight_decay},
         {"name": "matrices", "params": [p for p in others if p.ndim >= 2], "lr": lr, "weight_decay": weight_decay},
-        {"name": "vectors", "params": [p for p in others if p.ndim < 2], "lr": lr, "weight_decay": 0.0},
+        {"name": "vectors", "params": [p for p in others if p.ndim < 2], "lr": lr, "weight_decay": vector_weight_decay},
     ]
     return [group for group in groups if group["params"]]
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig, records: Sequence[WatchedRecord] | None = None) -> Scheduled:
     """The configuration's optimizer over `parameter_groups`. Each group keeps its unscheduled learning rate in `base_lr`."""
+    everything = config.decay == "all"
     groups = parameter_groups(
         model,
         lr=config.lr,
         recurrent_lr=config.recurrent_lr,
         weight_decay=config.weight_decay,
-        recurrent_weight_decay=config.recurrent_weight_decay,
+        recurrent_weight_decay=config.weight_decay if everything else config.recurrent_weight_decay,
+        vector_weight_decay=config.weight_decay if everything else 0.0,
         records=records,
     )
     groups = [group | {"base_lr": group["lr"]} for group in groups]
@@ -189,12 +192,26 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, records: Sequence
     return AdamW(groups, config.lr)
 
 
-def lr_factor(config: OptimizerConfig, step: int, steps: int) -> float:
+def steps_per_epoch(examples: int | None, batch_size: int) -> int | None:
+    """The number of steps in an epoch, with a smaller last batch; None if the task has no epochs (`Task.train_examples`)."""
+    return None if examples is None else -(-examples // batch_size)
+
+
+def lr_factor(config: OptimizerConfig, step: int, steps: int, epoch_steps: int | None = None) -> float:
     """The schedule's multiplier of the learning rates at training step `step` of 1..`steps`.
 
     During warm-up it is step / warmup_steps. After that it is constant 1, or falls from 1 along a half cosine or a line. Both
     curves would reach 0 one step after the last step, so that no step has a rate of 0.
+
+    cosine_per_epoch: (1 + cos(pi e / E)) / 2 in epoch e = 0..E - 1, as PyTorch's CosineAnnealingLR with T_max = E gives if it is
+    stepped after each epoch. epoch_steps: the number of steps in an epoch (`steps_per_epoch`); only this schedule needs it.
     """
+    if config.schedule == "cosine_per_epoch":
+        if epoch_steps is None:
+            raise ValueError(
+                "optimizer.schedule is 'cosine_per_epoch'; the task has no epochs, because every batch is drawn anew"
+            )
+        return 0.5 * (1 + math.cos(math.pi * ((step - 1) // epoch_steps) / -(-steps // epoch_steps)))
     if step <= config.warmup_steps:
         return step / config.warmup_steps
     progress = (step - 1 - config.warmup_steps) / (steps - config.warmup_steps)

@@ -53,6 +53,7 @@ def roll_back(run: Run, alert: Alert) -> None:
     progress.lr_scale *= factor ** (1 + len(progress.lowered) - len(kept))  # keep reductions made after the checkpoint
     progress.lowered, progress.step = kept, checkpoint.step
     progress.nonfinite_evaluations = [step for step in progress.nonfinite_evaluations if step <= checkpoint.step]
+    progress.bests = [best for best in progress.bests if best["step"] <= checkpoint.step]
     progress.rollbacks += 1
     scale = progress.lr_scale_at(progress.step, factor)
     reason = (

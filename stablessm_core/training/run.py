@@ -18,7 +18,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.sink import Sink
 from stablessm_core.training.numerics import Numerics, choose_numerics
-from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor
+from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor, steps_per_epoch
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.recorder import Recorder
@@ -34,6 +34,8 @@ class Progress:
     rollbacks: int = 0  # number of rollbacks, including reductions of the learning rate
     lowered: list[int] = field(default_factory=list)  # steps at which the learning rates are reduced once more
     nonfinite_evaluations: list[int] = field(default_factory=list)  # steps of the last evaluations, as far as they are not finite
+    # each evaluation that was the best so far on a task with a separate test set: its step, its score, and the test's results
+    bests: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0  # training time in seconds, including earlier attempts
     started: float = field(default_factory=perf_counter)
     last: Path | None = None  # newest checkpoint
@@ -71,7 +73,9 @@ class Run:
     def lr_multiplier(self, step: int) -> float:
         """The multiplier of the learning rates at this step, from the schedule and from the rollbacks and reductions so far."""
         scale = self.progress.lr_scale_at(step, self.config.train.rollback_lr_factor)
-        return scale * lr_factor(self.config.optimizer, step, self.config.train.steps)
+        train = self.config.train
+        epoch_steps = steps_per_epoch(self.task.train_examples, train.batch_size)
+        return scale * lr_factor(self.config.optimizer, step, train.steps, epoch_steps)
 
 
 def magnitudes(task: Task) -> list[str]:

@@ -29,7 +29,7 @@ def save(run: Run) -> None:
         state = {
             "config": run.config.model_dump(mode="json"),
             "progress": {"lr_scale": progress.lr_scale, "rollbacks": progress.rollbacks, "seconds": progress.elapsed()}
-            | {name: value for name in ("lowered", "nonfinite_evaluations") if (value := getattr(progress, name))},
+            | {name: value for name in ("lowered", "nonfinite_evaluations", "bests") if (value := getattr(progress, name))},
             "torch": torch.__version__,
             "numerics": run.numerics.saved(),
         }

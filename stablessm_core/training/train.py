@@ -10,35 +10,32 @@ meantime are not recorded and have no lasting effect. So the stored run never de
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.feed import Feed
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.detectors.raised_elsewhere import NONFINITE_EVALUATION, STOPPED_EARLY
+from stablessm_core.telemetry.detectors.raised_elsewhere import STOPPED_EARLY
 from stablessm_core.telemetry.nonfinite import as_text
 from stablessm_core.telemetry.sink import Sink
 from stablessm_core.training.checkpoint import load_checkpoint
 from stablessm_core.training.environment import environment_json, pick_device
+from stablessm_core.training.evaluation import best_results, evaluate, evaluate_and_log
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.numerics import saved_by_default
 from stablessm_core.training.recovery import can_roll_back, lower_rates, roll_back, stop_at_warning, why_bad_batch_ends
 from stablessm_core.training.run import Run, build_run
 from stablessm_core.training.run_checkpoint import begin_fork, load_own_checkpoint, save
 from stablessm_core.training.run_checkpoint import resume as resume_run
-from stablessm_core.training.step import TrainingStep, autocast, train_step
+from stablessm_core.training.step import TrainingStep, train_step
 
 Status = Literal["finished", "diverged", "cancelled", "drained"]
-
-EVALUATION_NUMBERS = 1 << 22  # maximum number of elements per activation in an evaluation batch, unless a training batch has more
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +125,7 @@ def _train_steps(run: Run, training: TrainingStep, batches: Feed, should_stop: C
     """Train until the last step, until `should_stop` returns a reason, or until a fatal step or a warning ends the run."""
     settings, progress, recorder = run.config.train, run.progress, run.recorder
     if progress.step == settings.steps:  # the run was resumed after its last step
-        run.results = _evaluate(run)
+        run.results = evaluate(run)
 
     while progress.step < settings.steps and run.stopped is None:
         progress.step += 1
@@ -161,7 +158,7 @@ def _train_steps(run: Run, training: TrainingStep, batches: Feed, should_stop: C
             break
 
         if evaluation_due:
-            _evaluate_and_log(run, step)
+            evaluate_and_log(run, step)
         if checkpoint_due:
             save(run)
 
@@ -176,56 +173,6 @@ def _stop_at(run: Run, warning: Alert) -> None:
     run.recorder.alert(warning.step, alert)
 
 
-def _evaluate_and_log(run: Run, step: int) -> None:
-    with run.recorder.pause():
-        run.results = _evaluate(run)
-        measured = run.probe.measured()
-    run.recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
-    for group, numbers in measured.items():
-        run.recorder.log(step, group, numbers)
-    _alert_nonfinite_evaluation(run, step)
-
-
-def _alert_nonfinite_evaluation(run: Run, step: int) -> None:
-    """Raise an alert if the evaluation loss is not finite. As long as it stays so, later evaluations extend this alert."""
-    loss, progress = run.results[names.EVAL_LOSS], run.progress
-    assert loss is not None
-    if math.isfinite(loss):
-        progress.nonfinite_evaluations = []
-        return
-    progress.nonfinite_evaluations.append(step)
-    first, count = progress.nonfinite_evaluations[0], len(progress.nonfinite_evaluations)
-    text = f"evaluation loss is {loss}, so this evaluation says nothing about the model"
-    if count > 1:
-        text += f"; this lasted for {count} evaluations, from step {first:,} to step {step:,}"
-    alert = NONFINITE_EVALUATION.alert(step=first, message=text, series=names.EVAL_LOSS, tensor="evaluation loss", value=loss)
-    run.recorder.alert(step, replace(alert, lasted=count))
-
-
-@torch.no_grad()
-def _evaluate(run: Run) -> dict[str, float | None]:
-    """Mean loss and accuracy (None if the task has none) over the task's evaluation batches, weighted by the batch sizes.
-
-    The task chooses the examples and their number. Random states are unchanged. Waits for the device once.
-    """
-    model, task, config, device = run.model, run.task, run.config, run.device
-    count = 0
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    accuracy: Tensor | None = torch.zeros((), dtype=torch.float64, device=device)
-    model.eval()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        batch_size = max(config.train.batch_size, EVALUATION_NUMBERS // (task.evaluation_length * config.model.widest()))
-        for x, y in task.evaluation_batches(batch_size, device):
-            with autocast(device, config.train.precision):
-                output = model(x)
-                loss += task.loss(output, y) * len(x)
-            right = task.accuracy(output, y)
-            accuracy = None if right is None or accuracy is None else accuracy + right * len(x)
-            count += len(x)
-    model.train()
-    return {names.EVAL_LOSS: float(loss) / count, names.EVAL_ACCURACY: None if accuracy is None else float(accuracy) / count}
-
-
 def _outcome(run: Run, *, complete: bool) -> Outcome:
     progress, recorder, results, fatal = run.progress, run.recorder, run.results, run.fatal
     result = {
@@ -237,6 +184,7 @@ def _outcome(run: Run, *, complete: bool) -> Outcome:
         "rollbacks": progress.rollbacks,
         "telemetry_dropped": recorder.dropped,
         "telemetry_errors": recorder.errors + (0 if complete else 1),
+        **best_results(run),
     }
     if run.warned is not None:
         return Outcome("cancelled", run.warned.step, result, reason=_why_stopped(run.warned))

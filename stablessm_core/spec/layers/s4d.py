@@ -21,6 +21,13 @@ class S4d(StepSizes):
     name: Literal["s4d"] = "s4d"
     d_state: int = Field(64, ge=2, le=4096, multiple_of=2, description="Modes per channel; one per conjugate pair is stored.")
     init: Literal["lin", "inv"] = Field("lin", description="Initial frequencies. lin: evenly spaced. inv: far apart, as HiPPO.")
+    real_start: float = Field(
+        -0.5,
+        ge=-1000,
+        le=10,
+        description="Real part of every initial eigenvalue. Positive values are an unstable start, as in the StableSSM authors' "
+        "code for the map direct; only direct reaches them.",
+    )
     rule: Literal["zoh", "bilinear"] = Field("zoh", description="Discretisation. zoh: zero-order hold. bilinear: bilinear rule.")
     dt_min: SmallestStep = 1e-3
     dt_max: LargestStep = 1e-1
@@ -38,4 +45,4 @@ class S4d(StepSizes):
         return 2 * d_model
 
     def initial_range(self, d_model: int) -> tuple[float, float]:  # noqa: ARG002
-        return -0.5, -0.5
+        return self.real_start, self.real_start

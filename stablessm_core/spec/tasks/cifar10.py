@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stablessm_core.spec.data.cifar10_records import ENDINGS, FOLDERS, FULL, SAMPLE, load_cifar10
 from stablessm_core.spec.data.files import once_per_version
+from stablessm_core.spec.section import not_allowed
 from stablessm_core.spec.task import TaskSection
 
 
@@ -23,12 +24,15 @@ class Cifar10(TaskSection):
     """Classify CIFAR-10 images read pixel by pixel: 1,024 steps of grey or colour (binary files in the data directory).
 
     The task uses the full set if it is available, otherwise a sample of 4,000 training and 1,000 test images. Results on the
-    sample are not comparable to published results. The run records which set it used. Sources: Krizhevsky, "Learning Multiple
-    Layers of Features from Tiny Images", 2009; images as sequences: Tay et al. (Long Range Arena), arXiv 2011.04006.
+    sample are not comparable to published results. The run records which set it used. With the splits `validation` and `pooled`,
+    evaluations measure validation images, and the run's result has the test loss at the best validation. Sources: Krizhevsky,
+    "Learning Multiple Layers of Features from Tiny Images", 2009; images as sequences: Tay et al. (Long Range Arena), arXiv
+    2011.04006.
     """
 
     trained_by: ClassVar[str] = "stablessm_core.tasks.cifar10:cifar10"
     order: ClassVar[float] = 4
+    has_epochs: ClassVar[bool] = True
     own_files: ClassVar[frozenset[str]] = _every_file()
 
     name: Literal["cifar10"]
@@ -36,6 +40,22 @@ class Cifar10(TaskSection):
         False, description="true: each step has red, green and blue. false: one grey value, as in Long Range Arena."
     )
     permuted: bool = Field(False, description="Shuffle the pixels with one fixed random permutation.")
+
+    subset: int | None = Field(
+        None, ge=1, le=50_000, description="Number of training images, drawn by train.seed. null: all of the split."
+    )
+    split: Literal["standard", "validation", "pooled"] = Field(
+        "standard",
+        description="standard: 50,000 images for training, the 10,000 test images for evaluation. validation: 45,000, and 5,000 "
+        "for validation. pooled: all 60,000 mixed, then 45,000, 5,000 for validation and 10,000 for the test, as the StableSSM "
+        "authors did. The sample is divided in the same ratios.",
+    )
+
+    @model_validator(mode="after")
+    def _subset_fits(self) -> Self:
+        if self.split != "standard" and self.subset is not None and self.subset > 45_000:
+            raise not_allowed("subset", self.subset, f"at most 45000, the training images of the split {self.split!r}")
+        return self
 
     def sequence_length(self) -> int:
         return 1024

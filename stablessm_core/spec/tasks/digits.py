@@ -18,6 +18,7 @@ class Digits(TaskSection):
 
     trained_by: ClassVar[str] = "stablessm_core.tasks.digits:digits"
     order: ClassVar[float] = 2
+    has_epochs: ClassVar[bool] = True
 
     name: Literal["digits"]
     permuted: bool = Field(False, description="Shuffle the pixels with one fixed random permutation.")

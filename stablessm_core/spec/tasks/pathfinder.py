@@ -21,6 +21,7 @@ class Pathfinder(TaskSection):
 
     trained_by: ClassVar[str] = "stablessm_core.tasks.pathfinder:PathfinderTask"
     order: ClassVar[float] = 5
+    has_epochs: ClassVar[bool] = True
 
     name: Literal["pathfinder"]
     contour_length: int = Field(
