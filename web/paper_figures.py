@@ -17,12 +17,14 @@ Items = list[dict[str, Any]]
 def paper_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     """One figure of a report, bound to its numbers.
 
-    figure: {"chart", "caption", "lines": {label: {"x", "y"}}}, or with "ranges": {label: {"low", "median", "high"}} in place of
+    figure: {"chart", "caption", "lines": {label: {"x", "y"}}}, or with "ranges": {label: {"low", "median", "high", "finite", "total"}} in place of
     lines. A number that is null or not finite has no point; if a line has such a number, a mark at the edge shows its place.
     """
     chart = spec(figure["chart"])
     if "ranges" in figure:
-        return bind(chart, {}, items=_ranges(figure["ranges"]), colors=COLORS) | {"layout": _titled(chart, "x_title", figure)}
+        drawn = bind(chart, {}, items=_ranges(figure["ranges"]), colors=COLORS)
+        drawn["layout"]["xaxis"]["title"] = {"text": figure["x_title"]}
+        return drawn
     data, items = {}, []
     for i, (label, line) in enumerate(figure["lines"].items()):
         y = np.array([np.nan if value is None else float(value) for value in line["y"]], np.float64)
@@ -35,13 +37,6 @@ def paper_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     return drawn
 
 
-def _titled(chart: Mapping[str, Any], word: str, figure: Mapping[str, Any]) -> dict[str, Any]:
-    layout = dict(chart["layout"])
-    if word in figure:
-        layout["xaxis"] = {**layout["xaxis"], "title": {"text": figure[word]}}
-    return layout
-
-
 def _ranges(ranges: Mapping[str, Mapping[str, float]]) -> Items:
     return [
         {
@@ -52,6 +47,8 @@ def _ranges(ranges: Mapping[str, Mapping[str, float]]) -> Items:
             "median": one["median"],
             "q95": one["high"],
             "max": one["high"],
+            "finite": one["finite"],
+            "total": one["total"],
             "color": f"map-{_map(label)}",
         }
         for label, one in ranges.items()

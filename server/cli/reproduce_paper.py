@@ -10,13 +10,13 @@ import click
 
 from server.cli.connection import connect
 from server.cli.options import DATA_DIR, Choice
+from stablessm_core.client import Client
 from studies.paper.catalogue import COMPUTED, NAMES, TRAINED, checked_preset, design
 from studies.paper.designs import PRESETS
 from studies.paper.outcomes import collect
 from studies.paper.registry import Registry, load, report_name
 from studies.paper.report import trained_report
 from studies.paper.submission import start, take_up, wait
-from stablessm_core.client import Client
 
 SUMMARIES = {
     "table2": "MNIST pixel by pixel at seven learning rates.",
@@ -87,7 +87,9 @@ def _all() -> click.Command:
     @click.command("all", short_help="Every study of the paper, one after the other.")
     @_quick()
     @_seeds()
-    @click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), help="Folder for the reports, as JSON and Markdown.")
+    @click.option(
+        "--output", "-o", type=click.Path(path_type=Path, file_okay=False), help="Folder for the reports, as JSON and Markdown."
+    )
     @DATA_DIR
     def everything(quick: bool, seeds: int | None, output: Path | None, data_dir: Path | None) -> None:
         """Every study of the paper, one after the other: table2 with both presets, all other tables and figures."""

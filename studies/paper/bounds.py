@@ -75,14 +75,25 @@ def formula_table() -> dict[str, Any]:
 
 def negative_table() -> dict[str, Any]:
     """G of best at negative eigenvalues: as published, 2|w|, and as the sum of k |λ|^(k-1) |f'|, k = 1, 2, … gives it."""
-    map_ = formulas("best", "discrete", np)
-    rows = []
-    for lambda_ in NEGATIVE:
-        w = float(map_.inverse(np.float64(lambda_)))
-        slope = float(np.abs(map_.derivative(np.float64(w))))
-        k = np.arange(1, 20_001, dtype=np.float64)
-        rows.append([f"{lambda_:g}", w, 2 * w, float(slope * np.sum(k * np.abs(lambda_) ** (k - 1)))])
+    rows = [[f"{lambda_:g}", *_at_negative(lambda_)] for lambda_ in NEGATIVE]
     return {"caption": "The bound of best at negative eigenvalues", "columns": ["λ", "w", "published", "the sum"], "rows": rows}
+
+
+def negative_figure() -> dict[str, Any]:
+    """The published bound of best and the sum, over the distance 1 + λ of negative eigenvalues to the boundary."""
+    x = np.geomspace(2e-3, 0.95, 41)
+    found = [_at_negative(float(d) - 1) for d in x]
+    lines = {name: {"x": x.tolist(), "y": [one[i] for one in found]} for i, name in ((1, "published, 2|w|"), (2, "the sum"))}
+    return {"chart": "paper_negative", "caption": "The gradient bound of best at negative eigenvalues.", "lines": lines}
+
+
+def _at_negative(lambda_: float) -> tuple[float, float, float]:
+    """The weight of best, the published bound, and the sum."""
+    map_ = formulas("best", "discrete", np)
+    w = float(map_.inverse(np.float64(lambda_)))
+    slope = float(np.abs(map_.derivative(np.float64(w))))
+    k = np.arange(1, 40_001, dtype=np.float64)
+    return w, 2 * w, float(slope * np.sum(k * np.abs(lambda_) ** (k - 1)))
 
 
 def scaling() -> dict[str, Any]:
@@ -98,7 +109,18 @@ def scaling() -> dict[str, Any]:
         output.append(float(powers.sum()))
         gradient.append(float((k[1:] * powers[:-1]).sum()))
     lines = {"output": {"x": distance.tolist(), "y": output}, "gradient": {"x": distance.tolist(), "y": gradient}}
-    return {"chart": "paper_scaling", "caption": "Largest output and largest gradient by distance to the boundary.", "lines": lines}
+    return {
+        "chart": "paper_scaling",
+        "caption": "Largest output and largest gradient by distance to the boundary.",
+        "lines": lines,
+    }
+
+
+def scaling_table() -> dict[str, Any]:
+    """The powers of 1 - λ with which output and gradient grow, as measured and as the paper states them."""
+    lines = scaling()["lines"]
+    rows = [["output", slope_of(lines["output"]), -1.0], ["gradient", slope_of(lines["gradient"]), -2.0]]
+    return {"caption": "Power of 1 - λ", "columns": ["", "measured", "bound of the paper"], "rows": rows}
 
 
 def slope_of(line: Mapping[str, Sequence[float]]) -> float:

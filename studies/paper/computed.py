@@ -22,11 +22,11 @@ def computed(study: str, registry: Registry) -> dict[str, Any]:
     """The report of one of AT_ONCE. Raises ValueError for another name."""
     if study not in AT_ONCE:
         raise ValueError(f"study is {study!r}; allowed: {', '.join(AT_ONCE)}")
-    title, table, figures, departures = _CONTENT[study]()
+    title, tables, figures, departures = _CONTENT[study]()
     verdicts = exact_verdicts(registry.of(study, None))
     return rounded(
         computed_report(
-            study, title, registry, verdicts, table=table, figures=figures, departures=departures,
+            study, title, registry, verdicts, tables=tables, figures=figures, departures=departures,
             configuration={"time": "discrete", "a": 1.0, "b": 0.5}, commit=commit(),
         )
     )  # fmt: skip
@@ -106,22 +106,34 @@ CHECKS: dict[str, Callable[[float], Found]] = {
     "stable_maps": _stable_maps,
 }
 
-Content = tuple[str, dict[str, Any] | None, list[dict[str, Any]], tuple[str, ...]]
+Content = tuple[str, list[dict[str, Any]], list[dict[str, Any]], tuple[str, ...]]
 
 
 def _table5() -> Content:
+    tables = [
+        bounds.ratio_table() | {"claims": ["table5-ratios"]},
+        bounds.formula_table() | {"claims": ["table5-formulas"]},
+    ]
     departures = ("The ratios are G / |w| without the constant C, at equal eigenvalues, so that maps can be compared.",)
-    return "Table 5, gradient norm functions", bounds.ratio_table(), [bounds.ratio_figure()], departures
+    return "Table 5, gradient norm functions", tables, [bounds.ratio_figure() | {"claims": ["table5-ratios"]}], departures
 
 
 def _figure6() -> Content:
+    tables = [
+        bounds.stability_table() | {"claims": ["table1-stable-maps"]},
+        bounds.ratio_table() | {"claims": ["fig6-balanced"]},
+        bounds.negative_table() | {"claims": ["fig6-negative"]},
+    ]
     departures = ("The axis is the distance to the boundary, not the weight: curves by weight cannot be compared between maps.",)
-    return "Figure 6, gradient over weight near the boundary", bounds.negative_table(), [bounds.ratio_figure()], departures
+    figures = [bounds.ratio_figure() | {"claims": ["fig6-balanced"]}, bounds.negative_figure() | {"claims": ["fig6-negative"]}]
+    return "Figure 6, gradient over weight near the boundary", tables, figures, departures
 
 
 def _figure2() -> Content:
     departures = (f"Sequences have {bounds.LENGTH:,} steps: where 1 - λ is below 1 / length, both curves would become flat.",)
-    return "Figure 2, output and gradient near the boundary", None, [bounds.scaling()], departures
+    table = bounds.scaling_table() | {"claims": ["fig2-scaling"]}
+    figure = bounds.scaling() | {"claims": ["fig2-scaling"]}
+    return "Figure 2, output and gradient near the boundary", [table], [figure], departures
 
 
 _CONTENT: dict[str, Callable[[], Content]] = {"table5": _table5, "fig2": _figure2, "fig6": _figure6}

@@ -27,6 +27,7 @@ from studies.paper.registry import Registry, short
 
 CHANGED = "claims.json has changed since these runs were submitted: the tests were not registered before the runs."
 DIGITS = 6
+METRICS = {"eval_loss": "loss", "eval_accuracy": "accuracy", "largest_ratio": "largest |grad| / |w|"}
 
 
 def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
         "problems": problems + ([CHANGED] if changed else []),
         "verdicts": [verdict_json(one) for one in verdicts],
         "cells": cells,
-        "table": None,
+        "tables": [],
         "figures": _figures(found, cells),
         "configurations": [
             {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)} for part in found.design.parts
@@ -67,11 +68,11 @@ def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
 
 
 def computed_report(
-    study: str, title: str, registry: Registry, verdicts: Sequence[Verdict], *, table: Mapping[str, Any] | None,
+    study: str, title: str, registry: Registry, verdicts: Sequence[Verdict], *, tables: Sequence[Mapping[str, Any]],
     figures: Sequence[Mapping[str, Any]], departures: Sequence[str], configuration: Mapping[str, Any], size: str = "full",
     seeds: int = 0, commit: str = UNKNOWN, machine: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """The report of a study that was computed without runs."""
+    """The report of a study that was computed without runs. A table or figure with `claims` belongs to these claims."""
     return {
         "study": study,
         "preset": None,
@@ -91,7 +92,7 @@ def computed_report(
         "problems": [],
         "verdicts": [verdict_json(one) for one in verdicts],
         "cells": [],
-        "table": table,
+        "tables": list(tables),
         "figures": list(figures),
         "configurations": [{"part": "computed", "base": dict(configuration), "grid": {}}],
     }
@@ -168,46 +169,37 @@ def _cell(part: Part, variant: str, rate: float, runs: Sequence[Outcome]) -> dic
 
 
 def _figures(found: Collected, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A figure for each part: how many runs are finite and the metric, by learning rate or by map."""
+    """The figures of each part: by learning rate if it has several, else by variant."""
     figures: list[dict[str, Any]] = []
     for part in found.design.parts:
-        of_part = [cell for cell in cells if cell["part"] == part.name]
-        many = len(part.rates) > 1
-        metric = {"eval_loss": "loss", "eval_accuracy": "accuracy", "largest_ratio": "largest |grad| / |w|"}[part.metric]
-        lines = {}
-        shares = {}
-        for variant in part.variants:
-            own = [cell for cell in of_part if cell["variant"] == variant]
-            x = [cell["rate"] for cell in own]
-            lines[variant] = {"x": x, "y": [cell["median"] for cell in own]}
-            shares[variant] = {"x": x, "y": [cell["finite"] / cell["ended"] if cell["ended"] else None for cell in own]}
-        if many:
-            figures.append(
-                {"chart": "paper_finite", "part": part.name, "caption": f"Share of finite runs, {part.name}.", "lines": shares}
-            )
-            chart = "paper_loss" if part.metric == "eval_loss" else "paper_accuracy"
-            figures.append(
-                {
-                    "chart": chart,
-                    "part": part.name,
-                    "caption": f"Median {metric} of the trained runs, {part.name}.",
-                    "lines": lines,
-                }
-            )
-        else:
-            ranges = {
-                cell["variant"]: {"low": cell["low"], "median": cell["median"], "high": cell["high"]}
-                for cell in of_part
-                if cell["median"] is not None
-            }
-            if ranges:
-                figures.append(
-                    {
-                        "chart": "paper_ranges",
-                        "part": part.name,
-                        "caption": f"Median and quartiles over the seeds: {metric}, {part.name}.",
-                        "ranges": ranges,
-                        "x_title": metric,
-                    }
-                )
+        own = [cell for cell in cells if cell["part"] == part.name]
+        figures += _by_rate(part, own) if len(part.rates) > 1 else _by_variant(part, own)
     return figures
+
+
+def _by_rate(part: Part, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    shares: dict[str, Any] = {}
+    medians: dict[str, Any] = {}
+    for variant in part.variants:
+        own = [cell for cell in cells if cell["variant"] == variant]
+        x = [cell["rate"] for cell in own]
+        shares[variant] = {"x": x, "y": [cell["finite"] / cell["ended"] if cell["ended"] else None for cell in own]}
+        medians[variant] = {"x": x, "y": [cell["median"] for cell in own]}
+    chart = "paper_loss" if part.metric == "eval_loss" else "paper_accuracy"
+    caption = f"Median {METRICS[part.metric]} of the runs that learnt, by learning rate; {part.name}."
+    share = f"Share of the runs that stayed finite, by learning rate; {part.name}."
+    return [
+        {"chart": "paper_finite", "part": part.name, "caption": share, "lines": rounded(shares)},
+        {"chart": chart, "part": part.name, "caption": caption, "lines": medians},
+    ]
+
+
+def _by_variant(part: Part, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    ranges = {
+        cell["variant"]: {word: cell[word] for word in ("low", "median", "high")} | {"finite": cell["of"], "total": cell["ended"]}
+        for cell in cells
+        if cell["median"] is not None
+    }
+    caption = f"Median and quartiles over the seeds, {METRICS[part.metric]}; {part.name}."
+    figure = {"chart": "paper_ranges", "part": part.name, "caption": caption, "ranges": ranges, "x_title": METRICS[part.metric]}
+    return [figure] if ranges else []

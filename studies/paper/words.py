@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from studies.paper.registry import Claim
+from studies.paper.report import METRICS
 
 Rows = list[list[str]]
 
@@ -63,7 +64,7 @@ def cell_tables(report: Mapping[str, Any]) -> list[tuple[str, Rows]]:
 
 def cell_legend(cell: Mapping[str, Any]) -> str:
     """What the text of a cell means."""
-    metric = {"eval_loss": "loss", "eval_accuracy": "accuracy", "largest_ratio": "largest |grad| / |w|"}[cell["metric"]]
+    metric = METRICS[cell["metric"]]
     trained = ", runs that learnt" if cell["trained"] is not None else ""
     of = "of these" if cell["trained"] is not None else "of the finite runs"
     return f"finite / ended runs{trained}, median {metric} {of} [quartiles]"
@@ -85,14 +86,11 @@ def cell_text(cell: Mapping[str, Any]) -> str:
 
 def tables(report: Mapping[str, Any]) -> list[tuple[str, Rows]]:
     """All tables of numbers of a report, each with its caption."""
-    given = report["table"]
-    exact = [(given["caption"], [list(given["columns"]), *[[number(x) for x in row] for row in given["rows"]]])] if given else []
-    return exact + cell_tables(report)
+    return [_exact(one) for one in report["tables"]] + cell_tables(report)
 
 
-def plain(rows: Sequence[Sequence[str]]) -> Rows:
-    """The rows as lists of text."""
-    return [[str(cell) for cell in row] for row in rows]
+def _exact(table: Mapping[str, Any]) -> tuple[str, Rows]:
+    return table["caption"], [list(table["columns"]), *[[number(x) for x in row] for row in table["rows"]]]
 
 
 FIGURES = {  # the chart that shows a measure
@@ -105,6 +103,8 @@ FIGURES = {  # the chart that shows a measure
 def claim_figure(claim: Claim, report: Mapping[str, Any]) -> int | None:
     """The number of the figure in the report that shows the claim best; None if the report has no figure."""
     figures = report["figures"]
+    if any("claims" in one for one in figures):
+        return next((number for number, one in enumerate(figures) if claim.id in one.get("claims", ())), None)
     test = claim.test or {}
     chart, part = FIGURES.get(test.get("measure", "")), test.get("part")
     if test.get("measure") == "first_ratio":
@@ -117,6 +117,11 @@ def claim_figure(claim: Claim, report: Mapping[str, Any]) -> int | None:
 
 def claim_numbers(claim: Claim, report: Mapping[str, Any]) -> tuple[str, Rows]:
     """Our numbers for the claim: the table of the report, or the cells of the claim's part."""
+    for one in report["tables"]:
+        if claim.id in one.get("claims", ()):
+            return _exact(one)
+    if report["tables"]:
+        return "", []
     test = claim.test or {}
     part = "start" if test.get("measure") == "first_ratio" else test.get("part")
     found = tables(report)

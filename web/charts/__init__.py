@@ -1,4 +1,4 @@
-"""All charts: the modules `run`, `layer`, `autopsy`, `several`, `theory` and `paper` list them; `shapes` and `parts` build them."""
+"""All charts: `run`, `layer`, `autopsy`, `several`, `theory` and `paper` list them; `shapes` and `parts` build them."""
 
 from __future__ import annotations
 

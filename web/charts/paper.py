@@ -1,4 +1,4 @@
-"""The charts of the page of the paper: outcomes by learning rate, ranges by map, bounds near the boundary, perturbation errors."""
+"""The charts of the page of the paper: outcomes by learning rate, ranges, bounds near the boundary, perturbation errors."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ CHARTS = (
         partial(lines, "1 - λ", "G / |w|")),
     chart("paper_scaling", "Output and gradient", "Largest output and largest gradient by distance to the boundary.",
         partial(lines, "1 - λ", "largest value")),
+    chart("paper_negative", "Gradient bound at negative eigenvalues", "The bound of best by distance to -1.",
+        partial(lines, "1 + λ", "G")),
     chart("paper_perturbation", "Perturbation error", "Median error of the perturbed model by size of the perturbation.",
         partial(lines, "β", "error")),
 )  # fmt: skip

@@ -15,11 +15,11 @@ from server.http.paper_files import FORMATS, report_file
 from server.http.paper_reports import Shown, reports_of
 from server.http.schemas.paper import PaperAnswer
 from server.settings import Settings
+from stablessm_core.telemetry.nonfinite import json_safe
 from studies.paper.catalogue import TRAINED
 from studies.paper.judge import UNKNOWN, VERDICTS, test_in_words, without_test
 from studies.paper.registry import Claim, Registry, report_name
 from studies.paper.words import claim_figure, claim_numbers
-from stablessm_core.telemetry.nonfinite import json_safe
 from web.charts import CHARTS
 from web.paper_figures import paper_figure
 
@@ -65,7 +65,8 @@ def paper_sections(paper: dict[str, Any]) -> list[tuple[str, dict[str, Any] | No
         groups.setdefault(claim["report"] or claim["command"] or "", []).append(claim)
     untested = groups.pop("", [])
     found = [
-        (reports[name]["title"] if name in reports else TITLES[name], reports.get(name), claims) for name, claims in groups.items()
+        (reports[name]["title"] if name in reports else TITLES[name], reports.get(name), claims)
+        for name, claims in groups.items()
     ]
     return found + ([("Claims that cannot be tested here", None, untested)] if untested else [])
 
