@@ -17,15 +17,16 @@ Items = list[dict[str, Any]]
 def paper_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     """One figure of a report, bound to its numbers.
 
-    figure: {"chart", "caption", "lines": {label: {"x", "y"}}}, or with "ranges": {label: {"low", "median", "high", "finite", "total"}} in place of
-    lines. A number that is null or not finite has no point; if a line has such a number, a mark at the edge shows its place.
+    figure: {"chart", "caption", "lines": {label: {"x", "y"}}}, or in place of lines "ranges": {label: {"low", "median", "high",
+    "finite", "total"}}. A number that is null or not finite has no point on its line; a mark at the edge shows its place.
     """
     chart = spec(figure["chart"])
     if "ranges" in figure:
         drawn = bind(chart, {}, items=_ranges(figure["ranges"]), colors=COLORS)
         drawn["layout"]["xaxis"]["title"] = {"text": figure["x_title"]}
         return drawn
-    data, items = {}, []
+    data: dict[str, dict[str, Any]] = {}
+    items: Items = []
     for i, (label, line) in enumerate(figure["lines"].items()):
         y = np.array([np.nan if value is None else float(value) for value in line["y"]], np.float64)
         data[f"paper/line-{i}"] = {"step": np.asarray(line["x"], np.float64), "value": y[:, None].astype(np.float32)}

@@ -111,7 +111,6 @@ def _all() -> click.Command:
 def _trained(
     registry: Registry, name: str, preset: str | None, size: str, seeds: int | None, resume: int | None, data_dir: Path | None
 ) -> dict[str, Any]:
-    say = lambda line: click.echo(line, err=True)  # noqa: E731 - a short form of click.echo
     with connect(data_dir) as client:
         try:
             if resume is None:
@@ -123,12 +122,12 @@ def _trained(
                     raise ValueError(f"sweep {resume} belongs to {group.study}; call `stablessm reproduce {group.study}`")
         except ValueError as error:
             raise click.ClickException(str(error)) from None
-        say(
+        _say(
             f"{planned.title}: {planned.runs:,} runs in sweeps {', '.join(map(str, ids))} at {client.url}/sweeps; about "
             f"{planned.minutes:g} min on two idle cores"
         )
         try:
-            wait(client, ids, say)
+            wait(client, ids, _say)
             return trained_report(collect(Sweeps(client, group.group), planned, group), registry)
         except KeyboardInterrupt:
             raise click.ClickException(
@@ -143,7 +142,7 @@ def _computed(registry: Registry, name: str, quick: bool, seeds: int | None) -> 
         return computed(name, registry)
     from studies.paper.perturbed import perturbed
 
-    return perturbed(registry, quick=quick, seeds=seeds, say=lambda line: click.echo(line, err=True))
+    return perturbed(registry, quick=quick, seeds=seeds, say=_say)
 
 
 def _show(report: dict[str, Any], registry: Registry, output: tuple[Path, ...]) -> None:
@@ -156,6 +155,10 @@ def _show(report: dict[str, Any], registry: Registry, output: tuple[Path, ...]) 
     for path in output:
         for file in write_report(report, registry, path):
             click.echo(str(file), err=True)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _registry() -> Registry:

@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 720, 400  # pixels
 
 
 def report_file(report: Mapping[str, Any], registry: Registry, format: str, name: str) -> bytes:
-    """The report in a format of FORMATS. Markdown and LaTeX name the files of the figures, `NAME-0.svg` or `NAME-0.pdf` and so on."""
+    """The report in a format of FORMATS. Markdown and LaTeX name the files of the figures: `NAME-0.svg` or `NAME-0.pdf`."""
     captions = [figure["caption"] for figure in report["figures"]]
     if format == "json":
         return dumps(report).encode()

@@ -138,8 +138,9 @@ def guarded_ratios(name: str) -> Array:
 def stability_supremum(name: str, beta: float) -> float:
     """The supremum of definition 3.4 for noise of size beta on the weight, over eigenvalues from -1e6 to -1e-6.
 
-    |f(w)| sup over |v - w| <= beta of the integral of |e^(f(v) t) - e^(f(w) t)| over t >= 0. The exponentials do not cross, so the
-    integral is |1 / f(v) - 1 / f(w)|, and it is largest at an end, v = w ± beta. It is infinite if f(v) >= 0. Continuous time.
+    |f(w)| sup over |v - w| <= beta of the integral of |e^(f(v) t) - e^(f(w) t)| over t >= 0. The exponentials do not cross, so
+    the integral is |1 / f(v) - 1 / f(w)|, and it is largest at an end, v = w ± beta. It is infinite if f(v) >= 0. Continuous
+    time.
     """
     map_ = formulas(name, "continuous", np)
     wanted = [one for one in -np.geomspace(1e-6, 1e6, 241) if map_.reachable.contains(float(one))]

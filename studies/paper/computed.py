@@ -24,12 +24,13 @@ def computed(study: str, registry: Registry) -> dict[str, Any]:
         raise ValueError(f"study is {study!r}; allowed: {', '.join(AT_ONCE)}")
     title, tables, figures, departures = _CONTENT[study]()
     verdicts = exact_verdicts(registry.of(study, None))
-    return rounded(
+    report: dict[str, Any] = rounded(
         computed_report(
             study, title, registry, verdicts, tables=tables, figures=figures, departures=departures,
             configuration={"time": "discrete", "a": 1.0, "b": 0.5}, commit=commit(),
         )
     )  # fmt: skip
+    return report
 
 
 def exact_verdicts(claims: Sequence[Claim]) -> list[Verdict]:

@@ -12,12 +12,13 @@ from studies.paper.words import origin, tables, verdict_rows
 
 Pictures = Sequence[tuple[str, str]]  # (file name or SVG text, caption) of each figure
 STATES = (
-    "A run counts as dead only if its fatal step is not finite, or too large for float32, in float64 too. “Arithmetic” deaths are "
-    "finite in float64, and float32 could hold every true number. “Unchecked” deaths have no result of an autopsy."
+    "A run counts as dead only if its fatal step is not finite, or too large for float32, in float64 too. “Arithmetic” deaths "
+    "are finite in float64, and float32 could hold every true number. “Unchecked” deaths have no result of an autopsy."
 )
 LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
-         "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "λ": r"$\lambda$", "|": r"\textbar{}", "–": "--", "“": "``", "”": "''",
-         "²": r"$^2$", "<": r"$<$", ">": r"$>$"}  # fmt: skip
+         "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "λ": r"$\lambda$", "|": r"\textbar{}", "–": "--", "“": "``",
+         "”": "''", "β": r"$\beta$", "→": r"$\to$", "±": r"$\pm$", "…": r"\ldots{}", "²": r"$^2$",
+         "<": r"$<$", ">": r"$>$"}  # fmt: skip
 
 
 def _claims(registry: Registry) -> dict[str, dict[str, Any]]:
@@ -72,7 +73,8 @@ def _sweep_lines(report: Mapping[str, Any]) -> list[str]:
 def latex(report: Mapping[str, Any], registry: Registry, pictures: Pictures = ()) -> str:
     r"""The report as a LaTeX document that needs only booktabs, longtable and graphicx; pictures: file names of the figures."""
     lines = [
-        r"\documentclass{article}", r"\usepackage[a4paper,landscape,margin=15mm]{geometry}", r"\usepackage{booktabs,longtable,graphicx}",
+        r"\documentclass{article}", r"\usepackage[a4paper,landscape,margin=15mm]{geometry}",
+        r"\usepackage{booktabs,longtable,graphicx}",
         r"\usepackage[utf8]{inputenc}", r"\begin{document}", rf"\section*{{{_tex(report['title'])}}}",
     ]  # fmt: skip
     lines += _latex_table("Verdicts", verdict_rows(report, _claims(registry)))
@@ -110,10 +112,14 @@ def _tex(text: str) -> str:
 
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
-<style>body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 24px auto; padding: 0 16px; color: #1b2130; background: #fff }}
-table {{ border-collapse: collapse; font-size: 13px }} th, td {{ border: 1px solid #ccd2dd; padding: 5px 8px; text-align: left; vertical-align: top }}
-.wide {{ overflow-x: auto }} figure {{ margin: 16px 0 }} svg {{ max-width: 100%; height: auto }} pre {{ overflow: auto; background: #f3f5f9; padding: 10px }}</style></head>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 24px auto; padding: 0 16px; color: #1b2130 }}
+table {{ border-collapse: collapse; font-size: 13px }}
+th, td {{ border: 1px solid #ccd2dd; padding: 5px 8px; text-align: left; vertical-align: top }}
+.wide {{ overflow-x: auto }} figure {{ margin: 16px 0 }} svg {{ max-width: 100%; height: auto }}
+pre {{ overflow: auto; background: #f3f5f9; padding: 10px }}
+</style></head>
 <body>
 <h1>{title}</h1>
 {body}

@@ -30,21 +30,19 @@ def real(size: str) -> Design:
     variants = {
         name: {**shape, "eigenvalue_range": span, "reparameterization": {"name": name, "time": "discrete"}} for name in names
     }
-    base = {
-        "task": {"name": "mnist"} | ({} if full else {"pool": pool}),
-        "optimizer": {"schedule": "cosine"},
-        "train": train(1000 if full else 150, 16),
-    }
+    steps = 1000 if full else 150
+    task = {"name": "mnist"} | ({} if full else {"pool": pool})
+    base = {"task": task, "optimizer": {"schedule": "cosine"}, "train": train(steps, 16)}
     departures = [
         f"{width} features and {width} real eigenvalues instead of 64; batches of 16 instead of 128; "
-        f"{base['train']['steps']:,} steps instead of 10 epochs (about 4,300 steps).",
+        f"{steps:,} steps instead of 10 epochs (about 4,300 steps).",
         "direct starts at the same stable eigenvalues as every other map.",
         "The block normalises its input (pre-norm) and has a residual connection.",
     ]
     if not full:
         departures.append(
             f"Images are averaged over 2 x 2 pixels, so a sequence has 196 steps instead of 784. The initial eigenvalues are "
-            f"raised to the power 4, from [0.5, 0.99] to [{span[0]:.4g}, {span[1]:.4g}], so that they forget at the same rate per image."
+            f"raised to the power 4, from [0.5, 0.99] to [{span[0]:.4g}, {span[1]:.4g}], so that they forget as fast per image."
         )
     part = Part("main", base, variants, RATES if full else QUICK_RATES, "eval_loss", TRAINED)
     title = "Table 2, the layer of the paper's text"
@@ -54,7 +52,7 @@ def real(size: str) -> Design:
 def s4d_variants(shape: dict[str, Any], states: int, scale: float) -> dict[str, dict[str, Any]]:
     """The layer of the authors' code with each of its maps. scale: by how much step sizes grow because sequences are shorter."""
     layer = {"name": "s4d", "d_state": states, "dt_min": 1e-3 * scale, "dt_max": 0.1 * scale}
-    sections = {
+    sections: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         "direct, unstable start": (layer | {"real_start": 0.5}, {"name": "direct"}),
         "direct": (layer, {"name": "direct"}),
         "softplus": (layer, {"name": "softplus"}),
@@ -97,14 +95,14 @@ def released(size: str) -> Design:
         deep = {label: four[label] for label in ("softplus", "exp", "best")}
         parts.append(Part("4 layers", base, deep, (5e-2, 5e-1), "eval_loss", TRAINED, exploratory=True))
     departures = (
-        "Images are averaged over 2 x 2 pixels, so a sequence has 196 steps instead of 784. The step sizes dt are multiplied by 4, so "
-        "that dt times the length, and with it the memory per image, is unchanged.",
-        f"{width} channels instead of 64 with {states // 2} conjugate pairs each instead of 32; batches of {batch} instead of 128; "
-        f"{steps:,} steps instead of 10 epochs (about 4,300 steps).",
+        "Images are averaged over 2 x 2 pixels, so a sequence has 196 steps instead of 784. The step sizes dt are multiplied by "
+        "4, so that dt times the length, and with it the memory per image, is unchanged.",
+        f"{width} channels instead of 64 with {states // 2} conjugate pairs each instead of 32; batches of {batch} instead of "
+        f"128; {steps:,} steps instead of 10 epochs (about 4,300 steps).",
         "direct starts twice: at λ = +0.5, which is unstable, as in the authors' code, and at λ = -0.5 like every other map.",
         "The map best has b = 0.1, as in the authors' code; the paper says 0.5.",
-        "Training and test images are pooled and split again, as in the authors' code. The loss is that of the validation images at "
-        "the last step; theirs is that of the test images at the best validation.",
+        "Training and test images are pooled and split again, as in the authors' code. The loss is that of the validation images "
+        "at the last step; theirs is that of the test images at the best validation.",
         "The cosine falls at every step, not once per epoch, because a run sees less than one epoch.",
     )
     title = "Table 2, the layer of the authors' code"

@@ -138,7 +138,8 @@ def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p:
             if worst.excludes_margin(registry.alpha)
             else f"{worst.than} is better, p = {worst.p:.3g}"
         )
-        return f"The advantage of {worst.better} over {worst.than} is {worst.mean:.3g} {unit} [{worst.low:.3g}, {worst.high:.3g}]; {how}."
+        said = f"The advantage of {worst.better} over {worst.than} is {worst.mean:.3g} {unit} "
+        return said + f"[{worst.low:.3g}, {worst.high:.3g}]; {how}."
     fewest = min(pairs, key=lambda pair: pair.n)
     if not fewest.n:
         return f"No seed has a number for both {fewest.better} and {fewest.than}."

@@ -67,9 +67,7 @@ def train(map_: str, target: str, width: int, seeds: int, steps: int, below: Arr
             better = error < best.error
             if better.any():
                 keep = better[:, None]
-                best = Trained(
-                    map_, np.where(keep, w, best.w), np.where(keep, c, best.c), np.where(better, error, best.error)
-                )
+                best = Trained(map_, np.where(keep, w, best.w), np.where(keep, c, best.c), np.where(better, error, best.error))
         if below is None or (best.error < below).all():
             break
         w, c = best.w.copy(), best.c.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,16 @@ from studies.paper.registry import Registry
 from studies.paper.report import computed_report, rounded
 
 CASES = (
-    ("polynomial", "direct"), ("polynomial", "softplus"), ("polynomial", "best"), ("exponential", "direct"), ("exponential", "best"),
+    ("polynomial", "direct"), ("polynomial", "softplus"), ("polynomial", "best"),
+    ("exponential", "direct"), ("exponential", "best"),
 )  # fmt: skip
 MODES = ("all_linf", "recurrent_worst")
 SEEDS, QUICK_SEEDS = 12, 4
 STEPS, QUICK_STEPS = 1000, 200
 DEPARTURES = (
     "The models are linear, and the error is computed from their kernels for white input; the paper draws 153,600 samples.",
-    "The released code perturbs every weight in the maximum norm, the paper's definition in the 2-norm. Both leave the worst case to "
-    "chance; the worst case here puts the whole perturbation on one recurrent weight and tries every weight.",
+    "The released code perturbs every weight in the maximum norm, the paper's definition in the 2-norm. Both leave the worst "
+    "case to chance; the worst case here puts the whole perturbation on one recurrent weight and tries every weight.",
     "Widths 8, 16 and 32, each trained until its error is below that of the narrower model, for at most 12,000 steps.",
     "The exponential target is 0.9^t; the polynomial target is 1 / (t + 1)^1.1, as in the paper.",
 )
@@ -51,13 +53,15 @@ def perturbed(
         say(f"{number} of {len(CASES)} cases in {time.monotonic() - begun:.0f} s")
     claims = registry.of("fig1", None)
     verdicts = judge(claims, registry, lambda test, variant, _: read(test, variant, models, errors), seeds, _problems(quick))
-    return rounded(
+    report: dict[str, Any] = rounded(
         computed_report(
             "fig1", "Figure 1, perturbed models", registry, verdicts, tables=_tables(models, errors), figures=_figures(errors),
             departures=DEPARTURES, configuration={"steps": steps, "widths": list(WIDTHS), "betas": list(BETAS), "lr": 0.01},
-            size="quick" if quick else "full", seeds=seeds, commit=commit(), machine=[f"{platform.machine()}, numpy {np.__version__}"],
+            size="quick" if quick else "full", seeds=seeds, commit=commit(),
+            machine=[f"{platform.machine()}, numpy {np.__version__}"],
         )
     )  # fmt: skip
+    return report
 
 
 def _problems(quick: bool) -> list[str]:
@@ -94,16 +98,20 @@ def _tables(models: Mapping[Key, Trained], errors: Mapping[tuple[str, str, int, 
         case = f"{map_}, {target}"
         of = [models[target, map_, width] for width in WIDTHS]
         by = [errors[target, map_, width, "recurrent_worst"] for width in WIDTHS]
-        worst.append([case, float(np.median(of[-1].error)), *(float(np.median(by[-1][nearest(beta)])) for beta in (0.008, 0.128, 1.024))])
+        worst.append(
+            [case, float(np.median(of[-1].error)), *(float(np.median(by[-1][nearest(beta)])) for beta in (0.008, 0.128, 1.024))]
+        )
         radius.append([case, *(float(np.median(1 - np.abs(one.eigenvalues()).max(axis=1))) for one in of)])
         linf = [errors[target, map_, width, "all_linf"] for width in WIDTHS]
-        pairs = [crossing(a, b) for a, b in zip(linf, linf[1:], strict=False)]
+        pairs = [crossing(a, b) for a, b in pairwise(linf)]
         shifts.append([case, *(float(np.nanmedian(one)) for one in pairs), int(np.isfinite(np.stack(pairs)).all(axis=0).sum())])
     return [
-        {"caption": "Median error of 32 eigenvalues under worst-case noise on the recurrent weights", "claims": ["fig1-direct-explodes"],
-         "columns": ["map, target", "β = 0", "β = 0.008", "β = 0.128", "β = 1.024"], "rows": worst},
-        {"caption": "Median perturbation at which the wider model is worse, noise on every weight", "claims": ["fig1-softplus-crossings"],
-         "columns": ["map, target", "8 → 16", "16 → 32", "seeds with both"], "rows": shifts},
+        {"caption": "Median error of 32 eigenvalues under worst-case noise on the recurrent weights",
+         "claims": ["fig1-direct-explodes"], "rows": worst,
+         "columns": ["map, target", "β = 0", "β = 0.008", "β = 0.128", "β = 1.024"]},
+        {"caption": "Median perturbation at which the wider model is worse, noise on every weight",
+         "claims": ["fig1-softplus-crossings"], "rows": shifts,
+         "columns": ["map, target", "8 → 16", "16 → 32", "seeds with both"]},
         {"caption": "Median stable radius 1 - max |λ|", "claims": ["fig1-radius"],
          "columns": ["map, target", *(f"m = {width}" for width in WIDTHS)], "rows": radius},
     ]  # fmt: skip
@@ -125,6 +133,6 @@ def _figures(errors: Mapping[tuple[str, str, int, str], Array]) -> list[dict[str
          "lines": worst, "claims": ["fig1-direct-explodes"]},
         {**chart, "caption": "Noise on every weight, polynomial target, by width m.", "lines": crossings,
          "claims": ["fig1-softplus-crossings"]},
-        {**chart, "caption": "direct on both targets, worst-case noise on the recurrent weights, 32 eigenvalues.", "lines": targets,
-         "claims": ["fig1-radius"]},
+        {**chart, "caption": "direct on both targets, worst-case noise on the recurrent weights, 32 eigenvalues.",
+         "lines": targets, "claims": ["fig1-radius"]},
     ]  # fmt: skip

@@ -40,7 +40,7 @@ def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
         problems + ([CHANGED] if changed else []), sum(one.state in UNCERTAIN for one in found.outcomes),
     )  # fmt: skip
     cells = [cell for part in found.design.parts for cell in _cells(found, part)]
-    return {
+    report: dict[str, Any] = {
         "study": found.group.study,
         "preset": found.group.preset,
         "size": found.group.size,
@@ -65,6 +65,7 @@ def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
             {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)} for part in found.design.parts
         ],
     }
+    return report
 
 
 def computed_report(
@@ -100,7 +101,8 @@ def computed_report(
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
     """The verdict as plain data, with rounded numbers."""
-    return rounded(asdict(verdict))
+    plain: dict[str, Any] = rounded(asdict(verdict))
+    return plain
 
 
 def dumps(report: Mapping[str, Any]) -> str:
@@ -139,16 +141,20 @@ def _cells(found: Collected, part: Part) -> list[dict[str, Any]]:
 
 
 def _cell(part: Part, variant: str, rate: float, runs: Sequence[Outcome]) -> dict[str, Any]:
-    """One cell: k of n runs finite with Wilson's interval, how many were trained, and the part's metric over the trained runs."""
+    """One cell: k of n runs finite with Wilson's interval, how many learnt, and the part's metric.
+
+    The metric is that of the runs that learnt; an accuracy is that of the finite runs, and a ratio that of all ended runs."""
     ended = [one for one in runs if one.state not in ("open", "failed")]
     count = {state: sum(one.state == state for one in ended) for state in ("finite", "died", "arithmetic", "unchecked")}
     used = [one for one in ended if one.state == "finite" and (one.trained or part.trained is None)]
-    if part.metric == "largest_ratio":
+    if part.metric == "eval_accuracy":
+        used = [one for one in ended if one.state == "finite"]
+    elif part.metric == "largest_ratio":
         used = ended
     values = [one.values[part.metric] for one in used if math.isfinite(one.values[part.metric])]
     share = interval_of_share(count["finite"], len(ended)) if ended else (math.nan, math.nan)
     spread = [float(x) for x in np.quantile(values, (0.25, 0.5, 0.75))] if values else [None, None, None]
-    return rounded(
+    cell: dict[str, Any] = rounded(
         {
             "part": part.name,
             "variant": variant,
@@ -166,6 +172,7 @@ def _cell(part: Part, variant: str, rate: float, runs: Sequence[Outcome]) -> dic
             "exploratory": part.exploratory,
         }
     )
+    return cell
 
 
 def _figures(found: Collected, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

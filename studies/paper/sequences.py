@@ -36,7 +36,8 @@ def recall(size: str) -> Design:
             part("T = 1,024", 1024, 30, 150, 4, exploratory=True, seeds=2),
         ]
     departures = (
-        f"d_model 32 instead of 64, S5 state 16 instead of 32; {3000 if full else 150:,} steps at learning rate 0.005 instead of 50,000 at 0.001.",
+        f"d_model 32 instead of 64, S5 state 16 instead of 32; {3000 if full else 150:,} steps at learning rate 0.005 instead of "
+        "50,000 at 0.001.",
         "A Hyena mixer with an S5 layer inside; direct starts at the same stable eigenvalues as every other map.",
         "The lengths 256 and 1,024 show a trend. They are not the 131,072 tokens of the paper.",
     )
@@ -58,9 +59,10 @@ def ratios(size: str) -> Design:
     variants = {name: {**shape, "reparameterization": {"name": name, "time": "discrete"}} for name in names}
     base = {"task": {"name": "polynomial_memory", "length": 100}, "train": train(100, 32)}
     departures = (
-        "16 real eigenvalues between 0.6 and 0.99 with every map: below 0.5 the ratio of softplus is singular, because its weight "
-        "crosses 0.",
-        "100 steps of AdamW at learning rate 0.01, batches of 32 instead of 512; our block with pre-norm and a residual connection.",
+        "16 real eigenvalues between 0.6 and 0.99 with every map: below 0.5 the ratio of softplus is singular, because its "
+        "weight crosses 0.",
+        "100 steps of AdamW at learning rate 0.01, batches of 32 instead of 512; our block with pre-norm and a residual "
+        "connection.",
         "Beside the paper's maps: clip and heavytail.",
     )
     part = Part("main", base, variants, (0.01,), "eval_loss")

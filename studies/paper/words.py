@@ -66,7 +66,8 @@ def cell_legend(cell: Mapping[str, Any]) -> str:
     """What the text of a cell means."""
     metric = METRICS[cell["metric"]]
     trained = ", runs that learnt" if cell["trained"] is not None else ""
-    of = "of these" if cell["trained"] is not None else "of the finite runs"
+    of = "of these" if trained else "of the finite runs"
+    of = {"eval_accuracy": "of the finite runs", "largest_ratio": "of all runs"}.get(cell["metric"], of)
     return f"finite / ended runs{trained}, median {metric} {of} [quartiles]"
 
 

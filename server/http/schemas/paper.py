@@ -54,7 +54,7 @@ class ClaimAnswer(Answer):
     p_holm: float | None = Field(description="p after Holm's correction over the registered family.")
     report: str | None = Field(description="Name of the report that judges it; null if there is none yet.")
     source: Literal["runs", "computed", "committed"] | None = Field(
-        description="`runs`: runs of this server. `computed`: computed at once. `committed`: the report that came with the program."
+        description="`runs`: runs of this server. `computed`: computed at once. `committed`: it came with the program."
     )
     figure: int | None = Field(description="Number of its figure in the report.")
     ours: OwnNumbers | None = Field(description="Our numbers.")
