@@ -51,7 +51,7 @@ class Design:
     @property
     def signature(self) -> str:
         """Twelve digits that change if the runs of the design change. The number of seeds does not matter."""
-        parts = [[p.name, p.base, p.variants, p.rates, p.metric, p.trained] for p in self.parts]
+        parts = [[p.name, p.base, p.variants, p.rates, p.trained] for p in self.parts]
         text = json.dumps([self.study, self.preset, self.size, parts], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

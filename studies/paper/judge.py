@@ -53,8 +53,12 @@ def judge(
     """
     paired = [claim for claim in claims if claim.test is not None and claim.test["kind"] == "paired"]
     compared = {claim.id: _comparisons(claim, read) for claim in paired}
-    ps = {claim.id: max((pair.p for pair in compared[claim.id].all), default=1.0) for claim in paired}
-    corrected = holm_within({claim.id: ps[claim.id] for claim in paired if claim.family}, registry.family_size)
+    ps, corrected = [], []
+    for spared in (False, True):
+        of_claims = {claim.id: compared[claim.id].p(spared) for claim in paired}
+        ps.append(of_claims)
+        family = {claim.id: of_claims[claim.id] for claim in paired if claim.family}
+        corrected.append(of_claims | holm_within(family, registry.family_size))
     verdicts = []
     for claim in claims:
         given = without_test(claim)
@@ -62,9 +66,11 @@ def judge(
             verdicts.append(given)
         elif claim.id in compared:
             of_claim = compared[claim.id]
-            found = Verdict(claim.id, UNKNOWN, "", test_in_words(claim), ps[claim.id], corrected.get(claim.id))
+            p_holm = corrected[0][claim.id] if claim.family else None
+            found = Verdict(claim.id, UNKNOWN, "", test_in_words(claim), ps[0][claim.id], p_holm)
             found.comparisons = [pair.json for pair in of_claim.counted]
-            _decide(found, claim, of_claim, registry, seeds, problems, uncertain)
+            final = corrected[0][claim.id], corrected[1][claim.id]
+            _decide(found, claim, of_claim, final, registry, seeds, problems, uncertain)
             verdicts.append(found)
     return verdicts
 
@@ -76,9 +82,9 @@ class _Comparisons:
     counted: list[Compared]
     spared: list[Compared]
 
-    @property
-    def all(self) -> list[Compared]:
-        return self.counted + self.spared
+    def p(self, spared: bool) -> float:
+        """The p-value of the claim: the largest of its comparisons."""
+        return max((pair.p for pair in (self.spared if spared and self.spared else self.counted)), default=1.0)
 
 
 def _comparisons(claim: Claim, read: Read) -> _Comparisons:
@@ -93,8 +99,9 @@ def _comparisons(claim: Claim, read: Read) -> _Comparisons:
 
 
 def _decide(
-    found: Verdict, claim: Claim, compared: _Comparisons, registry: Registry, seeds: int, problems: Sequence[str], uncertain: int
-) -> None:
+    found: Verdict, claim: Claim, compared: _Comparisons, final: tuple[float, float], registry: Registry, seeds: int,
+    problems: Sequence[str], uncertain: int,
+) -> None:  # fmt: skip
     test: Mapping[str, Any] = claim.test or {}
     if problems:
         found.why = " ".join(problems)
@@ -102,8 +109,8 @@ def _decide(
     if seeds < test["min_seeds"]:
         found.why = f"{seeds} seeds; {test['min_seeds']} were registered."
         return
-    p = found.p_holm if found.p_holm is not None else found.p
-    outcomes = [_outcome(pairs, p, registry.alpha) for pairs in (compared.counted, compared.spared) if pairs]
+    scenarios = zip((compared.counted, compared.spared), final, strict=True)
+    outcomes = [_outcome(pairs, p, registry.alpha) for pairs, p in scenarios if pairs]
     if len(set(outcomes)) > 1:
         found.why = (
             f"The answer depends on {uncertain} deaths that float64 does not confirm: {outcomes[0]} if they count as deaths, "
@@ -111,18 +118,18 @@ def _decide(
         )
         return
     found.verdict = outcomes[0]
-    found.why = _reason(found.verdict, compared.counted, test, p, registry)
+    found.why = _reason(found.verdict, compared.counted, test, final[0], registry)
 
 
-def _outcome(pairs: Sequence[Compared], p: float | None, alpha: float) -> str:
+def _outcome(pairs: Sequence[Compared], p: float, alpha: float) -> str:
     if any(pair.excludes_margin(alpha) or (pair.p < alpha and pair.mean < 0) for pair in pairs):
         return FAILS
-    if p is not None and p < alpha and all(pair.mean > 0 for pair in pairs):
+    if p < alpha and all(pair.mean > 0 for pair in pairs):
         return HOLDS
     return UNKNOWN
 
 
-def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p: float | None, registry: Registry) -> str:
+def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p: float, registry: Registry) -> str:
     unit = UNITS[test["measure"]]
     if verdict == HOLDS:
         least = min(pairs, key=lambda pair: pair.mean)

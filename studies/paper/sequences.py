@@ -65,7 +65,7 @@ def ratios(size: str) -> Design:
         "connection.",
         "Beside the paper's maps: clip and heavytail.",
     )
-    part = Part("main", base, variants, (0.01,), "eval_loss")
+    part = Part("main", base, variants, (0.01,), "largest_ratio")
     title = "Figure 3 (a), gradient over weight during training"
     return Design("fig3", None, size, title, (part,), departures, 12 if full else 4, "", 5 if full else 2)
 
