@@ -17,7 +17,7 @@ from stablessm_core.telemetry.statuses import OPEN
 from stablessm_core.verdict.measured import autopsy_of
 from studies.paper.designs import Design, Part
 from studies.paper.groups import Group, sweeps_of
-from studies.paper.submission import seeds_of
+from studies.paper.submission import with_own_seeds
 
 State = Literal["finite", "died", "arithmetic", "unchecked", "open", "failed"]
 NUMBERS = ("eval_loss", "eval_accuracy", "train_loss")
@@ -67,9 +67,8 @@ class Collected:
 def collect(source: Source, design: Design, group: Group) -> Collected:
     """Read the runs of a group. `design` is the present design; a group that was submitted with another one is a problem."""
     by_part = sweeps_of(source.sweeps(), group.group)
-    seeds = max((seeds_of(sweep) or 0 for name, sweep in by_part.items() if _main(design, name)), default=0)
-    design = design.with_seeds(seeds or design.seeds)
-    found = Collected(design, group, seeds)
+    design = with_own_seeds(design, by_part)
+    found = Collected(design, group, design.seeds)
     if design.signature != group.design:
         found.problems.append("The design of this study has changed since its runs were submitted.")
     versions: set[str] = set()
@@ -92,10 +91,6 @@ def collect(source: Source, design: Design, group: Group) -> Collected:
     if len(found.versions) > 1:
         found.problems.append(f"Runs of several versions are mixed: {'; '.join(found.versions)}.")
     return found
-
-
-def _main(design: Design, name: str) -> bool:
-    return any(part.name == name and part.seeds is None for part in design.parts)
 
 
 def _missing(design: Design, part: Part, runs: list[Mapping[str, Any]], read: list[Outcome]) -> list[str]:

@@ -47,11 +47,12 @@ def take_up(client: Client, sweep_id: int) -> tuple[Design, Group, list[int]]:
     if read is None:
         raise ValueError(f"sweep {sweep_id} belongs to no reproduction; expected a sweep whose runs have the tag `paper`")
     group = read[0]
-    design = design_of(group.study, group.preset, group.size, seeds_of(sweep))
+    by_part = sweeps_of(client.sweeps(group.group), group.group)
+    design = with_own_seeds(design_of(group.study, group.preset, group.size), by_part)
     if design.signature != group.design:
         raise ValueError(f"the design of {group.study} has changed since sweep {sweep_id} was submitted; start it again")
-    missing = {part.name for part in design.parts} - set(sweeps_of(client.sweeps(group.group), group.group))
-    ids = submit(client, design, group) if missing else [int(s["id"]) for s in _in_order(client, design, group)]
+    missing = {part.name for part in design.parts} - set(by_part)
+    ids = submit(client, design, group) if missing else [int(by_part[part.name]["id"]) for part in design.parts]
     for number in ids:
         for run in client.sweep(number)["runs"]:
             if run["status"] in ("cancelled", "failed"):
@@ -59,15 +60,13 @@ def take_up(client: Client, sweep_id: int) -> tuple[Design, Group, list[int]]:
     return design, group, ids
 
 
-def _in_order(client: Client, design: Design, group: Group) -> list[Mapping[str, Any]]:
-    by_part = sweeps_of(client.sweeps(group.group), group.group)
-    return [by_part[part.name] for part in design.parts]
-
-
-def seeds_of(sweep: Mapping[str, Any]) -> int | None:
-    """The number of seeds in a sweep's grid; None if the grid does not contain them."""
-    seeds = sweep["grid"].get("train.seed")
-    return len(seeds) if seeds else None
+def with_own_seeds(design: Design, by_part: Mapping[str, Mapping[str, Any]]) -> Design:
+    """The design with the number of seeds of its stored sweeps. Parts with a fixed number of seeds do not tell it."""
+    for part in design.parts:
+        seeds = by_part[part.name]["grid"].get("train.seed") if part.name in by_part and part.seeds is None else None
+        if seeds:
+            return design.with_seeds(len(seeds))
+    return design
 
 
 def wait(client: Client, sweep_ids: list[int], report: Report) -> None:
