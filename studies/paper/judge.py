@@ -130,7 +130,7 @@ def _outcome(pairs: Sequence[Compared], p: float, alpha: float) -> str:
 
 
 def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p: float, registry: Registry) -> str:
-    unit = UNITS[test["measure"]]
+    unit, margin = UNITS[test["measure"]], amount(test["margin"], test["measure"])
     if verdict == HOLDS:
         least = min(pairs, key=lambda pair: pair.mean)
         return (
@@ -141,7 +141,7 @@ def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p:
     if verdict == FAILS:
         worst = min(pairs, key=lambda pair: pair.mean if pair.n else float("inf"))
         how = (
-            f"in {worst.below} of {worst.n} pairs it is below the registered margin of {test['margin']:g} {unit}"
+            f"in {worst.below} of {worst.n} pairs it is below the registered margin of {margin}"
             if worst.excludes_margin(registry.alpha)
             else f"{worst.than} is better, p = {worst.p:.3g}"
         )
@@ -152,8 +152,14 @@ def _reason(verdict: str, pairs: Sequence[Compared], test: Mapping[str, Any], p:
         return f"No seed has a number for both {fewest.better} and {fewest.than}."
     return (
         f"{fewest.better} against {fewest.than}: {fewest.mean:.3g} {unit} [{fewest.low:.3g}, {fewest.high:.3g}] over {fewest.n} "
-        f"pairs; neither an advantage nor the absence of one of {test['margin']:g} {unit} is shown (p = {p:.3g})."
+        f"pairs; neither an advantage nor the absence of one of {margin} is shown (p = {p:.3g})."
     )
+
+
+def amount(value: float, measure: str) -> str:
+    """A number of a measure with its unit, such as `0.3 decades` and `1 decade`."""
+    unit = UNITS[measure]
+    return f"{value:g} {unit.removesuffix('s') if value == 1 and unit == 'decades' else unit}"
 
 
 def test_in_words(claim: Claim) -> str:
@@ -164,6 +170,6 @@ def test_in_words(claim: Claim) -> str:
     by_sign = test["measure"] in BY_SIGN
     name = "exact McNemar test" if test["measure"] in BINARY else "exact sign test" if by_sign else "exact sign-flip test"
     return (
-        f"{test['asks']} Two-sided {name}, paired by seed, at least {test['min_seeds']} seeds, margin {test['margin']:g} "
-        f"{UNITS[test['measure']]}."
+        f"{test['asks']} Two-sided {name}, paired by seed, at least {test['min_seeds']} seeds, margin "
+        f"{amount(test['margin'], test['measure'])}."
     )

@@ -48,15 +48,18 @@ def verdict_rows(report: Mapping[str, Any], claims: Mapping[str, Mapping[str, An
 
 
 def cell_tables(report: Mapping[str, Any]) -> list[tuple[str, Rows]]:
-    """For each part, a table with a row per learning rate and a column per variant."""
+    """For each part, a table with a row per learning rate and a column per variant; a row per variant if there is one rate."""
     found = []
     for part in dict.fromkeys(cell["part"] for cell in report["cells"]):
         cells = [cell for cell in report["cells"] if cell["part"] == part]
         variants = list(dict.fromkeys(cell["variant"] for cell in cells))
         rates = list(dict.fromkeys(cell["rate"] for cell in cells))
         by = {(cell["rate"], cell["variant"]): cell for cell in cells}
-        rows = [["learning rate", *variants]]
-        rows += [[f"{rate:g}", *(cell_text(by[rate, variant]) for variant in variants)] for rate in rates]
+        if len(rates) == 1:
+            rows = [["map", f"at learning rate {rates[0]:g}"], *([one, cell_text(by[rates[0], one])] for one in variants)]
+        else:
+            rows = [["learning rate", *variants]]
+            rows += [[f"{rate:g}", *(cell_text(by[rate, variant]) for variant in variants)] for rate in rates]
         exploratory = ", exploratory" if cells[0]["exploratory"] else ""
         found.append((f"{part}{exploratory}: {cell_legend(cells[0])}", rows))
     return found

@@ -11,7 +11,7 @@ import pytest
 from stablessm_core.telemetry.typed_arrays import encode
 from web import figures
 from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues
-from web.charts import CHARTS, autopsy, layer, run, several, theory
+from web.charts import CHARTS, autopsy, layer, paper, run, several, theory
 from web.figures import CONFIG, catalogue, spec
 from web.palette import COLORS
 

@@ -10,14 +10,6 @@ import { decode } from "../lib/typed.js";
 
 /** @type {{figures: Record<string, ChartEntry>}} */
 const { figures } = await get("/api/figures");
-/** @type {Map<string, {kind: string, figure: Figure}>} */
-const bound = new Map(
-  findAll("[data-figure-of]", HTMLScriptElement).map((script) => [
-    given(script, "figureOf"),
-    { kind: given(script, "kind"), figure: JSON.parse(script.text) },
-  ]),
-);
-
 /**
  * A trace in this page's colours; each bar has the colour of the map that its label begins with.
  * @param {Trace} trace
@@ -32,8 +24,11 @@ function dressed(trace) {
 }
 
 for (const element of findAll("[data-chart]", HTMLElement)) {
-  const one = bound.get(given(element, "chart"));
-  if (!one) continue;
-  new Chart(element, figures[one.kind], () => ({ ...one.figure, data: one.figure.data.map(dressed) })).refresh();
+  const script = element.closest("article")?.querySelector("script[data-figure]");
+  if (!script) continue;
+  /** @type {Figure} */
+  const figure = JSON.parse(script.textContent ?? "");
+  const data = () => figure.data.map(dressed);
+  new Chart(element, figures[given(element, "chart")], () => ({ ...figure, data: data() })).refresh();
 }
 exportable(() => ({}));
