@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stablessm_core.maps import formulas
+from stablessm_core.theory.perturbation import BETAS, Mode, kernel_error, perturbation_error
 
 Array = NDArray[np.float64]
 LENGTH = 100
@@ -20,8 +21,6 @@ TIME = np.arange(LENGTH, dtype=np.float64)
 WEIGHT = 1 - TIME / LENGTH
 TARGETS = {"polynomial": (1 + TIME) ** -1.1, "exponential": 0.9**TIME}
 WIDTHS = (8, 16, 32)
-BETAS = (0.0, *(1e-3 * 2 ** (i / 2) for i in range(21)))  # the perturbation sizes of the paper, appendix F.1
-DRAWS = 30
 LR = 0.01
 
 
@@ -42,11 +41,7 @@ class Trained:
 
 def error_of(map_: str, w: Array, c: Array, target: str) -> Array:
     """E for weights (..., width); infinite where a power overflows float64."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        powers = formulas(map_, "discrete", np).f(w)[..., None] ** TIME
-        kernel = np.einsum("...j,...jt->...t", c, powers)
-        error = ((kernel - TARGETS[target]) ** 2) @ WEIGHT
-    return np.where(np.isnan(error), np.inf, error)
+    return kernel_error(map_, w, c, TARGETS[target])
 
 
 def train(map_: str, target: str, width: int, seeds: int, steps: int, below: Array | None = None, rounds: int = 12) -> Trained:
@@ -92,23 +87,9 @@ def _step(of: Any, w: Array, c: Array, target: Array, moments: list[Array], step
     return moved[0], moved[1]
 
 
-def perturbed_errors(model: Trained, target: str, mode: str) -> Array:
-    """The largest error over perturbations of each size, (sizes, seeds), never falling with the size.
-
-    all_linf: DRAWS random directions of every weight, scaled to the size in the maximum norm, as in the authors' code.
-    recurrent_worst: the whole size on one recurrent weight, towards either side; every weight is tried.
-    """
-    generator = np.random.default_rng(5)
-    seeds, width = model.w.shape
-    if mode == "recurrent_worst":
-        one = np.eye(width)[:, None, :]
-        by_w = np.broadcast_to(np.concatenate([one, -one]), (2 * width, seeds, width))
-        by_c = np.zeros_like(by_w)
-    else:
-        drawn = generator.standard_normal((2, DRAWS, seeds, width))
-        by_w, by_c = drawn / np.abs(drawn).max(axis=-1, keepdims=True)
-    found = [error_of(model.map, model.w + beta * by_w, model.c + beta * by_c, target).max(axis=0) for beta in BETAS]
-    return np.maximum.accumulate(np.stack(found), axis=0)
+def perturbed_errors(model: Trained, target: str, mode: Mode) -> Array:
+    """The largest error over perturbations of each size, (sizes, seeds), never falling with the size (`perturbation_error`)."""
+    return perturbation_error(model.map, model.w, model.c, TARGETS[target], mode=mode).error
 
 
 def crossing(narrow: Array, wide: Array) -> Array:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.paper.kernels import BETAS, TARGETS, TIME, Trained, crossing, error_of, perturbed_errors, train
+from stablessm_core.theory.perturbation import BETAS
+from studies.paper.kernels import TARGETS, TIME, Trained, crossing, error_of, perturbed_errors, train
 from studies.paper.perturbed import nearest, perturbed
 from studies.paper.registry import load
 from studies.paper.report import dumps
