@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,9 +30,15 @@ def computed(study: str, registry: Registry) -> dict[str, Any]:
         computed_report(
             study, title, registry, verdicts, tables=tables, figures=figures, departures=departures,
             configuration={"time": "discrete", "a": 1.0, "b": 0.5}, commit=commit(),
+            machine=[machine()],
         )
     )  # fmt: skip
     return report
+
+
+def machine() -> str:
+    """The processor's architecture and the version of numpy: all that an exact computation depends on."""
+    return f"{platform.machine()}, numpy {np.__version__}"
 
 
 def exact_verdicts(claims: Sequence[Claim]) -> list[Verdict]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.theory.perturbation import BETAS, Mode
+from studies.paper.computed import machine
 from studies.paper.groups import commit
 from studies.paper.judge import judge
 from studies.paper.kernels import WIDTHS, Array, Trained, crossing, perturbed_errors, train
@@ -59,7 +59,7 @@ def perturbed(
             "fig1", "Figure 1, perturbed models", registry, verdicts, tables=_tables(models, errors), figures=_figures(errors),
             departures=DEPARTURES, configuration={"steps": steps, "widths": list(WIDTHS), "betas": list(BETAS), "lr": 0.01},
             size="quick" if quick else "full", seeds=seeds, commit=commit(),
-            machine=[f"{platform.machine()}, numpy {np.__version__}"],
+            machine=[machine()],
         )
     )  # fmt: skip
     return report
