@@ -16,6 +16,7 @@ COPY stablessm_core stablessm_core
 COPY server server
 COPY worker worker
 COPY studies studies
+COPY docs/paper docs/paper
 COPY web web
 COPY migrations migrations
 

@@ -3,11 +3,12 @@
 A wheel contains one library for each instruction set of the build machine's processor family, and is tagged for its platform.
 An editable installation has the libraries next to the sources. If no C compiler is installed, the build (but not the installed
 package) requires the package ziglang, which contains a C compiler. If the kernels cannot be built, the package contains a file
-with the reason instead of the libraries.
+with the reason instead of the libraries. A wheel also contains the registered claims and the reports of docs/paper.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,13 +45,21 @@ get_requires_for_build_editable = get_requires_for_build_wheel
 
 
 class Modules(build_py):
-    """Builds the kernels after the Python modules. pyproject.toml refers to this class."""
+    """Builds the kernels after the Python modules, and copies the reports. pyproject.toml refers to this class."""
 
     def run(self) -> None:
         super().run()
+        if not self.editable_mode:
+            self._copy_reports()
         folder = build.HERE if self.editable_mode else Path(self.build_lib, "stablessm_core", "kernels")
         if reason := build.try_to_build(folder):
             sys.stderr.write(f"no compiled kernels: {reason}\n")
+
+    def _copy_reports(self) -> None:
+        target = Path(self.build_lib, "studies", "paper", "registered")
+        target.mkdir(parents=True, exist_ok=True)
+        for file in sorted(Path("docs", "paper").glob("*.json")):
+            shutil.copy(file, target)
 
 
 class Wheel(bdist_wheel):

@@ -8,13 +8,18 @@ import click
 
 from server.cli.connection import connect
 from server.cli.options import DATA_DIR
+from server.cli.reproduce_paper import add_commands
 from studies import systems as study
 from studies.systems_text import systems_text
 
 
 @click.group()
 def reproduce() -> None:
-    """Reproduce a table of the documentation with ordinary runs, which the web pages show like all other runs."""
+    """Repeat a table of the documentation, or judge a table or figure of the StableSSM paper. The runs are ordinary runs, which
+    the web pages show like all other runs."""
+
+
+add_commands(reproduce)
 
 
 @reproduce.command()

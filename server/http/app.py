@@ -33,6 +33,7 @@ from server.http.api import (
     history,
     lists,
     overview,
+    paper,
     paper_table,
     queues,
     runs,
@@ -94,7 +95,24 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-_OF_RUNS = (runs, bulk, lists, forks, verdict, autopsy, trash, history, steps, series, overview, figures, systems, theory, stream)
+_OF_RUNS = (
+    runs,
+    bulk,
+    lists,
+    forks,
+    verdict,
+    autopsy,
+    trash,
+    history,
+    steps,
+    series,
+    overview,
+    figures,
+    systems,
+    theory,
+    paper,
+    stream,
+)
 _PARTS = (*_OF_RUNS, alerts, sweeps, compare, claims, paper_table, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]

@@ -25,6 +25,7 @@ from server.http.api.compare import CompareQuery, OnPage, compared_runs, compari
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.forks import fork_list_json, sibling_list_json
 from server.http.api.history import log_start_json, tracebacks_json
+from server.http.api.paper import claim_figures, paper_json, paper_sections
 from server.http.api.runs import find_run, run_json
 from server.http.api.series import catalogue_json
 from server.http.api.sweeps import Axis, find_sweep, requested_grid, sweep_claims
@@ -236,6 +237,16 @@ def systems(request: Request) -> Response:
         "decades": RATIOS,
     }
     return pages_of(request).render("systems.html", title="Systems", json_url="/api/systems", **context)
+
+
+@router.get("/paper")
+def paper(request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+    with database.read() as session:
+        shown, reports = paper_json(session, settings)
+    return pages_of(request).render(
+        "paper.html", title="The paper", json_url="/api/paper", paper=shown, sections=paper_sections(shown),
+        figures=claim_figures(shown, reports), figures_file="paper",
+    )  # fmt: skip
 
 
 @router.get("/docs")

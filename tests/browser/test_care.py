@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PAGES = (
     *("/", "/?q=seed%3E", "/runs/1", "/runs/2", "/runs/9", "/compare?runs=1,2", "/compare", "/sweeps", "/sweeps/1", "/new"),
-    *("/systems", "/theory", "/alerts", "/workers", "/access", "/trash", "/me", "/docs", "/login"),
+    *("/systems", "/theory", "/paper", "/alerts", "/workers", "/access", "/trash", "/me", "/docs", "/login"),
 )
 SHIFTS = """window.shifts = []; new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((e) => e.value)))
   .observe({type: "layout-shift", buffered: true})"""
 SERIOUS = """axe.run(document, {resultTypes: ["violations"]}).then(({violations}) => violations
   .filter(({impact}) => ["serious", "critical"].includes(impact)).map(({id, nodes}) => [id, nodes[0].html]))"""
-DRAWN = ("/runs/1", "/compare?runs=1,2", "/theory")  # pages with charts
+DRAWN = ("/runs/1", "/compare?runs=1,2", "/theory", "/paper")  # pages with charts
 ASKING = ("/", "/runs/2", "/sweeps/1", *DRAWN)  # pages whose scripts request data
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 

@@ -228,7 +228,7 @@ def test_an_error_of_the_server_is_shown_at_its_form_field(page: Any, installati
     assert ">= 1" in error.inner_text() or "greater than or equal to 1" in error.inner_text()
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/1", "/runs/2", "/compare?runs=1,2", "/new", "/alerts", "/theory"])
+@pytest.mark.parametrize("path", ["/", "/runs/1", "/runs/2", "/compare?runs=1,2", "/new", "/alerts", "/theory", "/paper"])
 def test_every_page_fits_a_phone_screen(page: Any, installation: Installation, path: str) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}{path}")

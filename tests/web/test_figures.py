@@ -11,7 +11,7 @@ import pytest
 from stablessm_core.telemetry.typed_arrays import encode
 from web import figures
 from web.binding import MAX_COLUMNS, MAX_ROWS, bind, top_eigenvalues
-from web.charts import CHARTS, autopsy, layer, run, several, theory
+from web.charts import CHARTS, autopsy, layer, paper, run, several, theory
 from web.figures import CONFIG, catalogue, spec
 from web.palette import COLORS
 
@@ -260,8 +260,8 @@ def test_typed_arrays_are_sent_as_little_endian_with_their_shape() -> None:
 
 
 def test_every_chart_in_the_chart_tables_has_a_unique_name() -> None:
-    rows = [chart.name for table in (run, layer, autopsy, several, theory) for chart in table.CHARTS]
+    rows = [chart.name for table in (run, layer, autopsy, several, theory, paper) for chart in table.CHARTS]
     assert len(rows) == len(set(rows))
     assert set(CHARTS) == set(rows)
     tables = {file.stem for file in (Path(figures.__file__).parent / "charts").glob("*.py")}
-    assert tables == {"__init__", "parts", "shapes", "run", "layer", "autopsy", "several", "theory"}
+    assert tables == {"__init__", "parts", "shapes", "run", "layer", "autopsy", "several", "theory", "paper"}

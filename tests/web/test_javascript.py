@@ -160,7 +160,7 @@ def six_digits(x: float) -> str:
 
 def test_browser_and_python_build_the_same_figures(static_modules: Path) -> None:
     data = nonfinite_data()
-    charts = [c for c in CHARTS if not c.startswith(("theory", "sweep"))]
+    charts = [c for c in CHARTS if not c.startswith(("theory", "sweep", "paper"))]
     items = {c: RANGES if c == "compare_ranges" else RUNS for c in charts if c.startswith("compare")}
     cases, expected = [], []
     wire = {

@@ -48,6 +48,15 @@ class Tags(HTMLParser):
         return (attrs for _, attrs in self.tags if attribute in attrs)
 
 
+PAPER_CLAIM: dict[str, Any] = {
+    "id": "claim", "place": EVIL, "sentence": EVIL, "numbers": {"rates": [EVIL], "best": [EVIL]}, "verdict": "holds", "why": EVIL,
+    "test": EVIL, "label": EVIL, "p": 0.01, "p_holm": 0.1, "report": "table2-paper", "source": "runs", "figure": 0,
+    "ours": {"caption": EVIL, "rows": [[EVIL, EVIL], [EVIL, EVIL]]}, "sweeps": [3], "command": EVIL, "problems": [EVIL],
+    "departures": [EVIL],
+}  # fmt: skip
+PAPER_REPORT = {"name": "table2-paper", "source": "runs", "seeds": 12, "size": "quick", "claims_changed": True}
+
+
 def asset(name: str) -> str:
     assert name == "palette.css" or (WEB / "static" / name).is_file(), name
     return f"/static/v/{name}"
@@ -370,6 +379,11 @@ def page(name: str) -> Tags:
             "maps": MAPS.values(),
             "error": {"code": "invalid", "message": EVIL, "field": EVIL, "allowed": EVIL},
         },
+        "paper.html": {
+            "paper": {"claims": [PAPER_CLAIM], "counts": {"holds": 1}, "claims_sha256": EVIL, "family_size": 19},
+            "sections": [(EVIL, PAPER_REPORT, [PAPER_CLAIM, PAPER_CLAIM | {"id": "other", "report": None, "numbers": {}}])],
+            "figures": {"claim": {"chart": "paper_finite", "title": EVIL, "caption": EVIL, "figure": {"data": [{"name": EVIL}]}}},
+        },
         "me.html": {"me": {"token_id": 3, "token": EVIL, "scope": "submit", "user": USER}},
         "access.html": {
             "tokens": [TOKEN],
@@ -396,6 +410,7 @@ PAGES = [
     "trash.html",
     "systems.html",
     "theory.html",
+    "paper.html",
     "me.html",
     "access.html",
     "login.html",

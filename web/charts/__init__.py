@@ -1,8 +1,8 @@
-"""All charts: the modules `run`, `layer`, `autopsy`, `several` and `theory` list them; `shapes` and `parts` build them."""
+"""All charts: `run`, `layer`, `autopsy`, `several`, `theory` and `paper` list them; `shapes` and `parts` build them."""
 
 from __future__ import annotations
 
-from web.charts import autopsy, layer, run, several, theory
+from web.charts import autopsy, layer, paper, run, several, theory
 from web.charts.parts import Chart
 
 RUN_PAGE = ("run", "layer")
@@ -12,7 +12,7 @@ RUN_PAGE = ("run", "layer")
 CHARTS: dict[str, Chart] = {
     chart.name: chart
     for chart in sorted(
-        (*run.CHARTS, *layer.CHARTS, *autopsy.CHARTS, *several.CHARTS, *theory.CHARTS),
+        (*run.CHARTS, *layer.CHARTS, *autopsy.CHARTS, *several.CHARTS, *theory.CHARTS, *paper.CHARTS),
         key=lambda chart: (chart.scope not in RUN_PAGE, not chart.placed),
     )
 }

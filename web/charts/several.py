@@ -17,8 +17,8 @@ def overlay(series: str, title: str) -> Figure:
     return figure([curve, marks], title, y_type="log")
 
 
-def ranges() -> Figure:
-    """One bar per map, from the smallest to the largest gradient over weight."""
+def ranges(x_title: str = "|grad| / |w|") -> Figure:
+    """One bar per map, from the smallest to the largest value, by default of gradient over weight."""
 
     def bar(low: str, high: str, width: float, opacity: float, **more: Any) -> Any:
         meta = {"field": "range", "low": low, "high": high}
@@ -32,7 +32,7 @@ def ranges() -> Figure:
     zero = markers({"field": "zero_of"}, "median 0", "warning", "triangle-left-open", size=11)
     zero.update(xaxis="x2", yaxis="y", showlegend=False)
     axes: dict[str, Any] = {
-        "xaxis": {"title": {"text": "|grad| / |w|"}, "type": "log", "exponentformat": "e"},
+        "xaxis": {"title": {"text": x_title}, "type": "log", "exponentformat": "e"},
         "xaxis2": {"overlaying": "x", "range": [0, 1], "visible": False, "fixedrange": True},  # 0 is the chart's left edge
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
     }

@@ -32,6 +32,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / room, copy / room, ignore=IGNORED)
     for name in ("pyproject.toml", "build_backend.py", "MANIFEST.in", "README.md", "LICENSE", "constraints.txt"):
         shutil.copy(ROOT / name, copy)
+    shutil.copytree(ROOT / "docs" / "paper", copy / "docs" / "paper")
     archive = hook(copy, "build_sdist", folder)
     with tarfile.open(folder / archive) as tar:
         tar.extractall(folder, filter="data")
@@ -70,6 +71,8 @@ def test_a_wheel_built_from_the_shipped_sources_has_every_library_and_a_platform
     named = {} if build.is_zig(compiler) else {"STABLESSM_COMPILER": str(quick)}
     wheel = tmp_path / hook(unpacked, "build_wheel", tmp_path, **named)
     assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}")
+    with zipfile.ZipFile(wheel) as file:
+        assert file.read("studies/paper/registered/claims.json") == (ROOT / "docs" / "paper" / "claims.json").read_bytes()
     found = members(wheel)
     libraries = {build.library_path(target).name for target in build.TARGETS[build.machine()]}
     assert {name for name in found if name.startswith("kernels-")} == libraries

@@ -14,8 +14,8 @@ from tests.server.http_service import application, client_of, error_of
 
 pytestmark = pytest.mark.slow
 
-PAGES = ("/", "/new", "/alerts", "/access", "/docs", "/theory", "/compare", "/api/tokens", "/api/audit", "/api/webhooks",
-         "/api/runs", "/metrics", "/openapi.json", "/login", "/nothing", "/api/workers")  # fmt: skip
+PAGES = ("/", "/new", "/alerts", "/access", "/docs", "/theory", "/paper", "/compare", "/api/tokens", "/api/audit",
+         "/api/webhooks", "/api/runs", "/metrics", "/openapi.json", "/login", "/nothing", "/api/workers")  # fmt: skip
 
 
 def test_no_way_of_signing_in_leaks_a_secret(sqlite_url: str, data_dir: Path, free_port: int) -> None:

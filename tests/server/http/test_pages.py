@@ -36,6 +36,7 @@ PAGES = [
     "/workers",
     "/systems",
     "/theory",
+    "/paper",
     "/theory?run=1&time=discrete&b=2",
     "/docs",
     "/login",
