@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from server.cli.connection import connect
+from server.cli.culprits import culprits
 from server.cli.options import DATA_DIR
 from studies import systems as study
 from studies.systems_text import systems_text
@@ -43,3 +44,6 @@ def systems(quick: bool, layers: str, output: Path | None, data_dir: Path | None
     else:
         output.write_text(text, encoding="utf-8")
         click.echo(str(output), err=True)
+
+
+reproduce.add_command(culprits)
