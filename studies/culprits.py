@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stablessm_core.client import Client
 
 FROZEN = "native, frozen"
+STEPS_AFTER = 20  # as in the trials of autopsies
 OTHER_MAPS = ("direct", "best")
 CULPRITS = ("recurrence", "other weights", "arithmetic", "no eigenvalue is trained", "unknown")
 TITLES = ("maps", "frozen", "stability map")  # the study's sweeps
@@ -219,19 +220,24 @@ def culprit(cells: Mapping[tuple[str, str, float], Cell], cell: Cell, seed: int)
     """Whose change killed this run: one of CULPRITS.
 
     - "arithmetic": float64 computes the fatal step without trouble (studies.autopsies.kind_of).
-    - "recurrence": the run with the same layer, seed and learning rate lives if its eigenvalues are frozen from the start. All
-      maps start at the same eigenvalues, so this run is the same for all of them.
+    - "recurrence": the run with the same layer, seed and learning rate survives this death if its eigenvalues are frozen from the
+      start: it lives 20 steps longer and twice as long, as the trials of an autopsy must, or to its end. All maps start at the
+      same eigenvalues, so this frozen run is the same for all of them.
     - "other weights": that run dies too.
     """
-    if cell.deaths[seed].kind == "arithmetic":
+    death = cell.deaths[seed]
+    if death.kind == "arithmetic":
         return "arithmetic"
     if cell.arm == FROZEN:
         return "other weights"
-    frozen = [other for other in cells.values() if (other.layer, other.arm) == (cell.layer, FROZEN)]
-    if not frozen:
+    of_layer = [other for other in cells.values() if (other.layer, other.arm) == (cell.layer, FROZEN)]
+    if not of_layer:
         return "no eigenvalue is trained"
-    lives = {other.lr: other.finite.get(seed) for other in frozen}.get(cell.lr)
-    return "unknown" if lives is None else "recurrence" if lives else "other weights"
+    frozen = cells.get((cell.layer, FROZEN, cell.lr))
+    if frozen is None or seed not in frozen.finite:
+        return "unknown"
+    survives = frozen.finite[seed] or frozen.deaths[seed].step > max(death.step + STEPS_AFTER, 2 * death.step)
+    return "recurrence" if survives else "other weights"
 
 
 def by_key(cells: Sequence[Cell]) -> dict[tuple[str, str, float], Cell]:

@@ -42,6 +42,10 @@ def test_the_recurrence_is_guilty_if_the_same_run_lives_with_frozen_eigenvalues(
     known = by_key(found)
     assert [culprit(known, native, seed) for seed in (0, 1)] == ["recurrence", "other weights"]
     assert culprit(known, frozen, 1) == "other weights"
+    frozen.deaths[1] = death(step=26)
+    assert culprit(known, native, 1) == "recurrence", "it lived for 20 steps after step 5"
+    frozen.deaths[1] = death(step=25)
+    assert culprit(known, native, 1) == "other weights"
     native.deaths[0] = death(kind="arithmetic")
     assert culprit(known, native, 0) == "arithmetic"
     del frozen.finite[1]
