@@ -10,28 +10,20 @@ from studies.stability_map import Point, critical
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")  # one per map; colours that colour-blind readers can tell apart
 LENGTHS_OF_LINE = 60
-STYLE = {
-    "svg.hashsalt": "stablessm",
-    "svg.fonttype": "path",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.parse_math": True,
-}
 
 
 def stability_svg(points: Sequence[Point]) -> bytes:
-    """The figure. Equal points give equal bytes.
+    """The figure. Equal points give equal bytes. points: at least one.
 
     Filled markers are fatal steps, hollow markers the largest |lambda| of a finite step. Runs whose eigenvalues all stayed inside
     the boundary have no logarithm of |lambda| - 1, and stand on the lower edge.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    import matplotlib as mpl  # here, because it takes a second and most commands draw nothing
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context({"svg.hashsalt": "stablessm", "svg.fonttype": "path", "text.parse_math": True, "font.size": 9}):
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-        canvas, axes = FigureCanvasSVG(figure), figure.add_subplot()
+        axes = figure.add_subplot()
         outside = [value - 1 for point in points if (value := _shown(point)) > 1]
         lines = [critical(point.length) - 1 for point in points]
         floor = min([*outside, *lines], default=0.1) / 4
@@ -55,7 +47,7 @@ def stability_svg(points: Sequence[Point]) -> bytes:
         axes.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside right upper", frameon=False)
         out = io.BytesIO()
-        canvas.print_svg(out, metadata={"Date": None, "Creator": "StableSSM"})
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "StableSSM"})
         return out.getvalue()
 
 

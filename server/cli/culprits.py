@@ -47,7 +47,9 @@ def culprits(
     if output is None:
         click.echo(text)
         return
-    figure = output.with_suffix(".svg")
-    figure.write_bytes(stability_svg(found.points))
-    output.write_text(f"{text}\n![|λ| against the length of the sequence]({figure.name})\n", encoding="utf-8")
+    if found.points:
+        figure = output.with_suffix(".svg")
+        figure.write_bytes(stability_svg(found.points))
+        text += f"\n![|λ| against the length of the sequence]({figure.name})\n"
+    output.write_text(text, encoding="utf-8")
     click.echo(str(output), err=True)
