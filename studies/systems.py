@@ -125,8 +125,8 @@ def reproduce(client: Client, size: Size, layers: Sequence[str], report: Callabl
 
 
 def submit(client: Client, size: Size, layers: Sequence[str] = ()) -> list[int]:
-    """Queue the runs in one sweep per task and one sweep over the learning rates. Returns the sweeps' ids. By default, the runs
-    of all layers are queued."""
+    """Queue the runs in one sweep per task and, if the size has learning rates, one sweep over them. Returns the sweeps' ids. By
+    default, the runs of all layers are queued."""
     base: dict[str, Any] = {
         "optimizer": {"lr": size.lr},
         "train": {"steps": size.steps, "batch_size": size.batch_size, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"},
@@ -134,7 +134,8 @@ def submit(client: Client, size: Size, layers: Sequence[str] = ()) -> list[int]:
     grid: dict[str, list[Any]] = {"model": models(size, layers), "train.seed": list(range(SEEDS))}
     sweeps = [(column, dict(task), grid) for column, task in size.tasks.items()]
     first_task = next(iter(size.tasks.values()))
-    sweeps.append(("learning rates", dict(first_task), grid | {"optimizer.lr": list(size.rates)}))
+    if size.rates:
+        sweeps.append(("learning rates", dict(first_task), grid | {"optimizer.lr": list(size.rates)}))
     return [
         client.submit_sweep(base | {"task": task}, axes, name=f"systems, {size.name}: {title}")["id"]
         for title, task, axes in sweeps

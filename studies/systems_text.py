@@ -1,4 +1,4 @@
-"""The study of every state-space system as text: a Markdown table, and for each row one sentence about its numbers."""
+"""The study of every state-space system as text: a Markdown table, and a sentence for each row that parts from the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from studies.systems import Row, Size
+
+TIMES = 2  # a change of |grad|/|w| by less is not worth a sentence
 
 
 def systems_text(rows: Sequence[Row], size: Size) -> str:
@@ -55,10 +57,35 @@ def _number(value: float) -> str:
 
 
 def sentences(rows: Sequence[Row], size: Size) -> Iterator[str]:
-    """One sentence per row, which states only facts that the numbers of the row show."""
+    """One sentence for each row that parts from the others, then one about the rest. Each states only what the numbers show.
+
+    A row parts from the others if a run died, or if its map changes the 99th percentile of |grad|/|w| at least twofold, the
+    largest stable learning rate, or a score by a tenth.
+    """
     native = {row.layer: row for row in rows if row.map == "native"}
+    rest = []
     for row in rows:
-        yield f"- **{row.layer}, {row.map}**: " + _sentence(row, native.get(row.layer), size)
+        other = native.get(row.layer)
+        if _parts(row, None if other is row else other, size):
+            yield f"- **{row.layer}, {row.map}**: " + _sentence(row, other, size)
+        else:
+            rest.append(f"{row.layer}{'' if row.map == 'native' else f' ({row.map})'}")
+    if rest:
+        yield (
+            f"- In all other rows, every seed stays finite up to the largest learning rate tried. A second map in such a row "
+            f"changes |grad|/|w| less than {TIMES}-fold and no score by a tenth: {', '.join(rest)}."
+        )
+
+
+def _parts(row: Row, native: Row | None, size: Size) -> bool:
+    """Whether the row says something that the sentence about the rest does not."""
+    if row.largest_rate is None or row.largest_rate < max(row.rates):
+        return True
+    if native is None:
+        return False
+    times = row.ratios[0] / native.ratios[0] if row.ratios and native.ratios else 1.0
+    changed = native.largest_rate != row.largest_rate or _changes(row, native, size)
+    return bool(changed) or not 1 / TIMES < times < TIMES
 
 
 def _sentence(row: Row, native: Row | None, size: Size) -> str:
@@ -70,8 +97,6 @@ def _sentence(row: Row, native: Row | None, size: Size) -> str:
         text = f"all seeds stay finite up to lr {stable:g}, the largest tried"
     else:
         text = f"all seeds stay finite up to lr {stable:g}, not at {rates[rates.index(stable) + 1]:g}"
-    if row.ratios is None:
-        text += "; its eigenvalues have no weight of their own to measure a gradient against"
     if native is not None and native is not row:
         other = native.largest_rate
         compared = "the same as" if other == stable else "more than" if (stable or 0) > (other or 0) else "less than"
@@ -85,6 +110,11 @@ def _sentence(row: Row, native: Row | None, size: Size) -> str:
 
 
 def _compare_with_native(row: Row, native: Row, size: Size) -> str:
+    changes = _changes(row, native, size)
+    return "; " + ", ".join(changes) if changes else "; on no task do the two differ by a tenth"
+
+
+def _changes(row: Row, native: Row, size: Size) -> list[str]:
     """The tasks on which the two maps differ by a tenth or more: relative for losses, absolute for accuracies."""
     changes, first_task = [], next(iter(size.tasks))
     for column in size.tasks:
@@ -94,4 +124,4 @@ def _compare_with_native(row: Row, native: Row, size: Size) -> str:
         better = (other - own) / max(abs(other), 1e-12) if column == first_task else own - other
         if abs(better) >= 0.1:
             changes.append(f"{'better' if better > 0 else 'worse'} on {column} ({_number(own)}, native {_number(other)})")
-    return "; " + ", ".join(changes) if changes else "; on no task do the two differ by a tenth"
+    return changes

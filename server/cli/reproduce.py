@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from server.cli.connection import connect
+from server.cli.culprits import culprits
 from server.cli.options import DATA_DIR
 from server.cli.reproduce_paper import add_commands
 from studies import systems as study
@@ -48,3 +49,6 @@ def systems(quick: bool, layers: str, output: Path | None, data_dir: Path | None
     else:
         output.write_text(text, encoding="utf-8")
         click.echo(str(output), err=True)
+
+
+reproduce.add_command(culprits)

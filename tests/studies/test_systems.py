@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.systems_600 import add_rates
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
 from stablessm_core.client import Client
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.layers import LAYERS
 from stablessm_core.spec.model import Model
-from studies.systems import LONG, QUICK, SEEDS, Size, models, parse_layers, reproduce
+from studies.systems import LONG, QUICK, SEEDS, Row, Size, models, parse_layers, reproduce, submit
 from tests.server.http_service import TOKEN, InProcess, application
 from tests.server.recording import Recording, claim
 
@@ -81,3 +83,18 @@ def test_the_rows_count_the_runs_of_every_sweep(database: Database, tmp_path: Pa
     assert (native.parameters, best.steps_per_second) == (12, 10.0)
     assert native.ratios is None
     assert best.ratios is not None
+
+
+@pytest.mark.slow
+def test_a_size_without_learning_rates_has_one_sweep_for_each_task(database: Database, tmp_path: Path) -> None:
+    with Client("http://127.0.0.1:8000", TOKEN, transport=InProcess(application(database.url, tmp_path))) as client:
+        assert len(submit(client, replace(TINY, rates=()), ["gla"])) == len(TINY.tasks)
+        assert {run["config"]["optimizer"]["lr"] for run in client.runs()} == {TINY.lr}
+
+
+def test_the_grid_of_deaths_gives_each_row_its_rates() -> None:
+    rows = [Row("lru", "native", rates={0.01: (5, 5)}), Row("lru", "best")]
+    record = {"layer": "lru", "map": "native", "lr": 1.0, "died": None}
+    add_rates(rows, [record, record | {"died": 7}, record | {"map": "best", "lr": 3.0}, record | {"layer": "gla"}])
+    assert [row.rates for row in rows] == [{0.01: (5, 5), 1.0: (1, 2)}, {3.0: (1, 1)}]
+    assert rows[0].largest_rate == 0.01

@@ -47,9 +47,30 @@ def test_the_largest_rate_is_the_highest_learning_rate_before_any_seed_diverged(
 def test_a_sentence_states_only_claims_that_its_numbers_support(
     changes: dict[str, object], said: list[str], unsaid: list[str]
 ) -> None:
-    *_, sentence = sentences([row(), row("best", **changes)], QUICK)
+    _, sentence, *_ = sentences([row(), row("best", **changes)], QUICK)
     assert all(part in sentence for part in said), sentence
     assert not any(part in sentence for part in unsaid), sentence
+
+
+ALL_FINITE = dict.fromkeys(RATES, (5, 5))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rates": RATES},
+        {"ratios": (0.9, 10.0)},
+        {"ratios": (0.2, 10.0)},
+        {"scores": SCORES | {"digits": (0.7, 5, 5)}},
+    ],
+)
+def test_a_row_that_parts_from_the_others_has_its_own_sentence(changes: dict[str, object]) -> None:
+    native, best = row(rates=ALL_FINITE), row("best", rates=ALL_FINITE)
+    (rest,) = sentences([native, best], QUICK)
+    assert rest.endswith("no score by a tenth: mamba, mamba (best).")
+    own, rest = sentences([native, row("best", **{"rates": ALL_FINITE} | changes)], QUICK)
+    assert own.startswith("- **mamba, best**: all seeds")
+    assert rest.endswith("no score by a tenth: mamba.")
 
 
 def test_table_cells_report_lost_seeds_and_missing_values() -> None:

@@ -1,0 +1,196 @@
+"""The study "who killed the run?" as Markdown: tables, and the few sentences that their numbers support."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from studies.autopsies import KINDS, Death
+from studies.culprits import CULPRITS, FROZEN, Cell, Findings, Size, by_key, culprit
+from studies.stability_map import Point, critical
+
+ARMS = ("native", FROZEN, "direct", "best")
+
+
+def culprits_text(found: Findings) -> str:
+    """The whole report as one Markdown text."""
+    return "\n".join(
+        [
+            "# Who killed the run?",
+            "",
+            *preamble(found),
+            "",
+            "## Which runs stay finite",
+            "",
+            *finite_table(found.cells, found.size),
+            "",
+            "## What killed the others",
+            "",
+            *death_table(found.cells),
+            "",
+            *sentences(found.cells),
+            "",
+            "## Stability map",
+            "",
+            *map_table(found.points),
+            "",
+            *map_sentences(found.points),
+            "",
+        ]
+    )
+
+
+def preamble(found: Findings) -> Iterator[str]:
+    size = found.size
+    rates = ", ".join(f"{rate:g}" for rate in size.rates)
+    runs = sum(len(cell.finite) for cell in found.cells)
+    deaths = sum(len(cell.deaths) for cell in found.cells)
+    yield (
+        f"Size `{size.name}`: {size.steps} steps at width {size.model['d_model']} on {size.task['name']} of length "
+        f"{size.task['length']}, AdamW, learning rates {rates}, {size.seeds} seeds; {runs} runs, {deaths} deaths. Stability map: "
+        f"{len(found.points)} runs of {size.map.steps} steps. Sweeps {', '.join(map(str, found.sweeps))}; "
+        f"{', '.join(found.versions) or 'versions unknown'}."
+    )
+    reasons = Counter(death.reason for _, _, death in deaths_of(found.cells) if death.reason)
+    problems = found.problems + [f"{count} autopsies without a result: {reason}" for reason, count in reasons.items()]
+    if problems:
+        yield ""
+        yield from (f"- **Not complete**: {problem}" for problem in problems)
+
+
+def finite_table(cells: Sequence[Cell], size: Size) -> Iterator[str]:
+    """One row per layer, one column per arm: finite runs / all runs, at each learning rate in the order of `size.rates`."""
+    rates = " · ".join(f"{rate:g}" for rate in size.rates)
+    yield "| layer | " + " | ".join(f"{arm}, lr {rates}" for arm in ARMS) + " |"
+    yield "|" + " --- |" * (1 + len(ARMS))
+    known = by_key(cells)
+    for layer in dict.fromkeys(cell.layer for cell in cells):
+        row = []
+        for arm in ARMS:
+            found = [known.get((layer, arm, rate)) for rate in size.rates]
+            row.append(" · ".join(f"{sum(c.finite.values())}/{len(c.finite)}" if c else "-" for c in found) if any(found) else "")
+        yield f"| {layer} | " + " | ".join(row) + " |"
+
+
+def death_table(cells: Sequence[Cell]) -> Iterator[str]:
+    """One row per layer, arm and rate with deaths.
+
+    The columns "from the start" count, of the seeds that died here, those whose run of the other arm stayed finite. The columns
+    after them count trials of the autopsies, which begin right before the trouble, and end soon after the step of the death.
+    """
+    yield (
+        "| layer | map | lr | deaths | median step | float64 | first shows in | frozen from the start | `best` from the start "
+        "| trial: frozen | trial: another map | trial: a tenth of the rate | killed by |"
+    )
+    yield "|" + " --- |" * 13
+    known = by_key(cells)
+    for cell in cells:
+        deaths = list(cell.deaths.values())
+        if not deaths:
+            continue
+        steps = sorted(death.step for death in deaths)
+        others = [_saved(cell, known.get((cell.layer, arm, cell.lr))) for arm in (FROZEN, "best")]
+        trials = [_lives(deaths, name) for name in ("frozen", "other", "tenth")]
+        maps = {death.other_map for death in deaths if death.other is not None} - {""}
+        trials[1] += f" ({', '.join(sorted(maps))})" if maps else ""
+        row = [
+            cell.layer, cell.arm, f"{cell.lr:g}", f"{len(deaths)}/{len(cell.finite)}", f"{steps[len(steps) // 2]}",
+            _counts(Counter(death.kind for death in deaths)), _counts(Counter(death.place for death in deaths)), *others, *trials,
+            _counts(Counter(culprit(known, cell, seed) for seed in cell.deaths)),
+        ]  # fmt: skip
+        yield "| " + " | ".join(row) + " |"
+
+
+def _saved(cell: Cell, other: Cell | None) -> str:
+    """Of the seeds that died in this cell, how many stayed finite in the other cell: "3/4"; "" without such a cell."""
+    if other is None or other is cell:
+        return ""
+    both = [other.finite[seed] for seed in cell.deaths if seed in other.finite]
+    return f"{sum(both)}/{len(both)}" if both else ""
+
+
+def _lives(deaths: Sequence[Death], trial: str) -> str:
+    tried = [lives for death in deaths if (lives := getattr(death, trial)) is not None]
+    return f"{sum(tried)}/{len(tried)}" if tried else ""
+
+
+def _counts(counter: Counter[str]) -> str:
+    """ "norm 3, loss 1"; only the name if there is one kind."""
+    if len(counter) == 1:
+        return next(iter(counter))
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
+
+
+def deaths_of(cells: Sequence[Cell]) -> Iterator[tuple[Cell, int, Death]]:
+    for cell in cells:
+        for seed, death in cell.deaths.items():
+            yield cell, seed, death
+
+
+def sentences(cells: Sequence[Cell]) -> Iterator[str]:
+    """The deaths of each arm in numbers."""
+    known = by_key(cells)
+    for arm in ARMS:
+        of_arm = [cell for cell in cells if cell.arm == arm]
+        deaths = [death for _, _, death in deaths_of(of_arm)]
+        runs = sum(len(cell.finite) for cell in of_arm)
+        if not runs:
+            continue
+        if not deaths:
+            yield f"- **{arm}**: all {runs} runs stay finite."
+            continue
+        kinds = Counter(death.kind for death in deaths)
+        culprits = Counter(culprit(known, cell, seed) for cell, seed, _ in deaths_of(of_arm))
+        text = f"- **{arm}**: {len(deaths)} of {runs} runs die. In float64: {_named(kinds, KINDS)}. "
+        text += f"Killed by: {_named(culprits, CULPRITS)}."
+        saved = [f"{said} {lives}" for name, said in SAVED.items() if (lives := _lives(deaths, name))]
+        yield text + (f" Trials of the autopsies that live: {', '.join(saved)}." if saved else "")
+
+
+SAVED = {"frozen": "with the recurrence frozen", "other": "with another map", "tenth": "at a tenth of the rate"}
+
+
+def _named(counter: Counter[str], names: Sequence[str]) -> str:
+    return ", ".join(f"{counter[name]} {name}" for name in names if counter[name])
+
+
+def map_table(points: Sequence[Point]) -> Iterator[str]:
+    """One row per length and map. "finite" has one entry per learning rate."""
+    rates = sorted({point.lr for point in points})
+    yield (
+        "| length T | e^(88.72/T) | map | finite at lr " + " · ".join(f"{rate:g}" for rate in rates)
+        + " | largest \\|λ\\| of a finite step | \\|λ\\| of fatal steps |"
+    )  # fmt: skip
+    yield "|" + " --- |" * 6
+    for length, map_ in dict.fromkeys((point.length, point.map) for point in points):
+        own = [point for point in points if (point.length, point.map) == (length, map_)]
+        finite = []
+        for rate in rates:
+            at = [point.fatal is None for point in own if point.lr == rate]
+            finite.append(f"{sum(at)}/{len(at)}" if at else "-")
+        fatal = sorted(point.fatal for point in own if point.fatal is not None and math.isfinite(point.fatal))
+        largest = max((point.largest for point in own if math.isfinite(point.largest)), default=math.nan)
+        span = "" if not fatal else f"{fatal[0]:.5g}" if len(fatal) == 1 else f"{fatal[0]:.5g} to {fatal[-1]:.5g}"
+        yield f"| {length} | {critical(length):.5g} | {map_} | {' · '.join(finite)} | {largest:.5g} | {span} |"
+
+
+def map_sentences(points: Sequence[Point]) -> Iterator[str]:
+    """How well the line separates finite steps from fatal ones. A run whose |lambda| was not recorded is left out."""
+    known = [point for point in points if math.isfinite(point.largest if point.fatal is None else point.fatal)]
+    died = [(point.fatal, point.line) for point in known if point.fatal is not None]
+    lived = [(point.largest, point.line) for point in points if math.isfinite(point.largest)]
+    if died:
+        beyond = sum(fatal > line for fatal, line in died)
+        nearest = min(math.log(fatal) / math.log(line) if fatal > 0 else -math.inf for fatal, line in died)
+        yield (
+            f"- {len(died)} of {len(known)} runs died. In {beyond} of these, the largest |λ| of the fatal step was beyond the "
+            f"line; the smallest ln|λ| of a fatal step was {nearest:.3g} times that of the line."
+        )
+    if lived:
+        share = max(math.log(largest) / math.log(line) for largest, line in lived if largest > 0)
+        beyond = sum(largest > line for largest, line in lived)
+        yield (
+            f"- In {beyond} of {len(lived)} runs, a finite step had an eigenvalue beyond the line; the largest ln|λ| of a finite "
+            f"step was {share:.3g} times that of the line."
+        )
