@@ -27,6 +27,7 @@ CHANGES = {
     "tenth_of_rate": "a tenth of the learning rate",
     "other_map": "another map",
     "scaled_norm": "norms that scale before they square",
+    "batches_scaled": "every batch scaled to its usual size",
 }
 TROUBLES = {
     "crossing": "an eigenvalue left the stability boundary",
