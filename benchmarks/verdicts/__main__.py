@@ -11,9 +11,9 @@ of an autopsy. The truth is established by training again without the fault, and
 
 The results of a seed are written to benchmarks/results; a report and the tables in docs/verdict.md show all seeds that have
 results there. The rules of the verdict were chosen on the seeds of `page.CHOSEN_ON`. With --quick N only the first N faults are
-planted, the
-advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete results of
-the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the first N.
+planted, the advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete
+results of the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the
+first N.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ def _scalars(values: Mapping[str, Any], steps: np.ndarray) -> Scalars:
     columns = {name: np.asarray([number_of(x) for x in numbers], np.float64) for name, numbers in values.items()}
     missing = np.full(len(steps), np.nan)
     always = {name: columns.get(name, missing) for name in ("loss", "grad_norm", "lr")}
-    return Scalars(step=steps, **always, **{name: columns.get(name) for name in OPTIONAL})
+    optional: dict[str, Any] = {name: columns.get(name) for name in OPTIONAL}
+    return Scalars(step=steps, **always, **optional)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Completed:
             parts.append(self.source.scalars(last + 1, high))
         parts = [part for part in parts if len(part)] or parts[-1:]
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("step", "loss", "grad_norm", "lr")}
-        return Scalars(**joined, **{name: _joined(parts, name) for name in OPTIONAL})
+        optional: dict[str, Any] = {name: _joined(parts, name) for name in OPTIONAL}
+        return Scalars(**joined, **optional)
 
     def best_loss(self, before: int) -> tuple[int, float] | None:
         recorded = self.source.best_loss(before)
