@@ -9,9 +9,11 @@ Kind, place, time and size of each fault are drawn with the seed, across layers,
 of an autopsy. The truth is established by training again without the fault, and not by the verdict
 (`benchmarks.verdicts.truth`). For each run that dies, every change that the verdict offers is followed.
 
-The results are written to benchmarks/results and to docs/verdict.md. With --quick N only the first N faults are planted, the
-advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete results of
-the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the first N.
+The results of a seed are written to benchmarks/results; a report and the tables in docs/verdict.md show all seeds that have
+results there. The rules of the verdict were chosen on the seeds of `page.CHOSEN_ON`. With --quick N only the first N faults are
+planted, the advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete
+results of the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the
+first N.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from benchmarks.verdicts.page import WAYS, tables, write
 from benchmarks.verdicts.trial import trial
 from stablessm_core.telemetry.nonfinite import json_safe
 
-RESULTS = Path(__file__).parents[1] / "results" / "verdicts_cpu.json"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
@@ -55,11 +57,11 @@ def main() -> None:
     print(tables(results))
     if arguments.quick:
         sys.exit(any(result[way]["grade"] == WRONG for result in results for way in WAYS if way in result))
-    target = arguments.results or RESULTS
+    target = arguments.results or RESULTS / f"verdicts_cpu_seed_{arguments.seed}.json"
     lines = ",\n".join(json.dumps(json_safe(result)) for result in results)  # one line per fault
     target.write_text(f'{{"seed": {arguments.seed}, "results": [\n{lines}\n]}}\n')
     if arguments.results is None:
-        write(results, RESULTS.with_suffix(".md"), arguments.seed)
+        write(RESULTS)
 
 
 def run(seed: int, kinds: Mapping[int, Kind], processes: int, **parts: bool) -> list[dict[str, Any]]:

@@ -68,8 +68,9 @@ def _judged(truth: Truth, verdict: dict[str, Any], recorded: Recorded) -> dict[s
 
 
 def _shortened(findings: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings without the magnitudes of each module, the curves of the counterfactuals, and the time."""
-    left_out = ("modules", "instruments", "notes", "seconds")
+    """The findings without the magnitudes of each module, the rows of the replay, the curves of the counterfactuals, and the
+    time."""
+    left_out = ("modules", "replayed", "instruments", "notes", "seconds")
     kept = {name: value for name, value in findings.items() if name not in left_out}
     trained_again = findings["counterfactuals"] or []
     kept["counterfactuals"] = [{k: v for k, v in one.items() if k not in ("steps", "loss")} for one in trained_again]

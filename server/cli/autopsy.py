@@ -28,6 +28,7 @@ CHANGES = {
     "tenth_of_rate": "a tenth of the learning rate",
     "other_map": "another map",
     "scaled_norm": "norms that scale before they square",
+    "batches_scaled": "every batch scaled to its usual size",
 }
 TROUBLES = {
     "crossing": "its update moves an eigenvalue across the stability boundary",

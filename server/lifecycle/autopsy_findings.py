@@ -16,6 +16,8 @@ from stablessm_core.telemetry.nonfinite import NONFINITE, Spelling, json_safe
 MOST_STEP = 10_000_000  # the largest step that a configuration allows
 MOST_MODULES = 20_000
 MOST_POINTS = 10_000  # steps of a counterfactual
+MOST_ROWS = 256
+MOST_WIDTH = 8192
 
 
 def _read_spelling(value: object) -> object:
@@ -34,7 +36,9 @@ Name = Annotated[str, Field(max_length=300)]
 Sentence = Annotated[str, Field(max_length=2000)]
 Setting = bool | int | float | Name | None
 Pass = Literal["forward", "loss", "backward", "update"]
-Change = Literal["unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm"]
+Change = Literal[
+    "unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm", "batches_scaled"
+]
 
 
 class Part(BaseModel):
@@ -53,6 +57,42 @@ class Batch(Part):
     nonfinite_input: Count
     nonfinite_target: Count
     nonfinite: Count
+
+
+Numbers = Annotated[list[Number], Field(max_length=MOST_ROWS)]
+
+
+class ReplayedLayer(Part):
+    """The recorded values of one layer: for each kind of value, one list per step with one number per eigenvalue."""
+
+    layer: Index
+    recorded: dict[Name, Annotated[list[Annotated[list[Number], Field(max_length=MOST_WIDTH)]], Field(max_length=MOST_ROWS)]]
+
+
+class Replayed(Part):
+    """The rows of the replayed steps, as the recorder would have written them. If a layer has fewer rows than there are steps,
+    they belong to the last steps."""
+
+    steps: Annotated[list[Step], Field(max_length=MOST_ROWS)]
+    scalars: dict[Name, Numbers]
+    layers: Annotated[list[ReplayedLayer], Field(max_length=1000)]
+
+
+class Gradient(Part):
+    """The gradient of the step at which the trouble began, compared with the loss itself, in float64."""
+
+    step: Step
+    norm: Number = Field(description="Norm of the gradient that the backward pass gave.")
+    slope: Number = Field(description="Change of the loss per distance along this gradient. A right gradient has this norm.")
+    agrees: bool | None = Field(description="False if the norm is at least 10 times the slope.")
+
+
+class State(Part):
+    """The eigenvalue of a layer with the largest state of the step, over batch and time."""
+
+    layer: Index
+    eigenvalue: Index
+    largest: Number
 
 
 class FirstNonfinite(Part):
@@ -98,6 +138,7 @@ class Float64(Part):
     loss: Number | None
     largest: Number | None
     narrow: Annotated[list[Name], Field(max_length=1000)] = Field(description="Operations that did not compute in float64.")
+    states: Annotated[list[State], Field(max_length=1000)] | None = None
     first_nonfinite: FirstNonfinite | None
 
 
@@ -139,6 +180,8 @@ class Findings(Part):
     fatal: bool | None = Field(None, description="True if this step made a number that is not finite.")
     loss: Number | None = Field(None, description="The loss of this step.")
     batch: Batch | None = None
+    replayed: Replayed | None = Field(None, description="null if every step was recorded.")
+    gradient: Gradient | None = Field(None, description="null if no gradient was far above usual.")
     first_nonfinite: FirstNonfinite | None = None
     instruments: Instruments | None = None
     modules: Annotated[list[Module], Field(max_length=MOST_MODULES)] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,8 @@ from stablessm_core.autopsy.bench import Bench
 from stablessm_core.autopsy.deadline import Refused
 
 OTHERS = 32  # maximum number of other batches
+FEW = 3  # minimum number of steps before the trouble whose batches tell what is usual
+ABOVE = 3.0  # largest magnitude divided by the usual one: at this ratio a batch is larger than usual
 OTHERS_SECONDS = 1.0  # maximum time for them
 
 
@@ -49,6 +52,47 @@ def batch_facts(bench: Bench, step: int) -> dict[str, Any]:
         "largest_input": largest[0], "largest_target": largest[1], "usual_input": median[0], "usual_target": median[1],
         "nonfinite_input": bad[0], "nonfinite_target": bad[1], "nonfinite": sum(bad),
     }  # fmt: skip
+
+
+def usual_sizes(bench: Bench, before: int) -> tuple[float | None, float | None]:
+    """The usual largest magnitudes of input and target; None for tokens and classes.
+
+    The median over the steps 1..`before`. If these are fewer than FEW, the smallest of the run's first batches, because larger
+    ones may be part of the trouble.
+    """
+    config = bench.config.train
+    steps = _others(before + 1, config.steps) if before >= FEW else range(1, min(OTHERS, config.steps) + 1)
+    batches = [bench.task.batch(step, config.batch_size, config.seed, bench.device) for step in steps]
+    sizes = [[_largest(batch[part]) for batch in batches] for part in (0, 1)]
+    known = [[size for size in of if size is not None and math.isfinite(size) and size > 0] for of in sizes]
+    level = statistics.median if before >= FEW else min
+    return level(known[0]) if known[0] else None, level(known[1]) if known[1] else None
+
+
+class ScaledBatches:
+    """Batches whose input or target is divided so that its largest magnitude is usual, if it was ABOVE times the usual one."""
+
+    def __init__(self, batches: Callable[[int], tuple[Tensor, Tensor]], usual: tuple[float | None, float | None]) -> None:
+        self._batches, self._usual = batches, usual
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
+        x, y = self._batches(step)
+        return _scaled(x, self._usual[0]), _scaled(y, self._usual[1])
+
+    def scales(self, step: int) -> bool:
+        """Whether the batch of this step is scaled."""
+        return any(_is_above(t, usual) for t, usual in zip(self._batches(step), self._usual, strict=True))
+
+
+def _scaled(t: Tensor, usual: float | None) -> Tensor:
+    if usual is None or not _is_above(t, usual):
+        return t
+    return t * (usual / t.abs().max().double()).to(t.dtype)
+
+
+def _is_above(t: Tensor, usual: float | None) -> bool:
+    largest = _largest(t)
+    return usual is not None and largest is not None and bool(t.isfinite().all()) and largest > ABOVE * usual
 
 
 def _others(step: int, steps: int) -> list[int]:

@@ -6,7 +6,7 @@ states in memory. The rows of its steps say whether numbers are finite, with the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +27,7 @@ from stablessm_core.training.environment import pick_device
 from stablessm_core.training.execution import prepare
 from stablessm_core.training.numerics import Numerics, choose_numerics
 from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor, steps_per_epoch
-from stablessm_core.training.run import Progress
+from stablessm_core.training.run import Progress, magnitudes
 from stablessm_core.training.step import TrainingStep, train_step
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.ring import Ring
@@ -39,12 +39,13 @@ EXECUTIONS = {"cuda_graph+compile": "graph", "cuda_graph": "auto", "compile": "c
 
 
 class Row(NamedTuple):
-    """A trained step. finite: False if the recorder would call the step fatal."""
+    """A trained step. finite: False if the recorder would call the step fatal. values: the complete row, (columns,) float32."""
 
     step: int
     loss: np.float32
     grad_norm: np.float32
     finite: bool
+    values: np.ndarray
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Bench:
     model: nn.Module
     records: list[WatchedRecord]
     optimizer: Scheduled
-    batches: Feed
+    batches: Callable[[int], tuple[torch.Tensor, torch.Tensor]]  # the batch of a step: (x, y)
     training: TrainingStep
     columns: Mapping[str, slice]
     progress: Progress
@@ -95,7 +96,7 @@ class Bench:
         rows = self.training.ring.take().wait()
         self.seconds_per_step = (perf_counter() - began) / len(steps)
         loss, norm = (rows[:, self.columns[name]][:, 0] for name in (names.TRAIN_LOSS, names.GRAD_NORM))
-        return [Row(*row) for row in zip(steps, loss, norm, self._finite(rows).tolist(), strict=True)]
+        return [Row(*row) for row in zip(steps, loss, norm, self._finite(rows).tolist(), rows, strict=True)]
 
     def _finite(self, rows: np.ndarray) -> np.ndarray:
         """False for each row that the recorder would call fatal, (rows,)."""
@@ -161,7 +162,7 @@ def _on_bench(
 ) -> Bench:  # fmt: skip
     optimizer = build_optimizer(model, config.optimizer, records)
     torch.manual_seed(config.train.seed)  # the seed for dropout
-    probe = Probe(model, records)
+    probe = Probe(model, records, magnitudes(task))
     ring = Ring(sum(width for _, width in probe.layout), CHUNK, device)
     batches = Feed(task, config.train.batch_size, config.train.seed, device)
     training = TrainingStep(

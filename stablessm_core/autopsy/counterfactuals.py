@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from stablessm_core.autopsy.batches import ScaledBatches, usual_sizes
 from stablessm_core.autopsy.bench import Bench, bench_with
 from stablessm_core.autopsy.deadline import Deadline, Refused
 from stablessm_core.autopsy.repeat import unfused_model
@@ -25,16 +27,19 @@ from stablessm_core.training.forking import forked
 
 STEPS_AFTER = 20  # a trial goes on for at least this many steps after the fatal step
 POINTS = 200  # maximum number of steps whose loss is given
+LOOKED_AT = 64  # number of steps since the trouble that are searched for a batch larger than usual
 NO_TIME = "no time left"
 PREFERRED_MAP = "best"
 
 # by the kind of trouble: the changes in the order in which they are tried
 ORDER: dict[str, tuple[Change, ...]] = {
-    "batch": ("batch_left_out", "tenth_of_rate", "recurrence_frozen", "scaled_norm", "other_map", "unchanged"),
-    "crossing": ("recurrence_frozen", "other_map", "tenth_of_rate", "batch_left_out", "scaled_norm", "unchanged"),
-}
+    "batch": ("batch_left_out", "batches_scaled", "tenth_of_rate", "recurrence_frozen", "scaled_norm", "other_map", "unchanged"),
+    "crossing": (
+        "recurrence_frozen", "other_map", "tenth_of_rate", "batch_left_out", "batches_scaled", "scaled_norm", "unchanged",
+    ),
+}  # fmt: skip
 USUAL_ORDER: tuple[Change, ...] = (
-    "tenth_of_rate", "recurrence_frozen", "batch_left_out", "other_map", "scaled_norm", "unchanged",
+    "tenth_of_rate", "recurrence_frozen", "batch_left_out", "batches_scaled", "other_map", "scaled_norm", "unchanged",
 )  # fmt: skip
 
 
@@ -118,6 +123,16 @@ def _batch_left_out(bench: Bench, start: Checkpoint) -> Trial:
     return bench, {}
 
 
+def _batches_scaled(bench: Bench, start: Checkpoint) -> Trial:
+    batches = ScaledBatches(bench.batches, usual_sizes(bench, start.step))
+    last = min(start.step + LOOKED_AT, bench.config.train.steps)
+    if not any(batches.scales(step) for step in range(start.step + 1, last + 1)):
+        raise NotPossible("no batch since then is larger than usual")
+    trial = replace(bench, batches=batches)
+    trial.restore(start)
+    return trial, {}
+
+
 def _recurrence_frozen(bench: Bench, start: Checkpoint) -> Trial:
     if bench.config.optimizer.recurrent_lr == 0:
         raise NotPossible("the run's recurrence is frozen already")
@@ -172,6 +187,7 @@ CHANGES: dict[Change, Callable[[Bench, Checkpoint], Trial]] = {
     "unchanged": _unchanged,
     "recurrence_frozen": _recurrence_frozen,
     "batch_left_out": _batch_left_out,
+    "batches_scaled": _batches_scaled,
     "tenth_of_rate": _tenth_of_rate,
     "other_map": _other_map,
     "scaled_norm": _scaled_norm,

@@ -124,7 +124,8 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
     modules: the magnitudes of each module's results, in the order of the first operation of the forward pass; the loss comes
     last. narrow: the operations with float results of 32 bits or less. largest: the largest finite
     magnitude of any result. names: the names of parameters, by the address of their first element. compiled_norms: the paths of
-    the norms that the run computes with its own kernel, whose squares overflow at other magnitudes than PyTorch's.
+    the norms that the run computes with its own kernel, whose squares overflow at other magnitudes than PyTorch's. states: for
+    each module with a scan, the largest |h| of each column over batch and time, and the dimensions of the scan's coefficients.
     """
 
     def __init__(self, names: Mapping[int, str] | None = None, compiled_norms: Collection[str] = ()) -> None:
@@ -135,6 +136,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._blocks: set[str] = {ROOT_MODULE}
         self.narrow: dict[str, None] = {}
         self.largest = 0.0
+        self.states: dict[str, tuple[Tensor, int]] = {}
         self.operations = 0
         self._names = dict(names or {})
         self._compiled_norms = frozenset(compiled_norms)
@@ -271,6 +273,8 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if t.dtype in NARROW and not constant and any(x.dim() for x, _ in inputs):
                 self.narrow[f"{signature.name} in {module}"] = None
             seen = _Seen(t, self._constants)
+            if signature.name == "scan_states" and t.dim() == 3:
+                self.states[module] = t.detach().abs().nan_to_num(nan=0.0, posinf=math.inf).amax((0, 1)), args[0].dim()
             magnitudes = None if constant else self._note_magnitude(module, seen)
             if seen.finite:
                 self._forget(t)

@@ -23,9 +23,11 @@ from stablessm_core.autopsy.batches import batch_facts, check_reproducible
 from stablessm_core.autopsy.bench import Bench, build_bench
 from stablessm_core.autopsy.counterfactuals import try_changes
 from stablessm_core.autopsy.deadline import Deadline, Refused
+from stablessm_core.autopsy.gradient import check_gradient
 from stablessm_core.autopsy.repeat import Repeated, repeat
 from stablessm_core.autopsy.replay import BitsDiffer, Replay, replay
 from stablessm_core.autopsy.request import AutopsyRequest, refused
+from stablessm_core.autopsy.rows import replayed_rows
 from stablessm_core.training.checkpoint import Checkpoint
 
 COPIES = 8  # states in memory: the run's, three kept ones, the instrumented step and its float64 form (twice the size)
@@ -75,11 +77,13 @@ def _performed(request: AutopsyRequest, deadline: Deadline) -> dict[str, Any]:
         "fatal": not done.row.finite,
         "loss": float(done.row.loss),
         "batch": batch_facts(bench, request.step),
+        "replayed": replayed_rows(bench, done.rows),
         "trouble": None if request.trouble is None else request.trouble._asdict(),
         "evidence_changed": None,
         "notes": done.notes,
     }
     findings |= _instrumented(bench, done, findings["fatal"])
+    findings["gradient"] = _gradient(bench, request, done)
     findings["counterfactuals"] = _counterfactuals(bench, request, done, deadline)
     return findings | {"seconds": round(deadline.elapsed(), 3)}
 
@@ -143,9 +147,20 @@ def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
             "loss": wide.loss,
             "largest": wide.largest,
             "narrow": wide.narrow,
+            "states": wide.states,
             "first_nonfinite": wide.first,
         },
     }
+
+
+def _gradient(bench: Bench, request: AutopsyRequest, done: Replay) -> dict[str, Any] | None:
+    if done.untroubled is None:
+        return None
+    try:
+        return check_gradient(bench, done.untroubled, done.rows, request)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        done.notes.append(f"The gradient cannot be compared with the loss: {type(error).__name__}: {error}")
+        return None
 
 
 def _in_float64(bench: Bench, before: Checkpoint) -> Repeated:

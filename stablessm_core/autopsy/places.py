@@ -42,6 +42,24 @@ def describe(result: Result | None, model: nn.Module, instruments: Instruments, 
     }
 
 
+def largest_states(model: nn.Module, instruments: Instruments) -> list[dict[str, Any]]:
+    """[{layer, eigenvalue, largest}]: for each layer with a scan, the eigenvalue with the largest |h| over batch and time."""
+    places = {id(part): path for path, part in model.named_modules()}
+    found = []
+    for watched in watched_records(model, all_eigenvalues=True):
+        own = places[id(watched.module)]
+        inside = [name for name in instruments.states if _within(name, own)]
+        if not watched.first or not inside:
+            continue
+        largest, coefficients = instruments.states[inside[0]]
+        if len(largest) != watched.width:
+            continue
+        column = int(largest.argmax())
+        eigenvalue = _scanned(column, watched.record.weight, varying=coefficients == 3)
+        found.append({"layer": watched.layer, "eigenvalue": eigenvalue, "largest": float(largest[column])})
+    return found
+
+
 def _place(result: Result, tensor: str, module: str, model: nn.Module) -> tuple[int | None, int | None]:
     """The layer of the block that contains the module, and the eigenvalue that the result's index belongs to, if any."""
     places = {id(part): path for path, part in model.named_modules()}

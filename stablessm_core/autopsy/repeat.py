@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from stablessm_core.autopsy.bench import Bench
 from stablessm_core.autopsy.instruments import LOSS_MODULE, Instruments, Magnitudes
-from stablessm_core.autopsy.places import describe
+from stablessm_core.autopsy.places import describe, largest_states
 from stablessm_core.layers.stable_ssm import StableSSM
 from stablessm_core.model import Block, Network
 from stablessm_core.network.small_blocks import fits
@@ -31,7 +31,8 @@ from stablessm_core.watch.watchable import watched_records
 class Repeated:
     """A step that was trained with instruments. finite: True if the loss, every gradient and every updated weight is finite.
 
-    first: the first non-finite result, as findings show it, or None. modules: see `Instruments`.
+    first: the first non-finite result, as findings show it, or None. modules: see `Instruments`. states: see
+    `largest_states`.
     """
 
     loss: float
@@ -41,6 +42,7 @@ class Repeated:
     largest: float
     narrow: list[str]
     operations: int
+    states: list[dict[str, Any]]
 
 
 def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float32) -> Repeated:
@@ -90,6 +92,7 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
         largest=seen.largest,
         narrow=list(seen.narrow),
         operations=seen.operations,
+        states=largest_states(model, seen),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from stablessm_core.training.forking import forked
 from stablessm_core.training.run import Progress
 
 JUDGED_AFTER = 1.0  # seconds of training after which the remaining time is judged
+KEPT_ROWS = 256
 PATIENCE = 0.5  # share of the remaining time that the replay may take
 
 
@@ -32,7 +34,8 @@ class _TooSlow(Exception):
 class Replay:
     """A finished replay. from_step: the good state that it began with. before: the state before the instrumented step.
     earlier: the state one step before that, or None if the replay began later. untroubled: the state before the trouble, or
-    None if the replay began later. compared: the number of rows compared. notes: checkpoints that could not be used.
+    None if the replay began later. compared: the number of rows compared. notes: checkpoints that could not be used. rows: the
+    last KEPT_ROWS trained steps.
     """
 
     from_step: int
@@ -42,6 +45,7 @@ class Replay:
     untroubled: Checkpoint | None
     compared: int
     notes: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
 
 
 def replay(bench: Bench, request: AutopsyRequest, deadline: Deadline) -> Replay:
@@ -67,6 +71,7 @@ def _replayed(
     kept: dict[int, Checkpoint] = {}
     wanted = sorted({trouble - 1, max(start, request.step - 2), request.step - 1})
     compared, last, began = 0, None, deadline.elapsed()
+    rows: deque[Row] = deque(maxlen=KEPT_ROWS)
     while bench.progress.step < request.step:
         here = bench.progress.step
         if here in wanted:
@@ -85,11 +90,13 @@ def _replayed(
             raise _TooSlow
         for last in bench.train(min(step for step in (*wanted, request.step) if step > here)):
             compared += _compare(request, last)
+            rows.append(last)
     assert last is not None
     if not compared:
         raise Refused(f"None of the steps {start + 1} to {request.step} was recorded, so nothing can be compared.")
     return Replay(
         start, last, kept[request.step - 1], kept.get(request.step - 2), kept.get(trouble - 1), compared, notes,
+        list(rows),
     )  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from stablessm_core.spec.config import RunConfig
 
-Change = Literal["unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm"]
+Change = Literal[
+    "unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm", "batches_scaled"
+]
 
 
 class SavedState(NamedTuple):
@@ -64,6 +66,8 @@ MEASURED = (
     "fatal",
     "loss",
     "batch",
+    "replayed",
+    "gradient",
     "first_nonfinite",
     "instruments",
     "modules",

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from stablessm_core.telemetry.stability import overflow_length
-from stablessm_core.verdict import facts
+from stablessm_core.verdict import eigenvalues
 from stablessm_core.verdict.advice import advise, confirmation
 from stablessm_core.verdict.decide import decide
 from stablessm_core.verdict.evidence import evidence
 from stablessm_core.verdict.finite import judge_finite
 from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
+from stablessm_core.verdict.replayed import completed
 from stablessm_core.verdict.timeline import events
 from stablessm_core.verdict.trouble import Trouble, trouble_start
 from stablessm_core.verdict.words import summary
@@ -41,6 +42,7 @@ def judge(run: Run, source: Source) -> dict[str, Any]:
     None. events, evidence: lists of items with a `text` and a `basis`. try: [{change, because}]. unstable: see `unstable`.
     confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
     """
+    run, source = completed(run, source)
     trouble = trouble_start(run, source)
     about: dict[str, Any] = {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
     if run.fatal is None:
@@ -73,7 +75,7 @@ def unstable(run: Run, source: Source, step: int) -> dict[str, Any] | None:
 
     None if every eigenvalue is inside the boundary, or if no distance is recorded at this step.
     """
-    worst = facts.worst_eigenvalue(run, source, step)
+    worst = eigenvalues.worst_eigenvalue(run, source, step)
     if worst is None or not worst.outside:
         return None
     longest = overflow_length(worst.distance, run.limit_of(worst.layer))

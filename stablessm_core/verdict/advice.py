@@ -7,16 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.paths import with_settings
-from stablessm_core.verdict.decide import SOON, Finding
+from stablessm_core.verdict.finding import SOON, Finding
+from stablessm_core.verdict.formats import number, ordinal
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.measured import Autopsy
-from stablessm_core.verdict.words import against_best, number
+from stablessm_core.verdict.words import against_best
 
 STABLE_MAPS = ("best", "exp", "softplus")
+USUAL_LR = 0.01
 FROZEN = {"optimizer.recurrent_lr": 0}
 SKIP = {"train.on_bad_batch": "skip"}
 TEST = "a test rather than a cure: "
@@ -48,14 +52,16 @@ def _tries(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
         case "lr_too_large" if found.decay is not None:
             return _against_decay(run, lr)
         case "lr_too_large":
-            return [
-                _lower_lr(lr / 100, f"learning rate {number(lr)} was fatal at step {found.step:,}"),
-                _lower_lr(lr / 1000, "if a hundredth is still too large; the records do not say how small is small enough"),
-            ]
+            usual = min(lr / 100, USUAL_LR)
+            why = f"learning rate {number(lr)} was fatal at step {found.step:,}; {number(usual)} is a usual rate"
+            return [_lower_lr(usual, why)]
         case "step_size":
             return _against_step_size(run, lr)
-        case "precision":
+        case "precision" if not found.half:
             return [({"train.precision": "float32"}, "float32 reaches 3.4e38, float16 ends at 65,504")]
+        case "bad_loss" if found.gradient is not None and not run.config["optimizer"].get("grad_clip"):
+            why = f"clipping bounds a gradient like that of step {found.gradient.step:,}, until the backward pass is right"
+            return [({"optimizer.grad_clip": 1.0}, why)]
         case "bad_input":
             return _against_bad_batch(run, found)
         case "unknown":
@@ -76,7 +82,8 @@ def _tried(autopsy: Autopsy, died_at: int, tries: list[tuple[Change, str]]) -> l
             died.append(settings)
             continue
         because = (
-            f"tried: from step {int(one['from_step']):,} it lived to step {int(one['step']):,}, where the run died at {died_at:,}"
+            f"tried: from step {int(one['from_step']):,} the run lives to step {int(one['step']):,} with this change; it died at "
+            f"step {died_at:,}"
         )
         frozen = _is_frozen(settings)
         (tests if frozen else lived).append((settings, because.replace("tried:", "tried as a test:") if frozen else because))
@@ -97,7 +104,7 @@ def _against_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change,
         tries += [({"model.reparameterization.name": name}, why) for name in others[:2]]
     one = found.crossing
     reach = max((x for x in (found.reach, None if one is None else one.predicted) if x is not None), default=math.nan)
-    if math.isfinite(reach) and reach >= 1 and found.thrown_by != "gradient_spike":
+    if math.isfinite(reach) and reach >= 1 and run.optimizer == "adamw":  # under SGD the gradient grows with the explosion
         own = float(run.config["optimizer"].get("recurrent_lr") or lr)
         slower = _round_down(own / reach)
         why = (
@@ -117,8 +124,8 @@ def _against_overflow(run: Run, found: Finding, lr: float) -> list[tuple[Change,
 
 
 def _against_explosion(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
-    times = "" if found.growth is None else f": its loss reached {against_best(found.growth)}"
-    tries = [_lower_lr(lr / 10, f"the whole training exploded{times}")]
+    times = f": its loss reached {against_best(found.growth)}" if found.growth is not None and found.risen else ""
+    tries = [_lower_lr(lr / 10 if lr <= 1 else min(lr / 100, USUAL_LR), f"the whole training exploded{times}")]
     if found.autopsy is not None and found.lives("tenth_of_rate") is False:
         tries = [_lower_lr(lr / 100, "a tenth of the rate was tried and died too")]
     if run.optimizer != "adamw":
@@ -162,9 +169,17 @@ def _against_bad_batch(run: Run, found: Finding) -> list[tuple[Change, str]]:
     bad = found.bad
     if bad is not None and not bad.finite:
         return [(dict(SKIP), "the run then leaves out a batch that holds NaN or an infinity; the data should be looked at too")]
-    if run.optimizer != "adamw" and bad is not None and bad.since is None and not run.config["optimizer"].get("grad_clip"):
+    survived = bad is not None and bad.since is None and bad.step < found.step and _finite_at(found, bad.step)
+    if run.optimizer != "adamw" and survived and not run.config["optimizer"].get("grad_clip"):
         return [({"optimizer.grad_clip": 1.0}, "clipping bounds what one batch can do; the data should be looked at too")]
     return []
+
+
+def _finite_at(found: Finding, step: int) -> bool:
+    """Whether the loss and the gradient of this step were finite, so that only its update did harm."""
+    here = found.scalars.step == step
+    numbers = np.concatenate([found.scalars.loss[here], found.scalars.grad_norm[here]])
+    return bool(len(numbers)) and bool(np.isfinite(numbers).all())
 
 
 def _tests(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
@@ -180,7 +195,7 @@ def _tests(run: Run, found: Finding, lr: float) -> list[tuple[Change, str]]:
         ({"optimizer.lr": _round_down(lr / 10)}, f"{TEST}if the run lives at a tenth of the rate, the updates have a part in it"),
     ]
     if run.every > 1:
-        why = f"only every {run.every}th step was recorded; the steps before the end would tell more"
+        why = f"only every {ordinal(run.every)} step was recorded; the steps before the end would tell more"
         tries.append(({"telemetry.every": 1}, why))
     return tries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
 FAR = 10.0  # a batch's largest number divided by the usual one: at this ratio the batch is far above usual
 FAR_ALONE = 1e18  # a batch with a number this large is bad whatever is usual: the square of 1.8e19 does not fit into float32
 RECENT = 20  # with SGD, a bad batch counts as the trouble if the run ended within this number of rows
+GROWING = 4  # minimum number of rows in which the largest number of a batch grows without a break
 FEW = 3  # with this number of rows or fewer, the first batch is far above usual only at FAR^2 times the others
 
 
@@ -49,7 +51,8 @@ def bad_batch(run: Run, scalars: Scalars, end: int) -> BadBatch | None:
     found = []
     for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
         if column is not None:
-            found.append(_far_batch(step, np.abs(column[upto]), which, scalars.loss[upto], recent))
+            largest = np.abs(column[upto])
+            found += [_far_batch(step, largest, which, scalars.loss[upto], recent), _drift(step, largest, which)]
     return min((one for one in found if one is not None), key=lambda one: one.step, default=None)
 
 
@@ -70,7 +73,7 @@ def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarr
         if len(step) - 1 - row <= recent or never_back:
             normal = float(usual[row]) if np.isfinite(usual[row]) else None
             return BadBatch(step=int(step[row]), which=which, finite=True, largest=float(largest[row]), usual=normal)
-    return _drift(step, largest, which, float(np.median(largest[known])))
+    return None
 
 
 def _usual(largest: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -81,20 +84,32 @@ def _usual(largest: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.array([np.median(one) if len(one) else np.nan for one in others])
 
 
-def _drift(step: np.ndarray, largest: np.ndarray, which: int, usual: float) -> BadBatch | None:
-    """Batches whose numbers grow from step to step, to FAR times the median or more."""
+def _drift(step: np.ndarray, largest: np.ndarray, which: int) -> BadBatch | None:
+    """Batches whose numbers grow up to the last row, to FAR times their size before or more.
+
+    They grow in GROWING rows or more without a break, and the growth does not come from a single row; or they grow in nine of ten
+    of the last RECENT rows.
+    """
+    since = _growing_from(largest)
+    if since is None:
+        return None
+    before = largest[: since + 1][np.isfinite(largest[: since + 1])]
+    if largest[-1] < FAR * np.median(before):
+        return None
+    began, ends = int(step[since]), float(largest[-1])
+    return BadBatch(step=began, which=which, finite=True, largest=ends, usual=float(largest[since]), since=began)
+
+
+def _growing_from(largest: np.ndarray) -> int | None:
+    """The row from which the numbers grow, FAR-fold or more, up to the last row."""
     rows = largest[-RECENT:]
-    if len(rows) < 4 or not np.isfinite(rows).all() or rows[-1] < FAR * usual or rows[-1] < FAR * rows[0]:
+    if len(rows) <= GROWING or not np.isfinite(rows[-GROWING - 1 :]).all():
         return None
-    if (np.diff(rows) > 0).mean() < 0.9:
-        return None
-    falls = np.flatnonzero(np.diff(largest) <= 0)
+    falls = np.flatnonzero(~(np.diff(largest) > 0))
     since = int(falls[-1]) + 1 if len(falls) else 0
-    return BadBatch(
-        step=int(step[since]),
-        which=which,
-        finite=True,
-        largest=float(rows[-1]),
-        usual=float(largest[since]),
-        since=int(step[since]),
-    )
+    steps = np.diff(np.log(np.maximum(largest[since:], np.finfo(np.float64).tiny)))
+    if len(steps) >= GROWING and steps.sum() >= math.log(FAR) and steps.sum() - steps.max() >= math.log(FAR) / 2:
+        return since
+    if not np.isfinite(rows).all() or rows[-1] < FAR * rows[0] or (np.diff(rows) > 0).mean() < 0.9:
+        return None
+    return since

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablessm_core.telemetry.stability import overflow_eigenvalue
-from stablessm_core.verdict import facts
-from stablessm_core.verdict.decide import Finding
+from stablessm_core.verdict import eigenvalues, facts
+from stablessm_core.verdict.finding import Finding
+from stablessm_core.verdict.formats import near_one, number, ordinal, plural, value_of
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.measured import FLOAT32_LARGEST, Autopsy, number_of
-from stablessm_core.verdict.words import PASSES, WHICH, against_best, eigenvalue_label, near_one, number, plural
+from stablessm_core.verdict.words import PASSES, WHICH, against_best, eigenvalue_label
 
 Evidence = dict[str, Any]
 BFLOAT16 = "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
@@ -25,6 +26,7 @@ CHANGES = {
     "tenth_of_rate": "with a tenth of the learning rate",
     "other_map": "with another map",
     "scaled_norm": "with a norm that scales its input before it squares",
+    "batches_scaled": "with every batch scaled to its usual size",
 }
 
 
@@ -47,7 +49,7 @@ def evidence(run: Run, found: Finding) -> list[Evidence]:
     items += _loss(run, found)
     if found.update is not None and found.cause in ("explosion", "lr_too_large", "bad_input", "unknown"):
         items.append(_update(run, found.update))
-    if found.dt is not None:
+    if found.dt is not None and found.dt[1] != found.dt[0]:
         began, now, which = found.dt
         text = f"Largest step size dt: {number(began)} at the start, {number(now)} at step {found.step:,}."
         items.append(item(text, dt_at_start=began, dt=now, eigenvalue=which))
@@ -76,12 +78,7 @@ def autopsied(autopsy: Autopsy) -> list[Evidence]:
     first = autopsy.first
     step = int(autopsy.findings["step"])
     if first is not None:
-        before = number_of(first.get("largest_before"))
-        largest = "" if math.isnan(before) else f" The largest number before was {number(before)}."
-        text = (
-            f"The first number that is not finite at step {step:,} is {first.get('value')} in {first.get('operation')}"
-            f"{_module(first)}, {PASSES[str(first['pass'])]}{_went_in(first)}.{largest}"
-        )
+        text = _first(first, step)
         items.append(item(text, step=step, **{"pass": first["pass"], "module": first.get("module")}))
         if "norm" in str(first.get("operation")) and autopsy.input_of_first >= 1e18:
             text = "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
@@ -89,19 +86,25 @@ def autopsied(autopsy: Autopsy) -> list[Evidence]:
     repeat = autopsy.float64
     if repeat is not None:
         items.append(_repeated(autopsy, repeat, step))
+    if (compared := autopsy.findings.get("gradient")) is not None:
+        items.append(_gradient(compared))
     for change in CHANGES:
         if (one := autopsy.counterfactual(change)) is not None:
             items.append(_counterfactual(one))
     return items
 
 
-def _module(first: Mapping[str, Any]) -> str:
-    return f" of {first['module']}" if first.get("module") else ""
-
-
-def _went_in(first: Mapping[str, Any]) -> str:
-    size = number_of(first.get("largest_input"))
-    return "" if math.isnan(size) else f", from numbers up to {number(size)}"
+def _first(first: Mapping[str, Any], step: int) -> str:
+    """Where the first number that is not finite appeared, and what it was made from."""
+    value, operation, where = first.get("value"), str(first.get("operation")), PASSES[str(first["pass"])]
+    if operation == "batch":
+        return f"The batch of step {step:,} held {value} before anything was computed."
+    module = f" in {first['module']}" if first.get("module") and first["module"] != first["pass"] else ""
+    given, before = number_of(first.get("largest_input")), number_of(first.get("largest_before"))
+    made = "" if math.isnan(given) else f", from numbers up to {number(given)}"
+    largest = "" if math.isnan(before) or before == given else f" The largest number before was {number(before)}."
+    text = f"The first number that is not finite at step {step:,} is {value}, made by {operation}{module} ({where}){made}."
+    return text + largest
 
 
 def _repeated(autopsy: Autopsy, repeat: Mapping[str, Any], step: int) -> Evidence:
@@ -117,18 +120,30 @@ def _repeated(autopsy: Autopsy, repeat: Mapping[str, Any], step: int) -> Evidenc
     else:
         text = f"In float64, step {step:,} is not finite either."
     if narrow:
-        text += f" Not in float64: {', '.join(map(str, list(narrow)[:3]))}."
+        text += f" These operations did not compute in float64: {', '.join(map(str, list(narrow)[:3]))}."
     return item(text, step=step, finite=bool(repeat.get("finite")), largest=largest)
+
+
+def _gradient(compared: Mapping[str, Any]) -> Evidence:
+    step, norm, slope = int(compared["step"]), number_of(compared["norm"]), number_of(compared["slope"])
+    says = "agrees with" if compared.get("agrees") else "disagrees with" if compared.get("agrees") is False else "may differ from"
+    text = (
+        f"The gradient of step {step:,} {says} the loss: its norm is {number(norm)}, and a small step along it changes the loss "
+        f"by {number(slope)} per unit of distance. A right gradient has equal numbers."
+    )
+    return item(text, step=step, norm=norm, slope=slope)
 
 
 def _counterfactual(one: Mapping[str, Any]) -> Evidence:
     how = CHANGES[str(one["change"])]
+    if one["change"] == "batch_left_out":
+        how += f" of step {int(one['from_step']) + 1:,}"
     ends = f"lives to step {int(one['step']):,}" if one["lives"] else f"dies at step {int(one['step']):,}"
     text = f"Trained again from step {int(one['from_step']):,} {how}, the run {ends}."
     return item(text, change=one["change"], lives=bool(one["lives"]), step=int(one["step"]), from_step=int(one["from_step"]))
 
 
-def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
+def budget(run: Run, worst: eigenvalues.Worst | None) -> list[Evidence]:
     """The evidence about the overflow budget of the worst eigenvalue. Empty if every eigenvalue is inside the boundary."""
     if worst is None or worst.budget is None or run.length is None or worst.distance >= 0:
         return []
@@ -141,7 +156,7 @@ def budget(run: Run, worst: facts.Worst | None) -> list[Evidence]:
     return [item(text, **numbers, outside=worst.outside, of=worst.known)]
 
 
-def _crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
+def _crossing(run: Run, one: eigenvalues.Crossing) -> list[Evidence]:
     if one.before is None or one.distance_before is None:
         return []
     where = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
@@ -163,7 +178,7 @@ def _crossing(run: Run, one: facts.Crossing) -> list[Evidence]:
     return [item(text, basis=basis, **numbers, predicted_relative_step=one.predicted, relative_step=one.relative_step)]
 
 
-def _spike(spike: facts.Spike) -> Evidence:
+def _spike(spike: eigenvalues.Spike) -> Evidence:
     if spike.growth < facts.SPIKE:
         text = (
             f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} recorded steps |g| was at most {number(spike.size)}, "
@@ -175,10 +190,14 @@ def _spike(spike: facts.Spike) -> Evidence:
         text = f"Its gradient at step {spike.step:,}: |g| {number(spike.size)}, {grown}{at}; |grad|/|w| {number(spike.ratio)}."
         if spike.zero_after:
             text += (
-                f" In {spike.zero_after} of the {plural(spike.rows_after, 'step')} after it the gradient was exactly 0, and the "
+                f" In {_some_of(spike.zero_after, spike.rows_after)} after it the gradient was exactly 0, and the "
                 "weight moved on by momentum alone: a ratio of 0 there does not mean calm."
             )
     return item(text, step=spike.step, gradient=spike.size, growth=spike.growth, ratio=spike.ratio)
+
+
+def _some_of(count: int, of: int) -> str:
+    return "the step" if of == 1 else f"{count} of the {plural(of, 'step')}"
 
 
 def _loss(run: Run, found: Finding) -> list[Evidence]:
@@ -219,7 +238,7 @@ def _batch(found: Finding) -> list[Evidence]:
         if bad.since is not None:
             ends = f"{number(bad.usual or 0.0)} at step {bad.since:,}, {number(bad.largest)} at step {found.step:,}"
             return [item(f"Largest number of {WHICH[bad.which]}: {ends}.", largest=bad.largest, first=bad.usual, step=bad.since)]
-        usual = "" if not bad.usual else f"; usual in this run: {number(bad.usual)}"
+        usual = "; float32 cannot square it" if not bad.usual else f"; usual in this run: {number(bad.usual)}"
         text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
         return [item(text, largest=bad.largest, usual=bad.usual, step=bad.step)]
     if found.flags is None:
@@ -251,7 +270,7 @@ def _recurrence(run: Run, found: Finding) -> list[Evidence]:
     return [item(text, **numbers, overflow_budget=worst.budget), *_parts_of_decay(found.moved, where)]
 
 
-def _parts_of_decay(moved: facts.DecayChange | None, where: str) -> list[Evidence]:
+def _parts_of_decay(moved: eigenvalues.DecayChange | None, where: str) -> list[Evidence]:
     """The evidence about what changed the decay of an eigenvalue more: its weight, or the gate or step size that multiplies its
     rate."""
     if moved is None:
@@ -270,7 +289,7 @@ def evaluation(bad: tuple[int, float] | None) -> list[Evidence]:
     """The evidence about an evaluation whose loss was not finite."""
     if bad is None:
         return []
-    return [item(f"The loss of the evaluation at step {bad[0]:,} was {number(bad[1])}.", step=bad[0], eval_loss=bad[1])]
+    return [item(f"The loss of the evaluation at step {bad[0]:,} was {value_of(bad[1])}.", step=bad[0], eval_loss=bad[1])]
 
 
 def _limits(run: Run, found: Finding) -> list[Evidence]:
@@ -279,8 +298,16 @@ def _limits(run: Run, found: Finding) -> list[Evidence]:
     refused = None if run.autopsy is None else run.autopsy.get("refused")
     if refused:
         said.append(f"The autopsy has no result ({str(refused).rstrip('.')}). This verdict rests on the recorded numbers.")
+    if run.every == 1 and run.recorded_every > 1:
+        text = (
+            f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from "
+            f"{run.complete_from:,} on again and measured all of them."
+        )
+        said.append(text)
     if run.every > 1:
-        said.append(f"Only every {run.every}th step was recorded: relative steps and the exact step of a crossing are not known.")
+        said.append(
+            f"Only every {ordinal(run.every)} step was recorded: relative steps and the exact step of a crossing are not known."
+        )
     if any(layer.wide for layer in run.layers):
         said.append(
             "Of wide layers only the 16 most extreme eigenvalues of each step are recorded; their sign, gradient and weight step "

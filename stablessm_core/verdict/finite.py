@@ -10,11 +10,12 @@ import numpy as np
 
 from stablessm_core.telemetry.stability import overflow_length
 from stablessm_core.telemetry.statuses import FINAL
-from stablessm_core.verdict import facts
+from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.evidence import Evidence, budget, evaluation, item
+from stablessm_core.verdict.formats import near_one, number, ordinal, power
 from stablessm_core.verdict.inputs import Run, Source
 from stablessm_core.verdict.timeline import crossed, evaluated, event, reactions, rose
-from stablessm_core.verdict.words import against_best, eigenvalue_label, near_one, number, power
+from stablessm_core.verdict.words import against_best, eigenvalue_label
 
 LAST_ROWS = 10  # the loss at the end is the median of this many rows, at most
 WORSE = 3.0  # loss at the end divided by the loss at the start: at this ratio it ended far above its start
@@ -31,9 +32,10 @@ def judge_finite(run: Run, source: Source) -> dict[str, Any]:
             "evidence": [],
             "step": None,
         }
-    worst = facts.worst_eigenvalue(run, source, last)
+    worst = eigenvalues.worst_eigenvalue(run, source, last)
     firsts = sorted(
-        (one for layer in run.layers if (one := facts.first_crossing(run, source, layer)) is not None), key=lambda one: one.step
+        (one for layer in run.layers if (one := eigenvalues.first_crossing(run, source, layer)) is not None),
+        key=lambda one: one.step,
     )
     bad = facts.bad_evaluation(source, max(run.step, last))
     events = [crossed(run, one) for one in firsts] + reactions(run) + evaluated(bad)
@@ -86,7 +88,8 @@ def _ended_above(run: Run, source: Source, last: int) -> tuple[str, list[Evidenc
     if not len(begun_loss) or not len(ended_loss):
         return "", []
     start, end = float(begun_loss[0]), float(np.median(ended_loss))
-    scale = max(abs(start), float(np.median(np.abs(begun_loss - start))))
+    # losses around or below 0 are compared by their range
+    scale = start if begun_loss.min() > 0 else max(abs(start), float(np.median(np.abs(begun_loss - start))))
     if not end - start > (WORSE - 1) * scale:
         return "", []
     times = f", {number(end / start)} x its start ({number(start)})" if start > 0 else f"; it started at {number(start)}"
@@ -94,7 +97,7 @@ def _ended_above(run: Run, source: Source, last: int) -> tuple[str, list[Evidenc
     return text[0].lower() + text[1:], [item(text, loss=end, loss_at_start=start)]
 
 
-def _recurrence(run: Run, source: Source, worst: facts.Worst | None, firsts: list[facts.Crossing], last: int) -> str:
+def _recurrence(run: Run, source: Source, worst: eigenvalues.Worst | None, firsts: list[eigenvalues.Crossing], last: int) -> str:
     if worst is None:
         if any(layer.may_exceed for layer in run.layers):
             return "eigenvalues outside the stability boundary are meant in this model, and cannot make a state overflow."
@@ -111,19 +114,19 @@ def _recurrence(run: Run, source: Source, worst: facts.Worst | None, firsts: lis
     low, high = source.steps_outside(layer, last)
     many = f"{low:,}" if low == high else f"at least {low:,}"
     steps = "step" if many == "1" else "steps"
-    recorded = steps if run.every == 1 else f"of the recorded steps (every {run.every}th),"
+    recorded = steps if run.every == 1 else f"of the recorded steps (every {ordinal(run.every)})"
     of_layer = f" in layer {layer}" if len(worst.layers_outside) > 1 else ""
     count = f"{worst.outside:,}" if worst.known >= run.eigenvalues else f"at least {worst.outside:,}"
-    first = f" from step {firsts[0].step:,} on" if firsts else ""
+    first = f", first at step {firsts[0].step:,}" if firsts else ""
     size = worst.value if worst.value is not None else 1 - worst.distance
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
     return (
-        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary, at least one of "
-        f"them{of_layer} on {many} {recorded}{first}. The furthest, {where}, is at {near_one(size)}. {_fits(run, worst)}"
+        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
+        f"{recorded}, at least one{of_layer} was. The furthest, {where}, is {near_one(size)}. {_fits(run, worst)}"
     )
 
 
-def _fits(run: Run, worst: facts.Worst) -> str:
+def _fits(run: Run, worst: eigenvalues.Worst) -> str:
     """Why an eigenvalue outside the boundary does not make a state overflow, and the sequence length at which it would."""
     if run.length is None or worst.budget is None:
         return ""

@@ -163,6 +163,7 @@ class Run:
     layers: Sequence[Layer] = field(default_factory=tuple)
     first_step: int = 1  # the first trained step; for a fork, the step after the checkpoint from which it started
     autopsy: Mapping[str, Any] | None = None  # the findings of the run's autopsy; None without one
+    complete_from: int | None = None  # the step from which the autopsy's replay fills the gaps between recorded steps
 
     @property
     def optimizer(self) -> str:
@@ -179,6 +180,11 @@ class Run:
 
     @property
     def every(self) -> int:
+        """Every how many steps have a row, from the trouble on; 1 if the autopsy's replay fills the gaps."""
+        return 1 if self.complete_from is not None else self.recorded_every
+
+    @property
+    def recorded_every(self) -> int:
         return int(self.config.get("telemetry", {}).get("every", 1))
 
     @property

@@ -16,6 +16,15 @@ NEAR_LOSS = 0.1  # relative difference up to which two losses count as the same
 
 
 @dataclass(frozen=True)
+class WrongGradient:
+    """A gradient that disagrees with its loss. norm: as the backward pass gave it. slope: how fast the loss really changes."""
+
+    step: int
+    norm: float
+    slope: float
+
+
+@dataclass(frozen=True)
 class Autopsy:
     """The findings of an autopsy that has a result for the fatal step."""
 
@@ -58,6 +67,21 @@ class Autopsy:
             return False
         recorded, repeated = number_of(self.findings.get("loss")), number_of(repeat.get("loss"))
         return not math.isfinite(recorded) or abs(repeated - recorded) <= NEAR_LOSS * max(abs(recorded), 1e-6)
+
+    @property
+    def wrong_gradient(self) -> WrongGradient | None:
+        """The gradient with which the trouble began, if it is far larger than the loss allows. None if it is right or unknown."""
+        found = self.findings.get("gradient") or {}
+        if found.get("agrees") is not False:
+            return None
+        return WrongGradient(int(found["step"]), number_of(found["norm"]), abs(number_of(found["slope"])))
+
+    def largest_state(self, layer: int) -> int | None:
+        """The eigenvalue with the largest state of this layer, by the float64 repeat; None if it was not measured."""
+        for one in (self.float64 or {}).get("states") or ():
+            if one["layer"] == layer:
+                return int(one["eigenvalue"])
+        return None
 
     @property
     def bad_batch(self) -> BadBatch | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stablessm_core.verdict import facts
+from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.batches import BadBatch
-from stablessm_core.verdict.decide import Finding
+from stablessm_core.verdict.finding import Finding
+from stablessm_core.verdict.formats import near_one, number, value_of
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.words import WHICH, eigenvalue_label, near_one, number, tensor_label
+from stablessm_core.verdict.words import WHICH, eigenvalue_label, tensor_label
 
 WARNINGS = (
     "boundary_distance",
@@ -55,14 +56,14 @@ def events(run: Run, found: Finding) -> list[Event]:
 def rose(growth: facts.Growth) -> str:
     """When the loss rose: a text for an event."""
     if growth.best > 0:
-        return f"The loss passed {facts.ROSE:.0f} x its best, {number(growth.best)}."
+        return f"The loss passed {facts.ROSE:.0f} x its best ({number(growth.best)})."
     reached = growth.loss if growth.at_rise is None else growth.at_rise
     return f"The loss rose to {number(reached)}; its best was {number(growth.best)}."
 
 
 def evaluated(bad: tuple[int, float] | None) -> list[Event]:
     """The event of an evaluation whose loss was not finite."""
-    return [] if bad is None else [event(bad[0], "nonfinite_evaluation", f"The loss of the evaluation was {number(bad[1])}.")]
+    return [] if bad is None else [event(bad[0], "nonfinite_evaluation", f"The loss of the evaluation was {value_of(bad[1])}.")]
 
 
 def _batch(bad: BadBatch) -> str:
@@ -74,15 +75,16 @@ def _batch(bad: BadBatch) -> str:
     return f"The largest number of {WHICH[bad.which]} was {number(bad.largest)}{usual}."
 
 
-def crossed(run: Run, one: facts.Crossing) -> Event:
+def crossed(run: Run, one: eigenvalues.Crossing) -> Event:
     many = one.outside - 1
     at_least = "at least " if one.wide else ""
-    others = f", as did {at_least}{many:,} of the other {one.width - 1:,}" if many else ""
+    verb = "did" if one.exact and not (one.before is None and one.step <= run.first_step) else "were"
+    others = f", as {verb} {at_least}{many:,} of the other {one.width - 1:,}" if many else ""
     value = "" if one.value is None else f" (now {near_one(one.value)})"
     label = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
     if one.before is None and one.step <= run.first_step:
         text = f"{label} was outside the boundary from the start{value}{others}."
-    elif run.every > 1:
+    elif not one.exact:
         text = f"{label} was first recorded outside the boundary{value}{others}."
     else:
         text = f"{label} left the boundary{value}{others}."
@@ -145,10 +147,12 @@ def _others(run: Run, found: Finding) -> str:
         at_once = str(alert["message"]).partition("; this ")[0]  # without how long the alert lasted
         more = at_once.partition("; ")[2].removesuffix(" too")
         if alert["tensor"].endswith(".grad"):
-            more = more.replace("other tensors", "other gradients")
+            more = more.replace("other tensors", "other gradients").replace("1 other gradients", "1 other gradient")
+            more = "1 other gradient" if more == "1 other gradient" else more
+        more = more.replace("the same holds for ", "")
         name = "the loss" if alert["kind"] == "nonfinite_loss" else str(alert["tensor"])
         if alert["tensor"] == found.tensor:
             parts += [more] if more else []
         else:
-            parts.append(f"{name} and {more}" if more else name)
+            parts.append(f"{name} ({more})" if more else name)
     return f". Also not finite at this step: {', '.join(dict.fromkeys(parts))}" if parts else ""

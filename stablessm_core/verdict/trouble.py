@@ -14,10 +14,11 @@ import numpy as np
 
 from stablessm_core.telemetry.stability import overflow_budget
 from stablessm_core.verdict import facts
-from stablessm_core.verdict.batches import bad_batch
-from stablessm_core.verdict.decide import decide
+from stablessm_core.verdict.batches import BadBatch, bad_batch
+from stablessm_core.verdict.decide import GREW, decide
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 from stablessm_core.verdict.levels import lasting_excess
+from stablessm_core.verdict.replayed import completed
 
 KINDS = ("crossing", "loss", "gradient", "batch", "fatal")
 ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find the crossing
@@ -44,6 +45,7 @@ def trouble_start(run: Run, source: Source) -> Trouble | None:
     gradient norm of EXCESS times the median of the rows before, if it never came back; a bad batch; else the fatal step. Rows
     with another problem that the run recovered from do not count. None if the run shows no trouble.
     """
+    run, source = completed(run, source)
     fatal = run.fatal
     end = run.step + 1 if fatal is None else int(fatal["step"])
     scalars = source.scalars(max(1, end - facts.LOSS_TAIL * run.every), end)
@@ -53,16 +55,23 @@ def trouble_start(run: Run, source: Source) -> Trouble | None:
     bad = bad_batch(run, scalars, end)
     found = [one for one in (loss, _gradient(run, scalars, end)) if one is not None and (bad is None or one.shown < bad.step)]
     if bad is not None:
-        found.append(Trouble(step=bad.step, kind="batch", shown=bad.step))
+        found.append(_bad_batch(scalars, bad))
     if fatal is not None:
         found += _ends(run, source, scalars, end)
     return min(found, key=lambda one: (one.step, one.shown))
 
 
+def _bad_batch(scalars: Scalars, bad: BadBatch) -> Trouble:
+    """The trouble of a bad batch. If the steps before it were not recorded, their batches may have been bad too."""
+    earlier = scalars.step[scalars.step < bad.step]
+    step = int(earlier[-1]) + 1 if bad.finite and len(earlier) else bad.step
+    return Trouble(step=step, kind="batch", shown=bad.step, exact=step == bad.step)
+
+
 def _before(run: Run, kind: str, steps: np.ndarray, row: int) -> Trouble:
     """The trouble that this row shows first: it began with the update of the row before."""
     shown = int(steps[row])
-    step = int(steps[row - 1]) if row > 0 else max(run.first_step, shown - run.every)
+    step = int(steps[row - 1]) if row > 0 else max(run.first_step, shown - run.recorded_every)
     return Trouble(step=step, kind=kind, shown=shown, exact=shown - step <= 1)
 
 
@@ -94,10 +103,25 @@ def _ends(run: Run, source: Source, scalars: Scalars, end: int) -> list[Trouble]
         ends = [_before(run, "fatal", scalars.step, int(rows[-1]))]
     else:
         ends = [Trouble(step=end, kind="fatal", shown=end)]
+    if cause.cause == "step_size" and cause.layer is not None:
+        ends += _step_sizes(run, source, cause.layer, end)
+    if cause.kick is not None:
+        ends.append(Trouble(step=cause.kick.step, kind="gradient", shown=cause.kick.step))
     if cause.cause == "eigenvalue_overflow" and cause.layer is not None:
         crossing = _crossing(run, source, cause.layer, cause.eigenvalue, end)
         ends += [] if crossing is None else [crossing]
     return ends
+
+
+def _step_sizes(run: Run, source: Source, layer: Layer, end: int) -> list[Trouble]:
+    """The row in which a step size of the layer had grown GREW-fold since the first row, and stayed so large."""
+    low = end - min(facts.LOSS_TAIL, max(1, ROWS_OF_LAYER // max(1, layer.width))) * run.every
+    first, rows = source.layer(layer.index, 0, run.first_step + run.recorded_every), source.layer(layer.index, max(1, low), end)
+    if not len(first) or first.dt is None or rows.dt is None:
+        return []
+    usual = np.flatnonzero(~(rows.dt.max(axis=1) >= GREW * np.nanmax(first.dt[0])) & np.isfinite(rows.dt).all(axis=1))
+    later = int(usual[-1]) + 1 if len(usual) else 0
+    return [_before(run, "fatal", rows.step, later)] if later < len(rows) else []
 
 
 def _crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None, end: int) -> Trouble | None:
@@ -115,5 +139,5 @@ def _crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None, en
     shown = source.first_outside(layer.index, only)
     if shown is None:
         return None
-    before = source.layer(layer.index, shown - 2 * run.every, shown).step
+    before = source.layer(layer.index, shown - 2 * run.recorded_every, shown).step
     return _before(run, "crossing", before, len(before) - 1) if len(before) else None

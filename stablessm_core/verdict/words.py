@@ -1,4 +1,4 @@
-"""The summary of a diverged run, and the format of numbers in a verdict. Every sentence follows from recorded or measured
+"""The summary of a diverged run. Every sentence follows from recorded or measured
 values."""
 
 from __future__ import annotations
@@ -6,47 +6,14 @@ from __future__ import annotations
 import math
 
 from stablessm_core.verdict import facts
-from stablessm_core.verdict.decide import Finding
+from stablessm_core.verdict.finding import Finding
+from stablessm_core.verdict.formats import number, power
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.levels import CALM
 from stablessm_core.verdict.measured import FLOAT32_LARGEST, number_of
 
 WHICH = {1: "the input", 2: "the target", 3: "input and target"}
 PASSES = {"forward": "forward pass", "loss": "loss function", "backward": "backward pass", "update": "optimizer's update"}
-
-
-def number(x: float, digits: int = 3) -> str:
-    """The number x as text for users: in decimal notation from 0.001 to 100,000, otherwise with a power of ten."""
-    if not math.isfinite(x):
-        return "not a number" if math.isnan(x) else "infinite"
-    if x == 0:
-        return "0"
-    if 1e-3 <= abs(x) < 1e5:
-        text = f"{x:.{digits}g}"
-        return f"{float(text):,.0f}" if "e" in text or abs(x) >= 1000 else text
-    mantissa, exponent = f"{x:.1e}".split("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-
-
-def near_one(x: float) -> str:
-    """A number with enough digits to tell it from 1."""
-    away = abs(abs(x) - 1)
-    return number(x) if away == 0 or away >= 0.01 else f"{x:.{min(9, 2 - math.floor(math.log10(away)))}g}"
-
-
-def power(size: float, length: int) -> str:
-    """The power of an absolute value as text, such as "|2.4203|^100 = 2.4e38". The size has enough digits to check the power."""
-    exponent = length * math.log10(size)
-    mantissa = 10 ** (exponent - math.floor(exponent))
-    digits = max(3, 3 + math.floor(math.log10(length)))
-    shown = number(size**length) if exponent < 300 else f"{mantissa:.1f}e{math.floor(exponent)}"
-    text = f"{size:.{digits}g}"
-    return f"|{near_one(size) if float(text) == 1 else text}|^{length} = {shown}"
-
-
-def plural(count: int, what: str) -> str:
-    """ "1 step" or "3 steps"."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
@@ -67,6 +34,8 @@ def against_best(growth: facts.Growth) -> str:
     """The last loss compared with the best one: "1.3 x its best (0.7)"."""
     if growth.times == 1:
         return "its best so far"
+    if growth.best > 0 and number(growth.times) == "1":
+        return f"about its best ({number(growth.best)})"
     if growth.best > 0:
         return f"{number(growth.times)} x its best ({number(growth.best)})"
     return f"{number(growth.loss)} (its best was {number(growth.best)})"
@@ -113,7 +82,7 @@ def _overflow(run: Run, found: Finding) -> str:
     where, since = eigenvalue_label(run, found.layer.index, found.eigenvalue, first=True), found.crossing
     if since is None or found.eigenvalue != since.eigenvalue:
         outside = "was outside the stability boundary"
-    elif run.every > 1:
+    elif not since.exact:
         outside = f"was first recorded outside the stability boundary at step {since.step:,}"
     elif since.step < found.step:
         outside = f"first left the stability boundary at step {since.step:,}"
@@ -161,6 +130,12 @@ def _warning(run: Run, found: Finding) -> str:
 def _thrown(run: Run, found: Finding) -> str:
     growth, spike, one = found.growth, found.spike, found.crossing
     times = "" if growth is None else against_best(growth)
+    if found.thrown_by == "explosion" and not found.risen:
+        here = found.scalars.loss[found.scalars.step == found.step]
+        rose = (
+            f", and the loss of step {found.step:,} was {number(float(here[0]))}" if len(here) and math.isfinite(here[0]) else ""
+        )
+        return f"The updates before it changed all weights, not only the eigenvalues: the loss of step {_before(found)}{rose}."
     if found.thrown_by == "explosion":
         since = f" from step {growth.rose_at:,} on" if growth and growth.rose_at else ""
         return f"The whole training was exploding{since}: at step {growth.step if growth else found.step:,} the loss was {times}."
@@ -181,6 +156,11 @@ def _thrown(run: Run, found: Finding) -> str:
             f"One {name} step pushed it across: the step was {number(one.relative_step)} times as long as the remaining distance."
         )
     return pushed + _warning(run, found)
+
+
+def _before(found: Finding) -> str:
+    growth = found.growth
+    return f"{found.step - 1:,} is not recorded" if growth is None else f"{growth.step:,} was {number(growth.loss)}"
 
 
 def _explosion(run: Run, found: Finding) -> str:
@@ -209,8 +189,8 @@ def _step_size(run: Run, found: Finding) -> str:
     began, now, which = found.dt
     where = "" if found.layer is None else f" ({eigenvalue_label(run, found.layer.index, which)})"
     return (
-        f"The step size dt ran away, from at most {number(began)} at the start to {number(now)}{where}, and the state overflowed "
-        f"at step {found.step:,} with every eigenvalue inside the boundary."
+        f"The step size dt ran away, from at most {number(began)} at the start to {number(now)}{where}, and at step "
+        f"{found.step:,} {tensor_label(found, first=False)} was no longer finite, with every eigenvalue inside the boundary."
     )
 
 
@@ -237,6 +217,12 @@ def _bad_input(found: Finding) -> str:
 
 
 def _bad_loss(found: Finding) -> str:
+    if (wrong := found.gradient) is not None:
+        return (
+            f"The backward pass gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, but along it the "
+            f"loss changes only by {number(wrong.slope)} per unit of distance. The loss and the batch of this step were usual. "
+            f"At step {found.step:,}, {tensor_label(found, first=False)} was no longer finite."
+        )
     first = (found.autopsy.first if found.autopsy else None) or {}
     where = "backward pass" if first.get("pass") == "backward" else "loss function"
     return (
@@ -261,8 +247,9 @@ def _arithmetic(found: Finding) -> str:
 def _precision(found: Finding) -> str:
     last = "" if found.growth is None else f" after {number(found.growth.loss, 5)} at step {found.growth.step:,}"
     return (
-        f"Half precision: float16 numbers end at 65,504, and every recorded loss is one. {tensor_label(found)} became "
-        f"{found.value or 'not finite'} at step {found.step:,}{last}, where float32 still has room."
+        f"Half precision: float16 numbers end at 65,504, and every recorded loss is a float16 number. {tensor_label(found)} "
+        f"became {found.value or 'not finite'} at step {found.step:,}{last}. No setting changes this: the loss function itself "
+        "converts to float16, and should compute in float32, which ends at 3.4e38."
         if found.half
         else f"Half precision: the run computes in float16, whose numbers end at 65,504. {tensor_label(found)} became "
         f"{found.value or 'not finite'} at step {found.step:,}{last}."
@@ -307,7 +294,7 @@ def _unknown(found: Finding) -> str:
     if found.jumped and growth is not None:
         return f"{end}. Until then the loss was usual and the updates were small. {_cannot_tell(found)}"
     if found.jumped:
-        return f"{end}, before any update. {_cannot_tell(found)}"
+        return f"{end}. No update had been made before. {_cannot_tell(found)}"
     if found.gap and growth is not None and growth.rose_at is None:
         return (
             f"{end}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)} and no eigenvalue was "

@@ -59,3 +59,29 @@ class NotReproducible(PolynomialMemoryTask):
     def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
         x, y = super().batch(step, *given)
         return x + next(self._calls), y
+
+
+class _Inflated(torch.autograd.Function):
+    """The identity, with a wrong gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 1e8
+
+
+class WrongGradient(Marked):
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        plain = super().loss(output, y)
+        return _Inflated.apply(plain) if float(y.flatten()[0]) == MARK else plain  # type: ignore[no-any-return, no-untyped-call]
+
+
+class GrowingTarget(PolynomialMemoryTask):
+    """From SPOILED on, the targets are four times larger in each step."""
+
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        return x, y * 4.0 ** max(0, step - SPOILED + 1)

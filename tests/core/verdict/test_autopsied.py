@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stablessm_core.verdict import judge
@@ -169,11 +170,11 @@ def test_a_change_that_was_tried_comes_first_or_is_not_offered() -> None:
     changes = [one["change"] for one in found["try"]]
     assert found["try"][0] == {
         "change": {"optimizer.lr": 0.01},
-        "because": "tried: from step 2 it lived to step 200, where the run died at 7",
+        "because": "tried: from step 2 the run lives to step 200 with this change; it died at step 7",
     }
     assert {"model.reparameterization.name": "best"} not in changes
     assert changes.count({"optimizer.recurrent_lr": 0}) == 1
-    assert "tried as a test: from step 2 it lived" in found["try"][-1]["because"]
+    assert "tried as a test: from step 2 the run lives" in found["try"][-1]["because"]
 
 
 def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
@@ -192,3 +193,53 @@ def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
     assert found["summary"].startswith("Eigenvalue 0 of layer 0 ")
     own = replace(both, alerts=[alert | {"value": INF, "message": "layer 1, eigenvalue 0: state inf"}])
     assert judge(own, source)["culprit"] == {"layer": 1, "eigenvalue": 0}
+
+
+def test_a_gradient_that_disagrees_with_its_loss_is_the_backward_pass() -> None:
+    wrong = {"step": 6, "norm": 4e8, "slope": 0.5, "agrees": False}
+    found = verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))
+    assert told(found)[:2] == ("bad_loss", "measured")
+    assert "wrong gradient at step 6: its norm is 4e8, but along it the loss changes only by 0.5" in found["summary"]
+    assert found["try"][0]["change"] == {"optimizer.grad_clip": 1.0}
+    right = verdict_of(UNKNOWN, findings(7, gradient=wrong | {"slope": 4e8, "agrees": True}, modules=modules(1e39)))
+    assert right["cause"] != "bad_loss"
+
+
+def test_a_gradient_of_the_first_step_may_be_scaled_on_purpose() -> None:
+    wrong = {"step": 1, "norm": 40.0, "slope": 0.5, "agrees": False}
+    assert verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))["cause"] != "bad_loss"
+
+
+@pytest.mark.parametrize(("lives", "cause"), [(True, "bad_input"), (False, "explosion")])
+def test_a_large_batch_is_the_cause_only_if_the_run_lives_with_usual_batches(lives: bool, cause: str) -> None:
+    tried = [counterfactual("unchanged", False, 9), counterfactual("batches_scaled", lives, 200 if lives else 9)]
+    loss = [*CALM, 1e4, 1e8, NAN]
+    found = verdict_of(
+        loss, findings(9, counterfactuals=tried, modules=modules(1e39)), name="sgd", largest=[1, 1.1, 0.9, 1, 1, 1, 1e4, 1, 1]
+    )
+    assert found["cause"] == cause
+
+
+def test_replayed_rows_show_what_was_not_recorded() -> None:
+    """Recorded were the steps 1, 6 and 7; a batch of step 4 was far above usual."""
+    sizes = [1.0, 1.1, 0.9, 1e4, 1.0, 1.1, 1.0]
+    rows = {
+        "steps": [1, 2, 3, 4, 5, 6, 7],
+        "scalars": {
+            "loss": [1.0, 0.9, 0.8, 1e8, 1e9, 1e10, NAN], "grad_norm": [1.0] * 7, "lr": [0.1] * 7, "batch": [0.0] * 7,
+            "largest_target": sizes,
+        },
+        "layers": [{"layer": 0, "recorded": {"weight": [[0.9, 0.5]] * 7, "grad_over_weight": [[1.0, 1.0]] * 7}}],
+    }  # fmt: skip
+    autopsy = findings(7, replayed=rows, trouble={"step": 2, "kind": "loss"})
+    run, source = run_of([1.0, 1e10, NAN], every=5, name="sgd", autopsy=autopsy, largest=[1.0, 1.1, 1.0])
+    end = {"step": 7, "layer": None, "eigenvalue": None, "tensor": "loss", "value": "NaN"}
+    scalars = replace(source.rows, step=np.array([1, 6, 7]))
+    source = replace(source, rows=scalars, layers={0: replace(source.layers[0], step=scalars.step)})
+    run = replace(run, divergence=end, step=7)
+    found = judge(run, source)
+    assert (found["cause"], found["confidence"]) == ("bad_input", "measured")
+    assert "the batch of step 4 is far above usual" in found["summary"]
+    assert found["trouble"] == {"step": 4, "kind": "batch", "shown": 4, "exact": True}
+    assert any("The autopsy trained the steps from 1 on again" in one["text"] for one in found["evidence"])
+    assert judge(replace(run, autopsy=None), source)["cause"] != "bad_input"

@@ -11,8 +11,8 @@ import pytest
 from stablessm_core import verdict
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.verdict import judge
+from stablessm_core.verdict.formats import near_one, number, power
 from stablessm_core.verdict.memory_source import MemorySource
-from stablessm_core.verdict.words import near_one, number, power
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 INF = float("inf")
@@ -117,7 +117,7 @@ def test_the_overflow_budget_of_an_eigenvalue_on_the_boundary_has_no_sign() -> N
 
 
 def test_wide_layers_count_their_eigenvalues_with_at_least() -> None:
-    from stablessm_core.verdict.facts import Crossing
+    from stablessm_core.verdict.eigenvalues import Crossing
     from stablessm_core.verdict.timeline import crossed
 
     run, _ = run_of(LONG)

@@ -56,6 +56,16 @@ def test_a_finished_run_has_trouble_only_if_its_loss_rose_for_good() -> None:
     assert start([*CALM, 20.0, 1e12, 7e31]) == (6, "loss", 7, True)
 
 
+def test_a_bad_batch_after_a_gap_may_not_have_been_the_first() -> None:
+    loss = [*CALM, 1e8, 1e9, NAN]
+    assert start(loss, every=5, largest=[1, 1.1, 0.9, 1, 1, 1, 1e4, 1, 1]) == (27, "batch", 31, False)
+
+
+def test_growing_batches_are_a_trouble_from_the_first_one_that_grew() -> None:
+    loss = [*CALM, 3.0, 12.0, 50.0, 200.0, 900.0, NAN]
+    assert start(loss, largest=[1, 1.1, 0.9, 1, 1.1, 1, 2, 4, 8, 16, 32, 64], name="sgd") == (6, "batch", 6, True)
+
+
 @pytest.mark.slow
 def test_a_frozen_recurrence_can_go_either_way_from_before_the_trouble() -> None:
     from tests.core.verdict.planted import configured, trained
