@@ -7,7 +7,7 @@ host, so a graph can capture it. The ways to run the step differ only in how its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from stablessm_core.network.step_buffers import StepBuffers
 from stablessm_core.tasks.base import Task
-from stablessm_core.tasks.feed import Feed
 from stablessm_core.training.optimizer import Scheduled, clip_gradients
 from stablessm_core.watch.compiled_row_writer import CompiledRowWriter, make_row_writer
 from stablessm_core.watch.probe import Probe
@@ -142,7 +141,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def train_step(training: TrainingStep, batches: Feed, step: int, lr_multiplier: float) -> None:
+def train_step(training: TrainingStep, batches: Callable[[int], tuple[Tensor, Tensor]], step: int, lr_multiplier: float) -> None:
     """Run step number `step` on its batch, with the learning rates multiplied by `lr_multiplier`, and write the row of the step
     into the ring."""
     training.feed(*batches(step), lr_multiplier)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablessm_core.verdict.measured import FLOAT32_LARGEST, autopsy_of, number_of
-from stablessm_core.verdict.words import number
+from stablessm_core.verdict.formats import number
 
 SQUARE_ROOT = FLOAT32_LARGEST**0.5
 
