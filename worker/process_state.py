@@ -40,7 +40,7 @@ class ProcessState:
     @classmethod
     def now(cls) -> ProcessState:
         threads = (thread.ident for thread in threading.enumerate() if thread.name not in LASTING_THREADS)
-        return cls(_settings(), frozenset(threads), psutil.Process().memory_info().rss)
+        return cls(_settings(), frozenset(threads), psutil.Process().memory_info().rss)  # type: ignore[no-untyped-call]
 
     def difference_to(self, before: ProcessState) -> str | None:
         """How this state differs from an earlier state so much that no further run may begin; None if it does not."""
@@ -68,7 +68,7 @@ def why_unfit(config: RunConfig, assignment: Message, status: str, runs: int, be
         return f"its run used {foreign}"
     if config.train.execution == "compile":
         return "its run started a compiler"
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "its run used a GPU"
     if runs >= MOST_RUNS:
         return f"it has trained {runs} runs"
@@ -110,11 +110,11 @@ def _settings() -> dict[str, Any]:
         "torch.is_autocast_enabled": torch.is_autocast_enabled("cpu"),
         "torch.are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled(),
         "torch.get_float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,  # type: ignore[attr-defined]
+        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
         "torch.set_flush_denormal": bool(smallest.item() == 0),
         "torch.get_rng_state": torch.get_rng_state().numpy().tobytes(),
         "numpy.geterr": np.geterr(),
-        "numpy.random.get_state": np.random.get_state()[1].tobytes(),  # type: ignore[union-attr]
+        "numpy.random.get_state": np.random.get_state(legacy=True)[1].tobytes(),  # type: ignore[index]
         "the working directory": os.getcwd(),
         "the environment": dict(os.environ),
     }
