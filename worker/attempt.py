@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from server.checkpoint_store import CheckpointStore, StoreError
 from server.database.connection import Database
-from server.database.watchdog import guard
 from server.lifecycle import transitions as lifecycle
 from server.settings import run_folder
 from stablessm_core.spec.config import parse_config
@@ -24,13 +23,14 @@ from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.spool import Spool
 from worker.exit_causes import LEASE_LOST
 from worker.failures import fills_disk
-from worker.notify import publisher
+from worker.notify import Publish
 from worker.pipe import Message
 from worker.redaction import Redactor
 from worker.writer import DATABASE_AWAY, Writer
 
 HEARTBEAT_SECONDS = 2.0
 STORE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
 FETCH_SECONDS = 15.0
 FETCH_PAUSE_SECONDS = 0.5
 
@@ -39,27 +39,26 @@ log = logging.getLogger(__name__)
 
 class Attempt:
     """One attempt at one run. `assignment` is the worker's message: run, attempt, configuration, checkpoints (newest first),
-    folders and addresses.
+    folders and addresses. `database` and `publish` serve every run of the process.
 
     Raises ConfigError for a configuration that this worker does not support, such as a task from a package that is not
     installed.
     """
 
-    def __init__(self, assignment: Message) -> None:
+    def __init__(self, assignment: Message, database: Database, publish: Publish) -> None:
         self.run_id, self.number = int(assignment["run_id"]), int(assignment["attempt"])
         self.config = parse_config(assignment["config"])
         self._assignment = assignment
         self._data_dir = Path(assignment["data_dir"])
         self._folder = run_folder(self._data_dir, self.run_id)
-        self.database = Database(assignment["database_url"])
-        guard(self.database)
+        self.database = database
         self.writer = Writer(
             self.database,
             self.run_id,
             self.number,
             data_dir=self._data_dir,
             spool=Spool(spool_path(self._data_dir, self.run_id, self.number), int(assignment["spool_bytes"])),
-            publish=publisher(self.database, assignment["broker_url"]),
+            publish=publish,
             on_lease_lost=_exit_lease_lost,
             recorded=[step for step, _, _ in reversed(assignment["checkpoints"])],
             autopsy=bool(assignment["autopsies"]),
@@ -67,7 +66,9 @@ class Attempt:
         self._stop: Literal["cancel", "drain"] | None = None
         self._why_drain = ""
         self._progress_at = time.monotonic()
-        threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
+        self._ending, self._closed = False, threading.Event()
+        self._heart = threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True)
+        self._heart.start()
 
     def request_stop(self, stop: Literal["cancel", "drain"], why: str = "") -> None:
         """Stop after the current step: "cancel" ends the run, "drain" lets another worker resume the run. A cancel overrides a
@@ -102,8 +103,15 @@ class Attempt:
         status = "queued" if outcome.status == "drained" else outcome.status
         reason = outcome.reason or _reason(outcome.status, outcome.divergence, self._why_drain)
         log.info("training ended: %s", reason or outcome.status)
+        self._ending = True
         self.writer.finish(EndMessage(status, reason, outcome.result, outcome.divergence))
         return status
+
+    def close(self) -> None:
+        """End the threads of the attempt, after its end is stored."""
+        self._closed.set()
+        for thread in (self._heart, self.writer.thread):
+            thread.join(CLOSE_SECONDS)
 
     def save_records(self) -> None:
         """After a failure, store the telemetry that was recorded before the failure: in the database if that takes at most
@@ -188,10 +196,12 @@ class Attempt:
 
     def _heartbeats(self) -> None:
         limit, stalled_since = self.config.alerts.no_progress_seconds, None
-        while True:
+        while not self._closed.is_set():
             try:
                 with self.database.write() as session:
                     alive = lifecycle.heartbeat(session, self.run_id, self.number)
+                if not alive and self._ending:
+                    return  # the end is stored; if it is not, the writer finds that the lease is lost
                 if not alive:
                     _exit_lease_lost()
             except DATABASE_AWAY as error:
@@ -201,7 +211,7 @@ class Attempt:
             if limit is not None and time.monotonic() - self._progress_at > limit and stalled_since != self._progress_at:
                 stalled_since = self._progress_at
                 self.writer.alert(_no_progress(self.writer.step, limit))
-            time.sleep(HEARTBEAT_SECONDS)
+            self._closed.wait(HEARTBEAT_SECONDS)
 
 
 def checkpoint_folder(data_dir: Path, run_id: int, attempt: int) -> Path:

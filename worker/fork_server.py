@@ -37,6 +37,7 @@ PRELOADED = (  # modules that a training process would otherwise import before i
     "worker.attempt",
     "worker.autopsy_process",
     "worker.capabilities",
+    "worker.process_state",
 )
 
 
@@ -128,7 +129,7 @@ def _be_trainer(worker: int, between: int, request: Message, descriptors: list[i
         _reseed()
         pipe = Pipe(socket.socket(fileno=pipe_end))
         pipe.send({"pid": os.getpid()})
-        status = trainer.train_one(pipe)
+        status = trainer.train_runs(pipe)
     except BaseException:  # noqa: BLE001 - no exception may return to the server's loop
         traceback.print_exc()
     finally:

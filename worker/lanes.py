@@ -132,6 +132,7 @@ class Lanes:
             log.exception("lane failed", extra={"lane": lane.number})
             self.stop.wait(1.0)
         finally:
+            self._processes.end_used(lane)
             self._free.put(lane)
 
     def _train_next(self, lane: Lane) -> bool:
@@ -182,17 +183,21 @@ class Lanes:
     def _train(self, lane: Lane, claim: lifecycle.Claim) -> bool:
         log.info("claimed", extra={"run": claim.run_id, "attempt": claim.attempt, "lane": lane.number})
         self._publish(claim.run_id)
-        # the process was warm before the claim; do not wait for another process, because that would delay a cancel
-        process = self._processes.take(lane, 0.0)
+        # the process was warm before the claim; do not wait for another process, because that would delay a cancel.
+        # An interrupted run gets a fresh process, in case the earlier runs of a used process contributed to the interruption.
+        process = self._processes.take(lane, 0.0, fresh=claim.attempt > 1)
         if process is None:
             with self._database.write() as session:
                 lifecycle.release(session, claim.run_id, claim.attempt, "its training process ended before it got the run")
             return False
-        Supervision(
+        waits = Supervision(
             claim, process, self._database, self.settings, self._spool_bytes, self._publish, self.stop, self._totals,
             self.quarantine, self._registration.lacks_data,
         ).run()  # fmt: skip
-        self._processes.refill(lane)
+        if waits:
+            self._processes.put_back(lane, process)
+        else:
+            self._processes.refill(lane)
         return True
 
     def _start_chores(self) -> None:

@@ -37,11 +37,16 @@ class Lane:
     number: int
     gpu: Gpu | None = None
     process: TrainingProcess | None = None
+    used: TrainingProcess | None = None  # has trained a run and waits for another
     spawn_at: float = 0.0
     failures: int = 0
     waits_for_gpu: bool = False
 
     def is_warm(self) -> bool:
+        return (self.used is not None and self.used.is_alive()) or self.has_fresh()
+
+    def has_fresh(self) -> bool:
+        """True if a warm process that has trained no run waits."""
         return self.process is not None and self.process.capabilities is not None and self.process.is_alive()
 
 
@@ -81,16 +86,29 @@ class ProcessPool(threading.Thread):
             self._changed.wait_for(lambda: self._closed or lane.is_warm(), timeout)
             return not self._closed and lane.is_warm()
 
-    def take(self, lane: Lane, timeout: float) -> TrainingProcess | None:
-        """The lane's warm process, which now belongs to the caller, or None if the process is not warm within `timeout`
-        seconds."""
+    def take(self, lane: Lane, timeout: float, *, fresh: bool = False) -> TrainingProcess | None:
+        """A warm process of the lane, which now belongs to the caller, or None if no process is warm within `timeout` seconds.
+
+        The process that trained the lane's last run is taken first. fresh: it is taken only if no fresh process is warm.
+        """
         with self._changed:
-            if not self.wait_ready(lane, timeout):
-                return None
-            later = 0.0 if self._why_spawn is None else SPAWN_DELAY_SECONDS
-            process, lane.process, lane.spawn_at = lane.process, None, time.monotonic() + later
-            self._changed.notify_all()
-            return process
+            used, lane.used = lane.used, None
+            if used is None or not used.is_alive() or (fresh and lane.has_fresh()):
+                process = self._take_fresh(lane, timeout)
+            else:
+                process, used = used, None
+        if used is not None:
+            self._end(used)
+        return process
+
+    def _take_fresh(self, lane: Lane, timeout: float) -> TrainingProcess | None:
+        # the caller has acquired the condition
+        if not self.wait_ready(lane, timeout):
+            return None
+        later = 0.0 if self._why_spawn is None else SPAWN_DELAY_SECONDS
+        process, lane.process, lane.spawn_at = lane.process, None, time.monotonic() + later
+        self._changed.notify_all()
+        return process
 
     def take_spare(self, timeout: float) -> TrainingProcess | None:
         """A warm process beside those of the lanes, which now belongs to the caller. It is started now. None if it is not warm
@@ -102,6 +120,21 @@ class ProcessPool(threading.Thread):
             self._spare_wanted = False
             return process
 
+    def put_back(self, lane: Lane, process: TrainingProcess) -> None:
+        """Keep a process that waits for another run, until the lane takes it or calls `end_used`."""
+        with self._changed:
+            if not self._closed:
+                lane.used = process
+                return
+        self._end(process)
+
+    def end_used(self, lane: Lane) -> None:
+        """End the process that has trained the lane's last run, because no run follows."""
+        with self._changed:
+            used, lane.used = lane.used, None
+        if used is not None:
+            self._end(used)
+
     def refill(self, lane: Lane) -> None:
         """Start the next process of a lane that has become free."""
         with self._changed:
@@ -112,7 +145,10 @@ class ProcessPool(threading.Thread):
         """End all warm processes and start no further ones."""
         with self._changed:
             self._closed = True
-            processes = [lane.process for lane in (*self.lanes, self._spare) if lane.process is not None]
+            lanes = (*self.lanes, self._spare)
+            processes = [process for lane in lanes for process in (lane.process, lane.used) if process is not None]
+            for lane in lanes:
+                lane.used = None
             self._changed.notify_all()
         for process in processes:
             self._end(process)

@@ -70,6 +70,7 @@ class Supervision:
     _fault: Kind | None = None  # the part of this machine that the exception blames
     _why_drain: str = ""  # the problem of this machine for which the run is drained
     _traceback: str = ""
+    _waits: bool = False  # True if the process waits for another run
     _settled: bool = False  # True if nothing is left to store: the run's end is in the database, or another attempt owns the run
     _memory_kills: int = field(default_factory=kernel_memory_kills)
 
@@ -78,8 +79,9 @@ class Supervision:
         path = run_folder(self.settings.data_dir, self.claim.run_id) / "log.txt"
         self._log = LogShipper(self.database, self.claim.run_id, self.claim.attempt, path, self._redactor)
 
-    def run(self) -> None:
-        """Supervise the run. Returns when the process has ended and the run's row contains how the run ended."""
+    def run(self) -> bool:
+        """Supervise the run until the run's row contains how it ended. True if the process waits for another run; otherwise the
+        process has ended."""
         folder = run_folder(self.settings.data_dir, self.claim.run_id)
         self._mark(folder)
         self._log.start()
@@ -90,7 +92,7 @@ class Supervision:
         except (EOFError, OSError):
             pass  # the process has ended; its exit code shows why
         finally:
-            code = self.process.end(EXIT_SECONDS)
+            code = 0 if self._waits else self.process.end(EXIT_SECONDS)
             self.totals.ended(self.claim.run_id, self.claim.attempt)
             self._remove_drafts()
         if code == LEASE_LOST:
@@ -99,6 +101,7 @@ class Supervision:
             self._store_end(code)
         self._log.finish(wait=EXIT_SECONDS if self.stop.is_set() else 0.0)
         self.publish(self.claim.run_id)
+        return self._waits
 
     def _mark(self, folder: Path) -> None:
         try:
@@ -142,6 +145,8 @@ class Supervision:
             message = self.process.pipe.receive(timeout=max(0.0, next_at - time.monotonic()))
             if message is not None:
                 self._receive(message)
+                if self._waits:
+                    return
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             if time.monotonic() >= check_at:
@@ -166,6 +171,10 @@ class Supervision:
                 if message["status"] in ("finished", "diverged"):
                     self.quarantine.trained()
                 log.info("run %s", message["status"], extra=self._log_fields)
+                # a stop request may still be on its way, and the process would apply it to its next run
+                self._waits = message["waits"] and self._stop_request is None
+                if message["waits"] and not self._waits:
+                    self.process.kill()
 
     def _check_row(self) -> None:
         now = time.monotonic()

@@ -79,11 +79,12 @@ class Writer:
         self._data_dir, self._spool, self._publish, self._on_lease_lost = data_dir, spool, publish, on_lease_lost
         self._waiting: deque[TelemetryMessage] = deque()
         self._waiting_bytes = 0
-        self._away = False
+        self._away = self._ended = False
         self._own_checkpoints = 0
         self._recorded = list(recorded)  # steps of the checkpoints in the database, oldest first
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name="writer", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="writer", daemon=True)  # ends after the end of the attempt
+        self.thread.start()
 
     # the methods of Sink follow
 
@@ -123,7 +124,7 @@ class Writer:
     def wait_stored(self, timeout: float | None = None) -> None:
         """Wait until every message is stored, or until `error` is set."""
         with self._changed:
-            self._changed.wait_for(lambda: self.error or not (self._waiting or len(self._spool)), timeout)
+            self._changed.wait_for(lambda: self.error or self._ended or not (self._waiting or len(self._spool)), timeout)
 
     def save_for_later(self) -> None:
         """Move waiting messages from memory to disk. The worker stores them after this process has ended."""
@@ -199,6 +200,11 @@ class Writer:
                 return
             failures = 0
             self._publish(self.run_id)
+            if isinstance(message, EndMessage):
+                with self._changed:
+                    self._ended = True
+                    self._changed.notify_all()
+                return
 
     def _spool_waiting(self, error: Exception, *, first: bool) -> None:
         if first:

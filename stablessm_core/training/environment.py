@@ -34,6 +34,13 @@ def keep_freed_memory() -> bool:
     return mallopt is not None and bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
+def return_freed_memory() -> None:
+    """Give the freed memory that `keep_freed_memory` keeps back to the kernel, once. Only glibc supports this."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def pick_device(name: str) -> torch.device:
     """The device of a run: "auto" means CUDA if a CUDA device is available. Raises ValueError for "cuda" if no CUDA device is
     available."""
