@@ -71,11 +71,9 @@ def _wrong_gradient(run: Run, source: Source, found: Finding) -> bool:  # noqa: 
     wrong = None if found.autopsy is None else found.autopsy.wrong_gradient
     if wrong is None or found.half or _is_half(run):
         return False
-    if wrong.step == run.first_step:  # nothing to compare with; a gradient may also be scaled on purpose
-        rows = np.flatnonzero(found.scalars.step == wrong.step)
-        weights = found.scalars.weight_norm
-        if weights is None or not len(rows) or not wrong.norm >= facts.KICK * float(weights[rows[0]]):
-            return False
+    # in the first step there is no usual gradient, and a gradient may be scaled on purpose
+    if wrong.step == run.first_step and not wrong.norm >= facts.KICK * abs(wrong.slope):
+        return False
     found.gradient = wrong
     found.cause, found.confidence, found.layer, found.eigenvalue = "bad_loss", "measured", None, None
     return True

@@ -205,9 +205,11 @@ def test_a_gradient_that_disagrees_with_its_loss_is_the_backward_pass() -> None:
     assert right["cause"] != "bad_loss"
 
 
-def test_a_gradient_of_the_first_step_may_be_scaled_on_purpose() -> None:
-    wrong = {"step": 1, "norm": 40.0, "slope": 0.5, "agrees": False}
-    assert verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))["cause"] != "bad_loss"
+def test_a_gradient_of_the_first_step_may_be_scaled_but_not_a_thousandfold() -> None:
+    scaled = {"step": 1, "norm": 40.0, "slope": 0.5, "agrees": False}
+    assert verdict_of(UNKNOWN, findings(7, gradient=scaled, modules=modules(1e39)))["cause"] != "bad_loss"
+    wrong = scaled | {"norm": 4e5}
+    assert verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))["cause"] == "bad_loss"
 
 
 @pytest.mark.parametrize(("lives", "cause"), [(True, "bad_input"), (False, "explosion")])
