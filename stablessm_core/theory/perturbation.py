@@ -127,7 +127,8 @@ class _System:
 
     def residual(self, w: Array, c: Array) -> Array:
         with np.errstate(all="ignore"):
-            return np.einsum("...i,...it->...t", c, self.powers(w)) - self.target
+            residual: Array = np.einsum("...i,...it->...t", c, self.powers(w)) - self.target
+        return residual
 
     def squared(self, residual: Array) -> Array:
         """E of a residual; infinite instead of NaN."""
@@ -156,7 +157,8 @@ def _largest_error(system: _System, w: Array, c: Array, beta: float, mode: Mode,
     if mode == "all_linf":
         by_w = by_w / np.abs(by_w).max(axis=-1, keepdims=True)
         by_c = by_c / np.abs(by_c).max(axis=-1, keepdims=True)
-        return system.error(w + beta * by_w, c + beta * by_c).max(axis=0)
+        worst: Array = system.error(w + beta * by_w, c + beta * by_c).max(axis=0)
+        return worst
     largest, dw = _single_weights(system, w, c, beta)
     dc = np.zeros_like(c)
     if mode == "ball_l2":
