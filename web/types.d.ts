@@ -134,6 +134,7 @@ interface RunAnswer {
   nearest_distance: JsonNumber | null;
   overflow_budget: JsonNumber | null;
   unstable: { eigenvalues: number; of: number; worst_distance: JsonNumber; overflow_budget: JsonNumber | null; overflows_at_length: number | null } | null;
+  unstable_start: boolean;
   lost: boolean;
   cause: string | null;
   forked_from: number | null;

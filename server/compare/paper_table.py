@@ -38,6 +38,8 @@ TITLES = {
     "train_loss": "final loss",
     "eval_loss": "evaluation loss",
     "eval_accuracy": "accuracy",
+    "test_loss_at_best": "test loss at the best validation",
+    "test_accuracy_at_best": "test accuracy at the best validation",
     "best_train_loss": "best loss",
     "best_eval_loss": "best evaluation loss",
     "best_eval_accuracy": "best accuracy",

@@ -17,6 +17,7 @@ from server.lifecycle.queues import QueueState, all_queues, queue_states, serves
 from server.lifecycle.quotas import full_users
 from server.lifecycle.run_fields import ANSWERED
 from server.series.forms import CONFIGURED, forms_json_text
+from stablessm_core.spec.layers import starts_unstable
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
 _JSON = tuple(field.name for field in ANSWERED if field.is_json)
@@ -82,6 +83,8 @@ def _parts(
         facts["eta_seconds"] = _eta(steps, step, rate) if facts["status"] == "running" else None
         facts["waits_for"] = waits_for(row, workers, queues, full)
         texts = dict(zip(_JSON, row[len(_PLAIN) :], strict=False))
+        config = texts["config"] or ""
+        facts["unstable_start"] = '"real_start"' in config and starts_unstable(json.loads(config))
         texts["forms"] = forms_json_text(texts["forms"], row.configured)
         yield facts, texts
 

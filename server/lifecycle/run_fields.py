@@ -244,6 +244,10 @@ FIELDS = (
         " overflows_at_length: number | null } | null",
     ),
     RunField(
+        "unstable_start", bool, False,
+        "True if its configuration places initial eigenvalues outside the stability boundary (a positive `real_start`).",
+    ),
+    RunField(
         "lost", bool, False,
         "True if the run ended without a usable result: it did not finish, or its last training loss or its last evaluation loss "
         "is NaN or infinite.",

@@ -132,6 +132,8 @@ def config_fields() -> dict[str, tuple[Kind, tuple[str, ...]]]:
                 walk(part, f"{path}.{index}")
         elif origin is Literal and all(isinstance(part, str) for part in parts):
             add(path, "text", parts)
+        elif origin is Literal and all(type(part) is int for part in parts):
+            add(path, "number")
         elif annotation is str:
             add(path, "text")
         elif annotation in (int, float, bool):

@@ -107,18 +107,23 @@ def overflow_budget(length: int, distance: Array) -> Array:
 
 def budget_limit(activation: str) -> float:
     """The overflow budget at which a run overflows: 1 for a bounded activation. Otherwise 1/2, because the normalisation that
-    follows squares the unbounded state."""
+    follows (in a bare model the squared error) squares the unbounded state."""
     return 1.0 if activation in BOUNDED else 0.5
 
 
-def layer_limits(model: Mapping[str, Any]) -> list[float]:
+def layer_limits(model: Mapping[str, Any], kind: str | None = None) -> list[float]:
     """The `budget_limit` of each layer of a model's configuration, in forward order.
+
+    kind: the kind of the task, None if it is unknown. In a bare model (`model.block`) nothing squares the states unless the loss
+    is a squared error (kind "regression"). So for another kind every limit is 1, whatever the activation is.
 
     A layer of `layer` or `layers` may be a name or a section. A stable_ssm layer without an activation of its own has the
     model's activation; the inner layer of a hyena layer has the identity. Other layers pass their unbounded states on. The
     exception is rwkv4, whose output is a weighted average.
     """
     layers = model.get("layers") or [model.get("layer", "stable_ssm")] * int(model.get("n_layers", 1))
+    if model.get("block") == "bare" and kind not in (None, "regression"):
+        return [1.0] * len(layers)
     return [_layer_limit(layer, str(model.get("activation", "tanh"))) for layer in layers]
 
 

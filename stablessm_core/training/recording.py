@@ -33,10 +33,9 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
     if device.type == "cuda":
         gauges[names.GPU_MEMORY] = lambda _rows, _seconds: torch.cuda.max_memory_allocated(device) / GIB
     evaluated = [names.EVAL_LOSS] + ([names.EVAL_ACCURACY] if task.kind != "regression" else [])
-    tested = names.TESTED_LOSS, names.TESTED_ACCURACY
     catalogue = probe.catalogue + [names.scalar(n) for n in gauges] + [names.scalar(n, names.EVAL) for n in evaluated]
     if task.test_batches(1, device) is not None:
-        tested = (names.TESTED_LOSS, names.TESTED_ACCURACY)[: len(evaluated)]
+        tested = [names.TESTED_LOSS, names.TESTED_ACCURACY][: len(evaluated)]
         catalogue += [names.scalar(n, names.TEST) for n in tested]
     for group, values in probe.measured().items():
         catalogue += names.measured_catalogue(group, {name: len(numbers) for name, numbers in values.items()})
@@ -79,7 +78,7 @@ def _setup(config: RunConfig, task: Task) -> Setup:
     optimizer = config.optimizer
     return Setup(
         length=task.length,
-        limits=layer_limits(config.model.model_dump(mode="json")),
+        limits=layer_limits(config.model.model_dump(mode="json"), task.kind),
         optimizer=optimizer.name,
         momentum=optimizer.momentum,
         nesterov=optimizer.nesterov,

@@ -134,6 +134,6 @@ def _fits(run: Run, worst: facts.Worst) -> str:
             f"Its overflow budget is {number(worst.budget)}, at or above the limit of {number(limit)}: with random inputs its "
             "state would overflow."
         )
-    ends = "float32 ends at 3.4e38" if limit == 1 else "the normalisation that follows can square numbers up to 1.8e19"
+    ends = "float32 ends at 3.4e38" if limit == 1 else f"{run.squares} can square numbers up to 1.8e19"
     would = f", but at length {math.ceil(longest):,} or more it would overflow" if math.isfinite(longest) else ""
     return f"It survived because sequences are short: {power(1 - worst.distance, run.length)}, and {ends}{would}."

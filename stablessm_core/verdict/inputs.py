@@ -190,8 +190,14 @@ class Run:
 
     def limit_of(self, layer: int) -> float:
         """The overflow budget at which numbers overflow because of this layer: 1 if a bounded activation follows its states."""
-        limits = layer_limits(self.config["model"])
+        data = (self.environment or {}).get("data") or {}
+        limits = layer_limits(self.config["model"], data.get("kind"))
         return limits[layer] if layer < len(limits) else min(limits)
+
+    @property
+    def squares(self) -> str:
+        """What squares the states of a layer whose limit is below 1, as text."""
+        return "the loss" if self.config["model"].get("block") == "bare" else "the normalisation that follows"
 
     @property
     def eigenvalues(self) -> int:

@@ -129,10 +129,10 @@ def _overflow(run: Run, found: Finding) -> str:
         largest = math.sqrt(FLOAT32_LARGEST) if squared else FLOAT32_LARGEST
         over = run.length * math.log(size) > math.log(largest)
         if squared and over:
-            grown += f", and the normalisation that follows squares its input, which float32 can do up to {number(largest)}"
+            grown += f", and {run.squares} squares its input, which float32 can do up to {number(largest)}"
         elif squared:
             grown += (
-                f", and with the inputs of {run.length} steps added up, the normalisation that follows squares more than the "
+                f", and with the inputs of {run.length} steps added up, {run.squares} squares more than the "
                 f"{number(largest)} that float32 can square"
             )
         elif over:

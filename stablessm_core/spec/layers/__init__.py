@@ -44,5 +44,24 @@ def layer_names(model: Mapping[str, Any]) -> list[str]:
 
 def layers_text(config: Mapping[str, Any]) -> str:
     """The names of the different layers of a run, as text for users: "mamba", or "lru, mamba". config: the run's
-    configuration."""
-    return ", ".join(dict.fromkeys(layer_names(config.get("model") or {})))
+    configuration. A layer whose initial eigenvalues are outside the stability boundary is called "s4d (unstable start)"."""
+    model = config.get("model") or {}
+    sections = model.get("layers") or [model.get("layer", "stable_ssm")]
+    return ", ".join(
+        dict.fromkeys(
+            name + " (unstable start)" * _starts_unstable(section)
+            for name, section in zip(layer_names(model), sections, strict=True)
+        )
+    )
+
+
+def starts_unstable(config: Mapping[str, Any]) -> bool:
+    """True if a layer of the run is configured to start with eigenvalues outside the stability boundary."""
+    model = config.get("model") or {}
+    return any(_starts_unstable(section) for section in model.get("layers") or [model.get("layer")])
+
+
+def _starts_unstable(section: Any) -> bool:
+    if not isinstance(section, Mapping):
+        return False
+    return float(section.get("real_start") or 0) > 0 or _starts_unstable(section.get("inner"))

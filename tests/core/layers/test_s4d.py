@@ -11,6 +11,9 @@ from torch import nn
 from stablessm_core.layers import S4D
 from stablessm_core.maps import MAPS
 from stablessm_core.reparameterization import get_reparameterization
+from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.errors import ConfigError
+from stablessm_core.spec.layers import layers_text, starts_unstable
 from stablessm_core.spec.layers.s4d import S4d
 
 CONTINUOUS = [name for name, map_ in MAPS.items() if "continuous" in map_.forms]
@@ -93,6 +96,29 @@ def test_initial_frequencies_match_the_published_values(init: str, first: list[f
     steps = made(2000, 2).log_dt
     assert math.log(1e-3) <= steps.min().item() <= math.log(1e-3) + 0.05
     assert math.log(1e-1) - 0.05 <= steps.max().item() <= math.log(1e-1)
+
+
+@pytest.mark.parametrize(("map_", "start"), [("exp", -0.2), ("direct", -0.5), ("direct", 0.5), ("softplus", -3.0)])
+def test_every_initial_eigenvalue_has_the_real_part_that_is_asked_for(map_: str, start: float) -> None:
+    layer = made(map_=map_, real_start=start)
+    rates = layer.reparameterization(layer.w)
+    torch.testing.assert_close(rates, torch.full_like(rates, start), rtol=1e-6, atol=0)
+    sizes, steps = layer._modes()[0].abs(), layer.log_dt.detach().exp().double()[:, None]
+    torch.testing.assert_close(sizes.detach(), (start * steps).exp().expand(sizes.shape), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("map_", ["native", "exp", "softplus", "best", "clip", "relu", "heavytail", "sigmoid"])
+def test_only_the_map_direct_may_start_outside_the_boundary(map_: str) -> None:
+    model = {"layer": {"name": "s4d", "real_start": 0.5}, "reparameterization": {"name": map_, "b": 0.1}}
+    with pytest.raises(ConfigError, match=f"model.reparameterization.name: is '{map_}'; allowed: .*(reaches 0.5|in continuous)"):
+        parse_config({"task": {"name": "digits"}, "model": model})
+    outside = parse_config({"task": {"name": "digits"}, "model": model | {"reparameterization": {"name": "direct"}}})
+    stored = outside.model_dump(mode="json")
+    assert (layers_text(stored), starts_unstable(stored)) == ("s4d (unstable start)", True)
+    inside = parse_config({"task": {"name": "digits"}, "model": {"layer": "s4d"}}).model_dump(mode="json")
+    assert (layers_text(inside), starts_unstable(inside)) == ("s4d", False)
+    within = {"model": {"layers": ["lru", {"name": "hyena", "inner": model["layer"]}]}}
+    assert (layers_text(within), starts_unstable(within)) == ("lru, hyena (unstable start)", True)
 
 
 @pytest.mark.parametrize("rule", ["zoh", "bilinear"])

@@ -111,6 +111,13 @@ def test_each_layer_has_the_limit_of_its_own_activation(model: dict[str, Any], l
     assert model_limit(model) == min(limits)
 
 
+def test_nothing_squares_the_states_of_a_bare_model_but_a_squared_error() -> None:
+    bare = {"block": "bare", "activation": "identity", "n_layers": 2}
+    assert layer_limits(bare, "classification") == layer_limits(bare, "next_token") == [1, 1]
+    assert layer_limits(bare, "regression") == layer_limits(bare) == [0.5, 0.5]
+    assert layer_limits(bare | {"block": "post_norm"}, "classification") == [0.5, 0.5]
+
+
 def test_the_predicted_step_follows_the_optimizer() -> None:
     g = gradient_size(np.array([0.5, 2.0, np.inf]), np.array([-0.8, 0.5, 0.0]))
     assert g[:2] == pytest.approx([0.4, 1.0])

@@ -12,8 +12,17 @@ import torch
 from stablessm_core.layers import StableSSM
 from stablessm_core.model import Network, build_model
 from stablessm_core.spec.config import Optimizer, parse_config
+from stablessm_core.spec.errors import ConfigError
 from stablessm_core.tasks.loading import get_task
-from stablessm_core.training.optimizer import AdamW, Scheduled, build_optimizer, describe_groups, lr_factor, parameter_groups
+from stablessm_core.training.optimizer import (
+    AdamW,
+    Scheduled,
+    build_optimizer,
+    describe_groups,
+    lr_factor,
+    parameter_groups,
+    steps_per_epoch,
+)
 
 
 def network(time: str = "continuous") -> Network:
@@ -53,6 +62,50 @@ def test_weight_decay_shrinks_only_matrices() -> None:
     optimizer.update()
     for path, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), before[path] * (0.95 if p.ndim == 2 else 1.0))
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_decay_of_all_parameters_shrinks_every_parameter(name: str) -> None:
+    model = network()
+    optimizer = build_optimizer(model, Optimizer(name=name, lr=0.1, weight_decay=0.5, decay="all"))  # type: ignore[arg-type]
+    before = {path: p.detach().clone() for path, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.update()
+    for path, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), before[path] * 0.95)
+    assert {g["name"]: g["weight_decay"] for g in describe_groups(optimizer)} == dict.fromkeys(
+        ("recurrent", "matrices", "vectors"), 0.5
+    )
+
+
+def test_decay_of_all_parameters_is_adamw_over_all_parameters_step_by_step() -> None:
+    """As the StableSSM authors train: torch.optim.AdamW(model.parameters()), whose rate a scheduler lowers after each epoch."""
+    config = parse_config({
+        "task": {"name": "digits"}, "model": {"block": "post_norm", "layer": {"name": "s4d", "d_state": 4}, "d_model": 5},
+        "optimizer": {"lr": 0.02, "weight_decay": 0.1, "decay": "all", "schedule": "cosine_per_epoch"},
+        "train": {"steps": 24, "batch_size": 300},
+    })  # fmt: skip
+    task = get_task(config.task, None)  # type: ignore[arg-type]
+    ours, theirs = build_model(config, task), build_model(config, task)
+    optimizer = build_optimizer(ours, config.optimizer)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.02, weight_decay=0.1, fused=True)
+    epoch_steps = steps_per_epoch(task.train_examples, 300)
+    assert epoch_steps == 5, "1,437 images are four batches of 300 and a smaller one"
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(reference, T_max=5)
+    for step in range(1, 25):
+        x, y = task.batch(step, 300, 0, "cpu")
+        for network_, update in ((ours, optimizer), (theirs, reference)):
+            update.zero_grad(set_to_none=True)
+            task.loss(network_(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.factor.fill_(lr_factor(config.optimizer, step, 24, epoch_steps))
+        optimizer.schedule()
+        optimizer.update()
+        reference.step()
+        if step % epoch_steps == 0:
+            scheduler.step()
+        for (path, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7, msg=f"{path} at step {step}")
 
 
 def test_a_separate_recurrent_learning_rate_moves_the_recurrent_weights_at_that_rate() -> None:
@@ -141,6 +194,42 @@ def test_every_schedule_warms_up_before_it_follows_its_curve(schedule: str, afte
 def test_a_warm_up_longer_than_the_run_never_reaches_the_full_rate() -> None:
     assert lr_factor(Optimizer(warmup_steps=1000, schedule="cosine"), 10, 10) == 0.01
     assert lr_factor(Optimizer(warmup_steps=10, schedule="cosine"), 10, 10) == 1.0
+
+
+def test_a_cosine_per_epoch_is_constant_within_an_epoch_and_has_pytorchs_rates() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    config = Optimizer(schedule="cosine_per_epoch")
+    for epoch in range(4):
+        rates = {lr_factor(config, step, 28, 8) for step in range(1 + 8 * epoch, min(9 + 8 * epoch, 29))}
+        assert list(rates) == pytest.approx(scheduler.get_last_lr())
+        optimizer.step()
+        scheduler.step()
+    assert lr_factor(config, 5, 5, 8) == 1.0, "a run within its first epoch has the full rate"
+    with pytest.raises(ValueError, match="has no epochs"):
+        lr_factor(config, 1, 10, None)
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer", "message"),
+    [
+        ("copying", {"schedule": "cosine_per_epoch"}, "optimizer.schedule: is 'cosine_per_epoch'; allowed: constant, cosine or"),
+        ("digits", {"schedule": "cosine_per_epoch", "warmup_steps": 3}, "optimizer.warmup_steps: is 3; allowed: 0 with schedule"),
+        ("digits", {"decay": "all", "recurrent_weight_decay": 0.1}, "optimizer.recurrent_weight_decay: is 0.1; allowed: 0 with"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(task: str, optimizer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_config({"task": {"name": task}, "optimizer": optimizer})
+    assert message in str(refused.value)
+
+
+def test_tasks_have_epochs_if_and_only_if_they_count_their_training_examples() -> None:
+    for name in ("digits", "pathfinder", "copying", "listops", "polynomial_memory"):
+        config = parse_config({"task": {"name": name}})
+        task = get_task(config.task, None)  # type: ignore[arg-type]
+        assert (task.train_examples is not None) == config.task.has_epochs
+        assert task.train_examples == task.facts.get("train_images")
 
 
 def test_parameter_groups_work_with_any_optimizer_and_any_model_that_contains_a_layer() -> None:

@@ -122,8 +122,15 @@ def test_the_recorded_ratio_is_the_gradient_over_the_weight_before_clipping_and_
         {"train.precision": "bfloat16", "model.dropout": 0.1},
         {"task": {"name": "associative_recall", "length": 6}, "train.on_nonfinite": "rollback", "telemetry.every": 3},
         {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "optimizer.nesterov": True, "optimizer.warmup_steps": 30},
+        {"model": {"block": "bare", "d_state": 8, "reparameterization": {"name": "direct"}}, "optimizer.decay": "all"},
+        {
+            "task": {"name": "digits"},
+            "train.batch_size": 200,
+            "optimizer.schedule": "cosine_per_epoch",
+            "model": {"block": "post_norm", "layer": {"name": "s4d", "d_state": 4, "real_start": -0.3}, "d_model": 6},
+        },
     ],
-    ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3", "sgd-momentum"],
+    ids=["dropout-cosine", "continuous-clip", "bfloat16", "tokens-every-3", "sgd-momentum", "bare-decay", "post-norm-epochs"],
 )
 def test_a_resumed_run_has_the_same_bits_as_an_uninterrupted_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = small_config(changes | {"train.eval_every": 15})

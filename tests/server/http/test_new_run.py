@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -89,6 +90,17 @@ def test_a_clone_posted_without_scripts_repeats_the_configuration(client: httpx.
     assert answer.status_code == 303, problems_of(answer.text)
     first, second = (client.get(f"/api/runs/{number}").json()["config"] for number in (1, 2))
     assert first == second
+
+
+def test_pooled_images_and_a_bare_model_are_read_from_the_form(client: httpx.Client) -> None:
+    body = {"task": {"name": "mnist", "pool": 2, "subset": 100, "split": "pooled"}, "model": {"block": "bare"}}
+    filled = client.post("/new", data={"json": json.dumps(body), "fill": "json"})
+    fields = Form(filled.text).fields
+    assert fields["mnist-task.pool:integer"] == "2"
+    refused = client.post("/new", data=fields)
+    assert refused.status_code == 422
+    assert list(errors_of(refused.text)) == ["task.name"], "nothing is wrong but that this server has no MNIST"
+    assert client.get("/api/runs?q=task.pool%3D2 task.split%3Dpooled model.block%3Dbare").json()["runs"] == []
 
 
 def test_every_wrong_field_is_named_at_once_and_the_given_values_are_kept(client: httpx.Client) -> None:

@@ -12,6 +12,7 @@ from server.compare.sweep_table import run_table
 from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.answers import run_rows, runs_json
 from server.lifecycle.sweep_submission import expand
 from server.search.columns import column, value
 from server.search.filters import parse_filter
@@ -75,6 +76,20 @@ def test_columns_show_layer_names_and_eigenvalues_per_layer(filled: Database) ->
     assert [value(run, "d_state") for run in runs] == [8, 16 * 2 * 16, 16 * 6 // 2, 4 * 2 * 16, 64, 64]
     assert (column("layer").title, column("layer").sort) == ("Layer", "layer")
     filled.close()
+
+
+def test_a_run_that_starts_outside_the_boundary_says_so_wherever_its_layer_is_shown(database_url: str) -> None:
+    database = Database(database_url)
+    with database.write() as session:
+        for start in (0.5, -0.5):
+            model = {"layer": {"name": "s4d", "real_start": start}, "reparameterization": {"name": "direct"}, "d_model": 4}
+            lifecycle.submit(session, config(model=model))
+        lifecycle.submit(session, config())
+    with database.read() as session:
+        runs = runs_json(session, run_rows(session), lease_seconds=10)
+    assert [run["unstable_start"] for run in runs] == [True, False, False]
+    assert [value(run, "layer") for run in runs] == ["s4d (unstable start)", "s4d", "stable_ssm"]
+    database.close()
 
 
 def test_an_unknown_layer_is_shown_by_its_name() -> None:
