@@ -99,7 +99,7 @@ def event_line(event: dict[str, Any]) -> Text:
 
 
 def comparison(result: dict[str, Any]) -> Group:
-    """The runs of a comparison, their differing settings, |grad| / |w|, groups, and pairwise differences."""
+    """The runs of a comparison, their differing settings, |grad| / |w|, groups, pairwise differences, and claims."""
     parts: list[RenderableType] = [run_table(result["runs"])]
     if result["differences"]:
         titles = ["field", *(f"#{run['id']}" for run in result["runs"])]
@@ -128,6 +128,8 @@ def comparison(result: dict[str, Any]) -> Group:
         titles = ["group", "median", "25 %", "75 %", "pairs", "lower/higher", "lost, other finite", "finite, other lost"]
         title = printable(f"differences of the final loss from {paired['against']}, pair by pair")
         parts += ["", Text(title, "bold"), table(rows, titles, numbers=titles[1:])]
+    for claim in result.get("claims") or ():
+        parts += ["", Text(printable(claim["asked"]), "bold"), Text(printable(claim["text"]))]
     return Group(*parts)
 
 

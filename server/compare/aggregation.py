@@ -21,6 +21,7 @@ from sqlalchemy import ColumnElement, and_, or_
 
 from server.database.models import Run
 from server.lifecycle.run_fields import FINITE
+from stablessm_core.statistics import discordant
 from stablessm_core.telemetry.statuses import OPEN
 
 Outcome = Literal["stable", "unstable", "unknown", "lost", "open"]
@@ -187,13 +188,15 @@ def paired(reference: Mapping[Hashable, End], these: Mapping[Hashable, End]) -> 
     both = [(reference[key], these[key]) for key in reference if key in these]
     differences = [b.loss - a.loss for a, b in both if a.finite and b.finite and a.loss is not None and b.loss is not None]
     over = spread(differences)
+    ended = [(a, b) for a, b in both if "open" not in (a.outcome, b.outcome)]
+    only_reference, only_this = discordant([a.finite for a, _ in ended], [b.finite for _, b in ended])
     return Paired(
         of=len(both),
         pairs=len(differences),
         lower=sum(d < 0 for d in differences),
         higher=sum(d > 0 for d in differences),
-        only_reference=sum(a.finite and b.outcome == "lost" for a, b in both),
-        only_this=sum(b.finite and a.outcome == "lost" for a, b in both),
+        only_reference=only_reference,
+        only_this=only_this,
         unmatched=len(reference.keys() ^ these.keys()),
         median=over.median,
         q25=over.q25,

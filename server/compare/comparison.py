@@ -33,6 +33,7 @@ LAYER = "model.layer"  # the layer's name, or the names of mixed layers; each op
 SHORT_PATHS = SHORT | dict.fromkeys((MAP, MAP_TITLE), GROUP_BY) | {LAYER_FIELD: LAYER}  # as in filters
 OF_MAP, OF_STABLE_SSM = "model.reparameterization.", ("model.d_state", "model.eigenvalue_range", "model.activation")
 NO_SETTINGS = ("name", "tags")
+Setting = tuple[tuple[Hashable, ...], int]  # values of settings, and a counter of the runs that have these values
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Comparison:
     run, in the order of the runs. Each item of `groups` has the runs with equal values of the `group_by` settings; `paired`
     compares every other group with the group `against`. `curves` has the series `train/loss` and `max_grad_over_weight` (over
     all layers and eigenvalues) of each run in `drawn`. `pooled` has the range of the ratios |grad| / |w| for each map.
+
+    `settings_within` are the settings that may differ between runs of one group. For each group, `by_setting` maps their values
+    and a counter to the position of the run. `reference` is the position of the group `against`; None without two groups.
     """
 
     runs: list[Run]
@@ -54,6 +58,9 @@ class Comparison:
     pooled: list[dict[str, Any]]
     curves: dict[int, dict[str, SeriesData]]
     drawn: list[int]
+    settings_within: list[str]
+    by_setting: list[dict[Setting, int]]
+    reference: int | None
 
 
 def compare(
@@ -97,6 +104,8 @@ def compare(
         for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
     ]
     others = [row["field"] for row in different if not _of_group(row, group_by, list(members.values()))]
+    by_setting = [_by_setting(chosen, flat, others) for chosen in members.values()]
+    reference = _reference(groups, against)
     return Comparison(
         runs=list(runs),
         differences=different,
@@ -105,11 +114,14 @@ def compare(
             for run, end in zip(runs, ends, strict=True)
         ],
         groups=groups,
-        paired=_paired_json(groups, [_by_setting(chosen, flat, ends, others) for chosen in members.values()], against),
+        paired=_paired_json(groups, by_setting, ends, reference),
         ranges=[one.range for one in read.values()],
         pooled=ranges_json(list(read.values())),
         curves={one.run_id: one.curves for one in read.values()},
         drawn=[run.id for run in drawn],
+        settings_within=others,
+        by_setting=by_setting,
+        reference=reference,
     )
 
 
@@ -238,33 +250,43 @@ def _of_group(row: Mapping[str, Any], group_by: Sequence[str], groups: Sequence[
     return all(values[i] == values[chosen[0]] for chosen in groups for i in chosen)
 
 
-def _by_setting(
-    chosen: Sequence[int], flat: Sequence[Mapping[str, Any]], ends: Sequence[End], others: Sequence[str]
-) -> dict[Hashable, End]:
-    """How the runs of a group ended, keyed by the settings `others`. The key includes a counter, so that the n-th run with the
+def _by_setting(chosen: Sequence[int], flat: Sequence[Mapping[str, Any]], others: Sequence[str]) -> dict[Setting, int]:
+    """The positions of a group's runs, keyed by the settings `others`. The key includes a counter, so that the n-th run with the
     same settings is paired with the n-th such run of the other group."""
-    found: dict[Hashable, End] = {}
+    found: dict[Setting, int] = {}
     seen: dict[Hashable, int] = {}
     for i in chosen:
         setting = tuple(_key(flat[i].get(path)) for path in others)
         seen[setting] = seen.get(setting, -1) + 1
-        found[setting, seen[setting]] = ends[i]
+        found[setting, seen[setting]] = i
     return found
 
 
-def _paired_json(groups: list[dict[str, Any]], settings: list[dict[Hashable, End]], against: str | None) -> dict[str, Any] | None:
-    """The losses of every other group minus the losses of the group `against`. Raises ValueError for an unknown label."""
+def _reference(groups: list[dict[str, Any]], against: str | None) -> int | None:
+    """The position of the group with which the others are compared: the one with the label `against`, or else the best. Raises
+    ValueError for an unknown label."""
     if against is not None and against not in (labels := [group["label"] for group in groups]):
         guess = did_you_mean(against, labels)
         raise ValueError(f"against is {against[:80]!r}{guess}; allowed: {listed(labels) or 'no groups: give group_by'}")
     if len(groups) < 2:
         return None
     named = (i for i, group in enumerate(groups) if group["label"] == against)
-    first = next(named, min(range(len(groups)), key=lambda i: groups[i]["rank"]))
+    return next(named, min(range(len(groups)), key=lambda i: groups[i]["rank"]))
+
+
+def _paired_json(
+    groups: list[dict[str, Any]], by_setting: list[dict[Setting, int]], ends: Sequence[End], reference: int | None
+) -> dict[str, Any] | None:
+    """The losses of every other group minus the losses of the reference."""
+    if reference is None:
+        return None
+    settings: list[dict[Hashable, End]] = [{key: ends[i] for key, i in group.items()} for group in by_setting]
     rows = [
-        {"label": group["label"], **asdict(paired(settings[first], settings[i]))} for i, group in enumerate(groups) if i != first
+        {"label": group["label"], **asdict(paired(settings[reference], settings[i]))}
+        for i, group in enumerate(groups)
+        if i != reference
     ]
-    return {"against": groups[first]["label"], "rows": rows}
+    return {"against": groups[reference]["label"], "rows": rows}
 
 
 def _key(value: Any) -> Any:

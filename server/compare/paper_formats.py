@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from itertools import groupby
 
+from server.compare.claims import notes
 from server.compare.paper_table import Cell, PaperTable, Statistic, metric_title, row_titles, value_text
 from server.compare.sweep_table import Column, Table
-from server.compare.table_formats import as_csv, as_markdown, as_parquet, latex_text, outcome
+from server.compare.table_formats import as_csv, as_markdown, as_parquet, latex_comments, latex_text, outcome
 from stablessm_core.spec.titles import setting_title
 
 PARTS = {"mean": ("mean", "std"), "median": ("median", "q25", "q75")}
@@ -29,6 +30,7 @@ def paper_latex(table: PaperTable, statistic: Statistic, digits: int) -> bytes:
         r"% \usepackage{booktabs}",
         f"% {MEANING[statistic].replace('±', '+-')}",
         f"% {outcome(_numbers(table, statistic))}",
+        *latex_comments(notes(table.claims)),
         rf"\begin{{tabular}}{{{'l' * first}{'r' * len(table.heads)}}}",
         r"\toprule",
     ]
@@ -51,16 +53,16 @@ def paper_latex(table: PaperTable, statistic: Statistic, digits: int) -> bytes:
 
 
 def paper_markdown(table: PaperTable, statistic: Statistic, digits: int) -> bytes:
-    """A table in GitHub's Markdown, followed by what its cells mean and how the runs ended."""
+    """A table in GitHub's Markdown, followed by what its cells mean, how the runs ended, and the claims about its rows."""
     columns = [Column(title, "text", "") for title in row_titles(table) or ["runs"]]
     columns += [Column(title, "text", "") for title in _titles(table)]
     rows = tuple(
         (*(map(value_text, key) if key else ["all"]), *(cell_text(cell, statistic, digits) for cell in cells))
         for key, cells in zip(table.keys, table.cells, strict=True)
     )
-    written = as_markdown(Table(0, None, tuple(columns), rows, table.of, table.statuses)).decode()
-    head, _, ended = written.rstrip("\n").rpartition("\n\n")
-    return f"{head}\n\nCells: {MEANING[statistic]}. {ended}\n".encode()
+    written = as_markdown(Table(0, None, tuple(columns), rows, table.of, table.statuses, notes=notes(table.claims))).decode()
+    head, _, ended = written.partition("\n\n")
+    return f"{head}\n\nCells: {MEANING[statistic]}. {ended}".encode()
 
 
 def paper_csv(table: PaperTable, statistic: Statistic, digits: int) -> bytes:  # noqa: ARG001 - as the other formats

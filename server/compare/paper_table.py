@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from server.compare.aggregation import End, Spread, Summary, end_of, spread, summary
+from server.compare.claims import GroupClaim, claims_of
 from server.compare.comparison import SHORT_PATHS, flat_config
 from server.compare.sweep_table import NOT_METRICS
 from server.database.models import Run
@@ -82,6 +83,7 @@ class PaperTable:
     cells: tuple[tuple[Cell, ...], ...]
     of: Summary
     statuses: Mapping[str, int]
+    claims: tuple[GroupClaim, ...] = ()  # about the groups of runs that the rows show
 
 
 def paper_table(
@@ -109,7 +111,8 @@ def paper_table(
         for key in keys
     )
     statuses = {status: sum(run.status == status for run in runs) for status in sorted({run.status for run in runs})}
-    return PaperTable(rows, across, heads, tuple(keys), cells, summary(ends), statuses)
+    claims = tuple(claims_of(session, runs, rows)) if rows else ()
+    return PaperTable(rows, across, heads, tuple(keys), cells, summary(ends), statuses, claims)
 
 
 def metric_title(metric: str) -> str:

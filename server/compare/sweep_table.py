@@ -20,6 +20,7 @@ from server.database.models import NOT_IN_TRASH, AlertRow, Run, Sweep
 from server.search.layers import layer_label
 from stablessm_core.spec.paths import value_at
 from stablessm_core.spec.suggestions import did_you_mean, listed
+from stablessm_core.statistics import wilson
 
 Kind = Literal["integer", "number", "flag", "text"]
 Value = int | float | bool | str | None
@@ -52,6 +53,7 @@ class Table:
     of: Summary
     statuses: Mapping[str, int]
     ends: Mapping[int, End] = field(default_factory=dict)  # keyed by run number
+    notes: tuple[str, ...] = ()  # sentences that Markdown and LaTeX show with the table
 
     @property
     def names(self) -> list[str]:
@@ -113,12 +115,16 @@ def group_table(table: Table, by: Sequence[str]) -> Table:
         counts = [
             *(getattr(of, name) for name in COUNTS),
             *(sum(row[status] == s for row in members) for s in ("diverged", "failed")),
+            *astuple(wilson(of.finite, of.ended)),
         ]
         sound = [row for row in members if ends[row[run]].finite]
         spreads = [value for i in metrics for value in astuple(spread([float(row[i]) for row in sound if row[i] is not None]))]  # type: ignore[arg-type]
         rows.append((*key, *counts, *spreads))
     columns = [table.columns[i] for i in keys]
     columns += [Column(name, "integer", f"number of {name} runs in the group") for name in (*COUNTS, "diverged", "failed")]
+    columns += [
+        Column(f"finite_{end}", "number", f"{end} end of the Wilson interval of finite / ended") for end in ("low", "high")
+    ]
     columns += [
         Column(f"{table.columns[i].name}_{name}", "number", f"{name} of {table.columns[i].name} over the group's finite runs")
         for i in metrics

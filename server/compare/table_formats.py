@@ -7,6 +7,7 @@ import io
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from importlib import import_module
 
 from server.compare.sweep_table import Column, Table, Value
@@ -48,21 +49,23 @@ def as_parquet(table: Table) -> bytes:
 
 
 def as_markdown(table: Table) -> bytes:
-    """A table in GitHub's Markdown, followed by finite / total."""
+    """A table in GitHub's Markdown, followed by finite / total and the notes."""
     lines = [
         [_markdown(name) for name in table.names],
         ["---" if column.kind == "text" else "---:" for column in table.columns],
         *([_markdown(_short(value)) for value in row] for row in table.rows),
     ]
     rows = [f"| {' | '.join(cells)} |" for cells in lines]
-    return "\n".join([*rows, "", outcome(table), ""]).encode()
+    notes = [f"- {_markdown(note)}" for note in table.notes]
+    return "\n".join([*rows, "", outcome(table), "", *notes, *([""] if notes else [])]).encode()
 
 
 def as_latex(table: Table) -> bytes:
-    """A `tabular` for pdfLaTeX with the package booktabs, with finite / total in its last row."""
+    """A `tabular` for pdfLaTeX with the package booktabs, with finite / total in its last row. The notes are comments."""
     align = "".join("l" if column.kind == "text" else "r" for column in table.columns)
     lines = [
         r"% \usepackage{booktabs}",
+        *latex_comments(table.notes),
         rf"\begin{{tabular}}{{{align}}}",
         r"\toprule",
         " & ".join(latex_text(name) for name in table.names) + r" \\",
@@ -119,6 +122,10 @@ def _latex_cell(column: Column, value: Value) -> str:
         return "NaN" if math.isnan(value) else r"$\infty$" if value > 0 else r"$-\infty$"
     digits, _, exponent = _short(value).partition("e")
     return f"${digits} \\times 10^{{{int(exponent)}}}$" if exponent else f"${digits}$"
+
+
+def latex_comments(notes: Sequence[str]) -> list[str]:
+    return [f"% {_one_line(note)}" for note in notes]
 
 
 def latex_text(text: str) -> str:

@@ -25,6 +25,7 @@ from server.http.api import (
     audit,
     autopsy,
     bulk,
+    claims,
     compare,
     exports,
     figures,
@@ -112,7 +113,7 @@ _OF_RUNS = (
     paper,
     stream,
 )
-_PARTS = (*_OF_RUNS, alerts, sweeps, compare, paper_table, exports, queues, service, tokens, users, audit, webhooks)
+_PARTS = (*_OF_RUNS, alerts, sweeps, compare, claims, paper_table, exports, queues, service, tokens, users, audit, webhooks)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]
 

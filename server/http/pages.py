@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.orm import Session
 
+from server.compare.claims import claims_json
 from server.compare.compare_metrics import metrics_of
 from server.compare.comparison import default_groups, default_view, drawn_runs, settings_json
 from server.compare.sweep_grid import grid_json
@@ -27,7 +28,7 @@ from server.http.api.history import log_start_json, tracebacks_json
 from server.http.api.paper import claim_figures, paper_json, paper_sections
 from server.http.api.runs import find_run, run_json
 from server.http.api.series import catalogue_json
-from server.http.api.sweeps import Axis, find_sweep, requested_grid
+from server.http.api.sweeps import Axis, find_sweep, requested_grid, sweep_claims
 from server.http.api.sweeps import Listed as ListedSweeps
 from server.http.api.systems import systems_json
 from server.http.api.theory import Asked as AskedTheory
@@ -119,6 +120,7 @@ def compare(
     json_url = f"/api/compare?{urlencode(query)}" if result and chosen.given else None
     context: dict[str, Any] = {"compare": result, "query": asked, "missing": missing, "metrics": metrics}
     context["curves_url"] = f"/api/compare/curves?{urlencode({name: asked[name] for name in chosen.given})}"
+    context["claims_url"] = f"/api/compare/claims?{urlencode(query)}"
     context["lines"] = parallel_lines(result) if result else None
     context["usual"] = default_view(result["runs"], result["groups"]) if result else "runs"
     context |= {"figures_url": f"/api/compare/figures/{{chart}}?{urlencode(query)}&", "figures_file": "compare"}
@@ -143,10 +145,13 @@ def sweep(
         found = find_sweep(session, sweep_id)
         shown = sweep_json(session, found, settings.lease_seconds, most=SWEEP_ROWS)
         grid = requested_grid(session, found, rows, columns)
+        claims = sweep_claims(session, sweep_id)
     asked = {"rows": grid.row, "columns": grid.column}
     context: dict[str, Any] = {
         "grid": grid_json(grid),
         "grid_query": (grid_query := urlencode({k: v for k, v in asked.items() if v is not None})),
+        "claims": claims_json(claims),
+        "claims_url": f"/api/compare/claims?sweep={sweep_id}",
         "figures_url": f"/api/sweeps/{sweep_id}/figures/{{chart}}?{grid_query}&",
         "figures_file": f"sweep-{sweep_id}",
     }

@@ -33,6 +33,20 @@ class ManyRunsMethods(Connection):
         )
         return compared
 
+    def claims(
+        self, runs: Sequence[int] | None = None, *, sweep: int | None = None, q: str | None = None, group_by: str | None = None,
+        against: str | None = None, format: str = "json",
+    ) -> bytes:  # fmt: skip
+        """Which group of runs does better, judged by exact tests paired by seed: json, csv, parquet, markdown or latex.
+
+        group_by: dotted paths or short names separated by commas, by default layers or maps. against: label of the group that is
+        compared with the others, by default the best.
+        """
+        params = without_none(
+            runs=join_numbers(runs), sweep=sweep, q=q, group_by=group_by, against=against, format=format
+        )  # fmt: skip
+        return self.request("GET", "/api/compare/claims", params=params).content
+
     def compare_curves(
         self,
         series: str = "train/loss",

@@ -8,7 +8,7 @@ imported inside the functions that need it, because it takes most of a second.
 from stablessm_core.statistics.intervals import Equivalence, Interval, Share, bootstrap, equivalence, share, wilson
 from stablessm_core.statistics.largest_rate import LargestRate, RateSearch, largest_rate_on_grid, largest_stable_rate
 from stablessm_core.statistics.outcomes import Outcome, Outcomes, outcome, outcomes
-from stablessm_core.statistics.paired import EXACT_PAIRS, Paired, holm, mcnemar, sign_flips, signs
+from stablessm_core.statistics.paired import EXACT_PAIRS, Paired, discordant, holm, mcnemar, sign_flips, signs
 from stablessm_core.statistics.verdicts import ALPHA, Claim, MapComparison, adjusted, bears_larger_rate, compare_maps
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "bears_larger_rate",
     "bootstrap",
     "compare_maps",
+    "discordant",
     "equivalence",
     "holm",
     "largest_rate_on_grid",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EXACT_PAIRS = 15  # the sign-flip test tries all 2^n sign vectors up to this many pairs, and draws that many beyond
+BATCH = 2_000_000  # flipped differences in memory at a time
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,14 @@ def mcnemar(a: Sequence[bool], b: Sequence[bool]) -> Paired:
     only the first or only the second is true. Raises ValueError for sequences of different lengths.
     Source: McNemar, Psychometrika 12 (1947), 153-157; the exact form is the sign test of the discordant pairs.
     """
+    return signs(*discordant(a, b))
+
+
+def discordant(a: Sequence[bool], b: Sequence[bool]) -> tuple[int, int]:
+    """How many pairs have only the first, and only the second, outcome true. Raises ValueError for different lengths."""
     _same_length(a, b)
-    return signs(sum(x and not y for x, y in zip(a, b, strict=True)), sum(y and not x for x, y in zip(a, b, strict=True)))
+    pairs = list(zip(a, b, strict=True))
+    return sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)
 
 
 def signs(first: int, second: int) -> Paired:
@@ -66,25 +73,30 @@ def sign_flips(a: Sequence[float], b: Sequence[float]) -> float:
         permutation_type="samples",
         vectorized=True,
         n_resamples=2**EXACT_PAIRS,
+        batch=max(1, BATCH // len(differences)),
         rng=np.random.default_rng(0),
     )
     return min(1.0, float(done.pvalue))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """The p-values adjusted for a family of tests, in the order given.
+def holm(p_values: Mapping[str, float], family: int | None = None) -> dict[str, float]:
+    """The p-values adjusted for a family of m tests, in the order given.
 
     With p_(1) <= ... <= p_(m): adjusted p_(i) = max over j <= i of min(1, (m - j + 1) p_(j)). Rejecting where the adjusted value
-    is at most alpha keeps the chance of any false rejection in the family at or below alpha. Raises ValueError for a value
-    outside [0, 1].
+    is at most alpha keeps the chance of any false rejection in the family at or below alpha. family: m, if these are only some of
+    the family's tests; the others then count as if their p-values were larger, which keeps that promise. Raises ValueError for a
+    value outside [0, 1], and for a family smaller than the number of values.
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979), 65-70.
     """
     for name, p in p_values.items():
         if not 0 <= p <= 1:
             raise ValueError(f"the p-value of {name!r} is {p}; allowed: 0 to 1")
+    tests = len(p_values) if family is None else family
+    if tests < len(p_values):
+        raise ValueError(f"family is {family}; allowed: at least {len(p_values)}, the number of p-values")
     adjusted, largest = {}, 0.0
     for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        largest = max(largest, min(1.0, (tests - rank) * p_values[name]))
         adjusted[name] = largest
     return {name: adjusted[name] for name in p_values}
 

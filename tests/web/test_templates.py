@@ -205,6 +205,16 @@ GROUP = {
 }
 PAIR = {"label": EVIL, "of": 3, "pairs": 2, "lower": 0, "higher": 2, "only_reference": 1, "only_this": 1, "unmatched": 1}
 PAIR |= {"median": "NaN", "q25": 0.1, "q75": 0.2}
+CLAIMS = [  # more than the page shows at once
+    {
+        "asked": f"Does {EVIL} hold?",
+        "verdict": "cannot tell",
+        "reason": "3 seeds",
+        "text": f"Cannot tell: 3 seeds of {EVIL}.",
+        "p": p,
+    }
+    for p in (0.25, None, 1.0, 1.0, 1.0, 1.0, 1.0)
+]
 END = {"outcome": "stable", "loss": 0.5, "tokens_per_step": 10, "seconds_per_step": 0.1}
 
 
@@ -227,6 +237,7 @@ def page(name: str) -> Tags:
         "ends": [END | {"run_id": 7}, END | {"run_id": 8, "outcome": "lost", "loss": None}],
         "groups": [GROUP, GROUP | {"label": EVIL, "runs": [8], "rank": 2}],
         "paired": {"against": EVIL, "rows": [PAIR]},
+        "claims": CLAIMS,
         "ranges": [],
         "pooled": [],
         "curves": {},
@@ -276,13 +287,20 @@ def page(name: str) -> Tags:
             "error": None,
             "missing": [99],
             "curves_url": f"/api/compare/curves?q={EVIL}",
+            "claims_url": f"/api/compare/claims?q={EVIL}",
             "usual": "runs",
             "figures_url": f"/api/compare/figures/{{chart}}?q={EVIL}&",
             "figures_file": "compare",
             "lines": parallel_lines(compare),
             "metrics": [{"name": EVIL, "label": EVIL, "larger_is_better": True}],
         },
-        "sweep.html": {"sweep": sweep, "grid": grid, "grid_query": ""},
+        "sweep.html": {
+            "sweep": sweep,
+            "grid": grid,
+            "grid_query": "",
+            "claims": CLAIMS,
+            "claims_url": "/api/compare/claims?sweep=1",
+        },
         "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},
         "new.html": {
             "schema": schema,

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.access.tokens import Principal
+from server.compare.claims import claims_json, group_claims
 from server.compare.compare_curves import CURVE_POINTS, CURVES, ranges_json, read_curves
 from server.compare.compare_metrics import read_metric
 from server.compare.comparison import MAX_RUNS, Comparison, compare, drawn_runs
@@ -183,6 +184,7 @@ def comparison_json(
         "ends": [found.ends[i] for i in kept],
         "groups": found.groups,
         "paired": found.paired,
+        "claims": claims_json(group_claims(found)),
         "ranges": found.ranges,
         "pooled": found.pooled,
         "curves": {

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.compare import paper_formats
+from server.compare.claims import claims_json
 from server.compare.comparison import default_groups
 from server.compare.paper_table import PaperTable, Statistic, cell_json, metric_title, paper_table, row_titles
 from server.errors import Invalid
 from server.http.api.compare import ONE_OF, CompareQuery, compared_runs
 from server.http.api.deps import DatabaseDep, PrincipalDep
 from server.http.api.sweeps import FILES, TABLES
-from server.http.schemas.compare import EXAMPLE_SPREAD
+from server.http.schemas.compare import EXAMPLE_CLAIM, EXAMPLE_SPREAD, ClaimAnswer
 from server.http.schemas.runs import MAX_ID, Answer
 from server.http.schemas.sweeps import TableFormat
 from server.search.filter_syntax import MAX_LENGTH
@@ -36,6 +37,7 @@ EXAMPLE: dict[str, Any] = {
     "keys": [["best"]],
     "cells": [[{"finite": 9, "ended": 12, "open": 0, **EXAMPLE_SPREAD, "text": "0.200 ± 0.140 (9/12)"}]],
     "statuses": {"diverged": 3, "finished": 9},
+    "claims": [EXAMPLE_CLAIM],
     "finite": 9,
     "lost": 3,
     "open": 0,
@@ -90,6 +92,7 @@ class PaperTableAnswer(Answer):
     keys: list[list[Any]]
     cells: list[list[PaperCell]]
     statuses: dict[str, int]
+    claims: list[ClaimAnswer] = Field(description="The best row compared with the others, as in `GET /api/compare`.")
     finite: int
     lost: int
     open: int
@@ -100,8 +103,9 @@ class PaperTableAnswer(Answer):
 def table(database: DatabaseDep, principal: PrincipalDep, query: Annotated[PaperTableQuery, Query()]) -> Response:
     """A table for a paper: one row per map, layer or other setting, one column per metric or per value of `across`.
 
-    Every cell has finite / ended runs. Metrics are the numbers of the result (`train_loss`, `eval_loss`, `eval_accuracy`, …),
-    the best recorded value (`best_train_loss`, `best_eval_loss`, `best_eval_accuracy`), `step`, `duration_seconds` and the
+    Every cell has finite / ended runs, and all formats but CSV and Parquet say which row does better (`claims`).
+    Metrics are the numbers of the result (`train_loss`, `eval_loss`, `eval_accuracy`, …), the best recorded value
+    (`best_train_loss`, `best_eval_loss`, `best_eval_accuracy`), `step`, `duration_seconds` and the
     extremes of a run (`largest_ratio`, `nearest_distance`, …). Markdown and LaTeX have text cells, CSV and Parquet the exact
     numbers.
     """
@@ -137,6 +141,7 @@ def _json(made: PaperTable, statistic: Literal["median", "mean"], digits: int) -
             [cell_json(cell) | {"text": paper_formats.cell_text(cell, statistic, digits)} for cell in line] for line in made.cells
         ],
         "statuses": dict(made.statuses),
+        "claims": claims_json(made.claims),
         **{name: getattr(made.of, name) for name in ("finite", "lost", "open", "total")},
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -9,10 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.compare import table_formats
+from server.compare.claims import GroupClaim, claims_json, claims_of, notes
 from server.compare.sweep_grid import Grid, grid_json, grid_table, sweep_grid
 from server.compare.sweep_table import COUNTS, Table, drop_empty_columns, group_table, run_table, select_columns
 from server.compare.sweeps import sweep_json_parts, sweep_list_json
-from server.database.models import Run, Sweep
+from server.database.models import NOT_IN_TRASH, Run, Sweep
 from server.errors import Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.schemas.queues import queue_columns
@@ -53,7 +55,7 @@ FILES = {  # media type, file ending, writer
     "markdown": ("text/markdown; charset=utf-8", "md", table_formats.as_markdown),
     "latex": ("application/x-tex; charset=utf-8", "tex", table_formats.as_latex),
 }
-FOR_PEOPLE = ("markdown", "latex")
+FOR_PEOPLE, FOR_PROGRAMS = ("markdown", "latex"), ("csv", "parquet")
 Listed = Annotated[SweepQuery, Query()]
 Names = Annotated[str | None, Query(max_length=2000)]
 Axis = Annotated[str | None, Query(max_length=200, description="Path of a setting that the sweep varies.")]
@@ -150,13 +152,16 @@ def table(
 
     `group_by` names columns, separated by commas. Each row is then a group of runs, with finite / total, stable / total and, over
     the finite runs, median, quartiles, minimum, maximum, mean and standard deviation of each metric. `columns` selects and orders
-    the columns. Markdown and LaTeX round to six digits and omit `status_reason` and empty columns, unless `columns` names them.
+    the columns. JSON, Markdown and LaTeX also answer which layer or map does better, as in `GET /api/compare`. Markdown and LaTeX
+    round to six digits and omit `status_reason` and empty columns, unless `columns` names them.
     """
     with database.read() as session:
         made = run_table(session, find_sweep(session, sweep_id))
+        claims = [] if format in FOR_PROGRAMS else sweep_claims(session, sweep_id)
+    made = replace(made, notes=notes(claims))
     made = _asked(made, _names(group_by), _names(columns), short=format in FOR_PEOPLE)
     if format == "json":
-        return json_response(dumps(json_safe(_table_json(made))))
+        return json_response(dumps(json_safe(_table_json(made) | {"claims": claims_json(claims)})))
     media, ending, write = FILES[format]
     headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}.{ending}"'}
     return Response(write(made), media_type=media, headers=headers)
@@ -182,6 +187,11 @@ def grid(
     media, ending, write = FILES[format]
     headers = {"Content-Disposition": f'attachment; filename="sweep-{sweep_id}-grid.{ending}"'}
     return Response(write(grid_table(made)), media_type=media, headers=headers)
+
+
+def sweep_claims(session: Session, sweep_id: int) -> list[GroupClaim]:
+    """The claims about the layers or maps of the sweep."""
+    return claims_of(session, list(session.scalars(select(Run).where(Run.sweep_id == sweep_id, NOT_IN_TRASH).order_by(Run.id))))
 
 
 def requested_grid(session: Session, sweep: Sweep, rows: str | None, columns: str | None) -> Grid:

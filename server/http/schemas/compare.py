@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -29,6 +29,15 @@ EXAMPLE_PAIRED: dict[str, Any] = {
          "median": 0.01, "q25": 0.005, "q75": 0.015}
     ],
 }  # fmt: skip
+EXAMPLE_CLAIM: dict[str, Any] = {
+    "question": "larger_rate", "asked": "Does best bear a larger learning rate than direct?", "first": "best", "second": "direct",
+    "verdict": "cannot tell", "reason": "3 seeds",
+    "text": "Cannot tell: 3 seeds. The largest finite rate of best is larger at 3/3 seeds [0.44, 1.00], and that of direct at "
+    "0/3 seeds [0.00, 0.56].",
+    "seeds": 3, "first_share": {"count": 3, "total": 3, "low": 0.44, "high": 1.0},
+    "second_share": {"count": 0, "total": 3, "low": 0.0, "high": 0.56}, "p": 0.25, "family": 1,
+    "left_out": {"open": 0, "stopped": 0, "arithmetic": 0, "unmatched": 0},
+}  # fmt: skip
 EXAMPLE_COMPARE: dict[str, Any] = {
     "total": 1,
     "drawn": [1],
@@ -37,6 +46,7 @@ EXAMPLE_COMPARE: dict[str, Any] = {
     "ends": [{"run_id": 1, "outcome": "stable", "loss": 0.2, "tokens_per_step": 12800, "seconds_per_step": 0.01}],
     "groups": [EXAMPLE_GROUP],
     "paired": EXAMPLE_PAIRED,
+    "claims": [EXAMPLE_CLAIM],
     "ranges": [EXAMPLE_RANGE],
     "pooled": [{name: value for name, value in EXAMPLE_RANGE.items() if name != "run_id"} | {"runs": 1}],
     "curves": EXAMPLE_CURVES,
@@ -140,6 +150,48 @@ class PairedGroups(Answer):
     rows: list[PairedRow]
 
 
+class SeedShare(Answer):
+    """The seeds at which a group has the outcome, with the 95 % Wilson interval of their share."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+
+
+class ClaimAnswer(Answer):
+    """A claim about two groups of runs, judged by an exact test paired by seed."""
+
+    question: Literal["larger_rate", "finite", "lower_loss"] = Field(
+        description="`larger_rate`: the first group's largest finite learning rate is larger. `finite`: it stays finite at more "
+        "seeds. `lower_loss`: its final loss is lower where both are finite."
+    )
+    asked: str = Field(description="The question as a sentence.")
+    first: str = Field(description="Label of the group `against`, by default the best.")
+    second: str
+    verdict: Literal["holds", "does not hold", "cannot tell"]
+    reason: str = Field(description="Continues the verdict, for example `3 seeds`.")
+    text: str = Field(description="The answer as sentences.")
+    seeds: int = Field(description="How many seeds the test used. All runs of a seed count as one.")
+    first_share: SeedShare = Field(
+        description="Seeds at which the first group's rate is larger, all its runs are finite, or its loss is lower."
+    )
+    second_share: SeedShare
+    p: float | None = Field(description="Two-sided, adjusted by Holm's method for `family` comparisons; null without a seed.")
+    family: int = Field(description="The number of pairs of groups.")
+    left_out: dict[str, int] = Field(
+        description="Runs of the two groups that do not count: `open`, `stopped` (failed or cancelled), `arithmetic` (died only "
+        "in float32, although float32 can hold every number), `unmatched` (without a run of the other group with equal settings)."
+    )
+
+
+class Claims(Answer):
+    """The group that did best, or `against`, compared with each other group."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"claims": [EXAMPLE_CLAIM]}]})
+    claims: list[ClaimAnswer]
+
+
 class CompareAnswer(Answer):
     """The comparison of several runs. Curves are typed arrays, keyed by run and series."""
 
@@ -151,6 +203,7 @@ class CompareAnswer(Answer):
     ends: list[RunEnd]
     groups: list[CompareGroup]
     paired: PairedGroups | None = Field(description="Null without at least two groups.")
+    claims: list[ClaimAnswer]
     ranges: list[RatioRange]
     pooled: list[PooledRange]
     curves: dict[str, dict[str, dict[str, Any]]]

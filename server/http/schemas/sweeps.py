@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.compare.sweeps import MAX_LIMIT
-from server.http.schemas.compare import EXAMPLE_COUNTS, EXAMPLE_SPREAD, Counted
+from server.http.schemas.compare import EXAMPLE_CLAIM, EXAMPLE_COUNTS, EXAMPLE_SPREAD, ClaimAnswer, Counted
 from server.http.schemas.queues import QueueBody
 from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
 from server.lifecycle.sweep_submission import MAX_GRID_RUNS
@@ -71,6 +71,7 @@ EXAMPLE_TABLE: dict[str, Any] = {
         {"run": 2, "optimizer.lr": 0.3, "train_loss": "NaN"},
     ],
     "statuses": {"diverged": 1, "finished": 1},
+    "claims": [EXAMPLE_CLAIM],
     "finite": 1,
     "stable": 1,
     "unstable": 0,
@@ -179,6 +180,7 @@ class SweepTable(Counted):
     columns: list[TableColumn]
     rows: list[dict[str, Any]] = Field(description="One value per column; null if the run has no such value.")
     statuses: dict[str, int]
+    claims: list[ClaimAnswer] = Field(description="Which layer or map does better, as in `GET /api/compare`.")
 
 
 class GridAxis(Answer):

@@ -14,6 +14,7 @@ from stablessm_core.statistics import (
     bears_larger_rate,
     compare_maps,
     largest_rate_on_grid,
+    mcnemar,
     outcome,
     outcomes,
 )
@@ -98,3 +99,31 @@ def test_the_lower_loss_is_judged_by_the_seeds_at_which_both_trained() -> None:
     found = compare_maps(first, second)
     assert (found.trained.first.count, found.trained.second.count, found.trained.verdict) == (12, 5, "holds")
     assert (found.loss.pairs, str(found.loss)) == (5, "cannot tell: 5 seeds")
+
+
+def test_with_one_cell_per_seed_the_finite_claim_is_the_exact_mcnemar_test() -> None:
+    rng = random.Random(2)
+    a, b = ([rng.random() < share for _ in range(12)] for share in (0.9, 0.4))
+    found = compare_maps(*({seed: Outcome(x, None, None) for seed, x in enumerate(one)} for one in (a, b))).finite
+    assert found.p == mcnemar(a, b).p < 1
+    assert (found.first.count, found.second.count) == (sum(a), sum(b))
+
+
+def test_cells_of_one_seed_count_once_however_many_they_are() -> None:
+    sound, dead = [outcome(0.1)] * 20, [outcome(None)] * 20
+    assert str(compare_maps(dict.fromkeys(range(3), sound), dict.fromkeys(range(3), dead)).finite) == "cannot tell: 3 seeds"
+    assert (
+        str(bears_larger_rate(dict.fromkeys(range(3), [HIGH] * 9), dict.fromkeys(range(3), [LOW] * 9))) == "cannot tell: 3 seeds"
+    )
+    mixed = compare_maps(dict.fromkeys(range(12), sound), {seed: [*sound[1:], outcome(None)] for seed in range(12)}).finite
+    assert (mixed.verdict, mixed.first.count, mixed.second.count) == ("holds", 12, 0)  # one of 20 cells died at every seed
+    with pytest.raises(ValueError, match="a seed has 20 cells of the first map and 1 of the second"):
+        compare_maps({0: sound}, {0: outcome(0.1)})
+
+
+def test_a_family_larger_than_the_given_claims_makes_the_adjustment_stricter() -> None:
+    six = bears_larger_rate(seeds(HIGH, 6), seeds(LOW, 6))
+    assert adjusted({"a": six}, family=2)["a"].verdict == "cannot tell"
+    twelve = bears_larger_rate(seeds(HIGH, 12), seeds(LOW, 12))
+    assert adjusted({"a": twelve}, family=102)["a"].verdict == "holds"
+    assert adjusted({"a": twelve}, family=103)["a"].verdict == "cannot tell"

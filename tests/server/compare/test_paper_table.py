@@ -91,7 +91,7 @@ def test_metrics_statistic_and_digits_are_chosen_and_metrics_are_columns(client:
     assert direct.startswith(r"| direct | 0.38 \[0.31, 0.44\] (2/6) | 0.62 \[0.56, 0.69\] (2/6) | ")
     assert r"| best | 0.013 \[0.013, 0.013\] (3/3, 3 open) | 0.99 \[0.99, 0.99\] (3/3, 3 open) |" in best
     assert "median \\[quartiles\\]" in text or "median [quartiles]" in text
-    assert "5 of" in rest[-1]
+    assert any("5 of" in line for line in rest)
     assert asked(client, metric="eval_loss").json()["cells"][0][0]["text"] == "no value (0/6)"
     one = asked(client, rows="none", format="markdown").text.splitlines()[2]
     assert one.startswith("| all | 0.0131 ")

@@ -70,6 +70,7 @@ CONTRACT = {
     "/api/sweeps/{sweep_id}/cancel": "post",
     "/api/compare": "get",
     "/api/compare/curves": "get",
+    "/api/compare/claims": "get",
     "/api/compare/table": "get",
     "/api/sweeps/{sweep_id}/grid": "get",
     "/api/exports": "get",

@@ -46,7 +46,7 @@ async function poll() {
   if (document.hidden || !document.querySelector("[data-part=statuses][data-open]")) return;
   const page = await freshPage();
   if (!page) return;
-  for (const part of ["statuses", "search", "grid", "runs"]) replacePart(page, `[data-part=${part}]`);
+  for (const part of ["statuses", "search", "grid", "claims", "runs"]) replacePart(page, `[data-part=${part}]`);
   if (!page.querySelector("[data-waiting]")) document.querySelector("[data-waiting]")?.remove();
   if (!page.querySelector("[data-part=statuses][data-open]")) find("[data-action]", HTMLElement).hidden = true;
   figure.hidden = find("[data-final-loss]", HTMLElement, page).hidden;
