@@ -38,6 +38,7 @@ PAGES: dict[str, tuple[str, str, tuple[int, int]]] = {
     "compare-page.png": ("/compare?runs=1,10,19", "light", (1280, 1275)),
     "theory-page.png": ("/theory", "light", (1280, 1080)),
     "systems-page.png": ("/systems", "light", (1280, 1500)),
+    "paper-page.png": ("/paper", "light", (1280, 1500)),
 }
 # name of the picture file: layer of the small run that is trained for the picture, colour scheme
 SYSTEMS = {

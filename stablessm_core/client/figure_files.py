@@ -61,6 +61,14 @@ class FigureFileMethods(Connection):
         paper = {"size": size, "width": width, "height": height, "scale": scale}
         return self._figure_file(f"/api/theory/figures/{chart}", format, paper, without_none(**view))
 
+    def paper_figure_file(
+        self, report: str, number: int, format: str = "pdf", *, size: str | None = None, width: int | None = None,
+        height: int | None = None, scale: float | None = None,
+    ) -> bytes:  # fmt: skip
+        """One figure of a report about the paper as a file. number: its place in the report, from 0."""
+        paper = {"size": size, "width": width, "height": height, "scale": scale}
+        return self._figure_file(f"/api/paper/reports/{report}/figures/{number}", format, paper, {})
+
     def _figure_file(self, path: str, format: str, paper: Mapping[str, Any], params: Mapping[str, Any]) -> bytes:
         if format not in FORMATS:
             raise ValueError(f"format is {format!r}; allowed: {', '.join(FORMATS)}")

@@ -123,6 +123,15 @@ class ServiceMethods(Connection):
         found: dict[str, Any] = self.get("/api/theory", time=time, a=a, b=b, run=run, layer=layer, step=step)
         return found
 
+    def paper(self) -> dict[str, Any]:
+        """The claims of the StableSSM paper, each with our verdict, and the reports that judge them."""
+        found: dict[str, Any] = self.get("/api/paper")
+        return found
+
+    def paper_report(self, report: str, format: str = "json") -> bytes:
+        """A report such as `table5` or `table2-released` as a file: json, html, md or tex."""
+        return self.request("GET", f"/api/paper/reports/{quote(report, safe='')}", params={"format": format}).content
+
     def systems(self) -> list[dict[str, Any]]:
         """Every layer with its equation, possible maps, initial eigenvalues, parameter count and example configuration."""
         found: list[dict[str, Any]] = self.get("/api/systems")["systems"]

@@ -169,7 +169,8 @@ def test_in_words(claim: Claim) -> str:
         return f"{test['asks']} An exact computation; relative tolerance {test['margin']:g}."
     by_sign = test["measure"] in BY_SIGN
     name = "exact McNemar test" if test["measure"] in BINARY else "exact sign test" if by_sign else "exact sign-flip test"
+    tried = " A rate above the largest tried counts as the largest tried." if test["measure"] == "largest_rate" else ""
     return (
         f"{test['asks']} Two-sided {name}, paired by seed, at least {test['min_seeds']} seeds, margin "
-        f"{amount(test['margin'], test['measure'])}."
+        f"{amount(test['margin'], test['measure'])}.{tried}"
     )

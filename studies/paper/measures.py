@@ -88,7 +88,7 @@ _READ: dict[str, Callable[[Mapping[int, Outcome], bool], Numbers]] = {
 }
 SMALLER_IS_BETTER = ("loss", "ratio", "first_ratio", "error")
 UNITS = {
-    "largest_rate": "decades", "finite": "share of the runs", "trained": "share of the runs", "loss": "loss",
+    "largest_rate": "decades", "finite": "of all pairs", "trained": "of all pairs", "loss": "loss",
     "accuracy": "accuracy", "ratio": "decades", "first_ratio": "decades", "error": "decades", "crossing_shift": "decades",
     "radius": "decades",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,8 +128,3 @@ def report_name(study: str, preset: str | None) -> str:
 def short(sha256: str) -> str:
     """The first twelve digits of a hash, which fit into a tag."""
     return sha256[:12]
-
-
-def names(claims: Sequence[Claim]) -> list[str]:
-    """The ids of the claims."""
-    return [claim.id for claim in claims]

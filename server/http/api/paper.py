@@ -93,9 +93,9 @@ def index(database: DatabaseDep, settings: SettingsDep) -> Any:
         return paper_json(session, settings)[0]
 
 
-@router.get("/reports/{name}", response_class=Response, responses=FILES)
-def report(
-    name: Name,
+@router.get("/reports/{report}", response_class=Response, responses=FILES)
+def download(
+    report: Name,
     database: DatabaseDep,
     settings: SettingsDep,
     format: Annotated[Literal["json", "html", "md", "tex"], Query(description="`html`, `md` and `tex` are files.")] = "json",
@@ -103,14 +103,14 @@ def report(
     """A report with its tables, its figures and the exact configurations. The same runs give the same bytes."""
     with database.read() as session:
         registry, reports = _reports(session, settings)
-    shown, _ = _find(reports, name)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.{format}"'}
-    return Response(report_file(shown, registry, format, name), media_type=FORMATS[format], headers=headers)
+    shown, _ = _find(reports, report)
+    headers = {"Content-Disposition": f'attachment; filename="{report}.{format}"'}
+    return Response(report_file(shown, registry, format, report), media_type=FORMATS[format], headers=headers)
 
 
-@router.get("/reports/{name}/figures/{number}", **FIGURE)
+@router.get("/reports/{report}/figures/{number}", **FIGURE)
 def figure(
-    name: Name,
+    report: Name,
     number: Annotated[int, Path(ge=0, le=99, description="Number of the figure in the report, from 0.")],
     database: DatabaseDep,
     settings: SettingsDep,
@@ -119,12 +119,12 @@ def figure(
     """One figure of a report."""
     with database.read() as session:
         _, reports = _reports(session, settings)
-    shown, _ = _find(reports, name)
+    shown, _ = _find(reports, report)
     figures = shown["figures"]
     if number >= len(figures):
-        raise NotFound(f"report {name} has no figure {number}", field="number", allowed=f"0 to {len(figures) - 1}")
+        raise NotFound(f"report {report} has no figure {number}", field="number", allowed=f"0 to {len(figures) - 1}")
     drawn = paper_figure(figures[number])
-    return figure_answer(drawn, figures[number]["chart"], of=name, name=f"{name}-{number}", paper=paper)
+    return figure_answer(drawn, figures[number]["chart"], of=report, name=f"{report}-{number}", paper=paper)
 
 
 def _reports(session: Session, settings: Settings) -> tuple[Registry, dict[str, Shown]]:
@@ -136,7 +136,7 @@ def _reports(session: Session, settings: Settings) -> tuple[Registry, dict[str, 
 
 def _find(reports: dict[str, Shown], name: str) -> Shown:
     if name not in reports:
-        raise NotFound(f"there is no report {name[:80]!r}", field="name", allowed=", ".join(reports))
+        raise NotFound(f"there is no report {name[:80]!r}", field="report", allowed=", ".join(reports))
     return reports[name]
 
 

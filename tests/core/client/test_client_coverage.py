@@ -24,7 +24,8 @@ ARGUMENTS: dict[str, Any] = {
     "config": BODY, "base": BODY, "grid": {"train.seed": [1]}, "run_id": 1, "sweep_id": 1, "token_id": 99, "webhook_id": 99,
     "user_id": 0, "name": "train/loss", "names": ["train/loss"], "chart": "loss", "format": "csv", "scope": "read",
     "url": "https://hooks.example.org/x", "events": ["run"], "step": 1, "path": Path("/nowhere/checkpoint"),
-    "archive": Path(__file__), "action": "show", "run_ids": [1], "query": "", "view_id": 99,
+    "archive": Path(__file__), "action": "show", "run_ids": [1], "query": "", "view_id": 99, "report": "table5",
+    "number": 0,
 }  # fmt: skip
 NO_ENDPOINTS = ("close", "request", "get", "send", "pages", "lines", "streamed")
 

@@ -187,7 +187,7 @@ def test_reports_and_figures_are_files_in_every_format(http: httpx.Client) -> No
 def test_unknown_reports_and_figures_are_refused_with_what_is_allowed(http: httpx.Client) -> None:
     error = error_of(http.get("/api/paper/reports/table9"), 404)
     assert "table5" in error["allowed"]
-    assert error["field"] == "name"
+    assert error["field"] == "report"
     assert error_of(http.get("/api/paper/reports/table5/figures/7"), 404)["allowed"] == "0 to 0"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.model import Model
 from studies.paper.catalogue import TRAINED, checked_preset, design
 from studies.paper.designs import SIZES
+from studies.paper.groups import Group, newest_group, read_tags, tags
+from studies.paper.submission import left
 
 KEYS = [(study, preset, size) for study, preset in TRAINED for size in SIZES]
 
@@ -74,3 +78,25 @@ def test_unknown_names_are_refused_with_the_allowed_ones() -> None:
         design("table9")
     with pytest.raises(ValueError, match="size is 'huge'; allowed: full, quick"):
         design("fig3", size="huge")
+
+
+def test_the_time_left_follows_from_the_runs_that_have_ended() -> None:
+    assert left(0, 10, 60) == ""
+    assert left(10, 0, 60) == ""
+    assert left(10, 5, 60) == ", about 30 s left"
+    assert left(10, 50, 60) == ", about 5 min left"
+
+
+def test_the_tags_of_a_sweep_say_what_it_belongs_to() -> None:
+    plan = design("table2", "released")
+    group = Group("table2", "released", "full", plan.signature, "0123456789ab", "abc+", "feedbeef")
+    assert read_tags({"tags": tags(group, plan.parts[1])}) == (group, "784 pixels")
+    assert all(len(tag) <= 50 for part in plan.parts for tag in tags(group, part))
+    assert read_tags({"tags": ["paper"]}) is None, "somebody's own tag"
+    assert read_tags({}) is None
+    sweeps = [{"id": i, "base": {"tags": tags(replace(group, size=size, group=name), plan.parts[0])}, "grid": {}}
+              for i, (size, name) in enumerate([("full", "a"), ("full", "b"), ("quick", "c")])]  # fmt: skip
+    newest = newest_group(sweeps, "table2", "released")
+    assert newest is not None
+    assert newest.group == "b", "the newest full one, although a quick one is newer"
+    assert newest_group(sweeps, "table2", "paper") is None
