@@ -13,12 +13,12 @@ MIN_TOKEN_LENGTH = 16
 # A route that these lists do not contain needs the scope admin, so a new route stays restricted until it is listed.
 PUBLIC = ("/healthz", "/login")  # paths that need no token
 READ_PAGES = frozenset(
-    ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "queues", "readyz", "runs", "static",
-     "sweeps", "systems", "theory", "trash", "workers")
+    ("", "alerts", "compare", "docs", "logout", "me", "metrics", "new", "openapi.json", "paper", "queues", "readyz", "runs",
+     "static", "sweeps", "systems", "theory", "trash", "workers")
 )  # fmt: skip
 READ_API = frozenset(
-    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "queues", "runs", "sparks", "sweeps", "systems", "theory",
-     "trash", "views", "workers")
+    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "paper", "queues", "runs", "sparks", "sweeps", "systems",
+     "theory", "trash", "views", "workers")
 )  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 SUBMIT = re.compile(

@@ -56,8 +56,27 @@ def test_no_response_page_or_output_contains_an_absolute_path_of_the_worker(stat
     ):
         document = client.get("/openapi.json").json()
         paths = [path for path, methods in document["paths"].items() if "get" in methods and "stream" not in path]
-        for path in [*paths, "/", "/runs/1", "/runs/1?x=1", "/alerts", "/workers", "/new?clone=1", "/compare?runs=1", "/access"]:
-            known = {"run_id": "1", "name": "default", "step": "1", "chart": "loss", "sweep_id": "1"}
+        for path in [
+            *paths,
+            "/",
+            "/runs/1",
+            "/runs/1?x=1",
+            "/alerts",
+            "/workers",
+            "/new?clone=1",
+            "/compare?runs=1",
+            "/access",
+            "/paper",
+        ]:
+            known = {
+                "run_id": "1",
+                "name": "default",
+                "step": "1",
+                "chart": "loss",
+                "sweep_id": "1",
+                "report": "table5",
+                "number": "0",
+            }
             answers[path] = client.get(path.format(**known)).text
         environment = {"STABLESSM_URL": address, "STABLESSM_TOKEN": TOKEN}
         for command in COMMANDS:
