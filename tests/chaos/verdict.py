@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import select
 
 from server.database.connection import Database
-from server.database.models import AlertRow, BlockRow, Run, SeriesRow, Transition
+from server.database.models import AlertRow, AutopsyRow, BlockRow, Run, SeriesRow, Transition
 from stablessm_core.telemetry.blocks import decode
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.series import HOST_MEMORY, STEP_TIME, TRAIN_RATE
@@ -31,6 +31,7 @@ class Recorded:
     transitions: list[Transition]
     alerts: list[AlertRow]
     blocks: list[BlockRow]
+    autopsies: list[AutopsyRow]
     steps: dict[Stream, list[int]] = field(default_factory=dict)
     values: dict[Stream, bytes] = field(default_factory=dict)
 
@@ -41,9 +42,10 @@ class Recorded:
             transitions = session.scalars(select(Transition).where(Transition.run_id == run_id).order_by(Transition.seq)).all()
             alerts = session.scalars(select(AlertRow).where(AlertRow.run_id == run_id).order_by(AlertRow.id)).all()
             blocks = session.scalars(select(BlockRow).where(BlockRow.run_id == run_id).order_by(BlockRow.first_step)).all()
+            autopsies = session.scalars(select(AutopsyRow).where(AutopsyRow.run_id == run_id)).all()
             series = session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id)).all()
         timed = [s for s in series if s.name in TIMING]
-        recorded = cls(run, list(transitions), list(alerts), list(blocks))
+        recorded = cls(run, list(transitions), list(alerts), list(blocks), list(autopsies))
         for stream in sorted({(b.group_name, b.level) for b in blocks}):
             mine = [b for b in blocks if (b.group_name, b.level) == stream]
             left_out = [c for s in timed if s.group_name == stream[0] for c in range(s.column_offset, s.column_offset + s.width)]
@@ -101,7 +103,7 @@ def history(found: Recorded) -> list[str]:
     ends = [t for t in found.transitions if t.status in FINAL]
     if run.status in FINAL and (len(ends) != 1 or ends[0] is not found.transitions[-1]):
         problems.append(f"{len(ends)} ends in the history {[(t.seq, t.status) for t in found.transitions]}")
-    numbers = [t.seq for t in found.transitions] + [b.seq for b in found.blocks] + [a.seq for a in found.alerts]
+    numbers = [row.seq for rows in (found.transitions, found.blocks, found.alerts, found.autopsies) for row in rows]
     if max(numbers) != run.seq:
         problems.append(f"the run's last event is {run.seq}; the newest stored is {max(numbers)}")
     until_seq = {t.attempt - 1: t.seq for t in claims}  # for each attempt, the event number of the claim that ended it
