@@ -184,7 +184,8 @@ class Autopsies(Chore):
             code = process.end(EXIT_SECONDS)
             out_of_memory = kernel_memory_kills() > memory_kills and code == -signal.SIGKILL
             output = "\n".join(map(self._redactor.redact_log_line, process.last_output().splitlines()))
-            reason = describe_exit(code, out_of_memory, output) if isinstance(error, EOFError) else str(error)
+            ended = isinstance(error, EOFError | ConnectionError)  # the pipe broke because the process ended
+            reason = describe_exit(code, out_of_memory, output) if ended else str(error)
             self._release(job, self._redactor.redact(reason), lost=True)
             return
         if answer is None:
