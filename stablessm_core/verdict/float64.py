@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stablessm_core.verdict.measured import FLOAT32_LARGEST, autopsy_of, number_of
 from stablessm_core.verdict.formats import number
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, autopsy_of, number_of
 
 SQUARE_ROOT = FLOAT32_LARGEST**0.5
 
