@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stablessm_core.client import ApiError
+from studies.progress import left
 
 if TYPE_CHECKING:
     from stablessm_core.client import Client
@@ -49,7 +50,6 @@ def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[
     """
     ended: dict[int, dict[str, Any]] = {}
     started = reported_at = time.monotonic()
-    first = 0
     while True:
         for run_id in run_ids:
             if run_id in ended:
@@ -58,14 +58,11 @@ def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[
             if answer is None:
                 break  # autopsies end in the order in which the runs died, more or less
             ended[run_id] = answer
-        left = len(run_ids) - len(ended)
-        if time.monotonic() - reported_at > REPORT_SECONDS or not left:
-            reported_at = time.monotonic()
-            done = len(ended) - first
-            seconds = (reported_at - started) / done * left if done and left else 0.0
-            eta = f", about {seconds:.0f} s left" if seconds else ""
-            report(f"{len(ended):,} of {len(run_ids):,} autopsies have ended{eta}")
-        if not left:
+        waiting, now = len(run_ids) - len(ended), time.monotonic()
+        if now - reported_at > REPORT_SECONDS or not waiting:
+            reported_at = now
+            report(f"{len(ended):,} of {len(run_ids):,} autopsies have ended" + left(len(ended), waiting, now - started))
+        if not waiting:
             return ended
         time.sleep(POLL_SECONDS)
 

@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from stablessm_core.statistics import share
 from studies.autopsies import KINDS, Death
 from studies.culprits import CULPRITS, FROZEN, Cell, Findings, Size, by_key, culprit
+from studies.culprits_statistics import comparison_sentences, counted
 from studies.stability_map import Point, critical
 
 ARMS = ("native", FROZEN, "direct", "best")
@@ -31,6 +33,7 @@ def culprits_text(found: Findings) -> str:
             "",
             *sentences(found.cells),
             "",
+            *comparisons(found.cells),
             "## Stability map",
             "",
             *map_table(found.points),
@@ -39,6 +42,13 @@ def culprits_text(found: Findings) -> str:
             "",
         ]
     )
+
+
+def comparisons(cells: Sequence[Cell]) -> Iterator[str]:
+    """The section with the tests of the native map against the others; nothing without a pair."""
+    said = list(comparison_sentences(cells))
+    if said:
+        yield from ("## Native map against other maps", "", *said, "")
 
 
 def preamble(found: Findings) -> Iterator[str]:
@@ -50,7 +60,7 @@ def preamble(found: Findings) -> Iterator[str]:
         f"Size `{size.name}`: {size.steps} steps at width {size.model['d_model']} on {size.task['name']} of length "
         f"{size.task['length']}, AdamW, learning rates {rates}, {size.seeds} seeds; {runs} runs, {deaths} deaths. Stability map: "
         f"{len(found.points)} runs of {size.map.steps} steps. Sweeps {', '.join(map(str, found.sweeps))}; "
-        f"{', '.join(found.versions) or 'versions unknown'}."
+        f"{', '.join(found.versions) or 'versions unknown'}. Brackets are 95 % Wilson intervals."
     )
     reasons = Counter(death.reason for _, _, death in deaths_of(found.cells) if death.reason)
     problems = found.problems + [f"{count} autopsies without a result: {reason}" for reason, count in reasons.items()]
@@ -69,7 +79,7 @@ def finite_table(cells: Sequence[Cell], size: Size) -> Iterator[str]:
         row = []
         for arm in ARMS:
             found = [known.get((layer, arm, rate)) for rate in size.rates]
-            row.append(" · ".join(f"{sum(c.finite.values())}/{len(c.finite)}" if c else "-" for c in found) if any(found) else "")
+            row.append(" · ".join(counted(c.finite.values()) if c else "-" for c in found) if any(found) else "")
         yield f"| {layer} | " + " | ".join(row) + " |"
 
 
@@ -95,7 +105,7 @@ def death_table(cells: Sequence[Cell]) -> Iterator[str]:
         maps = {death.other_map for death in deaths if death.other is not None} - {""}
         trials[1] += f" ({', '.join(sorted(maps))})" if maps else ""
         row = [
-            cell.layer, cell.arm, f"{cell.lr:g}", f"{len(deaths)}/{len(cell.finite)}", f"{steps[len(steps) // 2]}",
+            cell.layer, cell.arm, f"{cell.lr:g}", counted(not one for one in cell.finite.values()), f"{steps[len(steps) // 2]}",
             _counts(Counter(death.kind for death in deaths)), _counts(Counter(death.place for death in deaths)), *others, *trials,
             _counts(Counter(culprit(known, cell, seed) for seed in cell.deaths)),
         ]  # fmt: skip
@@ -103,16 +113,14 @@ def death_table(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _saved(cell: Cell, other: Cell | None) -> str:
-    """Of the seeds that died in this cell, how many stayed finite in the other cell: "3/4"; "" without such a cell."""
+    """Of the seeds that died in this cell, how many stayed finite in the other cell (`counted`); "" without such a cell."""
     if other is None or other is cell:
         return ""
-    both = [other.finite[seed] for seed in cell.deaths if seed in other.finite]
-    return f"{sum(both)}/{len(both)}" if both else ""
+    return counted(other.finite[seed] for seed in cell.deaths if seed in other.finite)
 
 
 def _lives(deaths: Sequence[Death], trial: str) -> str:
-    tried = [lives for death in deaths if (lives := getattr(death, trial)) is not None]
-    return f"{sum(tried)}/{len(tried)}" if tried else ""
+    return counted(lives for death in deaths if (lives := getattr(death, trial)) is not None)
 
 
 def _counts(counter: Counter[str]) -> str:
@@ -138,11 +146,11 @@ def sentences(cells: Sequence[Cell]) -> Iterator[str]:
         if not runs:
             continue
         if not deaths:
-            yield f"- **{arm}**: all {runs} runs stay finite."
+            yield f"- **{arm}**: of the runs, {share(runs, runs)} stay finite."
             continue
         kinds = Counter(death.kind for death in deaths)
         culprits = Counter(culprit(known, cell, seed) for cell, seed, _ in deaths_of(of_arm))
-        text = f"- **{arm}**: {len(deaths)} of {runs} runs die. In float64: {_named(kinds, KINDS)}. "
+        text = f"- **{arm}**: of the runs, {share(len(deaths), runs)} die. In float64: {_named(kinds, KINDS)}. "
         text += f"Killed by: {_named(culprits, CULPRITS)}."
         saved = [f"{said} {lives}" for name, said in SAVED.items() if (lives := _lives(deaths, name))]
         yield text + (f" Trials of the autopsies that live: {', '.join(saved)}." if saved else "")
@@ -168,7 +176,7 @@ def map_table(points: Sequence[Point]) -> Iterator[str]:
         finite = []
         for rate in rates:
             at = [point.fatal is None for point in own if point.lr == rate]
-            finite.append(f"{sum(at)}/{len(at)}" if at else "-")
+            finite.append(counted(at) or "-")
         fatal = sorted(point.fatal for point in own if point.fatal is not None and math.isfinite(point.fatal))
         largest = max((point.largest for point in own if math.isfinite(point.largest)), default=math.nan)
         span = "" if not fatal else f"{fatal[0]:.5g}" if len(fatal) == 1 else f"{fatal[0]:.5g} to {fatal[-1]:.5g}"
@@ -184,13 +192,13 @@ def map_sentences(points: Sequence[Point]) -> Iterator[str]:
         beyond = sum(fatal > line for fatal, line in died)
         nearest = min(math.log(fatal) / math.log(line) if fatal > 0 else -math.inf for fatal, line in died)
         yield (
-            f"- {len(died)} of {len(known)} runs died. In {beyond} of these, the largest |λ| of the fatal step was beyond the "
-            f"line; the smallest ln|λ| of a fatal step was {nearest:.3g} times that of the line."
+            f"- Of the runs, {share(len(died), len(known))} died. Of these, {share(beyond, len(died))} had the largest |λ| of "
+            f"the fatal step beyond the line; the smallest ln|λ| of a fatal step was {nearest:.3g} times that of the line."
         )
     if lived:
-        share = max(math.log(largest) / math.log(line) for largest, line in lived if largest > 0)
+        nearest = max(math.log(largest) / math.log(line) for largest, line in lived if largest > 0)
         beyond = sum(largest > line for largest, line in lived)
         yield (
-            f"- In {beyond} of {len(lived)} runs, a finite step had an eigenvalue beyond the line; the largest ln|λ| of a finite "
-            f"step was {share:.3g} times that of the line."
+            f"- Of the runs, {share(beyond, len(lived))} had an eigenvalue beyond the line in a finite step; the largest ln|λ| "
+            f"of a finite step was {nearest:.3g} times that of the line."
         )

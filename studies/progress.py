@@ -1,4 +1,4 @@
-"""Wait for the sweeps of a study and report progress regularly."""
+"""Wait for the sweeps of a study and report progress regularly, with the time left."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ REPORT_SECONDS = 15.0
 
 
 def wait_for_sweeps(client: Client, sweep_ids: Sequence[int], report: Callable[[str], None]) -> None:
-    """Return when every run of the sweeps has ended. `report` receives each line of progress."""
-    reported_at = 0.0
+    """Return when every run of the sweeps has ended. `report` receives lines of progress with the time left."""
+    started, reported_at, ended_before = time.monotonic(), 0.0, None
     while True:
-        sweeps = [client.sweep(sweep_id) for sweep_id in sweep_ids]
+        sweeps = [client.get(f"/api/sweeps/{sweep_id}/grid") for sweep_id in sweep_ids]
         total = sum(sweep["total"] for sweep in sweeps)
         unfinished = sum(sweep["statuses"].get(status, 0) for sweep in sweeps for status in OPEN)
-        if time.monotonic() - reported_at > REPORT_SECONDS or not unfinished:
-            reported_at = time.monotonic()
-            report(f"{total - unfinished:,} of {total:,} runs have ended")
+        ended, now = total - unfinished, time.monotonic()
+        ended_before = ended if ended_before is None else ended_before
+        if now - reported_at > REPORT_SECONDS or not unfinished:
+            reported_at = now
+            report(f"{ended:,} of {total:,} runs have ended" + left(ended - ended_before, unfinished, now - started))
         if not unfinished:
             return
         time.sleep(POLL_SECONDS)
+
+
+def left(done: int, unfinished: int, seconds: float) -> str:
+    """The time left in words, if `done` runs took `seconds`; empty if nothing has ended yet or nothing is left."""
+    if done <= 0 or unfinished <= 0:
+        return ""
+    rest = seconds / done * unfinished
+    return f", about {rest:.0f} s left" if rest < 120 else f", about {rest / 60:.0f} min left"

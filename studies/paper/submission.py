@@ -6,18 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stablessm_core.telemetry.statuses import OPEN
 from studies.paper.catalogue import design as design_of
 from studies.paper.designs import Design
 from studies.paper.groups import Group, idempotency_key, new_group, read_tags, sweep_name, sweeps_of, tags
 from studies.paper.registry import Registry
+from studies.progress import POLL_SECONDS, REPORT_SECONDS, left, wait_for_sweeps
 
 if TYPE_CHECKING:
     from stablessm_core.client import Client
 
 Report = Callable[[str], None]
-POLL_SECONDS = 2.0
-REPORT_SECONDS = 15.0
 WITHOUT_AUTOPSY = ("none", "queued", "running")
 
 
@@ -71,29 +69,8 @@ def with_own_seeds(design: Design, by_part: Mapping[str, Mapping[str, Any]]) -> 
 
 def wait(client: Client, sweep_ids: list[int], report: Report) -> None:
     """Return when every run has ended and every death has its autopsy. `report` receives lines of progress with the time left."""
-    started, reported, ended_before = time.monotonic(), 0.0, None
-    while True:
-        sweeps = [client.get(f"/api/sweeps/{number}/grid") for number in sweep_ids]
-        total = sum(sweep["total"] for sweep in sweeps)
-        unfinished = sum(sweep["statuses"].get(status, 0) for sweep in sweeps for status in OPEN)
-        ended = total - unfinished
-        ended_before = ended if ended_before is None else ended_before
-        now = time.monotonic()
-        if now - reported > REPORT_SECONDS or not unfinished:
-            reported = now
-            report(f"{ended:,} of {total:,} runs have ended" + left(ended - ended_before, unfinished, now - started))
-        if not unfinished:
-            break
-        time.sleep(POLL_SECONDS)
+    wait_for_sweeps(client, sweep_ids, report)
     _wait_for_autopsies(client, sweep_ids, report)
-
-
-def left(done: int, unfinished: int, seconds: float) -> str:
-    """The time left in words, if `done` runs took `seconds`; empty if nothing has ended yet or nothing is left."""
-    if done <= 0 or unfinished <= 0:
-        return ""
-    rest = seconds / done * unfinished
-    return f", about {rest:.0f} s left" if rest < 120 else f", about {rest / 60:.0f} min left"
 
 
 def _wait_for_autopsies(client: Client, sweep_ids: list[int], report: Report) -> None:

@@ -56,36 +56,42 @@ def test_the_recurrence_is_guilty_if_the_same_run_lives_with_frozen_eigenvalues(
 def test_a_row_of_deaths_counts_seeds_and_trials() -> None:
     row = list(death_table(cells()))[2]
     assert row == (
-        "| s5 | native | 3 | 2/3 | 5 | range 1, dynamics 1 | norm | 1/2 | 2/2 | 1/2 | 1/1 (best) | 2/2 "
-        "| recurrence 1, other weights 1 |"
+        "| s5 | native | 3 | 2/3 [0.21, 0.94] | 5 | range 1, dynamics 1 | norm | 1/2 [0.09, 0.91] | 2/2 [0.34, 1.00] "
+        "| 1/2 [0.09, 0.91] | 1/1 [0.21, 1.00] (best) | 2/2 [0.34, 1.00] | recurrence 1, other weights 1 |"
     )
 
 
 def test_a_cell_without_deaths_has_no_row_and_an_arm_is_not_compared_with_itself() -> None:
     rows = list(death_table(cells()))
     assert len(rows) == 4
-    assert rows[3].startswith(f"| s5 | {FROZEN} | 3 | 1/3 | 3 | range | norm |  | 1/1 |")
+    assert rows[3].startswith(f"| s5 | {FROZEN} | 3 | 1/3 [0.06, 0.79] | 3 | range | norm |  | 1/1 [0.21, 1.00] |")
 
 
 def test_finite_runs_are_counted_for_each_arm() -> None:
-    assert list(finite_table(cells(), SIZE))[2] == "| s5 | 1/3 | 2/3 |  | 3/3 |"
+    assert list(finite_table(cells(), SIZE))[2] == "| s5 | 1/3 [0.06, 0.79] | 2/3 [0.21, 0.94] |  | 3/3 [0.44, 1.00] |"
 
 
 def test_a_sentence_for_each_arm_adds_up_to_its_deaths() -> None:
     native, _, best = sentences(cells())
     assert native == (
-        "- **native**: 2 of 3 runs die. In float64: 1 dynamics, 1 range. Killed by: 1 recurrence, 1 other weights. "
-        "Trials of the autopsies that live: with the recurrence frozen 1/2, with another map 1/1, at a tenth of the rate 2/2."
+        "- **native**: of the runs, 2/3 [0.21, 0.94] die. In float64: 1 dynamics, 1 range. Killed by: 1 recurrence, 1 "
+        "other weights. Trials of the autopsies that live: with the recurrence frozen 1/2 [0.09, 0.91], with another map "
+        "1/1 [0.21, 1.00], at a tenth of the rate 2/2 [0.34, 1.00]."
     )
-    assert best == "- **best**: all 3 runs stay finite."
+    assert best == "- **best**: of the runs, 3/3 [0.44, 1.00] stay finite."
 
 
 def test_the_map_shows_the_line_beside_the_steps_that_lived_and_died() -> None:
     rows = list(map_table(POINTS))
-    assert rows[2:] == ["| 32 | 16 | direct | 1/2 | 1.5 | 16.16 |", "| 32 | 16 | best | 1/1 | 0.99 |  |"]
+    assert rows[2:] == [
+        "| 32 | 16 | direct | 1/2 [0.09, 0.91] | 1.5 | 16.16 |",
+        "| 32 | 16 | best | 1/1 [0.21, 1.00] | 0.99 |  |",
+    ]
     died, lived = map_sentences(POINTS)
-    assert died.startswith("- 1 of 3 runs died. In 1 of these, the largest |λ| of the fatal step was beyond the line")
-    assert lived.startswith("- In 0 of 3 runs, a finite step had an eigenvalue beyond the line")
+    assert died.startswith(
+        "- Of the runs, 1/3 [0.06, 0.79] died. Of these, 1/1 [0.21, 1.00] had the largest |λ| of the fatal step beyond"
+    )
+    assert lived.startswith("- Of the runs, 0/3 [0.00, 0.56] had an eigenvalue beyond the line in a finite step")
     assert math.isclose(critical(88), math.exp(88.7228 / 88), rel_tol=1e-5)
 
 

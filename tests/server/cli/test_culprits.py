@@ -48,8 +48,8 @@ def test_the_report_and_its_figure_are_written(
     assert done.exit_code == 0, done.output
     assert "if interrupted, continue with --resume 1" in done.stderr
     text = output.read_text()
-    assert "| gla | 1/1 |  |  |  |" in text
-    assert "| retnet | 1/1 |  |  |  |" in text
+    assert "| gla | 1/1 [0.21, 1.00] |  |  |  |" in text
+    assert "| retnet | 1/1 [0.21, 1.00] |  |  |  |" in text
     assert text.endswith("![|λ| against the length of the sequence](report.svg)\n")
     assert (tmp_path / "report.svg").read_bytes().startswith(b"<?xml")
     again = reproduce(data_dir, "--resume", "2")

@@ -12,7 +12,7 @@ from stablessm_core.spec.model import Model
 from studies.paper.catalogue import TRAINED, checked_preset, design
 from studies.paper.designs import SIZES
 from studies.paper.groups import Group, newest_group, read_tags, tags
-from studies.paper.submission import left
+from studies.progress import left
 
 KEYS = [(study, preset, size) for study, preset in TRAINED for size in SIZES]
 
