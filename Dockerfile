@@ -11,7 +11,9 @@ RUN useradd --uid 10001 --create-home stablessm \
 WORKDIR /src
 
 FROM base AS source
-COPY pyproject.toml build_backend.py MANIFEST.in constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY service service
+COPY stablessm stablessm
 COPY stablessm_core stablessm_core
 COPY server server
 COPY worker worker
@@ -22,7 +24,7 @@ COPY migrations migrations
 
 FROM source AS build-server
 # the server never imports torch and never runs a kernel
-RUN STABLESSM_COMPILER=none pip install --constraint constraints.txt '.[s3]'
+RUN STABLESSM_COMPILER=none pip install --constraint constraints.txt . './service[s3]'
 
 FROM base AS server
 COPY --from=build-server /opt/venv /opt/venv
@@ -42,7 +44,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev &
 
 FROM compiler AS build-worker
 COPY --from=source /src /src
-RUN STABLESSM_COMPILER=gcc pip install --constraint constraints.txt '.[train,s3]'
+RUN STABLESSM_COMPILER=gcc pip install --constraint constraints.txt . './service[train,s3]'
 
 FROM compiler AS worker
 COPY --from=build-worker /opt/venv /opt/venv

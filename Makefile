@@ -14,15 +14,16 @@ PYTEST := $(BIN)/pytest --numprocesses 5 --dist loadscope --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 SET_APART := slow or long or interpreter or postgres or redis or browser
-SOURCES := stablessm_core server worker studies web migrations tests benchmarks docs build_backend.py
+SOURCES := stablessm stablessm_core server worker studies web migrations tests benchmarks docs examples service
 # the sources of the environment, and the sources of the C kernels alone
-DECLARED := pyproject.toml constraints.txt build_backend.py
+DECLARED := pyproject.toml service/pyproject.toml constraints.txt service/build_backend.py
 KERNELS := stablessm_core/kernels
 KERNEL_SOURCES := $(KERNELS)/build.py $(wildcard $(KERNELS)/*.[ch])
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --constraint constraints.txt
-INSTALL := $(PIP) --editable '.[train]'
+# two distributions of this repository: what other programs import, and the service
+INSTALL := $(PIP) --editable . --editable './service[train]'
 DEVELOPMENT := $(BIN)/python -c 'import tomllib; \
-    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")'
+    print(*tomllib.load(open("service/pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")'
 BUILD := $(BIN)/python -m stablessm_core.kernels.build
 # the modules imported at the start; compiling every installed module would take three times as long
 IMPORT_SERVICE := import server.cli.serve, worker.service
@@ -130,14 +131,15 @@ format: setup  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
 	$(BIN)/ruff format $(wildcard $(SOURCES))
 
-docs: setup  ## rewrite what is generated: tables of docs/configuration.md, systems.md and api.md, RunAnswer in web/types.d.ts
+docs: setup  ## rewrite what is generated: tables of docs/configuration.md, systems.md, api.md and paper/culprits.md, RunAnswer in web/types.d.ts
 	$(BIN)/python docs/configuration_table.py
 	$(BIN)/python docs/systems_tables.py
+	$(BIN)/python docs/culprits_numbers.py
 	$(BIN)/python docs/run_fields.py
 
 audit: setup  ## are any of the pinned packages known to be vulnerable?
 	@$(BIN)/python .ci/audit.py
 
 clean:  ## remove the environment and caches (never the runs in .stablessm)
-	rm -rf $(VENV) $(REFERENCES) $(PEERS) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist \
+	rm -rf $(VENV) $(REFERENCES) $(PEERS) web/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build service/build dist \
 	    $(KERNELS)/kernels-*.so $(KERNELS)/kernels-*.txt

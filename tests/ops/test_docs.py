@@ -17,10 +17,15 @@ import pytest
 
 from server.settings import Settings, variable_of
 from stablessm_core.spec.config import RunConfig
+from studies.culprits import QUICK, Findings
+from studies.culprits_report import culprits_report
+from studies.paper.registry import load
+from studies.paper.report import dumps
 from tests.extending import IN_REPOSITORY
+from tests.studies.test_culprits_text import POINTS, cells
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "watch").glob("*.md")])
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +52,19 @@ def test_the_systems_page_lists_every_layer_and_map() -> None:
     tables = generator("systems_tables")
     page = tables.PAGE.read_text()
     assert page == tables.with_tables(page), "run `make docs`"
+
+
+def test_the_article_about_culprits_has_the_numbers_of_its_report(tmp_path: Path) -> None:
+    numbers = generator("culprits_numbers")
+    page = numbers.PAGE.read_text("utf-8")
+    assert page == numbers.with_numbers(page), "run `make docs`"
+    for name in numbers.BLOCKS:
+        assert [page.count(marker.format(name=name)) for marker in numbers.MARKERS] == [1, 1], name
+    numbers.REPORT = tmp_path / "culprits.json"
+    numbers.REPORT.write_text(dumps(culprits_report(Findings(QUICK, [7], cells(), list(POINTS), [], []), load())))
+    filled = numbers.with_numbers(page)
+    assert "| s5 | 1/3 [0.06, 0.79] | 2/3 [0.21, 0.94] |  | 3/3 [0.44, 1.00] |" in filled
+    assert numbers.with_numbers(filled) == filled
 
 
 def test_the_configuration_page_agrees_with_the_schema(table: ModuleType) -> None:
@@ -170,7 +188,7 @@ def test_the_drawings_of_the_packages_have_the_order_of_the_import_contracts() -
         [sorted(line.split(" | ")) for line in contract["layers"]] for contract in contracts if contract["type"] == "layers"
     ]
     assert (
-        drawn(house, r"server\.\w+|worker|migrations|studies|stablessm_core|web") == checked[0][1:]
+        drawn(house, r"server\.\w+|worker|migrations|studies|stablessm_core|stablessm|web") == checked[0][1:]
     )  # the drawing omits server.__main__
     assert drawn(core, "|".join(room for line in checked[2] for room in line)) == checked[2]
 

@@ -14,11 +14,15 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from stablessm_core import __version__
+
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
+SERVICE = tomllib.loads((ROOT / "service" / "pyproject.toml").read_text())["project"]
+OURS = {PROJECT["name"], SERVICE["name"]}
 ROOMS = tuple(PYPROJECT["tool"]["importlinter"]["root_packages"])
 # no module but those that train may import these, not even indirectly; scipy may be imported inside functions
 TRAINING_ONLY = ("torch", "triton", "sklearn", "scipy", "safetensors", "joblib")
@@ -53,6 +57,10 @@ def modules_of(room: str) -> list[str]:
     return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
 
 
+# writes samples with other tools, in environments of their own
+SAMPLES = ROOT / "tests" / "server" / "importing" / "samples" / "write.py"
+
+
 def import_without(blocked: Iterable[str], modules: list[str]) -> None:
     command = [sys.executable, "-c", BLOCKER, ",".join(blocked), *modules]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -69,7 +77,7 @@ def test_the_torch_free_packages_do_not_import_torch() -> None:
 
 
 def test_maps_and_telemetry_import_only_numpy_and_zstandard() -> None:
-    others = [name.replace("-", "_") for name in declared(PROJECT["dependencies"]) - {"numpy", "zstandard"}]
+    others = [name.replace("-", "_") for name in declared(SERVICE["dependencies"]) - OURS - {"numpy", "zstandard"}]
     import_without([*TRAINING_ONLY, *others], [module for room in NUMPY_ONLY for module in modules_of(room)])
 
 
@@ -79,23 +87,30 @@ def test_the_supervisor_process_does_not_import_torch() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_packages_import_only_declared_dependencies(room: str) -> None:
-    base = declared(PROJECT["dependencies"])
-    training = base | declared(PROJECT["optional-dependencies"]["train"])
-    allowed = training if room in ("stablessm_core", "worker") else base
+    base = declared(SERVICE["dependencies"])
+    training = base | declared(SERVICE["optional-dependencies"]["train"])
+    allowed = training if room in ("stablessm", "stablessm_core", "worker") else base
     check_declared(sorted((ROOT / room).rglob("*.py")), allowed)
 
 
 @pytest.mark.parametrize("place", ["tests", "docs"])
 def test_tests_and_docs_import_only_declared_dependencies(place: str) -> None:
-    everything = PROJECT["dependencies"] + [r for extra in PROJECT["optional-dependencies"].values() for r in extra]
-    check_declared(sorted((ROOT / place).rglob("*.py")), declared(everything))
+    everything = SERVICE["dependencies"] + [r for extra in SERVICE["optional-dependencies"].values() for r in extra]
+    files = {*(ROOT / place).rglob("*.py")} - {SAMPLES}
+    check_declared(sorted(files), declared(everything))
 
 
 def test_the_constraints_pin_exactly_the_packages_that_we_install() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
     pinned = {normal(line.partition("==")[0]) for line in lines}
-    assert pinned == closure("stablessm", frozenset({"train", "dev"})) - {"stablessm", "pip"}  # the environment already has pip
+    needed = closure("stablessm-service", frozenset({"train", "dev"}))
+    assert pinned == needed - OURS - {"pip"}  # the environment already has pip
+
+
+def test_the_service_needs_all_that_the_small_distribution_needs_and_that_distribution_in_its_own_version() -> None:
+    assert declared(PROJECT["dependencies"]) == {"numpy", "zstandard"} <= declared(SERVICE["dependencies"])
+    assert f"stablessm=={__version__}" in SERVICE["dependencies"]
 
 
 def imported(file: Path) -> set[str]:

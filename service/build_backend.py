@@ -1,9 +1,11 @@
-"""The build backend of the package: setuptools, plus the compiled C kernels of stablessm_core/kernels.
+"""The build backend of the service: setuptools, plus the compiled C kernels of stablessm_core/kernels.
 
 A wheel contains one library for each instruction set of the build machine's processor family, and is tagged for its platform.
 An editable installation has the libraries next to the sources. If no C compiler is installed, the build (but not the installed
 package) requires the package ziglang, which contains a C compiler. If the kernels cannot be built, the package contains a file
 with the reason instead of the libraries. A wheel also contains the registered claims and the reports of docs/paper.
+
+The libraries are installed into the folder stablessm_core/kernels of the distribution stablessm, which has their sources.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from pathlib import Path
 
 from setuptools.build_meta import (
     build_editable,
-    build_sdist,
     build_wheel,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
@@ -22,7 +23,10 @@ from setuptools.build_meta import (
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-from stablessm_core.kernels import build
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from stablessm_core.kernels import build  # noqa: E402 - nothing is installed yet
 
 __all__ = [
     "build_editable",
@@ -33,6 +37,16 @@ __all__ = [
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
+
+
+class UnsupportedOperation(Exception):
+    """What installers expect from a backend that builds no source distribution."""
+
+
+def build_sdist(sdist_directory: str, config_settings: object = None) -> str:
+    """Raises UnsupportedOperation: the sources lie in the folder above, which a source distribution cannot contain."""
+    del sdist_directory, config_settings
+    raise UnsupportedOperation("the service is built from a clone of the repository: pip wheel --no-deps ./service")
 
 
 def get_requires_for_build_wheel(config_settings: object = None) -> list[str]:
@@ -58,7 +72,7 @@ class Modules(build_py):
     def _copy_reports(self) -> None:
         target = Path(self.build_lib, "studies", "paper", "registered")
         target.mkdir(parents=True, exist_ok=True)
-        for file in sorted(Path("docs", "paper").glob("*.json")):
+        for file in sorted((ROOT / "docs" / "paper").glob("*.json")):
             shutil.copy(file, target)
 
 
