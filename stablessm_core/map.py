@@ -190,7 +190,7 @@ class DiscreteFromRate(Discrete):
 
 def saturated(x: Array, xp: Any) -> Array:
     """x, limited to the largest integer n for which exp(n) is finite in x's dtype."""
-    return xp.clip(x, max=88.0 if x.dtype == xp.float32 else 709.0)
+    return xp.clip(x, None, 88.0 if x.dtype == xp.float32 else 709.0)
 
 
 def saturated_exp(x: Array, xp: Any) -> Array:
@@ -207,4 +207,4 @@ def sigmoid(x: Array, xp: Any) -> Array:
 
 def softplus(x: Array, xp: Any) -> Array:
     """ln(1 + e^x)."""
-    return xp.clip(x, min=0) + xp.log1p(xp.exp(xp.where(x >= 0, -x, x)))
+    return xp.clip(x, 0, None) + xp.log1p(xp.exp(xp.where(x >= 0, -x, x)))

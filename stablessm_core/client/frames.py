@@ -1,4 +1,4 @@
-"""Reads runs, a sweep or series into a pandas DataFrame. Requires pandas: `pip install 'stablessm[frames]'`."""
+"""Reads runs, a sweep or series into a pandas DataFrame. Requires pandas: `pip install 'stablessm-service[frames]'`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _pandas() -> Any:
     try:
         return import_module("pandas")
     except ImportError:
-        raise PandasMissing("a DataFrame needs pandas, which is not installed: pip install 'stablessm[frames]'") from None
+        raise PandasMissing("a DataFrame needs pandas, which is not installed: pip install 'stablessm-service[frames]'") from None
 
 
 def _column(pandas: Any, kind: str, values: list[Any]) -> Any:

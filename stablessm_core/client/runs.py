@@ -15,10 +15,11 @@ class RunMethods(Connection):
 
     def submit(
         self, config: RunConfig | Mapping[str, Any], *, key: str | None = None, queue: str | None = None,
-        priority: int | None = None, gpu: str | None = None,
+        priority: int | None = None, gpu: str | None = None, project: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Queue a run. Repeated calls with the same `key` and configuration submit only one run."""
         body = config.model_dump(mode="json") if isinstance(config, RunConfig) else dict(config)
+        body |= without_none(project=project)
         headers, params = {"Idempotency-Key": key} if key else {}, without_none(queue=queue, priority=priority, gpu=gpu)
         made: dict[str, Any] = self.send("POST", "/api/runs", body, headers=headers, params=params)
         return made
@@ -36,7 +37,7 @@ class RunMethods(Connection):
         return self.pages("/api/runs", "runs", limit, q=q, status=status, tag=tag, sort=sort, hidden=hidden)
 
     def update(self, run_id: int, **changes: Any) -> dict[str, Any]:
-        """Change `name`, `tags`, `notes` or `hidden`, or, if the run is queued, `queue`, `priority` or `gpu`."""
+        """Change `name`, `tags`, `notes`, `project` or `hidden`, or, if the run is queued, `queue`, `priority` or `gpu`."""
         changed: dict[str, Any] = self.send("PATCH", f"/api/runs/{run_id}", changes)
         return changed
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -42,6 +43,17 @@ class SeriesMethods(Connection):
         """Every series of the run: name, width, unit, meaning, first and last step, number of points."""
         found: list[dict[str, Any]] = self.get(f"/api/runs/{run_id}/series")["series"]
         return found
+
+    def free_metrics(self, run_id: int) -> dict[str, Any]:
+        """The newest value of each free metric of the run, by name; None for a metric without a value."""
+        found = self.get(f"/api/runs/{run_id}/metrics")["metrics"]
+        return {one["name"]: None if one["last"] is None else float(one["last"]) for one in found}
+
+    def memory(self, run_id: int, step: int | None = None) -> dict[str, Any]:
+        """The memory function of the run's network at an evaluation (None: the newest): the size of its answer to an input t
+        steps ago, by lag, with the fitted decay and the kernel of the task. Without a measurement, `reason` says why."""
+        answer: dict[str, Any] = self.get(f"/api/runs/{run_id}/memory", **({} if step is None else {"step": step}))
+        return answer
 
     def series(
         self, run_id: int, name: str, *, from_step: int | None = None, to_step: int | None = None,
@@ -122,15 +134,16 @@ class SeriesMethods(Connection):
         layer: int = 0,
         max_points: int = 1000,
         eigenvalues: Sequence[int] | None = None,
+        metric: str | None = None,
     ) -> Any:
-        """One chart of the run's page, as a plotly Figure."""
-        params = {"layer": layer, "max_points": max_points, "eigenvalues": join_numbers(eigenvalues)}
+        """One chart of the run's page, as a plotly Figure. metric: the scalar that the chart "metric" shows."""
+        params = {"layer": layer, "max_points": max_points, "eigenvalues": join_numbers(eigenvalues), "metric": metric}
         drawn = self.get(f"/api/runs/{run_id}/figures/{chart}", **params)
         return import_module("plotly.graph_objects").Figure(typed_arrays.decode_all(drawn), skip_invalid=True)
 
 
 def _path(run_id: int, name: str) -> str:
-    return f"/api/runs/{run_id}/series/{name}"
+    return f"/api/runs/{run_id}/series/{quote(name)}"
 
 
 def _range_params(

@@ -1,4 +1,4 @@
-"""Requests about the service itself: queues, workers, tokens, users, webhooks, audit log, theory, health."""
+"""Requests about the service itself: queues, workers, tokens, users, webhooks, silences, audit log, theory, health."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ServiceMethods(Connection):
     def create_token(
         self, name: str, scope: str, *, days: float | None = None, user: str | None = None, names_users: bool = False
     ) -> dict[str, Any]:
-        """A new token with the scope read, submit or admin. Only this response contains the `secret` of the token.
+        """A new token with the scope read, submit, admin or ingest. Only this response contains the `secret` of the token.
 
         user: the name of the token's user. A user that does not exist is created. By default, a new user has the token's name.
         names_users: True for the token of a trusted proxy that names the user of each request in a header.
@@ -90,12 +90,13 @@ class ServiceMethods(Connection):
         """At most `limit` audit log entries, newest first, for writes and sign-ins, including refused attempts."""
         return self.pages("/api/audit", "audit", limit, run_id=run_id)
 
-    def create_webhook(self, url: str, events: Sequence[str]) -> dict[str, Any]:
-        """A new webhook that sends events such as alert.critical or run.diverged to a URL.
+    def create_webhook(self, url: str, events: Sequence[str], *, format: str = "json") -> dict[str, Any]:
+        """A new webhook that sends events such as alert.critical or run.diverged to a URL, or mail to a `mailto:` address.
 
-        Only this response contains the `signing_key`.
+        format: json (signed, for programs), slack, discord, teams, ntfy. Only this response contains the `signing_key`.
         """
-        made: dict[str, Any] = self.send("POST", "/api/webhooks", {"url": url, "events": list(events)})
+        body = {"url": url, "events": list(events), "format": format}
+        made: dict[str, Any] = self.send("POST", "/api/webhooks", body)
         return made
 
     def webhooks(self) -> list[dict[str, Any]]:
@@ -108,9 +109,31 @@ class ServiceMethods(Connection):
         changed: dict[str, Any] = self.send("POST", f"/api/webhooks/{webhook_id}/enable")
         return changed
 
+    def test_webhook(self, webhook_id: int) -> dict[str, Any]:
+        """Send a test message now; returns whether the receiver `accepted` it and its `answer`."""
+        tested: dict[str, Any] = self.send("POST", f"/api/webhooks/{webhook_id}/test")
+        return tested
+
     def delete_webhook(self, webhook_id: int) -> None:
         """Delete a webhook."""
         self.send("DELETE", f"/api/webhooks/{webhook_id}")
+
+    def create_silence(
+        self, until: float, *, run_id: int | None = None, project: str | None = None, kind: str | None = None
+    ) -> dict[str, Any]:
+        """Send no messages about this run, project or kind of event until a time (UTC epoch seconds)."""
+        body = {"run_id": run_id, "project": project, "kind": kind, "until": until}
+        made: dict[str, Any] = self.send("POST", "/api/silences", body)
+        return made
+
+    def silences(self) -> list[dict[str, Any]]:
+        """The silences that have not ended."""
+        found: list[dict[str, Any]] = self.get("/api/silences")["silences"]
+        return found
+
+    def delete_silence(self, silence_id: int) -> None:
+        """End a silence now."""
+        self.send("DELETE", f"/api/silences/{silence_id}")
 
     def theory(
         self, *, time: str | None = None, a: float | None = None, b: float | None = None, run: int | None = None,

@@ -20,7 +20,7 @@ class SweepMethods(Connection):
 
         search: for example `{"trials": 20, "seed": 0, "space": {"optimizer.lr": {"distribution": "log_uniform", "low": 1e-4,
         "high": 0.1}}, "halving": {"metric": "train/loss", "first_rung": 100}}`. key: an idempotency key; a repeated call with the
-        same key returns the first call's sweep. placement: queue, priority, gpu.
+        same key returns the first call's sweep. placement: queue, priority, gpu, project.
         """
         axes = None if grid is None else {path: list(values) for path, values in grid.items()}
         body = {"base": dict(base), **without_none(grid=axes, search=search, name=name, **placement)}
@@ -28,9 +28,10 @@ class SweepMethods(Connection):
         made: dict[str, Any] = self.send("POST", "/api/sweeps", body, headers=headers)
         return made
 
-    def sweeps(self, q: str | None = None, *, limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """At most `limit` sweeps whose name contains `q`, newest first, without the runs of the sweeps."""
-        return self.pages("/api/sweeps", "sweeps", limit, q=q)
+    def sweeps(self, q: str | None = None, *, project: str | None = None, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """At most `limit` sweeps whose name contains `q`, newest first, without the runs of the sweeps. project: only sweeps with
+        runs of this project."""
+        return self.pages("/api/sweeps", "sweeps", limit, q=q, project=project)
 
     def sweep(self, sweep_id: int) -> dict[str, Any]:
         """A sweep with all its runs."""

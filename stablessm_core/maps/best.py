@@ -24,7 +24,7 @@ class _Best(Formulas):
         return 2 * self.a  # G_f(w) is 2 a |w| for every w
 
     def _weight(self, rate: Array) -> Array:
-        return self.xp.sqrt(self.xp.clip((1 / rate - self.b) / self.a, min=0))
+        return self.xp.sqrt(self.xp.clip((1 / rate - self.b) / self.a, 0, None))
 
 
 class BestContinuous(_Best, Continuous):

@@ -21,7 +21,7 @@ class ClipContinuous(Continuous):
         return Interval(-math.inf, -MARGIN, closed_high=True)
 
     def rate(self, w: Array) -> Array:
-        return self.xp.clip(-w, min=MARGIN)
+        return self.xp.clip(-w, MARGIN, None)
 
     def derivative(self, w: Array) -> Array:
         zero = self.xp.zeros_like(w)

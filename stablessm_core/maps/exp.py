@@ -30,7 +30,7 @@ class ExpDiscrete(DiscreteFromRate):
 
     def gradient_scale(self, w: Array) -> Array:
         xp = self.xp
-        v = xp.clip(w, min=-20.0)  # for w below -20, G_f(w) equals e^-w to the last bit
+        v = xp.clip(w, -20.0, None)  # for w below -20, G_f(w) equals e^-w to the last bit
         r = saturated_exp(v, xp)
         return xp.where(w < -20.0, saturated_exp(-w, xp), xp.exp(v - r) / xp.expm1(-r) / xp.expm1(-r))
 

@@ -10,14 +10,14 @@ class HeavytailContinuous(Continuous):
 
     def rate(self, w: Array) -> Array:
         # the clip keeps the unused branch of `where` finite
-        return self.xp.where(w >= 0, 1 + w, 1 / (1 - self.xp.clip(w, max=0)))
+        return self.xp.where(w >= 0, 1 + w, 1 / (1 - self.xp.clip(w, None, 0)))
 
     def derivative(self, w: Array) -> Array:
-        r = 1 / (1 - self.xp.clip(w, max=0))
+        r = 1 / (1 - self.xp.clip(w, None, 0))
         return -r * r
 
     def gradient_scale(self, w: Array) -> Array:
-        v = 1 / (1 + self.xp.clip(w, min=0))
+        v = 1 / (1 + self.xp.clip(w, 0, None))
         return v * v
 
     def inverse(self, lambda_: Array) -> Array:

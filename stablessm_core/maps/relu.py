@@ -15,7 +15,7 @@ class ReluContinuous(Continuous):
         return Interval(-math.inf, 0.0, closed_high=True)
 
     def rate(self, w: Array) -> Array:
-        return self.xp.clip(w, min=0)
+        return self.xp.clip(w, 0, None)
 
     def derivative(self, w: Array) -> Array:
         zero = self.xp.zeros_like(w)

@@ -19,7 +19,7 @@ class SoftplusContinuous(Continuous):
 
     def gradient_scale(self, w: Array) -> Array:
         xp = self.xp
-        v = xp.clip(w, min=-20.0)  # for w below -20, G_f(w) equals e^-w to the last bit
+        v = xp.clip(w, -20.0, None)  # for w below -20, G_f(w) equals e^-w to the last bit
         return xp.where(w < -20.0, saturated_exp(-w, xp), sigmoid(v, xp) / softplus(v, xp) / softplus(v, xp))
 
     def inverse(self, lambda_: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 
+from stablessm_core.spec.alert_rules import RuleList
 from stablessm_core.spec.errors import ConfigError, describe_errors
 from stablessm_core.spec.model import Model
 from stablessm_core.spec.section import Section, Text, not_allowed
@@ -152,6 +153,8 @@ def _threshold_field(threshold: Threshold) -> tuple[Any, Any]:
 if TYPE_CHECKING:
 
     class Alerts(Section):
+        rules: RuleList = Field(default_factory=list)
+
         def __getattr__(self, name: str) -> float | None: ...
 else:
     # one field for each threshold that a detector's file declares
@@ -160,6 +163,7 @@ else:
         __base__=Section,
         __doc__="Thresholds of the alerts. null switches an alert off. Non-finite values always raise an alert.",
         **{threshold.name: _threshold_field(threshold) for threshold in THRESHOLDS},
+        rules=(RuleList, Field(default_factory=list, description="Your own alerts: a scalar, a condition, for how many steps.")),
     )
 
 

@@ -43,6 +43,15 @@ class TaskSection(Section):
         """The number of steps in one sequence that the model reads. The limits of the configuration depend on this number."""
         raise NotImplementedError(f"{type(self).__name__} does not define sequence_length()")
 
+    def chance_loss(self) -> float | None:
+        """The training loss of a model that knows which answers are possible, but has learnt nothing from the inputs; None if no
+        simple number is known. The unit is that of the loss: mean squared error, or nats."""
+        return None
+
+    def memory_kernel(self, lags: int) -> list[float] | None:  # noqa: ARG002 - for subclasses
+        """|rho(t)| for t < lags if the right answer is y_t = sum_s rho(s) x_(t-s); None for other tasks."""
+        return None
+
     def data_needed(self) -> str:
         """The name in `available_data` of the data set that a worker must have on disk; "" if the task needs no data."""
         return ""

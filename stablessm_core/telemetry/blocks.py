@@ -6,6 +6,7 @@ last, non-finite count. Min and max include only the finite values (NaN if a buc
 hold the derived columns.
 A payload is the array, one eigenvalue after the other, byte-shuffled and compressed with zstd. Its first byte names the codec.
 A payload that was merged from several blocks (see stablessm_core.telemetry.merged_payloads) starts with a table of the blocks.
+The payload of points at any steps (see stablessm_core.telemetry.scattered) starts with a table of their steps.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEVELS = 3
 BLOCK_POINTS = 128  # maximum number of buckets in a level block; each flush ends a raw block
 BLOCK_BYTES = 1 << 20  # maximum size of a level block's array, unless 8 buckets are larger
 AT_ONCE = 256  # number of recorded points that one call turns into buckets; a call for only 16 points would be mostly overhead
-RAW, ZSTD_SHUFFLE, MERGED, ZSTD_DELTA = 0, 2, 3, 4
+RAW, ZSTD_SHUFFLE, MERGED, ZSTD_DELTA, SCATTERED = 0, 2, 3, 4, 5
 SMALL_EFFORT = 9  # zstd compression level of `encode_small`; compression is slower than in `encode`, decompression is not
 MAX_DECODED_BYTES = 1 << 28
 STATS = ("min", "max", "last", "nonfinite")
@@ -119,8 +120,8 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
             f"block payload of {len(payload)} bytes for shape {shape}; allowed: 1 byte to {MAX_DECODED_BYTES} decoded"
         )
     codec, body = payload[0], payload[1:]
-    if codec == MERGED:
-        codec, body = _after_pieces(payload)
+    if codec in (MERGED, SCATTERED):
+        codec, body = _after_table(payload)
     if codec in (ZSTD_SHUFFLE, ZSTD_DELTA):
         try:
             if zstandard.frame_content_size(body) != size:  # check the size before memory of that size is allocated
@@ -131,7 +132,7 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
     elif codec == RAW:
         data = body
     else:
-        raise ValueError(f"block codec is {codec}; allowed: {RAW}, {ZSTD_SHUFFLE}, {MERGED} and {ZSTD_DELTA}")
+        raise ValueError(f"block codec is {codec}; allowed: {RAW}, {ZSTD_SHUFFLE}, {MERGED}, {ZSTD_DELTA} and {SCATTERED}")
     if len(data) != size:
         raise ValueError(f"block payload holds {len(data)} bytes; shape {shape} needs {size}")
     if codec == RAW:
@@ -143,11 +144,12 @@ def decode(payload: bytes, shape: tuple[int, ...], columns: slice = slice(None))
     return bits.view("<f4")
 
 
-def _after_pieces(payload: bytes) -> tuple[int, bytes]:
+def _after_table(payload: bytes) -> tuple[int, bytes]:
     # a merged payload consists of MERGED, the length of the table of pieces (4 bytes), that table, and the payload of the numbers
+    # a scattered payload consists of SCATTERED, and the same parts with a table of steps
     at = 5 + int.from_bytes(payload[1:5], "little")
-    if len(payload) <= at or payload[at] == MERGED:
-        raise ValueError(f"block payload of {len(payload)} bytes ends inside its pieces, or holds another merged payload")
+    if len(payload) <= at or payload[at] in (MERGED, SCATTERED):
+        raise ValueError(f"block payload of {len(payload)} bytes ends inside its table, or holds another payload with a table")
     return payload[at], payload[at + 1 :]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import zstandard
 
 from stablessm_core.telemetry.blocks import MERGED, SMALL_EFFORT, encode_small
+from stablessm_core.telemetry.scattered import event_pieces, scattered_places
 
 MAX_PIECES = 1 << 16
 
@@ -57,6 +58,8 @@ def pieces_of(payload: bytes, seq: int, point_count: int) -> np.ndarray:
 
     seq, point_count: the event number and the number of points in the block's database row. Raises ValueError on a damaged table.
     """
+    if (places := scattered_places(payload, point_count)) is not None:
+        return event_pieces(places[1])
     if payload[:1] != bytes([MERGED]):
         return np.array([[seq, point_count]], np.int64)
     length = int.from_bytes(payload[1:5], "little")

@@ -51,7 +51,18 @@ class EndMessage:
     divergence: dict[str, Any] | None = None
 
 
-TelemetryMessage = CatalogueMessage | EnvironmentMessage | Flush | CheckpointMessage | TruncateMessage | EndMessage
+@dataclass(frozen=True)
+class MetricsMessage:
+    """Free metrics, in the order in which they were logged. values[name][i] belongs to steps[i]; None: this name was not logged
+    then. A step may occur several times; then the last value counts. `metrics.check_metrics` says what is allowed."""
+
+    steps: list[int]
+    values: dict[str, list[float | None]]
+
+
+TelemetryMessage = (
+    CatalogueMessage | EnvironmentMessage | Flush | CheckpointMessage | TruncateMessage | EndMessage | MetricsMessage
+)
 
 # the names of the kinds in the stored bytes; do not rename them, because a newer version may read an old spool
 _KINDS: dict[str, type[Any]] = {
@@ -61,12 +72,15 @@ _KINDS: dict[str, type[Any]] = {
     "CheckpointRecord": CheckpointMessage,
     "TruncateRecord": TruncateMessage,
     "EndRecord": EndMessage,
+    "MetricsRecord": MetricsMessage,
 }
 _SPELLED = {kind: name for name, kind in _KINDS.items()}
 
 
 def size_of(message: TelemetryMessage) -> int:
     """Approximate size of the message in memory, in bytes."""
+    if isinstance(message, MetricsMessage):
+        return 500 + 32 * len(message.steps) * (1 + len(message.values))
     return 500 + sum(block.values.nbytes for block in message.blocks) if isinstance(message, Flush) else 500
 
 

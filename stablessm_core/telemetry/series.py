@@ -6,12 +6,13 @@ A *group* of series is recorded together: its columns share steps and blocks. Th
 `scalars`: series with one number per step. `batch`: whether the step's batch is finite. `magnitudes`: the largest numbers of
 the step's batch. `progress`: comparison with earlier steps.
 `ssm/{layer}`: the per-eigenvalue series of a layer. `ssm/{layer}.{record}`: the same series for another record of the layer.
-The groups `eval`, `test` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not recorded: its
-series are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
+The groups `eval`, `test`, `memory` and `ssm/{layer}/measured` have their own steps. The group `ssm/{layer}/derived` is not
+recorded: its series are computed from the series of `ssm/{layer}`, and only their coarse levels are stored.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ TRAIN_LOSS = "train/loss"
 TRAIN_RATE = "train/tokens_per_second"
 STEP_TIME = "train/step_seconds"
 BATCH_NONFINITE = "train/batch_nonfinite"
+SKIPPED = "train/skipped"
 LARGEST_INPUT, LARGEST_TARGET = "train/largest_input", "train/largest_target"
 LR = "optim/lr"
 GRAD_NORM = "optim/grad_norm"
@@ -29,13 +31,15 @@ LOSS_OVER_BEST = "train/loss_over_best"
 EVAL_LOSS = "eval/loss"
 EVAL_ACCURACY = "eval/accuracy"
 TESTED_LOSS, TESTED_ACCURACY = "test/loss", "test/accuracy"
+MEMORY = "memory/function"
 GPU_MEMORY = "system/gpu_memory_gib"
 HOST_MEMORY = "system/host_memory_gib"
 
-SCALARS, EVAL, TEST = "scalars", "eval", "test"
+SCALARS, EVAL, TEST, MEMORIES = "scalars", "eval", "test", "memory"
 # These groups are separate, so that the columns of every group are the same as in older runs, which lack some of these groups.
 BATCH, PROGRESS, MAGNITUDES = "batch", "progress", "magnitudes"
 # the names of the values in a run's result
+_LARGER = re.compile(r"(acc|accuracy|auc|auroc|f1|rewards?)(?![a-z])", re.IGNORECASE)  # how the name of such a metric begins
 BEST_RESULTS = ("best_eval_step", "test_loss_at_best", "test_accuracy_at_best")  # only of tasks with a separate test set
 RESULTS = (
     "train_loss", "eval_loss", "eval_accuracy", "seconds", "tokens_per_second", "rollbacks", "telemetry_dropped",
@@ -79,6 +83,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     BATCH_NONFINITE: ("", "Which part of the step's batch was not finite: 0 none, 1 the input, 2 the target, 3 both."),
     LARGEST_INPUT: ("", "Largest |x| in the real-valued input of the step's batch. NaN if the input contains NaN."),
     LARGEST_TARGET: ("", "Largest |y| in the real-valued target of the step's batch. NaN if the target contains NaN."),
+    SKIPPED: ("", "1 if a gradient scaler skipped the update of the step, because a gradient was not finite; else 0."),
     WEIGHT_NORM: ("", "Global L2 norm of all trained weights, before the step's update."),
     LOSS_OVER_BEST: ("", "Training loss divided by the smallest training loss so far, this step included. 1: a new best."),
     LR: ("", "Learning rate of the step."),
@@ -87,6 +92,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     EVAL_ACCURACY: ("", "Share of correct answers on the evaluation split, 0 to 1."),
     TESTED_LOSS: ("", "Mean loss on the test split, at each evaluation that was the best so far."),
     TESTED_ACCURACY: ("", "Share of correct answers on the test split, 0 to 1, at each evaluation that was the best so far."),
+    MEMORY: (
+        "",
+        "Memory function M(t) of the network at lags t = 0, 1, ...: the size of its answer to a unit input t steps ago.",
+    ),
     GPU_MEMORY: ("GiB", "Largest GPU memory allocated so far."),
     HOST_MEMORY: ("GiB", "Resident memory of the training process."),
     "grad_over_weight": ("", "|dL/dw| / |w| of each eigenvalue's weight w."),
@@ -180,9 +189,13 @@ def has_every_eigenvalue(name: str) -> bool:
 
 
 def larger_is_better(name: str) -> bool:
-    """True if the larger of two values of this series is the better one; for every other series it is the smaller one."""
-    return name in (EVAL_ACCURACY, TESTED_ACCURACY, TRAIN_RATE) or name.rpartition("/")[2].startswith(
-        ("boundary_distance", "true_boundary_distance")
+    """True if the larger of two values of this series is the better one; for every other series it is the smaller one. A metric
+    that a program chose itself is judged by its name: accuracies, areas under curves, F1 scores and rewards."""
+    last = name.rpartition("/")[2]
+    return (
+        name in (EVAL_ACCURACY, TESTED_ACCURACY, TRAIN_RATE)
+        or last.startswith(("boundary_distance", "true_boundary_distance"))
+        or _LARGER.match(last) is not None
     )
 
 

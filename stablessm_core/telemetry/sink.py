@@ -1,4 +1,4 @@
-"""The sink protocol, which defines how telemetry is stored, and a sink that keeps everything in memory."""
+"""The sink protocols, which define how telemetry is stored, and a sink that keeps everything in memory."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class Sink(Protocol):
         """Store the catalogue. May be called again with additional series."""
 
     def write(self, flush: Flush) -> None: ...
+
+
+class ResumableSink(Sink, Protocol):
+    """A sink of a run that resumes from its checkpoints."""
 
     def checkpoint(self, step: int, path: Path, sha256: str) -> None:
         """Record a durable checkpoint. Every step up to `step` has already been written."""

@@ -8,12 +8,11 @@ the machine, the run resumes from its last stored checkpoint anyway.
 from __future__ import annotations
 
 import os
-import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-_HEAD = struct.Struct("<II")  # length and CRC-32 of the entry that follows
+from stablessm_core.telemetry.frames import HEAD, pack, read_file
 
 
 class Spool:
@@ -30,7 +29,7 @@ class Spool:
 
     def append(self, entry: bytes) -> bool:
         """Append an entry. Returns False if the file would exceed its limit."""
-        data = _HEAD.pack(len(entry), zlib.crc32(entry)) + entry
+        data = pack([entry])
         if self._end + len(data) > self.limit_bytes:
             return False
         if self._file is None:
@@ -46,8 +45,8 @@ class Spool:
         """The oldest entry, which stays until `drop`; None if there is no entry."""
         if self._file is None or self._read_at >= self._end:
             return None
-        length, checksum = _HEAD.unpack(os.pread(self._file, _HEAD.size, self._read_at))
-        entry = os.pread(self._file, length, self._read_at + _HEAD.size)
+        length, checksum = HEAD.unpack(os.pread(self._file, HEAD.size, self._read_at))
+        entry = os.pread(self._file, length, self._read_at + HEAD.size)
         if len(entry) != length or zlib.crc32(entry) != checksum:
             raise OSError(f"spool {self.path} is damaged at byte {self._read_at}")
         return entry
@@ -56,7 +55,7 @@ class Spool:
         """Remove the oldest entry. Deletes the file if no entry is left."""
         entry = self.first()
         if entry is not None:
-            self._read_at += _HEAD.size + len(entry)
+            self._read_at += HEAD.size + len(entry)
         if self._read_at >= self._end:
             self.close()
 
@@ -76,9 +75,4 @@ def left_behind(path: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     with file:
-        while len(head := file.read(_HEAD.size)) == _HEAD.size:
-            length, checksum = _HEAD.unpack(head)
-            entry = file.read(length)
-            if len(entry) != length or zlib.crc32(entry) != checksum:
-                return
-            yield entry
+        yield from read_file(file, path.stat().st_size)

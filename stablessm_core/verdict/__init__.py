@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from typing import Any
 
-from stablessm_core.telemetry.stability import overflow_length
-from stablessm_core.verdict import eigenvalues
 from stablessm_core.verdict.advice import advise, confirmation
 from stablessm_core.verdict.decide import decide
 from stablessm_core.verdict.evidence import evidence
 from stablessm_core.verdict.finite import judge_finite
 from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
+from stablessm_core.verdict.outside import unstable
 from stablessm_core.verdict.replayed import completed
+from stablessm_core.verdict.reported import judge_reported
 from stablessm_core.verdict.timeline import events
 from stablessm_core.verdict.trouble import Trouble, trouble_start
 from stablessm_core.verdict.words import summary
@@ -42,6 +41,8 @@ def judge(run: Run, source: Source) -> dict[str, Any]:
     None. events, evidence: lists of items with a `text` and a `basis`. try: [{change, because}]. unstable: see `unstable`.
     confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
     """
+    if run.reported is not None:
+        return judge_reported(run, source)
     run, source = completed(run, source)
     trouble = trouble_start(run, source)
     about: dict[str, Any] = {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
@@ -66,23 +67,4 @@ def judge(run: Run, source: Source) -> dict[str, Any]:
         "try": advise(run, finding),
         "unstable": unstable(run, source, finding.step),
         **about,
-    }
-
-
-def unstable(run: Run, source: Source, step: int) -> dict[str, Any] | None:
-    """The eigenvalues outside the stability boundary at this step: their number, the worst distance, and the sequence length at
-    which their powers overflow.
-
-    None if every eigenvalue is inside the boundary, or if no distance is recorded at this step.
-    """
-    worst = eigenvalues.worst_eigenvalue(run, source, step)
-    if worst is None or not worst.outside:
-        return None
-    longest = overflow_length(worst.distance, run.limit_of(worst.layer))
-    return {
-        "eigenvalues": worst.outside,
-        "of": run.eigenvalues,
-        "worst_distance": worst.distance,
-        "overflow_budget": None if worst.budget is None else worst.budget + 0.0,  # without the sign of -0.0
-        "overflows_at_length": math.ceil(longest) if math.isfinite(longest) else None,
     }

@@ -189,7 +189,7 @@ def _half_precision(run: Run, source: Source, found: Finding) -> bool:  # noqa: 
 
 
 def _is_half(run: Run) -> bool:
-    return str(run.config.get("train", {}).get("precision", "float32")) in ("float16", "half")
+    return run.how.precision in ("float16", "half")
 
 
 def _jump(run: Run, source: Source, found: Finding) -> bool:

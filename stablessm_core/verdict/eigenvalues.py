@@ -147,10 +147,10 @@ def _recurrent_lr(run: Run, scalars: Scalars) -> float | None:
 def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scalars: Scalars) -> float | None:
     if run.optimizer not in ("adamw", "sgd") or (run.optimizer == "sgd" and gradient is None):
         return None
-    clip = run.config["optimizer"].get("grad_clip")
+    clip = run.how.grad_clip
     norm = float(scalars.grad_norm[-1]) if len(scalars) else math.nan
     clipped = (gradient or 0.0) * (clip / norm if clip and norm > clip else 1.0)
-    nesterov = bool(run.config["optimizer"].get("nesterov"))
+    nesterov = bool(run.how.nesterov)
     return float(predicted_weight_step(run.optimizer, lr, clipped, run.momentum, moved, nesterov=nesterov))
 
 
@@ -222,7 +222,7 @@ def _reach(run: Run, source: Source, layer: Layer, low: int, high: int) -> float
     if run.optimizer == "sgd":
         if rows.ratio is None:
             return math.nan
-        clip = run.config["optimizer"].get("grad_clip")
+        clip = run.how.grad_clip
         kept = np.ones(len(rows)) if not clip else np.minimum(1.0, clip / np.maximum(scalars.grad_norm, 1e-30))
         moved = lr[:, None] * gradient_size(rows.ratio, rows.weight) * kept[:, None] / max(1e-3, 1 - run.momentum)
     else:

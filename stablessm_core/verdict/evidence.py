@@ -66,7 +66,7 @@ def evidence(run: Run, found: Finding) -> list[Evidence]:
         count = len(set(found.scalars.loss.tolist()))
         text = f"All of the {count} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is."
         items.append(item(text, basis="inferred", losses=count))
-    elif run.config.get("train", {}).get("precision") == "bfloat16":
+    elif run.how.precision == "bfloat16":
         items.append(item(BFLOAT16, basis="inferred"))
     items += evaluation(found.evaluated)
     return items + _limits(run, found)

@@ -144,7 +144,7 @@ def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
         count = (run.environment or {}).get("parameters")
         return None if not count else gap * lr * math.sqrt(count) / size
     norms = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at + 1]
-    clip = run.config["optimizer"].get("grad_clip")
+    clip = run.how.grad_clip
     norm = float(np.nanmax(norms)) if np.isfinite(norms).any() else math.nan
     norm = min(norm, clip) if clip else norm
     reach = 1 / (1 - run.momentum) if run.momentum < 1 else math.inf

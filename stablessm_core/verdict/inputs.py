@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from stablessm_core.maps import MAPS
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.how import How, how_of_config
 from stablessm_core.telemetry.stability import layer_limits
 
 
@@ -164,14 +166,21 @@ class Run:
     first_step: int = 1  # the first trained step; for a fork, the step after the checkpoint from which it started
     autopsy: Mapping[str, Any] | None = None  # the findings of the run's autopsy; None without one
     complete_from: int | None = None  # the step from which the autopsy's replay fills the gaps between recorded steps
+    reported: How | None = None  # how a reported run trains; None: we trained the run, and `config` says how
+    paths: Sequence[str] = ()  # the paths of a reported run's layers in its model, by the layer's number
+
+    @cached_property
+    def how(self) -> How:
+        return how_of_config(self.config) if self.reported is None else self.reported
 
     @property
     def optimizer(self) -> str:
-        return str(self.config["optimizer"].get("name", "adamw"))
+        """The name of the optimizer; empty if it is unknown."""
+        return self.how.optimizer or ""
 
     @property
     def momentum(self) -> float:
-        return float(self.config["optimizer"].get("momentum") or 0.0)
+        return self.how.momentum or 0.0
 
     @property
     def optimizer_label(self) -> str:
@@ -185,17 +194,19 @@ class Run:
 
     @property
     def recorded_every(self) -> int:
-        return int(self.config.get("telemetry", {}).get("every", 1))
+        return self.how.every or 1
 
     @property
     def length(self) -> int | None:
         """The sequence length of the training data; before training, the sequence length in the configuration."""
         data = (self.environment or {}).get("data") or {}
-        length = data.get("length") or self.config["task"].get("length")
+        length = data.get("length") or self.how.length
         return None if length is None else int(length)
 
     def limit_of(self, layer: int) -> float:
         """The overflow budget at which numbers overflow because of this layer: 1 if a bounded activation follows its states."""
+        if self.reported is not None:
+            return 1.0  # what follows the states is unknown
         data = (self.environment or {}).get("data") or {}
         limits = layer_limits(self.config["model"], data.get("kind"))
         return limits[layer] if layer < len(limits) else min(limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -59,6 +60,9 @@ class Cifar10(TaskSection):
 
     def sequence_length(self) -> int:
         return 1024
+
+    def chance_loss(self) -> float:
+        return math.log(10)  # ten classes of about equal size
 
     def data_needed(self) -> str:
         return self.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -27,3 +28,6 @@ class Copying(TaskSection):
 
     def sequence_length(self) -> int:
         return self.noise_length + 2 * self.memorized
+
+    def chance_loss(self) -> float:
+        return math.log(self.vocabulary_size - 2)  # neither the blank nor the marker is an answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,9 @@ class Digits(TaskSection):
 
     def sequence_length(self) -> int:
         return 64
+
+    def chance_loss(self) -> float:
+        return math.log(10)  # ten classes of about equal size
 
     def check_data(self, data_root: Path) -> None:  # noqa: ARG002 - scikit-learn brings the file
         digits_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -50,6 +51,9 @@ class Mnist(TaskSection):
 
     def sequence_length(self) -> int:
         return 784 // self.pool**2
+
+    def chance_loss(self) -> float:
+        return math.log(10)  # ten classes of about equal size
 
     def data_needed(self) -> str:
         return self.name

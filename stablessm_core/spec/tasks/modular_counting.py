@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -27,3 +28,6 @@ class ModularCounting(TaskSection):
 
     def sequence_length(self) -> int:
         return self.length
+
+    def chance_loss(self) -> float | None:
+        return math.log(2) if self.modulus == 2 else None  # the first counts of other moduli are not equally likely

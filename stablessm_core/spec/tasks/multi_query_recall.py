@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -50,3 +51,6 @@ class MultiQueryRecall(TaskSection):
 
     def sequence_length(self) -> int:
         return self.length
+
+    def chance_loss(self) -> float:
+        return math.log(self.vocabulary_size - self.vocabulary_size // 2)  # the upper half of the tokens are values

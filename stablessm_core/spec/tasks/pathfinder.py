@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -40,3 +41,6 @@ class Pathfinder(TaskSection):
 
     def sequence_length(self) -> int:
         return 1024
+
+    def chance_loss(self) -> float:
+        return math.log(2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+from itertools import accumulate
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -23,3 +26,17 @@ class PolynomialMemory(TaskSection):
 
     def sequence_length(self) -> int:
         return self.length
+
+    def chance_loss(self) -> float:
+        """The mean square of the target, because the inputs are independent with variance 1."""
+        return mean_square(self.kernel, self.length)
+
+    def memory_kernel(self, lags: int) -> list[float]:
+        return [(1 + (t if self.kernel == "paper" else 0.1 * t)) ** -1.1 for t in range(lags)]
+
+
+@lru_cache(maxsize=64)
+def mean_square(kernel: str, length: int) -> float:
+    """The mean over t < length of the sum of rho(s)^2 over s <= t."""
+    square = ((1 + (s if kernel == "paper" else 0.1 * s)) ** -2.2 for s in range(length))
+    return math.fsum(accumulate(square)) / length

@@ -60,6 +60,17 @@ WORKER_UNFIT = AlertKind(
     "The message names the cause.",
     of_attempt=True,
 )
+RULE = AlertKind(
+    name="rule",
+    severity="warning",
+    meaning="A scalar has met the condition of one of your rules (`alerts.rules`) for as many steps as the rule names.",
+)
+
+REPORTED = AlertKind(
+    name="reported",
+    severity="warning",
+    meaning="The program that trains the run raised this alert itself (`run.alert`).",
+)
 
 KINDS = (
     NONFINITE_EVALUATION,
@@ -71,4 +82,6 @@ KINDS = (
     TRAINER_CRASHED,
     SPOOL_FULL,
     WORKER_UNFIT,
+    RULE,
+    REPORTED,
 )

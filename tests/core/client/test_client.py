@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import pytest
 
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
+from server.series.metrics import store_metrics
 from server.series.recording import store_checkpoint
 from stablessm_core.client import ApiError, Client, LiveEvent, find_server
 from stablessm_core.spec.config import parse_config
+from stablessm_core.telemetry.messages import MetricsMessage
 from tests.server.http_service import BODY, TOKEN, InProcess, application, running
 from tests.server.recording import Recording, claim, nonfinite
 
@@ -218,3 +221,17 @@ def test_the_client_finds_a_server_on_the_same_machine(tmp_path: Path, monkeypat
     (tmp_path / "up.json").write_text("")  # an empty file, as a clean shutdown leaves it
     monkeypatch.delenv("STABLESSM_URL")
     assert find_server(tmp_path)[0] == "http://127.0.0.1:8000"
+
+
+def test_free_metrics_have_values_series_and_a_figure_whatever_their_names(client: Client, recording: Recording) -> None:
+    own, odd = recording.claim, "val/top-1? 100%#é中"
+    with recording.database.write() as session:
+        store_metrics(session, own.run_id, own.attempt, MetricsMessage([5, 90], {odd: [math.nan, 0.5], "a": [1.0, None]}))
+    assert client.free_metrics(1) == {"a": 1.0, odd: 0.5}
+    found = client.series(1, odd)
+    assert (found.step.tolist(), str(found.value[0]), float(found.value[1])) == ([5, 90], "nan", 0.5)
+    assert client.download(1, odd, "csv") == b"step,value\n5,nan\n90,0.5\n"
+    value = next(trace for trace in client.figure(1, "metric", metric=odd).data if trace.name == "value")
+    assert [float(y) for y in value.x] == [5, 90]
+    with pytest.raises(ApiError, match="needs a metric"):
+        client.figure(1, "metric")

@@ -25,8 +25,10 @@ ARGUMENTS: dict[str, Any] = {
     "user_id": 0, "name": "train/loss", "names": ["train/loss"], "chart": "loss", "format": "csv", "scope": "read",
     "url": "https://hooks.example.org/x", "events": ["run"], "step": 1, "path": Path("/nowhere/checkpoint"),
     "archive": Path(__file__), "action": "show", "run_ids": [1], "query": "", "view_id": 99, "report": "table5",
-    "number": 0,
+    "number": 0, "silence_id": 99, "until": 1e10,
 }  # fmt: skip
+# programs that report runs speak to these (stablessm_core.outside.uplink, docs/protocol.md)
+OF_REPORTING_PROGRAMS = {("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/{run_id}/records")}
 NO_ENDPOINTS = ("close", "request", "get", "send", "pages", "lines", "streamed")
 
 
@@ -75,7 +77,7 @@ def test_the_client_has_a_method_for_every_endpoint(transport: RecordingTranspor
             call(client, name, run_id)
     document = transport.app.openapi()
     endpoints = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
-    assert endpoints - transport.asked == set(), "endpoints that no method of Client calls"
+    assert endpoints - transport.asked == OF_REPORTING_PROGRAMS, "endpoints that no method of Client calls"
     assert not {path for _, path in transport.asked} - set(document["paths"]), (
         "called endpoints that are missing from the OpenAPI document"
     )

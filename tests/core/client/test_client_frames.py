@@ -76,5 +76,5 @@ def test_the_frame_of_series_has_a_column_per_eigenvalue(client: Client) -> None
 def test_the_error_without_pandas_names_the_package_to_install(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     for call in (lambda: client.sweep_frame(1), client.runs_frame, lambda: client.series_frame(1, ["train/loss"])):
-        with pytest.raises(PandasMissing, match=r"pip install 'stablessm\[frames\]'"):
+        with pytest.raises(PandasMissing, match=r"pip install 'stablessm-service\[frames\]'"):
             call()

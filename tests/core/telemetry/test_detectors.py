@@ -324,10 +324,10 @@ def test_an_unknown_alert_setting_is_refused() -> None:
 def test_every_alert_kind_has_an_explanation_and_every_setting_is_a_configuration_field() -> None:
     assert {name: kind.name for name, kind in KINDS.items()} == {name: name for name in KINDS}
     assert all(kind.meaning.endswith(".") for kind in KINDS.values())
-    assert list(Alerts.model_fields) == [kind.setting for kind in KINDS.values() if kind.setting]
+    assert list(Alerts.model_fields) == [*(kind.setting for kind in KINDS.values() if kind.setting), "rules"]
     assert {name for name, kind in KINDS.items() if kind.detect is None} == {
         "nonfinite_evaluation", "no_progress", "rolled_back", "lr_lowered", "stopped_early", "worker_lost", "trainer_crashed",
-        "spool_full", "worker_unfit",
+        "spool_full", "worker_unfit", "rule", "reported",
     }  # fmt: skip
 
 

@@ -31,6 +31,15 @@ def test_series_names_are_unique_and_every_series_has_an_explanation() -> None:
     assert all(s.meaning.endswith(".") for s in catalogue)
 
 
+@pytest.mark.parametrize(
+    ("name", "larger"),
+    [("val/acc", True), ("accuracy", True), ("val/Accuracy@5", True), ("eval/f1_macro", True), ("env/reward", True),
+     ("val/auc", True), ("eval/accuracy", True), ("train/loss", False), ("val/accumulated", False), ("acc/loss", False)],
+)  # fmt: skip
+def test_the_name_of_a_metric_says_whether_larger_is_better(name: str, larger: bool) -> None:
+    assert names.larger_is_better(name) is larger
+
+
 def test_the_telemetry_modules_that_the_server_uses_do_not_import_torch() -> None:
     modules = ["series", "blocks", "detectors", "column_reader", "sink"]
     code = "".join(f"import stablessm_core.telemetry.{m}\n" for m in modules) + "import sys; sys.exit('torch' in sys.modules)"

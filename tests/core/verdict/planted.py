@@ -98,7 +98,7 @@ def trained(
     columns = {name: table[:, at] for name, at in where.items()}
     if WEIGHT_NORM not in columns:
         columns[WEIGHT_NORM] = np.sqrt((columns["norms"][:, : len(probe.parameter_names)] ** 2).sum(1, keepdims=True))
-    detectors = Detectors(probe.parameter_names, **config.alerts.model_dump())
+    detectors = Detectors(probe.parameter_names, **config.alerts.model_dump(exclude={"rules"}))
     alerts = [alert.__dict__ for alert in detectors.scan(ColumnReader(layers, detectors).read(1, columns)[0])]
     fatal = next((alert for alert in alerts if KINDS[alert["kind"]].nonfinite), None)
     steps = np.arange(1, len(table) + 1)
