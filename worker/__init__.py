@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-NO_TORCH = "training needs torch, which is not installed: pip install 'stablessm[train]'"
+NO_TORCH = "training needs torch, which is not installed: pip install 'stablessm-service[train]'"
 
 
 def is_torch_installed() -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from server.checkpoint_store import CheckpointStore, StoreError
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.event_wakeups import Publish
 from server.settings import run_folder
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.forking import ForkError
@@ -23,7 +24,6 @@ from stablessm_core.telemetry.messages import EndMessage
 from stablessm_core.telemetry.spool import Spool
 from worker.exit_causes import LEASE_LOST
 from worker.failures import fills_disk
-from worker.notify import Publish
 from worker.pipe import Message
 from worker.redaction import Redactor
 from worker.writer import DATABASE_AWAY, Writer

@@ -37,11 +37,11 @@ from server.database.connection import Database
 from server.database.models import CheckpointRow, Run, Worker
 from server.lifecycle import autopsies
 from server.lifecycle.autopsy_findings import check_findings
+from server.lifecycle.event_wakeups import Publish
 from server.lifecycle.verdicts import judge_one
 from server.settings import Settings
 from worker.chores import Chore
 from worker.exit_causes import describe_exit, kernel_memory_kills, one_line
-from worker.notify import Publish
 from worker.pipe import Message
 from worker.process_pool import ProcessPool
 from worker.quarantine import Quarantine, available_memory
@@ -55,6 +55,7 @@ CHECK_SECONDS = 0.25  # time between two looks whether the worker stops, in seco
 WAIT_SECONDS = 120.0  # how long an autopsy waits for training to pause
 ELSEWHERE_SECONDS = 600.0
 WARM_SECONDS = 60.0
+JUDGE_TRIES = 5
 NICE = 10
 CPU_SECONDS = 3600.0  # limit of the processor time of one autopsy
 LONGEST_SECONDS = 14_400.0  # limit of the duration of one autopsy, which waits while others use the processor
@@ -255,7 +256,19 @@ class Autopsies(Chore):
         log.info("autopsy ended: %s", reason or (findings or {}).get("refused") or "done", extra={"run": job.run_id})
         self._publish(job.run_id)
         if findings is not None:
-            judge_one(self._database, job.run_id)
+            self._judge(job.run_id)
+
+    def _judge(self, run_id: int) -> None:
+        """Judge the run again with the findings. On a busy machine this thread may pause for so long that the database ends its
+        transaction. If every try fails, the server judges the run later."""
+        for _ in range(JUDGE_TRIES):
+            try:
+                judge_one(self._database, run_id)
+                return
+            except DATABASE_AWAY as error:
+                log.warning("no verdict yet, database away: %s", one_line(str(error.args[0])), extra={"run": run_id})
+                if self._stopping.wait(1.0):
+                    return
 
     def _release(self, job: autopsies.Job, reason: str, *, lost: bool) -> None:
         reason = one_line(reason)

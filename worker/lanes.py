@@ -16,13 +16,13 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.database.watchdog import guard
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.event_wakeups import publisher
 from server.lifecycle.lost_runs import LostRunReaper
 from server.settings import Settings
 from worker.autopsies import Autopsies, WorkerState
 from worker.checkpoint_uploads import CheckpointUploads
 from worker.chores import Cleaner, Compactor
 from worker.metrics import LaneCounts
-from worker.notify import publisher
 from worker.pipe import Message
 from worker.process_pool import Lane, ProcessPool
 from worker.quarantine import Quarantine
@@ -71,8 +71,9 @@ class Lanes:
         )
         processes.report_to(self._set_machine)
         self._reaper = LostRunReaper(
-            self._database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=self._publish
-        )
+            self._database, settings.lease_seconds, reported_lease_seconds=settings.reported_lease_seconds,
+            broker_url=settings.broker_url, on_lost=self._publish,
+        )  # fmt: skip
         state = WorkerState(
             self.id, host, lambda: len(self._training), self._registration.capabilities, self.quarantine
         )  # fmt: skip

@@ -21,6 +21,7 @@ from server.database.fence import LeaseLost, lock_run
 from server.database.models import Run
 from server.keep.folders import installation_name, mark
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.event_wakeups import Publish
 from server.lifecycle.logs import store_traceback
 from server.series.recording import store_flush
 from server.settings import Settings, run_folder
@@ -30,7 +31,6 @@ from stablessm_core.telemetry.messages import TelemetryMessage, from_bytes
 from stablessm_core.telemetry.spool import left_behind
 from worker.attempt import checkpoint_folder, spool_path
 from worker.exit_causes import LEASE_LOST, describe_exit, kernel_memory_kills, one_line
-from worker.notify import Publish
 from worker.pipe import Message
 from worker.quarantine import Kind, Quarantine, memory_is_short
 from worker.redaction import Redactor

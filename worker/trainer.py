@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from server.database.connection import Database
 from server.database.watchdog import guard
+from server.lifecycle.event_wakeups import publisher
 from server.logs import start_logging
 from server.parent_death import die_with_parent
-from worker.notify import publisher
 from worker.pipe import Message, Pipe
 from worker.write_statistics import REPORT_SECONDS
 

@@ -24,7 +24,9 @@ from server.database.fence import LeaseLost
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle import verdicts
+from server.lifecycle.event_wakeups import Publish
 from server.series import recording
+from server.series.metrics import store_metrics
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import SPOOL_FULL
 from stablessm_core.telemetry.messages import (
@@ -32,6 +34,7 @@ from stablessm_core.telemetry.messages import (
     CheckpointMessage,
     EndMessage,
     EnvironmentMessage,
+    MetricsMessage,
     TelemetryMessage,
     TruncateMessage,
     from_bytes,
@@ -42,7 +45,6 @@ from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
 from stablessm_core.telemetry.spool import Spool
 from stablessm_core.telemetry.statuses import FINAL
-from worker.notify import Publish
 from worker.write_statistics import WriteStatistics
 
 KEPT_CHECKPOINTS = 2  # number of checkpoints to keep: the newest, and the previous one in case the newest is damaged
@@ -54,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Implements the recorder's Sink. `on_lease_lost` is called from the writer's thread and must not return. autopsy: whether
+    """Implements `ResumableSink`. `on_lease_lost` is called from the writer's thread and must not return. autopsy: whether
     the run gets an autopsy if it diverges."""
 
     def __init__(
@@ -86,7 +88,7 @@ class Writer:
         self.thread = threading.Thread(target=self._run, name="writer", daemon=True)  # ends after the end of the attempt
         self.thread.start()
 
-    # the methods of Sink follow
+    # the methods of ResumableSink follow
 
     def open(self, series: list[SeriesSpec]) -> None:
         self._put(CatalogueMessage(series))
@@ -274,6 +276,8 @@ def store(
         case Flush():
             rate = message.steps_per_second
             recording.store_flush(session, run_id, attempt, message.blocks, message.alerts, message.step, rate, message.so_far)
+        case MetricsMessage():
+            store_metrics(session, run_id, attempt, message)
         case CatalogueMessage():
             recording.store_catalogue(session, run_id, attempt, message.series)
         case CheckpointMessage():

@@ -1,7 +1,7 @@
 """Build the kernels: one library for each instruction set of the processor's family, even for sets that the processor lacks.
 
-`python -m stablessm_core.kernels.build [FOLDER]` writes the libraries next to this file, or into FOLDER. build_backend.py does
-the same when it builds the package. The C compiler is $STABLESSM_COMPILER or $CC; otherwise cc, gcc or clang on the PATH;
+`python -m stablessm_core.kernels.build [FOLDER]` writes the libraries next to this file, or into FOLDER. service/build_backend.py
+does the same when it builds the package. The C compiler is $STABLESSM_COMPILER or $CC; otherwise cc, gcc or clang on the PATH;
 otherwise the compiler in the package ziglang. This module imports only the standard library, because it runs before anything is
 installed.
 """

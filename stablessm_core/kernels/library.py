@@ -55,7 +55,7 @@ def _build_failure() -> str:
     try:
         return build.failure_path().read_text(encoding="utf-8").strip()
     except OSError:
-        return "`python -m stablessm_core.kernels.build` builds it"
+        return "stablessm-service contains it, and `python -m stablessm_core.kernels.build` builds it"
 
 
 def why_not_compiled() -> str | None:

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.raised_elsewhere import NONFINITE_EVALUATION
 from stablessm_core.telemetry.nonfinite import as_text
+from stablessm_core.training.memory import LEAST_STEPS, measure_memory, recorded_lags, unit_input
 from stablessm_core.training.run import Run
 from stablessm_core.training.step import autocast
 
@@ -32,9 +35,12 @@ def evaluate_and_log(run: Run, step: int) -> None:
         run.results = evaluate(run)
         measured = run.probe.measured()
         tested = _test_if_best(run, step)
+        memory = _measured_memory(run, step)
     run.recorder.log(step, names.EVAL, {name: value for name, value in run.results.items() if value is not None})
     if tested:
         run.recorder.log(step, names.TEST, {name: value for name, value in tested.items() if value is not None})
+    if memory is not None:
+        run.recorder.log(step, names.MEMORIES, {names.MEMORY: memory})
     for group, numbers in measured.items():
         run.recorder.log(step, group, numbers)
     _alert_nonfinite_evaluation(run, step)
@@ -75,6 +81,19 @@ def _test_if_best(run: Run, step: int) -> Results:
     accuracy_text = None if test_accuracy is None else as_text(test_accuracy)
     bests.append({"step": step, "score": score, "test_loss": as_text(test_loss), "test_accuracy": accuracy_text})
     return {names.TESTED_LOSS: test_loss, names.TESTED_ACCURACY: test_accuracy}
+
+
+def _measured_memory(run: Run, step: int) -> NDArray[np.float32] | None:
+    """The memory function for an input of norm 1, (lags,); None if the run records none, or if this evaluation is too soon."""
+    lags = recorded_lags(run.config, run.task)
+    every = run.config.train.eval_every
+    before = (step - 1) // every * every if every else 0
+    if not lags or step - before < LEAST_STEPS:
+        return None
+    size = run.task.input_size
+    assert size is not None
+    memory = measure_memory(run.model, size, length=lags) / float(unit_input(size).norm())
+    return memory.astype(np.float32)
 
 
 def _has_test(run: Run) -> bool:

@@ -1,11 +1,22 @@
-"""The memory function of a trained network, measured by its response to a step input."""
+"""The memory function of a network, measured by its response to a step input, and the runs that record it at evaluations."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+
+from stablessm_core.spec.config import RunConfig
+from stablessm_core.tasks.base import Task
+
+MOST_LAGS = 512
+LEAST_STEPS = 50  # since the evaluation before: a measurement costs about one step, so it takes at most 2 % of the time
+
+
+def unit_input(input_size: int, seed: int = 0) -> Tensor:
+    """The vector u of `measure_memory`, (input_size,)."""
+    return torch.randn(input_size, generator=torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
@@ -23,7 +34,7 @@ def measure_memory(model: nn.Module, input_size: int, *, length: int = 1024, see
     if length < 1:
         raise ValueError(f"length is {length}; need at least 1")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    u = torch.randn(input_size, generator=torch.Generator().manual_seed(seed)).to(device)
+    u = unit_input(input_size, seed).to(device)
     x = torch.stack([u.expand(length, input_size), torch.zeros(length, input_size, device=device)])
     training = model.training
     model.eval()
@@ -36,3 +47,15 @@ def measure_memory(model: nn.Module, input_size: int, *, length: int = 1024, see
     response = (y[0] - y[1]).double().cpu().numpy()
     memory: NDArray[np.float64] = np.linalg.norm(np.diff(response, axis=0, prepend=0.0), axis=1)
     return memory
+
+
+def recorded_lags(config: RunConfig, task: Task) -> int:
+    """The number of lags that the run records; 0 if it records none.
+
+    Only tasks with real-valued inputs and an output for each step have a memory function. A run whose evaluations are fewer than
+    LEAST_STEPS apart records none.
+    """
+    every, steps = config.train.eval_every, config.train.steps
+    if task.kind != "regression" or (every or steps) < LEAST_STEPS or steps < LEAST_STEPS:
+        return 0
+    return min(task.length, MOST_LAGS)

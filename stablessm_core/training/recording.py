@@ -13,16 +13,18 @@ from stablessm_core.tasks.base import Task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.column_reader import ColumnReader, LayerForm
 from stablessm_core.telemetry.detectors import Detectors, Setup
-from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.rules import Rules
+from stablessm_core.telemetry.sink import ResumableSink
 from stablessm_core.telemetry.stability import layer_limits
+from stablessm_core.training.memory import recorded_lags
 from stablessm_core.watch.probe import Probe
-from stablessm_core.watch.recorder import Recorder
+from stablessm_core.watch.recorder import ResumableRecorder
 
 GIB = 2.0**30
 MEMORY_SECONDS = 1.0  # minimum time between two reads of the memory use, in seconds; a read takes longer than all other gauges
 
 
-def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, device: torch.device) -> Recorder:
+def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: ResumableSink, device: torch.device) -> ResumableRecorder:
     """A started recorder for the rows of `probe`."""
     tokens = task.tokens_per_batch(config.train.batch_size)
     gauges: dict[str, Callable[[int, float], float]] = {
@@ -37,6 +39,8 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
     if task.test_batches(1, device) is not None:
         tested = [names.TESTED_LOSS, names.TESTED_ACCURACY][: len(evaluated)]
         catalogue += [names.scalar(n, names.TEST) for n in tested]
+    if lags := recorded_lags(config, task):
+        catalogue.append(names.SeriesSpec(names.MEMORY, names.MEMORIES, lags, *names.MEANINGS[names.MEMORY]))
     for group, values in probe.measured().items():
         catalogue += names.measured_catalogue(group, {name: len(numbers) for name, numbers in values.items()})
     for r in probe.records:
@@ -44,8 +48,8 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         catalogue += names.following_catalogue(
             r.id, r.width, r.form, length=task.length, every_eigenvalue=every, constant_gate=r.record.constant_gate
         )
-    detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump())
-    return Recorder(
+    detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump(exclude={"rules"}))
+    return ResumableRecorder(
         catalogue,
         sink,
         layout=probe.layout,
@@ -54,6 +58,7 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: Sink, devic
         reader=ColumnReader(layer_forms(probe), detectors),
         gauges=gauges,
         halt=config.train.on_nonfinite != "continue",
+        rules=Rules([section.rule for section in config.alerts.rules]),
     )
 
 

@@ -16,12 +16,12 @@ from stablessm_core.tasks.base import Task
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
-from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.sink import ResumableSink
 from stablessm_core.training.numerics import Numerics, choose_numerics
 from stablessm_core.training.optimizer import Scheduled, build_optimizer, lr_factor, steps_per_epoch
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.watch.probe import Probe
-from stablessm_core.watch.recorder import Recorder
+from stablessm_core.watch.recorder import ResumableRecorder
 from stablessm_core.watch.watchable import watched_records
 
 
@@ -60,7 +60,7 @@ class Run:
     model: nn.Module
     optimizer: Scheduled
     probe: Probe
-    recorder: Recorder
+    recorder: ResumableRecorder
     checkpoint_dir: Path
     numerics: Numerics
     progress: Progress = field(default_factory=Progress)
@@ -87,7 +87,7 @@ def magnitudes(task: Task) -> list[str]:
 def build_run(
     config: RunConfig,
     device: torch.device,
-    sink: Sink,
+    sink: ResumableSink,
     data_root: Path,
     checkpoint_dir: Path,
     saved_numerics: dict[str, str] | None = None,

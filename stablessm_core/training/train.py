@@ -23,7 +23,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.detectors.raised_elsewhere import STOPPED_EARLY
 from stablessm_core.telemetry.nonfinite import as_text
-from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.sink import ResumableSink
 from stablessm_core.training.checkpoint import load_checkpoint
 from stablessm_core.training.environment import environment_json, pick_device
 from stablessm_core.training.evaluation import best_results, evaluate, evaluate_and_log
@@ -58,7 +58,7 @@ class Outcome:
 def train(
     config: RunConfig,
     *,
-    sink: Sink,
+    sink: ResumableSink,
     data_root: Path,
     checkpoint_dir: Path,
     resume: Path | None = None,

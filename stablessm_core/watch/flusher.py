@@ -11,8 +11,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,17 +21,28 @@ from stablessm_core.telemetry.blocks import Block, LevelBuilder
 from stablessm_core.telemetry.column_reader import ColumnReader
 from stablessm_core.telemetry.cross_step import CrossStepSeries
 from stablessm_core.telemetry.detectors import KINDS, Alert, Detectors, Rows
+from stablessm_core.telemetry.rules import Rules
 from stablessm_core.telemetry.series import LOSS_OVER_BEST, SeriesSpec
 from stablessm_core.telemetry.sink import Flush, Sink
 from stablessm_core.watch.ring import RowCopy
 
 WAITING_FLUSHES = 8
 # keys of the telemetry in a checkpoint, in addition to the names of the groups; existing checkpoints contain these spellings
-DETECTOR_STATE, CROSS_STEP_STATE = "detectors", "following"
+DETECTOR_STATE, CROSS_STEP_STATE, RULE_STATE = "detectors", "following", "rules"
 
 StopAtWarning = Literal["keep_warning_row", "drop_warning_row"]
 
 log = logging.getLogger(__name__)
+
+
+class Expansion(NamedTuple):
+    """How the flush thread computes the columns of the layout from rows whose columns are others.
+
+    columns: the number of columns of a row in the ring. compute: float32 (rows, columns) -> {name: float32 (rows, width)}.
+    """
+
+    columns: int
+    compute: Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,8 @@ Job = Batch | Callable[[], None] | None
 class Flusher:
     """Turns batches into blocks and alerts, and writes them to `sink` on a separate thread. Arguments: see `Recorder`.
 
-    columns: the slice of a row's columns for each name. dropped: steps whose telemetry was lost. errors: calls that raised an
+    columns: the slice of a row's columns for each name. expansion: see `Recorder`; with an expansion, only the widths of the
+    slices count. dropped: steps whose telemetry was lost. errors: calls that raised an
     error. latest: the last value of each scalar series that reached the sink. fatal, warned: see `Recorder`.
     """
 
@@ -71,15 +84,18 @@ class Flusher:
         reader: ColumnReader | None,
         gauges: Mapping[str, Callable[[int, float], float]],
         halt: bool,
+        rules: Rules,
+        expansion: Expansion | None = None,
     ) -> None:
         self.jobs: queue.Queue[Job] = queue.Queue(WAITING_FLUSHES)
         self.fatal: Alert | None = None
         self.warned: Alert | None = None
         self.stop_at_warning: StopAtWarning | None = None
         self.dropped, self.errors = 0, 0
+        self._abandoned, self._in_hand = False, 0  # rows that the flush thread has taken from the queue and not yet written
         self.latest: dict[str, float] = {}
         self._sink, self._columns, self._every, self._gauges, self._halt = sink, columns, every, gauges, halt
-        self._reader = reader
+        self._reader, self._rules, self._expansion = reader, rules, expansion
         self._last_step = 0
         self._cross_step = CrossStepSeries(reader.layers, catalogue, every) if reader else None
         self._groups = self._recorded_groups(catalogue)
@@ -109,11 +125,25 @@ class Flusher:
         self.dropped += rows
         self.errors += 1
 
+    def abandon(self, seconds: float) -> None:
+        """Count every waiting row as lost, and end the thread after the batch that it works on. A batch that takes longer than
+        `seconds` counts as lost too."""
+        self._abandoned = True
+        with suppress(queue.Empty):
+            while True:
+                job = self.jobs.get_nowait()
+                if isinstance(job, Batch):
+                    self.count_loss(job.rows, "the run has ended")
+        self.jobs.put(None)
+        self.thread.join(seconds)
+        if self.thread.is_alive() and self._in_hand:
+            self.count_loss(self._in_hand, "the run has ended")
+
     # ---- the training thread calls the next two methods, while no job waits or runs ----
 
     def state(self) -> dict[str, np.ndarray]:
         """The unfinished points of the coarser levels and the state of the detectors, for a checkpoint."""
-        parts: dict[str, LevelBuilder | Detectors | CrossStepSeries] = dict(self._levels)
+        parts: dict[str, LevelBuilder | Detectors | CrossStepSeries | Rules] = {**self._levels, RULE_STATE: self._rules}
         if self._reader and self._cross_step:
             parts |= {DETECTOR_STATE: self._reader.detectors, CROSS_STEP_STATE: self._cross_step}
         return {f"{name}/{key}": array for name, part in parts.items() for key, array in part.state().items()}
@@ -128,6 +158,7 @@ class Flusher:
             self._levels[group] = LevelBuilder(group, self._every)
             if state := state_of(group):
                 self._levels[group].restore(state)
+        self._rules.restore(state_of(RULE_STATE))
         if self._reader and self._cross_step:
             self._reader.detectors.restore(state_of(DETECTOR_STATE))
             self._cross_step.restore(state_of(CROSS_STEP_STATE))
@@ -136,16 +167,21 @@ class Flusher:
 
     def _work(self) -> None:
         while True:
-            for job in self._waiting_jobs():
+            jobs = self._waiting_jobs()
+            self._in_hand = sum(job.rows for job in jobs if isinstance(job, Batch))
+            for job in jobs:
                 if job is None:
                     return
                 try:
-                    if isinstance(job, Batch):
+                    if isinstance(job, Batch) and self._abandoned:
+                        self.count_loss(job.rows, "the run has ended")
+                    elif isinstance(job, Batch):
                         self._process(job)
                     else:
                         job()
                 except Exception as error:  # noqa: BLE001 - telemetry never stops training: warned once, counted
                     self.count_loss(job.rows if isinstance(job, Batch) else 0, repr(error), error)
+                self._in_hand -= job.rows if isinstance(job, Batch) else 0
 
     def _waiting_jobs(self) -> list[Job]:
         """All waiting jobs. Blocks until there is at least one job. Batches that piled up behind a slow sink are joined."""
@@ -162,8 +198,13 @@ class Flusher:
     def _process(self, batch: Batch) -> None:
         if self.fatal is not None or self.warned is not None:
             return
-        table = np.concatenate([copy.wait() for copy in batch.copies])
-        columns = {name: table[:, where] for name, where in self._columns.items()}
+        table = np.concatenate([copy.wait() for copy in batch.copies])  # a copy, also of a single one
+        for copy in batch.copies:
+            copy.release()
+        if self._expansion is None:
+            columns = {name: table[:, where] for name, where in self._columns.items()}
+        else:
+            columns = self._expansion.compute(table)
         alerts: list[Alert] = []
         derived: dict[str, list[np.ndarray]] = {}
         fatal = warned = None
@@ -182,6 +223,7 @@ class Flusher:
         for name, gauge in self._gauges.items():
             columns[name] = np.full((len(table), 1), gauge(batch.rows, batch.seconds), np.float32)
         last_step = self._last_step = batch.first_step + len(table) - 1
+        alerts += self._judged(np.arange(batch.first_step, last_step + 1), columns)
         blocks: list[Block] = []
         keep_last = fatal is not None or (warned is not None and self.stop_at_warning == "keep_warning_row")
         if len(table):
@@ -192,6 +234,16 @@ class Flusher:
         finally:
             # set only after the step is sent, because the trainer acts as soon as it sees `fatal` or `warned`
             self.fatal, self.warned = fatal, warned
+
+    def _judged(self, steps: np.ndarray, columns: Mapping[str, np.ndarray]) -> list[Alert]:
+        """The alerts of the rules about scalars in these steps."""
+        named = ((name, columns[name]) for name in self._rules.names & columns.keys())
+        return self._rules.read(steps, {name: values[:, 0] for name, values in named if values.shape[1] == 1})
+
+    def write_logged(self, step: int, block: Block, values: Mapping[str, float | np.ndarray]) -> None:
+        """Send values that are not recorded at every step, and the alerts of the rules about them."""
+        scalars = {name: np.atleast_1d(value) for name, value in values.items() if np.ndim(value) == 0}
+        self._sink.write(Flush([block], self._rules.read(np.array([step]), scalars), step, None))
 
     def write_durations(self) -> None:
         """Send the alerts whose conditions have held since they were last sent, with their durations."""

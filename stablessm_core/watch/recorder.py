@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,10 @@ from torch import Tensor
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.column_reader import ColumnReader
 from stablessm_core.telemetry.detectors import Alert
+from stablessm_core.telemetry.rules import Rules
 from stablessm_core.telemetry.series import SeriesSpec
-from stablessm_core.telemetry.sink import Flush, Sink
-from stablessm_core.watch.flusher import Batch, Flusher, Job, StopAtWarning
+from stablessm_core.telemetry.sink import Flush, ResumableSink, Sink
+from stablessm_core.watch.flusher import Batch, Expansion, Flusher, Job, StopAtWarning
 from stablessm_core.watch.ring import Ring
 
 # a flush is due after FLUSH_STEPS steps or FLUSH_SECONDS seconds, whichever comes first
@@ -43,11 +45,13 @@ class Recorder:
     catalogue: every series, with groups in the order of their columns. layout: (name, width) of a row's columns in order.
     gauges: for each name a function (rows, seconds) -> value, called at each flush. The value applies to all steps of the
     flush. reader: derives series and reads rows for the detectors. Without a reader the catalogue must not contain derived
-    series. ring: the buffer of the rows. A caller that writes rows there itself, such as a captured graph, also calls
-    `count_row`. halt: at the first non-finite step set `fatal`, and record no later step until `truncate`. stop_at_warning: at
-    the first critical alert that warns of non-finite numbers set `warned`, and record no later step. With "keep_warning_row"
-    the row of the warning's step is still recorded. With "drop_warning_row" this row is not recorded, so that the step can be
-    trained again in another way. Change this attribute only after `drain`.
+    series. rules: the run's own alert rules about scalars. ring: the buffer of the rows. A caller that writes rows there
+    itself, such as a captured graph, also calls `count_row`. halt: at the first non-finite step set `fatal`, and record no later
+    step until `truncate`. stop_at_warning: at the first critical alert that warns of non-finite numbers set `warned`, and record
+    no later step. With "keep_warning_row" the row of the warning's step is still recorded. With "drop_warning_row" this row is
+    not recorded, so that the step can be trained again in another way. Change this attribute only after `drain`. expansion: if
+    the rows have other columns than the layout, how the flush thread computes the layout's columns. patience: maximum time that
+    the training thread waits when the ring is full, in seconds.
     """
 
     def __init__(
@@ -61,12 +65,15 @@ class Recorder:
         reader: ColumnReader | None = None,
         gauges: Mapping[str, Callable[[int, float], float]] | None = None,
         halt: bool = False,
+        rules: Rules | None = None,
         flush_steps: int = FLUSH_STEPS,
         flush_seconds: float = FLUSH_SECONDS,
+        expansion: Expansion | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         ends = np.cumsum([width for _, width in layout])
         where = {name: slice(int(end) - width, int(end)) for (name, width), end in zip(layout, ends, strict=True)}
-        columns = int(ends[-1])
+        columns = int(ends[-1]) if expansion is None else expansion.columns
         self._sink = sink
         self._flush_steps = max(1, min(flush_steps, RING_BYTES // (8 * columns)))
         self.flush_seconds = flush_seconds
@@ -76,8 +83,18 @@ class Recorder:
         self._paused = 0.0
         self._marks: deque[tuple[float, int]] = deque()  # (seconds of training, number of steps recorded) at the latest flushes
         self._recorded = 0
-        self._patience = PATIENCE
-        self._flusher = Flusher(catalogue, sink, where, every=every, reader=reader, gauges=dict(gauges or {}), halt=halt)
+        self._patience = self._longest_wait = patience
+        self._flusher = Flusher(
+            catalogue,
+            sink,
+            where,
+            every=every,
+            reader=reader,
+            gauges=dict(gauges or {}),
+            halt=halt,
+            rules=rules or Rules([]),
+            expansion=expansion,
+        )
         self._call(lambda: sink.open(list(catalogue)))
 
     @property
@@ -131,6 +148,11 @@ class Recorder:
         if self.ring.rows >= self._flush_steps or perf_counter() - self._flushed_at >= self.flush_seconds:
             self.flush()
 
+    def flush_if_due(self) -> None:
+        """Start sending the recorded rows if `flush_seconds` have passed since the last flush."""
+        if perf_counter() - self._flushed_at >= self.flush_seconds:
+            self.flush()
+
     def skip_row(self) -> None:
         """Discard the row just written into `ring`, because its step is already recorded. Call it only after `drain`."""
         self.ring.skip()
@@ -140,7 +162,7 @@ class Recorder:
         self.flush()
         block = Block(group, 0, step, 1, np.concatenate([np.atleast_1d(v) for v in values.values()]).astype(np.float32)[:, None])
         self.latest.update((name, float(v)) for name, v in values.items() if np.ndim(v) == 0)
-        self._call(lambda: self._sink.write(Flush([block], [], step, None)))
+        self._call(lambda: self._flusher.write_logged(step, block, values))
 
     def alert(self, step: int, alert: Alert) -> None:
         """Send an alert that does not come from a row. step: the last step recorded."""
@@ -156,10 +178,14 @@ class Recorder:
         now = perf_counter()
         seconds, self._flushed_at, self._clocked_at = now - self._clocked_at, now, now
         self._recorded += rows
+        if not self._patience and jobs.full():  # a copy for nobody would cost the training thread most of its time
+            self.ring.discard()
+            self._flusher.count_loss(rows, "the sink is too slow")
+            return
         batch = Batch(first_step, (self.ring.take(),), rows, seconds, self._steps_per_second(now))
         try:
             jobs.put(batch, timeout=self._patience)
-            self._patience = PATIENCE
+            self._patience = self._longest_wait
         except queue.Full:
             self._patience = 0.0
             self._flusher.count_loss(rows, "the sink is too slow")
@@ -181,14 +207,6 @@ class Recorder:
         self._clocked_at += ended - began
         self._flushed_at = ended
 
-    def checkpoint(self, step: int, path: Path, sha256: str) -> None:
-        """Report a durable checkpoint to the sink, after everything that was recorded before."""
-        self._call(lambda: self._sink.checkpoint(step, path, sha256))
-
-    def needed_checkpoints(self) -> Collection[int]:
-        """Steps whose checkpoints must stay on disk."""
-        return self._sink.needed_checkpoints()
-
     def levels(self) -> dict[str, np.ndarray]:
         """The unfinished points of the coarser levels and the state of the detectors, for a checkpoint. Call this method only
         after `drain`."""
@@ -202,18 +220,6 @@ class Recorder:
         """Record rows again after `warned`, from the step after the last recorded step. Rows in between are discarded."""
         self._run_in_order(self._clear_warning)
 
-    def truncate(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
-        """Delete the steps after `to_step`. Recording continues at `to_step + 1` as if they had never been recorded.
-
-        Waits for the sink without a time limit, because two histories must not mix.
-        """
-
-        def forget() -> None:
-            self._flusher.restore(levels)
-            self._flusher.fatal = self._flusher.warned = None
-
-        self._run_in_order(lambda: self._sink.truncate(to_step, reason), forget)
-
     def close(self, timeout: float = 60.0) -> bool:
         """Send everything recorded so far and end the flush thread. False if the sink did not accept everything within
         `timeout` seconds."""
@@ -223,6 +229,16 @@ class Recorder:
             self._flusher.jobs.put(None)
             self._flusher.thread.join(timeout)
         return done
+
+    def wait_for_room(self, seconds: float) -> None:
+        """Wait until no batch waits for the flush thread, for at most `seconds`."""
+        ends = perf_counter() + seconds
+        while not self._flusher.jobs.empty() and perf_counter() < ends:
+            sleep(0.01)
+
+    def abandon(self, seconds: float) -> None:
+        """After a `close` that returned False: count what has not reached the sink as lost, and end the flush thread."""
+        self._flusher.abandon(seconds)
 
     def _clear_warning(self) -> None:
         self._flusher.warned = None
@@ -244,8 +260,36 @@ class Recorder:
 
     def _call(self, function: Callable[[], None]) -> bool:
         try:
-            self._flusher.jobs.put(function, timeout=PATIENCE)
+            self._flusher.jobs.put(function, timeout=self._longest_wait)
         except queue.Full:
             self._flusher.count_loss(0, "the sink is too slow")
             return False
         return True
+
+
+class ResumableRecorder(Recorder):
+    """A recorder of a run that resumes from its checkpoints. Arguments: see `Recorder`."""
+
+    def __init__(self, catalogue: Sequence[SeriesSpec], sink: ResumableSink, **options: Any) -> None:
+        super().__init__(catalogue, sink, **options)
+        self._resumable = sink
+
+    def checkpoint(self, step: int, path: Path, sha256: str) -> None:
+        """Report a durable checkpoint to the sink, after everything that was recorded before."""
+        self._call(lambda: self._resumable.checkpoint(step, path, sha256))
+
+    def needed_checkpoints(self) -> Collection[int]:
+        """Steps whose checkpoints must stay on disk."""
+        return self._resumable.needed_checkpoints()
+
+    def truncate(self, to_step: int, reason: str, levels: Mapping[str, np.ndarray]) -> None:
+        """Delete the steps after `to_step`. Recording continues at `to_step + 1` as if they had never been recorded.
+
+        Waits for the sink without a time limit, because two histories must not mix.
+        """
+
+        def forget() -> None:
+            self._flusher.restore(levels)
+            self._flusher.fatal = self._flusher.warned = None
+
+        self._run_in_order(lambda: self._resumable.truncate(to_step, reason), forget)

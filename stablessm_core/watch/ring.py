@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+SPARE = 4  # copies whose memory is kept
 
 
 class Ring:
@@ -19,12 +23,14 @@ class Ring:
 
     def __init__(self, columns: int, max_rows: int, device: torch.device) -> None:
         self.max_rows, self.rows = max_rows, 0
-        self.buffer = torch.zeros((2 * max_rows, columns), device=device)
+        self.buffer = torch.zeros((2 * max_rows, columns), dtype=torch.float32, device=device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self._start = 0  # index of the first row that `take` has not copied yet
         self._cuda = device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(device) if self._cuda else None  # type: ignore[no-untyped-call]
         self._copied: Any = None  # CUDA event that is recorded after the last copy
+        # Memory of earlier copies, on a CPU. The first use of new memory costs more than the copy.
+        self._spare: deque[Tensor] = deque(maxlen=SPARE)
 
     def write(self, row: Tensor) -> None:
         """Append one row (columns,)."""
@@ -43,17 +49,28 @@ class Ring:
             raise RuntimeError(f"ring holds {self.rows} rows that were not taken; only an empty ring can leave out a row")
         self._start = (self._start + 1) % len(self.buffer)
 
-    def take(self) -> RowCopy:
-        """Start copying every row since the last call; the ring is empty afterwards."""
-        first = self.buffer[self._start : self._start + self.rows]
-        second = self.buffer[: self.rows - len(first)]
-        host = torch.empty((self.rows, self.buffer.shape[1]), pin_memory=self._cuda)
+    def discard(self) -> None:
+        """Forget every row since the last call of `take`."""
         self._start = (self._start + self.rows) % len(self.buffer)
         self.rows = 0
+
+    def take(self) -> RowCopy:
+        """Start copying every row since the last call; the ring is empty afterwards."""
+        rows = self.rows
+        first = self.buffer[self._start : self._start + rows]
+        second = self.buffer[: rows - len(first)]
+        self.discard()
         if not self._cuda:
+            memory = (
+                self._spare.pop()
+                if self._spare
+                else torch.empty((self.max_rows, self.buffer.shape[1]), dtype=torch.float32, device="cpu")
+            )
+            host = memory[:rows]
             host[: len(first)] = first
             host[len(first) :] = second
-            return RowCopy(host, None)
+            return RowCopy(host, None, lambda: self._spare.append(memory))
+        host = torch.empty((rows, self.buffer.shape[1]), dtype=torch.float32, device="cpu", pin_memory=True)
         training = torch.cuda.current_stream(self.buffer.device)
         self._stream.wait_stream(training)
         with torch.cuda.stream(self._stream):
@@ -72,11 +89,15 @@ class Ring:
 class RowCopy:
     """Rows that are being copied to the host."""
 
-    def __init__(self, host: Tensor, copied: Any) -> None:
-        self._host, self._copied = host, copied
+    def __init__(self, host: Tensor, copied: Any, give_back: Callable[[], None] = lambda: None) -> None:
+        self._host, self._copied, self._give_back = host, copied, give_back
 
     def wait(self) -> np.ndarray:
         """Wait for the copy and return the rows, float32 (rows, columns). The training thread never calls this method."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._host.numpy()
+
+    def release(self) -> None:
+        """Let later copies use the memory of these rows, which nobody may read any more. Call it at most once."""
+        self._give_back()

@@ -17,13 +17,13 @@ from sqlalchemy.exc import OperationalError
 
 from server.database.connection import Database
 from server.database.watchdog import guard
+from server.lifecycle.event_wakeups import publisher
 from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY, QUEUE, _sender, wake_workers
 from server.settings import Settings
 from tests.worker.station import Station
 from worker.celery_app import listen
 from worker.gpus import Booking
 from worker.lanes import Lanes
-from worker.notify import publisher
 from worker.process_pool import ProcessPool
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
@@ -147,7 +147,7 @@ def test_new_events_are_published_through_postgresql_without_redis(postgres_url:
 
 def test_publishing_to_a_hung_redis_is_tried_once_and_then_paused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(sqlite_url)
-    monkeypatch.setattr("worker.notify.PAUSE_SECONDS", 100.0)
+    monkeypatch.setattr("server.lifecycle.event_wakeups.PAUSE_SECONDS", 100.0)
     tries: list[None] = []
     send = redis.Redis.publish
     monkeypatch.setattr(redis.Redis, "publish", lambda *given: (tries.append(None), send(*given)))

@@ -1,4 +1,4 @@
-"""Source distribution and wheels: a wheel built from the shipped sources has the libraries and the tag of its platform."""
+"""The wheel of the service: it has the libraries of the kernels and the tag of its platform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -24,19 +23,14 @@ IGNORED = shutil.ignore_patterns("__pycache__", "node_modules", "kernels-*")
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the unpacked source distribution of this checkout."""
-    folder = tmp_path_factory.mktemp("sources")
-    copy = folder / "copy"
-    for room in ROOMS:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the service is built from."""
+    copy = tmp_path_factory.mktemp("sources")
+    for room in (*ROOMS, "service"):
         shutil.copytree(ROOT / room, copy / room, ignore=IGNORED)
-    for name in ("pyproject.toml", "build_backend.py", "MANIFEST.in", "README.md", "LICENSE", "constraints.txt"):
-        shutil.copy(ROOT / name, copy)
+    shutil.copy(ROOT / "LICENSE", copy)
     shutil.copytree(ROOT / "docs" / "paper", copy / "docs" / "paper")
-    archive = hook(copy, "build_sdist", folder)
-    with tarfile.open(folder / archive) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / archive.removesuffix(".tar.gz")
+    return copy
 
 
 def hook(sources: Path, name: str, *arguments: object, **environment: str) -> str:
@@ -44,8 +38,8 @@ def hook(sources: Path, name: str, *arguments: object, **environment: str) -> st
     call = f"build_backend.{name}({', '.join(repr(str(argument)) for argument in arguments)})"
     done = subprocess.run(
         [sys.executable, "-c", f"import build_backend; answer = {call}; print(); print(answer)"],
-        cwd=sources,
-        env=os.environ | {"PYTHONPATH": str(sources)} | environment,
+        cwd=sources / "service",
+        env=os.environ | {"PYTHONPATH": str(sources / "service")} | environment,
         capture_output=True,
         text=True,
     )
@@ -59,7 +53,7 @@ def members(wheel: Path) -> dict[str, bytes]:
         return {Path(name).name: file.read(name) for name in inside}
 
 
-def test_a_wheel_built_from_the_shipped_sources_has_every_library_and_a_platform_tag(unpacked: Path, tmp_path: Path) -> None:
+def test_the_wheel_of_the_service_has_every_library_and_a_platform_tag(sources: Path, tmp_path: Path) -> None:
     compiler = build.compiler()
     if build.machine() not in build.TARGETS or compiler is None:
         pytest.skip("this machine has no kernels or no C compiler")
@@ -69,21 +63,20 @@ def test_a_wheel_built_from_the_shipped_sources_has_every_library_and_a_platform
     quick.chmod(0o755)
     # The build backend recognises zig by its name, which a wrapper would hide.
     named = {} if build.is_zig(compiler) else {"STABLESSM_COMPILER": str(quick)}
-    wheel = tmp_path / hook(unpacked, "build_wheel", tmp_path, **named)
+    wheel = tmp_path / hook(sources, "build_wheel", tmp_path, **named)
     assert wheel.stem.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}")
     with zipfile.ZipFile(wheel) as file:
+        assert {name.partition("/")[0] for name in file.namelist() if ".dist-info" not in name} == set(ROOMS)
+        assert [name for name in file.namelist() if name.startswith("stablessm_core/") and "/kernels-" not in name] == []
         assert file.read("studies/paper/registered/claims.json") == (ROOT / "docs" / "paper" / "claims.json").read_bytes()
     found = members(wheel)
     libraries = {build.library_path(target).name for target in build.TARGETS[build.machine()]}
     assert {name for name in found if name.startswith("kernels-")} == libraries
     assert all(build.source_hash().encode() in found[name] for name in libraries)
-    assert {
-        path.name: path.read_bytes() for path in build.HERE.iterdir() if path.suffix in build.SOURCES
-    }.items() <= found.items()
 
 
-def test_a_wheel_without_libraries_is_platform_independent_and_contains_the_reason(unpacked: Path, tmp_path: Path) -> None:
-    wheel = tmp_path / hook(unpacked, "build_wheel", tmp_path, STABLESSM_COMPILER="none")
+def test_a_wheel_without_libraries_is_platform_independent_and_contains_the_reason(sources: Path, tmp_path: Path) -> None:
+    wheel = tmp_path / hook(sources, "build_wheel", tmp_path, STABLESSM_COMPILER="none")
     assert wheel.stem.endswith("-py3-none-any")
     found = members(wheel)
     assert [name for name in found if name.startswith("kernels-")] == [build.failure_path().name]
@@ -91,9 +84,9 @@ def test_a_wheel_without_libraries_is_platform_independent_and_contains_the_reas
 
 
 @pytest.mark.parametrize("name", ["get_requires_for_build_wheel", "get_requires_for_build_editable"])
-def test_the_build_requires_a_compiler_package_only_if_no_compiler_is_found(unpacked: Path, name: str) -> None:
+def test_the_build_requires_a_compiler_package_only_if_no_compiler_is_found(sources: Path, name: str) -> None:
     nothing = {"PATH": "", "CC": "", "STABLESSM_COMPILER": ""}
     wanted = [build.COMPILER_PACKAGE] if build.machine() in build.TARGETS else []
-    assert hook(unpacked, name, **nothing) == str(wanted)
-    assert hook(unpacked, name, **nothing | {"CC": "gcc"}) == "[]"
-    assert hook(unpacked, name, **nothing | {"STABLESSM_COMPILER": "none"}) == "[]"
+    assert hook(sources, name, **nothing) == str(wanted)
+    assert hook(sources, name, **nothing | {"CC": "gcc"}) == "[]"
+    assert hook(sources, name, **nothing | {"STABLESSM_COMPILER": "none"}) == "[]"

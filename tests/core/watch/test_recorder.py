@@ -26,7 +26,7 @@ from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush, MemorySink
 from stablessm_core.watch import recorder as recorder_module
 from stablessm_core.watch.probe import Probe
-from stablessm_core.watch.recorder import Recorder
+from stablessm_core.watch.recorder import Recorder, ResumableRecorder
 
 SCALARS = [names.scalar(names.TRAIN_LOSS), names.scalar(names.LR)]
 VECTOR = SeriesSpec("probe/vector", "probe", 3, "", "")
@@ -209,13 +209,13 @@ def test_derived_columns_are_stored_in_the_levels_but_not_in_the_raw_blocks() ->
 
 
 def test_rewinding_leaves_the_same_record_as_a_run_without_the_rewound_steps() -> None:
-    def record(recorder: Recorder, first: int, last: int, scale: float) -> None:
+    def record(recorder: ResumableRecorder, first: int, last: int, scale: float) -> None:
         for step in range(first, last + 1):
             recorder.record(step, layer_row(loss=scale * step, weight=0.5 + scale * step * 1e-6))
 
     straight, rewound = MemorySink(), MemorySink()
     for sink in (straight, rewound):
-        recorder = Recorder([SCALARS[0], *LAYER], sink, layout=LAYER_LAYOUT, reader=layer_reader(), halt=True)
+        recorder = ResumableRecorder([SCALARS[0], *LAYER], sink, layout=LAYER_LAYOUT, reader=layer_reader(), halt=True)
         record(recorder, 1, 1000, 1.0)
         if sink is rewound:
             recorder.drain()
@@ -308,7 +308,7 @@ def test_logged_values_alerts_and_checkpoints_reach_the_sink_in_step_order(tmp_p
 
     sink = Ordered()
     catalogue = [*SCALARS, VECTOR, names.scalar(names.EVAL_LOSS, names.EVAL)]
-    recorder = Recorder(catalogue, sink, layout=LAYOUT, flush_seconds=60)
+    recorder = ResumableRecorder(catalogue, sink, layout=LAYOUT, flush_seconds=60)
     for step in range(1, 31):
         recorder.record(step, torch.zeros(5))
         if step == 20:

@@ -63,3 +63,31 @@ def test_on_a_gpu_rows_reach_the_host_without_a_synchronization_of_the_device() 
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert np.array_equal(np.concatenate([copy.wait() for copy in copies]), rows[:step].cpu().numpy())
+
+
+def test_a_copy_uses_the_memory_of_a_released_copy() -> None:
+    ring = Ring(2, 4, torch.device("cpu"))
+    addresses = []
+    for step in range(6):
+        for _ in range(1 + step % 3):
+            ring.write(torch.full((2,), float(step)))
+            ring.advance()
+        copy = ring.take()
+        rows = copy.wait()
+        assert rows.tolist() == [[step, step]] * (1 + step % 3)
+        addresses.append(rows.ctypes.data)
+        copy.release()
+    assert len(set(addresses)) == 1
+    kept = ring.take()
+    assert kept.wait().shape == (0, 2)
+
+
+def test_discarded_rows_are_in_no_copy() -> None:
+    ring = Ring(1, 4, torch.device("cpu"))
+    for value in range(3):
+        ring.write(torch.full((1,), float(value)))
+        ring.advance()
+    ring.discard()
+    ring.write(torch.full((1,), 9.0))
+    ring.advance()
+    assert ring.take().wait().tolist() == [[9.0]]
