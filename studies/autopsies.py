@@ -49,12 +49,14 @@ def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[
     A run that has no autopsy gets one, unless the server allows none.
     """
     ended: dict[int, dict[str, Any]] = {}
+    asked: set[int] = set()
     started = reported_at = time.monotonic()
     while True:
         for run_id in run_ids:
             if run_id in ended:
                 continue
-            answer = _ended(client, run_id)
+            answer = _ended(client, run_id, ask=run_id not in asked)
+            asked.add(run_id)
             if answer is None:
                 break  # autopsies end in the order in which the runs died, more or less
             ended[run_id] = answer
@@ -67,14 +69,15 @@ def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[
         time.sleep(POLL_SECONDS)
 
 
-def _ended(client: Client, run_id: int) -> dict[str, Any] | None:
-    """The answer about an autopsy; None if it has not ended."""
+def _ended(client: Client, run_id: int, ask: bool) -> dict[str, Any] | None:
+    """The answer about an autopsy; None if it has not ended. ask: ask for it, so that it starts at once."""
     answer = client.autopsy(run_id)
-    if answer["state"] == "none":
+    if answer["state"] == "none" or (ask and answer["state"] == "queued"):
         try:
             answer = client.request_autopsy(run_id)
         except ApiError as error:
-            return answer | {"state": "failed", "reason": str(error)}
+            if error.status != 409:  # it has begun in the meantime
+                return answer | {"state": "failed", "reason": str(error)}
     return None if answer["state"] in ("queued", "running") else answer
 
 

@@ -18,6 +18,7 @@ from stablessm_core.spec.layers import LAYERS
 from stablessm_core.spec.model import Model
 from stablessm_core.spec.possible_maps import possible_maps
 from studies.autopsies import Death, death_of, wait_for_autopsies
+from studies.paper.outcomes import trained_with
 from studies.progress import wait_for_sweeps
 from studies.stability_map import LONG_MAP, QUICK_MAP, MapSize, Point, map_base, map_grid, read_points
 
@@ -53,7 +54,7 @@ QUICK = Size(
     steps=60,
     batch_size=16,
     rates=(3.0,),
-    seeds=2,
+    seeds=1,
     map=QUICK_MAP,
 )
 FULL = Size(
@@ -82,7 +83,8 @@ class Cell:
 
 @dataclass
 class Findings:
-    """The results of the study. problems: sentences about runs that are missing or cannot be compared."""
+    """The results of the study. problems: sentences about runs that are missing or cannot be compared. parts: for each sweep its
+    id, title, base and grid."""
 
     size: Size
     sweeps: list[int]
@@ -91,6 +93,8 @@ class Findings:
     problems: list[str]
     versions: list[str]
     seconds: float = 0.0
+    machines: list[str] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
 
 
 class NotThisStudy(ValueError):
@@ -181,7 +185,11 @@ def read(client: Client, size: Size, sweeps: Sequence[int], report: Report) -> F
     cells: dict[tuple[str, str, float], Cell] = {}
     died: dict[int, tuple[Cell, int]] = {}
     problems, versions, of_map = [], set[str](), []
+    machines, parts = set[str](), []
     for sweep in map(client.sweep, sweeps):
+        machines |= set(trained_with(sweep["runs"])[1])
+        title = sweep["name"].rpartition(": ")[2]
+        parts.append({"id": sweep["id"], "part": title, "base": sweep["base"], "grid": sweep["grid"], "runs": len(sweep["runs"])})
         expected = 1
         for values in sweep["grid"].values():
             expected *= len(values)
@@ -213,7 +221,9 @@ def read(client: Client, size: Size, sweeps: Sequence[int], report: Report) -> F
         cell, seed = died[run_id]
         cell.deaths[seed] = death_of(answer)
     points = read_points(client, of_map)
-    return Findings(size, list(sweeps), list(cells.values()), points, problems, sorted(versions))
+    return Findings(
+        size, list(sweeps), list(cells.values()), points, problems, sorted(versions), machines=sorted(machines), parts=parts
+    )
 
 
 def culprit(cells: Mapping[tuple[str, str, float], Cell], cell: Cell, seed: int) -> str:

@@ -24,7 +24,7 @@ def stability_svg(points: Sequence[Point]) -> bytes:
     with mpl.rc_context({"svg.hashsalt": "stablessm", "svg.fonttype": "path", "text.parse_math": True, "font.size": 9}):
         figure = Figure(figsize=(6.4, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        outside = [value - 1 for point in points if (value := _shown(point)) > 1]
+        outside = [value - 1 for point in points if (value := point.shown) > 1]
         lines = [critical(point.length) - 1 for point in points]
         floor = min([*outside, *lines], default=0.1) / 4
         first, last = min(p.length for p in points), max(p.length for p in points)
@@ -36,7 +36,7 @@ def stability_svg(points: Sequence[Point]) -> bytes:
             for died, face in ((False, "none"), (True, colour)):
                 own = [point for point in points if point.map == map_ and (point.fatal is not None) == died]
                 x = [point.length * shift for point in own]
-                y = [max(_shown(point) - 1, floor) for point in own]
+                y = [max(point.shown - 1, floor) for point in own]
                 label = f"{map_}, {'fatal step' if died else 'lives'}"
                 if own:
                     axes.scatter(x, y, s=22, facecolors=face, edgecolors=colour, linewidths=1, label=label)
@@ -49,9 +49,3 @@ def stability_svg(points: Sequence[Point]) -> bytes:
         out = io.BytesIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "StableSSM"})
         return out.getvalue()
-
-
-def _shown(point: Point) -> float:
-    """The largest |lambda| of the fatal step, or of all steps of a run that lived."""
-    value = point.largest if point.fatal is None else point.fatal
-    return value if math.isfinite(value) else 0.0

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from stablessm_core.statistics import share
 from studies.autopsies import KINDS, Death
-from studies.culprits import CULPRITS, FROZEN, Cell, Findings, Size, by_key, culprit
+from studies.culprits import CULPRITS, FROZEN, FULL, Cell, Findings, Size, by_key, culprit
 from studies.culprits_statistics import comparison_sentences, counted
 from studies.stability_map import Point, critical
 
+Rows = list[list[str]]
 ARMS = ("native", FROZEN, "direct", "best")
 
 
@@ -25,18 +26,18 @@ def culprits_text(found: Findings) -> str:
             "",
             "## Which runs stay finite",
             "",
-            *finite_table(found.cells, found.size),
+            *as_markdown(finite_rows(found.cells, found.size)),
             "",
             "## What killed the others",
             "",
-            *death_table(found.cells),
+            *as_markdown(death_rows(found.cells)),
             "",
             *sentences(found.cells),
             "",
             *comparisons(found.cells),
             "## Stability map",
             "",
-            *map_table(found.points),
+            *as_markdown(map_rows(found.points)),
             "",
             *map_sentences(found.points),
             "",
@@ -51,6 +52,17 @@ def comparisons(cells: Sequence[Cell]) -> Iterator[str]:
         yield from ("## Native map against other maps", "", *said, "")
 
 
+def scaled(size: Size) -> str:
+    """The sentence about what a size scales down from the full size; "" for the full size."""
+    if size.name == FULL.name:
+        return ""
+    rates = ", ".join(f"{rate:g}" for rate in FULL.rates)
+    return (
+        f" Scaled down from {FULL.steps} steps, learning rates {rates} and {FULL.seeds} seeds, and in the stability map from "
+        f"{FULL.map.steps} steps and {FULL.map.seeds} seeds; it judges nothing."
+    )
+
+
 def preamble(found: Findings) -> Iterator[str]:
     size = found.size
     rates = ", ".join(f"{rate:g}" for rate in size.rates)
@@ -60,7 +72,7 @@ def preamble(found: Findings) -> Iterator[str]:
         f"Size `{size.name}`: {size.steps} steps at width {size.model['d_model']} on {size.task['name']} of length "
         f"{size.task['length']}, AdamW, learning rates {rates}, {size.seeds} seeds; {runs} runs, {deaths} deaths. Stability map: "
         f"{len(found.points)} runs of {size.map.steps} steps. Sweeps {', '.join(map(str, found.sweeps))}; "
-        f"{', '.join(found.versions) or 'versions unknown'}. Brackets are 95 % Wilson intervals."
+        f"{', '.join(found.versions) or 'versions unknown'}. Brackets are 95 % Wilson intervals.{scaled(size)}"
     )
     reasons = Counter(death.reason for _, _, death in deaths_of(found.cells) if death.reason)
     problems = found.problems + [f"{count} autopsies without a result: {reason}" for reason, count in reasons.items()]
@@ -69,31 +81,38 @@ def preamble(found: Findings) -> Iterator[str]:
         yield from (f"- **Not complete**: {problem}" for problem in problems)
 
 
-def finite_table(cells: Sequence[Cell], size: Size) -> Iterator[str]:
+def as_markdown(rows: Rows) -> Iterator[str]:
+    """The lines of a Markdown table; the first row has the titles."""
+    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in body:
+        yield "| " + " | ".join(row) + " |"
+
+
+def finite_rows(cells: Sequence[Cell], size: Size) -> Rows:
     """One row per layer, one column per arm: finite runs / all runs, at each learning rate in the order of `size.rates`."""
     rates = " · ".join(f"{rate:g}" for rate in size.rates)
-    yield "| layer | " + " | ".join(f"{arm}, lr {rates}" for arm in ARMS) + " |"
-    yield "|" + " --- |" * (1 + len(ARMS))
+    rows = [["layer", *(f"{arm}, lr {rates}" for arm in ARMS)]]
     known = by_key(cells)
     for layer in dict.fromkeys(cell.layer for cell in cells):
         row = []
         for arm in ARMS:
             found = [known.get((layer, arm, rate)) for rate in size.rates]
             row.append(" · ".join(counted(c.finite.values()) if c else "-" for c in found) if any(found) else "")
-        yield f"| {layer} | " + " | ".join(row) + " |"
+        rows.append([layer, *row])
+    return rows
 
 
-def death_table(cells: Sequence[Cell]) -> Iterator[str]:
+def death_rows(cells: Sequence[Cell]) -> Rows:
     """One row per layer, arm and rate with deaths.
 
     The columns "from the start" count, of the seeds that died here, those whose run of the other arm stayed finite. The columns
     after them count trials of the autopsies, which begin right before the trouble, and end soon after the step of the death.
     """
-    yield (
-        "| layer | map | lr | deaths | median step | float64 | first shows in | frozen from the start | `best` from the start "
-        "| trial: frozen | trial: another map | trial: a tenth of the rate | killed by |"
-    )
-    yield "|" + " --- |" * 13
+    rows = [["layer", "map", "lr", "deaths", "median step", "float64", "first shows in", "frozen from the start",
+             "best from the start", "trial: frozen", "trial: another map", "trial: a tenth of the rate",
+             "killed by"]]  # fmt: skip
     known = by_key(cells)
     for cell in cells:
         deaths = list(cell.deaths.values())
@@ -104,12 +123,12 @@ def death_table(cells: Sequence[Cell]) -> Iterator[str]:
         trials = [_lives(deaths, name) for name in ("frozen", "other", "tenth")]
         maps = {death.other_map for death in deaths if death.other is not None} - {""}
         trials[1] += f" ({', '.join(sorted(maps))})" if maps else ""
-        row = [
+        rows.append([
             cell.layer, cell.arm, f"{cell.lr:g}", counted(not one for one in cell.finite.values()), f"{steps[len(steps) // 2]}",
             _counts(Counter(death.kind for death in deaths)), _counts(Counter(death.place for death in deaths)), *others, *trials,
             _counts(Counter(culprit(known, cell, seed) for seed in cell.deaths)),
-        ]  # fmt: skip
-        yield "| " + " | ".join(row) + " |"
+        ])  # fmt: skip
+    return rows
 
 
 def _saved(cell: Cell, other: Cell | None) -> str:
@@ -163,14 +182,11 @@ def _named(counter: Counter[str], names: Sequence[str]) -> str:
     return ", ".join(f"{counter[name]} {name}" for name in names if counter[name])
 
 
-def map_table(points: Sequence[Point]) -> Iterator[str]:
+def map_rows(points: Sequence[Point]) -> Rows:
     """One row per length and map. "finite" has one entry per learning rate."""
     rates = sorted({point.lr for point in points})
-    yield (
-        "| length T | e^(88.72/T) | map | finite at lr " + " · ".join(f"{rate:g}" for rate in rates)
-        + " | largest \\|λ\\| of a finite step | \\|λ\\| of fatal steps |"
-    )  # fmt: skip
-    yield "|" + " --- |" * 6
+    at_rates = "finite at lr " + " · ".join(f"{rate:g}" for rate in rates)
+    rows = [["length T", "e^(88.72/T)", "map", at_rates, "largest |λ| of a finite step", "|λ| of fatal steps"]]
     for length, map_ in dict.fromkeys((point.length, point.map) for point in points):
         own = [point for point in points if (point.length, point.map) == (length, map_)]
         finite = []
@@ -180,7 +196,8 @@ def map_table(points: Sequence[Point]) -> Iterator[str]:
         fatal = sorted(point.fatal for point in own if point.fatal is not None and math.isfinite(point.fatal))
         largest = max((point.largest for point in own if math.isfinite(point.largest)), default=math.nan)
         span = "" if not fatal else f"{fatal[0]:.5g}" if len(fatal) == 1 else f"{fatal[0]:.5g} to {fatal[-1]:.5g}"
-        yield f"| {length} | {critical(length):.5g} | {map_} | {' · '.join(finite)} | {largest:.5g} | {span} |"
+        rows.append([f"{length}", f"{critical(length):.5g}", map_, " · ".join(finite), f"{largest:.5g}", span])
+    return rows
 
 
 def map_sentences(points: Sequence[Point]) -> Iterator[str]:

@@ -38,7 +38,7 @@ class MapSize:
     steps: int
 
 
-QUICK_MAP = MapSize((32, 128, 512), (0.03, 0.15), ("direct", "best"), seeds=2, steps=60)
+QUICK_MAP = MapSize((32, 128, 512), (0.03, 0.15), ("direct", "best"), seeds=1, steps=60)
 LONG_MAP = MapSize((32, 98, 196, 392, 784), (0.005, 0.02, 0.05, 0.2, 1.0), ("direct", "exp", "best"), seeds=4, steps=150)
 
 
@@ -61,8 +61,14 @@ class Point:
     def line(self) -> float:
         return critical(self.length)
 
+    @property
+    def shown(self) -> float:
+        """The largest |lambda| of the fatal step, or of all steps of a run that lived; 0 if it is unknown."""
+        value = self.largest if self.fatal is None else self.fatal
+        return value if math.isfinite(value) else 0.0
 
-def critical(length: int) -> float:
+
+def critical(length: float) -> float:
     """lambda* = e^(88.72 / length), the |lambda| beyond which a state of size 1 overflows float32 within a sequence."""
     return math.exp(LOG_LARGEST / length)
 

@@ -73,6 +73,11 @@ class Design:
         return sum(len(p.variants) * len(p.rates) * (p.seeds or self.seeds) for p in self.parts)
 
 
+def scaled(full_steps: int, steps: int, seeds: int) -> str:
+    """The sentence about the steps and seeds of the quick size."""
+    return f"Quick size: {steps} steps instead of {full_steps}, and {seeds} seeds instead of 12."
+
+
 def train(steps: int, batch_size: int, **more: Any) -> dict[str, Any]:
     """A `train` section without evaluations during training and without checkpoints."""
     return {"steps": steps, "batch_size": batch_size, "eval_every": 0, "checkpoint_every": 0, "device": "cpu"} | more

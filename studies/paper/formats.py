@@ -45,7 +45,8 @@ def _sections(report: Mapping[str, Any], registry: Registry) -> list[tuple[str, 
 def markdown(report: Mapping[str, Any], registry: Registry, pictures: Pictures = ()) -> str:
     """The report as a Markdown file; pictures: file names of the figures."""
     lines = [f"# {report['title']}", ""]
-    lines += [*_markdown_table(verdict_rows(report, _claims(registry))), ""]
+    if report["verdicts"]:
+        lines += [*_markdown_table(verdict_rows(report, _claims(registry))), ""]
     lines += [f"Test of `{one['claim']}`: {one['test']}\n" for one in report["verdicts"] if one["test"]]
     for title, sentences in _sections(report, registry):
         lines += [f"## {title}", "", *[f"- {one}" for one in sentences], ""]
@@ -77,7 +78,8 @@ def latex(report: Mapping[str, Any], registry: Registry, pictures: Pictures = ()
         r"\usepackage{booktabs,longtable,graphicx}",
         r"\usepackage[utf8]{inputenc}", r"\begin{document}", rf"\section*{{{_tex(report['title'])}}}",
     ]  # fmt: skip
-    lines += _latex_table("Verdicts", verdict_rows(report, _claims(registry)))
+    if report["verdicts"]:
+        lines += _latex_table("Verdicts", verdict_rows(report, _claims(registry)))
     for title, sentences in _sections(report, registry):
         lines += [
             rf"\subsection*{{{_tex(title)}}}",
@@ -129,7 +131,7 @@ pre {{ overflow: auto; background: #f3f5f9; padding: 10px }}
 
 def html_text(report: Mapping[str, Any], registry: Registry, pictures: Pictures = ()) -> str:
     """The report as one HTML file without scripts; pictures: the SVG text of the figures."""
-    body = _html_table(verdict_rows(report, _claims(registry)))
+    body = _html_table(verdict_rows(report, _claims(registry))) if report["verdicts"] else []
     body += _html_list([f"Test of {one['claim']}: {one['test']}" for one in report["verdicts"] if one["test"]])
     for title, sentences in _sections(report, registry):
         body += [f"<h2>{html.escape(title)}</h2>", *_html_list(sentences)]

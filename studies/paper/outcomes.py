@@ -8,7 +8,7 @@ there is no autopsy, or because it has no result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -71,8 +71,7 @@ def collect(source: Source, design: Design, group: Group) -> Collected:
     found = Collected(design, group, design.seeds)
     if design.signature != group.design:
         found.problems.append("The design of this study has changed since its runs were submitted.")
-    versions: set[str] = set()
-    machines: set[str] = set()
+    trained: list[Mapping[str, Any]] = []
     for part in design.parts:
         if part.name not in by_part:
             found.problems.append(f"The sweep of the part “{part.name}” does not exist.")
@@ -80,17 +79,25 @@ def collect(source: Source, design: Design, group: Group) -> Collected:
         sweep = by_part[part.name]
         runs = source.runs(int(sweep["id"]))
         found.sweeps.append({"id": int(sweep["id"]), "part": part.name, "created_at": sweep["created_at"], "runs": len(runs)})
-        read = [one for run in runs if (one := _outcome(source, part, run)) is not None]
+        read = [one for run in runs if (one := outcome_of(source, part, run)) is not None]
         found.outcomes += sorted(read, key=lambda one: (one.variant, one.rate, one.seed, one.run_id))
         found.problems += _missing(design, part, runs, read)
-        for run in runs:
-            environment = run.get("environment") or {}
-            versions.add(_version(environment))
-            machines.add(_machine(environment))
-    found.versions, found.machines = sorted(versions - {""}), sorted(machines - {""})
+        trained += runs
+    found.versions, found.machines = trained_with(trained)
     if len(found.versions) > 1:
-        found.problems.append(f"Runs of several versions are mixed: {'; '.join(found.versions)}.")
+        found.problems.append(mixed(found.versions))
     return found
+
+
+def trained_with(runs: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The versions and the machines of these runs, each sorted."""
+    environments = [run.get("environment") or {} for run in runs]
+    return sorted({*map(_version, environments)} - {""}), sorted({*map(_machine, environments)} - {""})
+
+
+def mixed(versions: Sequence[str]) -> str:
+    """The sentence about runs of several versions."""
+    return f"Runs of several versions are mixed: {'; '.join(versions)}."
 
 
 def _missing(design: Design, part: Part, runs: list[Mapping[str, Any]], read: list[Outcome]) -> list[str]:
@@ -107,7 +114,7 @@ def _missing(design: Design, part: Part, runs: list[Mapping[str, Any]], read: li
     return said
 
 
-def _outcome(source: Source, part: Part, run: Mapping[str, Any]) -> Outcome | None:
+def outcome_of(source: Source, part: Part, run: Mapping[str, Any]) -> Outcome | None:
     """The outcome of a run; None if its settings are not in the part."""
     config = run["config"]
     rate, seed = float(config["optimizer"]["lr"]), int(config["train"]["seed"])

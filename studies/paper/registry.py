@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-# a wheel contains a copy of docs/paper beside this module (build_backend.py)
+# a wheel contains a copy of docs/paper beside this module (service/build_backend.py)
 FOLDERS = (HERE / "registered", HERE.parents[1] / "docs" / "paper")
 FIELDS = {"id", "place", "sentence", "numbers", "study", "preset", "family", "test", "untestable", "label"}
 KINDS = ("paired", "exact")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from stablessm_core.client import ApiError
 from studies.paper.catalogue import design as design_of
 from studies.paper.designs import Design
 from studies.paper.groups import Group, idempotency_key, new_group, read_tags, sweep_name, sweeps_of, tags
@@ -51,11 +52,16 @@ def take_up(client: Client, sweep_id: int) -> tuple[Design, Group, list[int]]:
         raise ValueError(f"the design of {group.study} has changed since sweep {sweep_id} was submitted; start it again")
     missing = {part.name for part in design.parts} - set(by_part)
     ids = submit(client, design, group) if missing else [int(by_part[part.name]["id"]) for part in design.parts]
-    for number in ids:
+    queue_stopped(client, ids)
+    return design, group, ids
+
+
+def queue_stopped(client: Client, sweep_ids: list[int]) -> None:
+    """Queue the cancelled and the failed runs of these sweeps again."""
+    for number in sweep_ids:
         for run in client.sweep(number)["runs"]:
             if run["status"] in ("cancelled", "failed"):
                 client.resume(run["id"])
-    return design, group, ids
 
 
 def with_own_seeds(design: Design, by_part: Mapping[str, Mapping[str, Any]]) -> Design:
@@ -70,25 +76,36 @@ def with_own_seeds(design: Design, by_part: Mapping[str, Mapping[str, Any]]) -> 
 def wait(client: Client, sweep_ids: list[int], report: Report) -> None:
     """Return when every run has ended and every death has its autopsy. `report` receives lines of progress with the time left."""
     wait_for_sweeps(client, sweep_ids, report)
-    _wait_for_autopsies(client, sweep_ids, report)
-
-
-def _wait_for_autopsies(client: Client, sweep_ids: list[int], report: Report) -> None:
     dead = [run["id"] for number in sweep_ids for run in client.sweep(number)["runs"] if run["status"] == "diverged"]
-    waiting, asked, reported, started = list(dead), set(), 0.0, time.monotonic()
+    wait_for_autopsies(client, dead, report)
+
+
+def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Report) -> None:
+    """Return when the autopsy of each of these diverged runs has ended. They are asked for, so they go before others."""
+    waiting, asked, reported, started = list(run_ids), set(), 0.0, time.monotonic()
     while waiting:
         still = []
         for run_id in waiting:
             found = client.autopsy(run_id)
-            if found["state"] == "none" and run_id not in asked:
+            if found["state"] in ("none", "queued") and run_id not in asked:
                 asked.add(run_id)
-                client.request_autopsy(run_id)
+                found = _ask(client, run_id) or found
             if found["state"] in WITHOUT_AUTOPSY:
                 still.append(run_id)
         waiting, now = still, time.monotonic()
         if now - reported > REPORT_SECONDS or not waiting:
             reported = now
-            done = len(dead) - len(waiting)
-            report(f"{done:,} of {len(dead):,} deaths repeated in float64" + left(done, len(waiting), now - started))
+            done = len(run_ids) - len(waiting)
+            report(f"{done:,} of {len(run_ids):,} deaths repeated in float64" + left(done, len(waiting), now - started))
         if waiting:
             time.sleep(POLL_SECONDS)
+
+
+def _ask(client: Client, run_id: int) -> dict[str, Any] | None:
+    """Ask for an autopsy; None if it has begun in the meantime."""
+    try:
+        return client.request_autopsy(run_id)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None

@@ -10,7 +10,7 @@ import pytest
 from studies.autopsies import Death
 from studies.culprits import FROZEN, QUICK, Cell, Findings, by_key, culprit
 from studies.culprits_figure import stability_svg
-from studies.culprits_text import culprits_text, death_table, finite_table, map_sentences, map_table, sentences
+from studies.culprits_text import as_markdown, culprits_text, death_rows, finite_rows, map_rows, map_sentences, sentences
 from studies.stability_map import Point, critical
 
 SIZE = QUICK
@@ -54,7 +54,7 @@ def test_the_recurrence_is_guilty_if_the_same_run_lives_with_frozen_eigenvalues(
 
 
 def test_a_row_of_deaths_counts_seeds_and_trials() -> None:
-    row = list(death_table(cells()))[2]
+    row = list(as_markdown(death_rows(cells())))[2]
     assert row == (
         "| s5 | native | 3 | 2/3 [0.21, 0.94] | 5 | range 1, dynamics 1 | norm | 1/2 [0.09, 0.91] | 2/2 [0.34, 1.00] "
         "| 1/2 [0.09, 0.91] | 1/1 [0.21, 1.00] (best) | 2/2 [0.34, 1.00] | recurrence 1, other weights 1 |"
@@ -62,13 +62,15 @@ def test_a_row_of_deaths_counts_seeds_and_trials() -> None:
 
 
 def test_a_cell_without_deaths_has_no_row_and_an_arm_is_not_compared_with_itself() -> None:
-    rows = list(death_table(cells()))
+    rows = list(as_markdown(death_rows(cells())))
     assert len(rows) == 4
     assert rows[3].startswith(f"| s5 | {FROZEN} | 3 | 1/3 [0.06, 0.79] | 3 | range | norm |  | 1/1 [0.21, 1.00] |")
 
 
 def test_finite_runs_are_counted_for_each_arm() -> None:
-    assert list(finite_table(cells(), SIZE))[2] == "| s5 | 1/3 [0.06, 0.79] | 2/3 [0.21, 0.94] |  | 3/3 [0.44, 1.00] |"
+    assert (
+        list(as_markdown(finite_rows(cells(), SIZE)))[2] == "| s5 | 1/3 [0.06, 0.79] | 2/3 [0.21, 0.94] |  | 3/3 [0.44, 1.00] |"
+    )
 
 
 def test_a_sentence_for_each_arm_adds_up_to_its_deaths() -> None:
@@ -82,7 +84,7 @@ def test_a_sentence_for_each_arm_adds_up_to_its_deaths() -> None:
 
 
 def test_the_map_shows_the_line_beside_the_steps_that_lived_and_died() -> None:
-    rows = list(map_table(POINTS))
+    rows = list(as_markdown(map_rows(POINTS)))
     assert rows[2:] == [
         "| 32 | 16 | direct | 1/2 [0.09, 0.91] | 1.5 | 16.16 |",
         "| 32 | 16 | best | 1/1 [0.21, 1.00] | 0.99 |  |",

@@ -30,6 +30,26 @@ def test_bisection_brackets_every_true_rate_within_the_resolution() -> None:
         assert found.open_ended or found.above / found.rate == pytest.approx(2**0.5, rel=1e-4)
 
 
+def test_leaps_from_a_good_start_need_fewer_rounds_and_find_the_same_rates() -> None:
+    true = {0: 45.0, 1: 500.0, 2: 0.001, 3: 9000.0, 4: 1e-9, 5: 1e9}
+    plain = largest_stable_rate(true, 1e-4, 1e4)
+    drive(plain, true)
+    leaping = largest_stable_rate(true, 1e-4, 1e4, start=41.0)
+    rounds = 0
+    while not leaping.done:
+        for seed, rate in leaping.proposed().items():
+            leaping.record(seed, rate, rate <= true[seed])
+        rounds += 1
+        if rounds == 2:
+            assert leaping.stable[0] > 0
+            assert leaping.unstable[0] - leaping.stable[0] == 8, "a leap of 16 in steps of the root of 2"
+            assert leaping.rounds_left() >= 3
+        if rounds == 5:
+            assert leaping.results().keys() >= {0, 1}, "start, one leap, and three halvings"
+    assert leaping.results() == plain.results()
+    assert leaping.rounds_left() == 0
+
+
 def test_rates_outside_the_tested_range_are_told_apart_from_rates_inside() -> None:
     search = largest_stable_rate([0, 1], 0.01, 1.0)
     drive(search, {0: 0.001, 1: 50.0})
@@ -56,6 +76,10 @@ def test_bad_limits_and_foreign_records_are_refused() -> None:
         largest_stable_rate([0], 1, 0.1)
     with pytest.raises(ValueError, match="resolution is 1; allowed: a factor above 1"):
         largest_stable_rate([0], 0.1, 1, resolution=1)
+    with pytest.raises(ValueError, match=r"start is 2; allowed: 0\.1 to 1"):
+        largest_stable_rate([0], 0.1, 1, start=2)
+    with pytest.raises(ValueError, match=r"leap is 1\.1; allowed: a factor of at least the resolution"):
+        largest_stable_rate([0], 0.1, 1, start=0.5, leap=1.1)
     search = largest_stable_rate([0], 0.1, 1)
     with pytest.raises(ValueError, match="seed is 7; allowed: 0"):
         search.record(7, 0.1, True)

@@ -1,0 +1,165 @@
+"""The report of the largest stable rates: one row per map, exact sign tests of all pairs of maps, and the rate of each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from stablessm_core.statistics import ALPHA, Claim, LargestRate, adjusted, bears_larger_rate
+from studies.paper.measures import UNCERTAIN
+from studies.paper.rates import Searched
+from studies.paper.registry import Registry
+from studies.paper.report import rounded
+
+Rates = dict[str, dict[int, LargestRate]]
+UNKNOWN = "cannot tell"
+EXPLORATORY = (
+    "Exploratory: no test of this study was registered. The p-values are those of two-sided exact sign tests, paired by seed, "
+    "after Holm's correction over all pairs of maps."
+)
+
+
+def rates_report(found: Searched, registry: Registry) -> dict[str, Any]:
+    """The report as plain data, with the fields of all other reports. Equal runs give equal bytes."""
+    rates = {name: search.results() for name, search in found.searches.items()}
+    (part,) = found.design.parts
+    configuration = {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)}
+    report: dict[str, Any] = {
+        "study": found.group.study,
+        "preset": None,
+        "size": found.group.size,
+        "title": found.design.title,
+        "seeds": found.design.seeds,
+        "trained_means": found.design.chance,
+        "claims_sha256": registry.sha256,
+        "claims_at_submission": found.group.claims,
+        "claims_changed": False,
+        "family_size": registry.family_size,
+        "commit": found.group.commit,
+        "versions": found.versions,
+        "machines": found.machines,
+        "sweeps": found.sweeps,
+        "departures": [EXPLORATORY, *found.design.departures],
+        "problems": found.problems,
+        "verdicts": [],
+        "cells": [],
+        "tables": [_map_table(found, rates), _pair_table(found, rates), _seed_table(found, rates)],
+        "figures": _figures(found, rates),
+        "configurations": [configuration],
+    }
+    plain: dict[str, Any] = rounded(report)
+    return plain
+
+
+def pair_sentences(report: Mapping[str, Any]) -> list[str]:
+    """The answers about all pairs of maps as sentences."""
+    table = report["tables"][1]
+    return [f"{question} {verdict.capitalize()}: {reason}." for question, verdict, reason, *_ in table["rows"]]
+
+
+def _map_table(found: Searched, rates: Rates) -> dict[str, Any]:
+    """One row per map: the largest stable rates of its seeds, and how many seeds learnt at theirs."""
+    rows: list[list[Any]] = []
+    for name, of_seed in rates.items():
+        values = sorted(one.rate for one in of_seed.values())
+        spread = _quartiles(values) if values else [None] * 3
+        learnt = sum(found.runs[name, seed, one.rate].trained for seed, one in of_seed.items() if one.rate)
+        rows.append(
+            [
+                name,
+                f"{len(of_seed)}/{found.design.seeds}",
+                *(spread[i] for i in (1, 0, 2)),
+                values[0] if values else None,
+                values[-1] if values else None,
+                f"{learnt}/{len(of_seed)}",
+                f"{sum(one.open_ended for one in of_seed.values())}",
+                f"{len(_uncertain(found, name, of_seed))}",
+            ]
+        )
+    columns = ["map", "seeds", "median", "lower quartile", "upper quartile", "smallest", "largest", "learnt there",
+               "no death found", "deaths not confirmed by float64"]  # fmt: skip
+    return {"caption": "Largest stable learning rate of each seed", "columns": columns, "rows": rows}
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return [float(x) for x in np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")]
+
+
+def _pair_table(found: Searched, rates: Rates) -> dict[str, Any]:
+    pairs = _pairs(rates)
+    claims, spared = _claims(rates, pairs), _claims(_confirmed(found, rates), pairs)
+    rows: list[list[Any]] = []
+    for (first, second), claim in claims.items():
+        verdict, reason = str(claim.verdict), claim.reason
+        if found.problems:
+            verdict, reason = UNKNOWN, " ".join(found.problems).removesuffix(".")
+        elif spared[first, second].verdict != verdict:
+            verdict, reason = UNKNOWN, f"the answer depends on deaths that float64 does not confirm ({verdict} with them)"
+        question = f"Does {first} bear a larger learning rate than {second}?"
+        rows.append([question, verdict, reason, str(claim.first), str(claim.second), claim.p])
+    columns = ["question", "answer", "why", "seeds at which the first map's rate is larger", "the second map's", "p, Holm"]
+    return {"caption": "All pairs of maps", "columns": columns, "rows": rows}
+
+
+def _pairs(rates: Rates) -> list[tuple[str, str]]:
+    """All pairs of maps. The first map of a pair is the one whose rate is larger at more seeds."""
+    found = []
+    for one, other in combinations(rates, 2):
+        first, second = rates[one], rates[other]
+        lead = sum((first[s].rate > second[s].rate) - (first[s].rate < second[s].rate) for s in first if s in second)
+        found.append((one, other) if lead >= 0 else (other, one))
+    return found
+
+
+def _claims(rates: Rates, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Claim]:
+    """For each pair of maps, whether the first bears a larger rate."""
+    judged = adjusted({str(i): bears_larger_rate(rates[one], rates[other]) for i, (one, other) in enumerate(pairs)}, ALPHA)
+    return {pair: judged[str(i)] for i, pair in enumerate(pairs)}
+
+
+def _confirmed(found: Searched, rates: Rates) -> Rates:
+    """The rates without the seeds whose bracketing death float64 does not confirm."""
+    left_out = {name: _uncertain(found, name, of_seed) for name, of_seed in rates.items()}
+    return {name: {seed: one for seed, one in of_seed.items() if seed not in left_out[name]} for name, of_seed in rates.items()}
+
+
+def _uncertain(found: Searched, name: str, of_seed: Mapping[int, LargestRate]) -> list[int]:
+    """The seeds whose death at the next larger rate is arithmetic or unchecked."""
+    return [
+        seed
+        for seed, one in of_seed.items()
+        if not one.open_ended and found.runs[name, seed, one.above].state in UNCERTAIN
+    ]  # fmt: skip
+
+
+def _seed_table(found: Searched, rates: Rates) -> dict[str, Any]:
+    rows: list[list[Any]] = [
+        [f"{seed}", *(rates[name][seed].rate if seed in rates[name] else None for name in rates)]
+        for seed in range(found.design.seeds)
+    ]
+    return {"caption": "The rate of each seed", "columns": ["seed", *rates], "rows": rows}
+
+
+def _figures(found: Searched, rates: Rates) -> list[dict[str, Any]]:
+    (part,) = found.design.parts
+    ranges, shares = {}, {}
+    for name, of_seed in rates.items():
+        values = sorted(one.rate for one in of_seed.values())
+        if not values:
+            continue
+        low, median, high = _quartiles(values)
+        ranges[name] = {"low": low, "median": median, "high": high, "finite": len(values), "total": found.design.seeds}
+        shares[name] = {"x": list(part.rates), "y": [sum(v >= rate for v in values) / len(values) for rate in part.rates]}
+    if not ranges:
+        return []
+    caption = "Share of the seeds whose largest stable rate is at least this rate, by learning rate."
+    return [
+        {"chart": "paper_finite", "part": part.name, "caption": caption, "lines": shares},
+        {
+            "chart": "paper_ranges", "part": part.name, "caption": "Largest stable rate: median and quartiles over the seeds.",
+            "ranges": ranges, "x_title": "largest stable learning rate",
+        },
+    ]  # fmt: skip
