@@ -1,0 +1,296 @@
+"""The file of a run: a line with the format's name, the request that opens the run, and one frame for each message.
+
+A frame is the length and the CRC-32 of a record (u32, little-endian) and the record. Frames are only ever appended, so the file
+of a killed process is readable up to its last whole frame. `from_step` stays in the opening until the server has deleted the
+steps after it. Without a usable disk, the frames stay in memory until they are sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAGIC = b"SSMR1\n"
+SUFFIX = ".ssmr"
+HEAD = struct.Struct("<II")
+LONGEST = 1 << 26  # longest record in bytes; a length above it is damage
+COPIED = 1 << 25  # bytes of frames that are copied for a new opening at most
+IN_MEMORY = 1 << 25  # bytes of frames that are kept without a disk
+
+
+class NotARunFile(ValueError):
+    """A file that does not hold a reported run."""
+
+
+def frame(record: bytes) -> bytes:
+    """The frame of a record."""
+    return HEAD.pack(len(record), zlib.crc32(record)) + record
+
+
+def whole_frames(data: bytes) -> int:
+    """The number of bytes of the whole frames at the beginning of `data`."""
+    at = 0
+    while len(data) - at >= HEAD.size:
+        end = at + HEAD.size + HEAD.unpack_from(data, at)[0]
+        if end > len(data):
+            break
+        at = end
+    return at
+
+
+class Outbox:
+    """Frames that wait to be sent, in a file, or in memory if the disk fails. All methods may be called from any thread.
+
+    warn: receives one sentence when the disk fails. Positions count bytes of frames; the first frame has position 0.
+    """
+
+    def __init__(self, path: Path | None, opening: dict[str, Any], warn: Any) -> None:
+        self.path, self._warn = path, warn
+        self.size = 0
+        self.dropped = 0  # frames that found no place
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._writable = False
+        self._memory, self._memory_from = bytearray(), 0
+        self._start = 0
+        if path is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                _lock_file(self._file)
+                self._write_opening(opening)
+                self._writable = True
+            except OSError as error:
+                self._disk_failed(error)
+
+    def reopen(self, opening: dict[str, Any]) -> bool:
+        """Replace the opening request. False if too many frames follow it in the file, because they must be copied."""
+        with self._lock:
+            if self.size > COPIED:
+                return False
+            if self._writable:
+                try:
+                    if self.size:
+                        self._copy_with(opening)
+                    else:
+                        self._write_opening(opening)
+                except OSError as error:
+                    self._disk_failed(error)
+            return True
+
+    def drop_from_step(self) -> None:
+        """Note in the file that the server has deleted the steps after `from_step`, so that nobody deletes them again."""
+        with self._lock:
+            if self._file is not None and self._start:
+                with suppress(OSError):
+                    _drop_from_step(self._file)
+
+    def append(self, record: bytes) -> None:
+        """Add a record. Never raises for a full disk."""
+        data = frame(record)
+        with self._lock:
+            if self._writable and self._file is not None:
+                try:
+                    _write_all(self._file, data, self._start + self.size)
+                    self.size += len(data)
+                    return
+                except OSError as error:
+                    self._disk_failed(error)
+            if len(self._memory) + len(data) > IN_MEMORY:
+                self.dropped += 1
+                return
+            self._memory += data
+            self.size += len(data)
+
+    def read(self, position: int, limit: int) -> bytes:
+        """Whole frames from `position` on, at most `limit` bytes but at least one frame; b"" if there is none."""
+        limit = max(limit, HEAD.size)
+        with self._lock:
+            if position < self._memory_from or (self._writable and self._file is not None):
+                if self._file is None:
+                    return b""
+                end = self.size if self._writable else self._memory_from
+                at = self._start + position
+                data = os.pread(self._file, min(limit, end - position), at)
+                count = whole_frames(data)
+                if not count and len(data) >= HEAD.size:
+                    data = os.pread(self._file, HEAD.size + HEAD.unpack_from(data)[0], at)
+                    count = whole_frames(data)
+                return data[:count]
+            data = bytes(self._memory[position - self._memory_from : position - self._memory_from + limit])
+            count = whole_frames(data)
+            if not count and len(data) >= HEAD.size:
+                first = position - self._memory_from
+                data = bytes(self._memory[first : first + HEAD.size + HEAD.unpack_from(data)[0]])
+                count = whole_frames(data)
+            return data[:count]
+
+    def in_memory(self, position: int) -> int:
+        """The bytes of the frames from `position` on that are in no file."""
+        with self._lock:
+            return 0 if self._writable else max(0, self.size - max(position, self._memory_from))
+
+    def release(self, position: int) -> None:
+        """Forget the frames before `position` that are kept in memory."""
+        with self._lock:
+            if not self._writable and position > self._memory_from:
+                del self._memory[: position - self._memory_from]
+                self._memory_from = position
+
+    def close(self, *, delete: bool) -> None:
+        """Close the file; delete it if everything in it is stored elsewhere."""
+        with self._lock:
+            if self._file is not None:
+                if delete and self.path is not None:
+                    with suppress(OSError):
+                        self.path.unlink()
+                with suppress(OSError):
+                    os.close(self._file)
+            self._file, self._writable = None, False
+
+    def abandon(self) -> None:
+        """Close the file in a forked child, where no lock may be awaited."""
+        file, self._file, self._writable = self._file, None, False
+        if file is not None:
+            with suppress(OSError):
+                os.close(file)
+
+    def _write_opening(self, opening: dict[str, Any]) -> None:
+        assert self._file is not None
+        data = MAGIC + frame(json.dumps(opening).encode())
+        self._start = 0
+        os.ftruncate(self._file, 0)
+        _write_all(self._file, data, 0)
+        self._start = len(data)
+
+    def _copy_with(self, opening: dict[str, Any]) -> None:
+        """Put a copy of the file with another opening in its place. A process that is killed meanwhile leaves the old file."""
+        assert self._file is not None
+        assert self.path is not None
+        begin, copy = MAGIC + frame(json.dumps(opening).encode()), self.path.with_name(self.path.name + ".new")
+        new = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _lock_file(new)
+            _write_all(new, begin + os.pread(self._file, self.size, self._start), 0)
+            os.replace(copy, self.path)
+        except OSError:
+            os.close(new)
+            copy.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._file, self._start = new, len(begin)
+
+    def _disk_failed(self, error: OSError) -> None:
+        self._writable, self._memory_from = False, self.size
+        opened = self._file is not None
+        if self._file is not None and self.size == 0:
+            os.close(self._file)
+            self._file = None
+        self._warn(f"cannot write {self.path} ({error.strerror or error}); further numbers are kept in memory only")
+        if self._start == 0:  # not even its opening is whole
+            if opened and self.path is not None:
+                with suppress(OSError):
+                    self.path.unlink()
+            self.path = None
+
+
+def _write_all(file: int, data: bytes, at: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(file, data[written:], at + written)
+
+
+def _drop_from_step(file: int) -> None:
+    """Overwrite the opening with one of the same length, padded with spaces."""
+    length, _ = HEAD.unpack(os.pread(file, HEAD.size, len(MAGIC)))
+    opening = json.loads(os.pread(file, length, len(MAGIC) + HEAD.size))
+    if opening.pop("from_step", None) is not None:
+        _write_all(file, frame(json.dumps(opening).encode().ljust(length)), len(MAGIC))
+
+
+def _lock_file(file: int) -> None:
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@dataclass
+class RunFile:
+    """The content of a run's file. damaged: the byte at which the first bad frame begins; None if all frames are whole."""
+
+    path: Path
+    opening: dict[str, Any]
+    damaged: int | None = None
+
+    def drop_from_step(self) -> None:
+        """Note that the server has deleted the steps after `from_step`, so that the next `sync` does not delete them again."""
+        written = self.path.stat()
+        with self.path.open("r+b") as file:
+            _drop_from_step(file.fileno())
+        os.utime(self.path, ns=(written.st_atime_ns, written.st_mtime_ns))  # files are sent in the order of these times
+
+    def records(self) -> Iterator[bytes]:
+        """The records up to the first bad frame. Sets `damaged`."""
+        self.damaged = None
+        with self.path.open("rb") as file:
+            file.seek(len(MAGIC))
+            _record(file)
+            while True:
+                at = file.tell()
+                record = _record(file)
+                if record is None:
+                    if file.tell() != at or file.read(1):
+                        self.damaged = at
+                    return
+                yield record
+
+
+def read_run_file(path: Path) -> RunFile:
+    """The run in a file. Raises NotARunFile if there is none, and OSError if the file cannot be read."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise NotARunFile(f"{path} is no file of a StableSSM run")
+        record = _record(file)
+        try:
+            opening = json.loads(record or b"")
+        except ValueError:
+            opening = None
+        if not isinstance(opening, dict) or not isinstance(opening.get("id"), str):
+            raise NotARunFile(f"{path} is damaged at its beginning")
+        return RunFile(path, opening)
+
+
+def in_use(path: Path) -> bool:
+    """True if the process that writes the file still runs."""
+    try:
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except ImportError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:  # this file system knows no locks
+        return False
+    return False
+
+
+def _record(file: BinaryIO) -> bytes | None:
+    head = file.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    length, checksum = HEAD.unpack(head)
+    if length > LONGEST:
+        return None
+    record = file.read(length)
+    return record if len(record) == length and zlib.crc32(record) == checksum else None
