@@ -29,7 +29,7 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, :"server", :"worker";
 GRANT SELECT ON alembic_version TO :"server", :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, queues, rungs, runs, searches, series, sweeps, transitions, workers
     TO :"server";
-GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, tokens, users, views, webhooks TO :"server";
+GRANT SELECT, INSERT, UPDATE, DELETE ON audit, ended_sessions, notifications, silences, tokens, users, views, webhooks TO :"server";
 GRANT SELECT, INSERT, UPDATE, DELETE ON alerts, blocks, checkpoints, series, transitions, workers TO :"worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON autopsies, run_logs, tracebacks TO :"server", :"worker";
 GRANT SELECT, UPDATE ON queues, runs TO :"worker";
@@ -40,7 +40,7 @@ GRANT SELECT ON deleted_runs, sweeps TO :"worker";
 GRANT SELECT (id, max_running), UPDATE (max_running) ON users TO :"worker";
 GRANT USAGE ON SEQUENCE alerts_id_seq TO :"server", :"worker";
 GRANT USAGE ON SEQUENCE audit_id_seq, ended_sessions_id_seq, runs_id_seq, sweeps_id_seq, tokens_id_seq, users_id_seq,
-    views_id_seq, webhooks_id_seq TO :"server";
+    views_id_seq, webhooks_id_seq, notifications_id_seq, silences_id_seq TO :"server";
 -- for scheduled backups, if a password for their role is given: the role reads everything and writes nothing
 \if :{?backup_password}
 SELECT format('CREATE ROLE %I', :'backup') WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = :'backup') \gexec

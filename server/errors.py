@@ -21,18 +21,22 @@ CODES = {
     500: "internal",
     503: "unavailable",
 }
+# codes of refusals that a reporting program tells apart from others of the same status
+EXISTS, FENCED = "exists", "fenced"
 
 
 class ServiceError(Exception):
-    """The request is refused with `status`. field: the invalid field. allowed: the values that this field accepts."""
+    """The request is refused with `status`. field: the invalid field. allowed: the values that this field accepts. code: the
+    code of the body; None for the status's own code in CODES."""
 
     status = 500
 
     def __init__(
-        self, message: str, *, field: str | None = None, allowed: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> None:
+        self, message: str, *, field: str | None = None, allowed: str | None = None, headers: Mapping[str, str] | None = None,
+        code: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message)
-        self.message, self.field, self.allowed, self.headers = message, field, allowed, headers
+        self.message, self.field, self.allowed, self.headers, self.code = message, field, allowed, headers, code
 
 
 class Forbidden(ServiceError):
@@ -59,7 +63,9 @@ class Unavailable(ServiceError):
     status = 503
 
 
-def error_json(status: int, message: str, field: str | None = None, allowed: str | None = None) -> dict[str, Any]:
+def error_json(
+    status: int, message: str, field: str | None = None, allowed: str | None = None, code: str | None = None
+) -> dict[str, Any]:
     """The JSON body of an error."""
-    error = {"code": CODES.get(status, "error"), "message": message, "field": field, "allowed": allowed}
+    error = {"code": code or CODES.get(status, "error"), "message": message, "field": field, "allowed": allowed}
     return {"error": {key: value for key, value in error.items() if value is not None}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -15,6 +16,7 @@ PREFIX = "STABLESSM_"
 OPTIONS_ONLY = frozenset(("host", "port", "auth"))
 LEASES = (6.0, 600.0)  # shortest and longest lease in seconds; heartbeats are sent every two seconds
 MOST = 1_000_000
+SMTP_TLS = ("starttls", "tls", "none")
 
 
 def _split(names: object) -> object:
@@ -81,6 +83,30 @@ class Settings(BaseSettings):
         (), description="Hosts that webhooks may reach even if they are private, without TLS or on another port: exact names, "
         "`name` or `name:port`, comma separated.",
     )  # fmt: skip
+    public_url: Annotated[str, AfterValidator(lambda url: check_public_url(url))] | None = Field(
+        None, description="Address of this server in messages, e.g. `https://monitor.example.org`. "
+        "Without it, links lead to the first of `STABLESSM_HOSTS`, by http.",
+    )  # fmt: skip
+    notify_critical_seconds: float = Field(
+        5.0, ge=0, le=3600, description="How long a message about critical alerts waits for further alerts of the same run "
+        "and kind. Each of them prolongs the wait, at most to `STABLESSM_NOTIFY_SECONDS`.",
+    )  # fmt: skip
+    notify_seconds: float = Field(
+        30.0, ge=0, le=3600, description="How long all other messages wait for further events of the same run and kind.",
+    )  # fmt: skip
+    notify_repeat_hours: float = Field(
+        4.0, ge=0.01, le=8760, description="After how many hours a message about an alert that lasts is sent again.",
+    )  # fmt: skip
+    smtp_host: str | None = Field(
+        None, description="Mail server for messages to `mailto:` addresses. Without it, there is no mail."
+    )
+    smtp_port: int = Field(587, ge=1, le=65535, description="Port of the mail server.")
+    smtp_tls: Annotated[str, AfterValidator(lambda tls: check_smtp_tls(tls))] = Field(
+        "starttls", description="`starttls`, `tls` (from the first byte, usually on port 465) or `none` (not encrypted).",
+    )  # fmt: skip
+    smtp_user: str | None = Field(None, description="User name at the mail server. Without it, the server does not sign in.")
+    smtp_password: str | None = Field(None, repr=False, description="Password at the mail server.")
+    smtp_from: str | None = Field(None, description="Sender of the messages, e.g. `stablessm@example.org`.")
     failures_per_minute: int = Field(
         10, ge=1, le=MOST, description="Number of wrong tokens that one address may send per minute. "
         "Clients of a reverse proxy share its address unless STABLESSM_TRUSTED_PROXIES names the proxy.",
@@ -88,6 +114,14 @@ class Settings(BaseSettings):
     runs_per_minute: int = Field(
         60, ge=0, le=MOST, description="Maximum number of submissions per token and minute. A burst may use ten minutes' worth "
         "at once. A sweep counts as one submission. `0`: no limit.",
+    )  # fmt: skip
+    ingest_posts_per_minute: int = Field(
+        30_000, ge=0, le=MOST, description="Number of times per minute that programs with one token may post records of the runs "
+        "that they report. A program posts about once a second. `0`: no limit.",
+    )  # fmt: skip
+    ingest_mib_per_minute: int = Field(
+        6_000, ge=0, le=MOST, description="Number of MiB of records per minute that programs with one token may post. "
+        "`0`: no limit.",
     )  # fmt: skip
     trusted_proxies: Names = Field(
         (), description="Addresses and networks of reverse proxies, comma separated, e.g. `10.0.0.7,10.1.0.0/16`. The server "
@@ -105,6 +139,10 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         25.0, ge=LEASES[0], le=LEASES[1], description="A run without a heartbeat for this many seconds counts as lost and "
         "returns to the queue. Use the same value, 6 to 600, on every worker and server.",
+    )  # fmt: skip
+    reported_lease_seconds: float = Field(
+        60.0, ge=LEASES[0], le=LEASES[1], description="A run that another program reports counts as lost after this many seconds "
+        "without a message. It goes on when the program reports again. Use the same value on every worker and server.",
     )  # fmt: skip
     gpu_locks: Folder | None = Field(
         None, description="Folder with a lock per GPU, shared by all workers of a machine, including those in containers, so "
@@ -232,6 +270,22 @@ def check_store(url: str) -> str:
     if not separator or protocol not in ("s3", "file") or not place.strip("/") or (protocol == "file" and place[0] != "/"):
         raise ValueError(f"STABLESSM_CHECKPOINT_STORE is {url[:60]!r}; allowed: s3://bucket/prefix and file:///folder")
     return url
+
+
+def check_smtp_tls(tls: str) -> str:
+    """Returns how the connection to the mail server is encrypted, or raises ValueError."""
+    if tls not in SMTP_TLS:
+        raise ValueError(f"STABLESSM_SMTP_TLS is {tls[:40]!r}; allowed: {', '.join(SMTP_TLS)}")
+    return tls
+
+
+def check_public_url(url: str) -> str:
+    """Returns the public address without a slash at its end, or raises ValueError if it is not a plain http(s) address."""
+    parts = urlsplit(url)
+    plain = url.isascii() and url.isprintable() and not {" ", '"', "<", ">", "\\"} & set(url)
+    if not plain or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in url:
+        raise ValueError(f"STABLESSM_PUBLIC_URL is {url[:60]!r}; allowed: https://name or http://name, also with port and path")
+    return url.rstrip("/")
 
 
 def normalize_url(url: str) -> str:

@@ -36,7 +36,7 @@ BATCH = 500
 SECONDS = 0.5
 MAX_ROWS = 1_000_000
 PRUNE_SECONDS = 3600.0
-RUN = re.compile(r"/api/runs/(\d{1,18})(?:/.*)?")
+RUN = re.compile(r"/api/(?:ingest/)?runs/(\d{1,18})(?:/.*)?")
 FIELDS = ("id", "at", "token_id", "token_name", "user_name", "address", "method", "path", "status", "run_id")
 
 

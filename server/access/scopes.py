@@ -17,13 +17,16 @@ READ_PAGES = frozenset(
      "static", "sweeps", "systems", "theory", "trash", "workers")
 )  # fmt: skip
 READ_API = frozenset(
-    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "paper", "queues", "runs", "sparks", "sweeps", "systems",
-     "theory", "trash", "views", "workers")
+    ("alerts", "bulk", "compare", "exports", "fields", "figures", "me", "paper", "queues", "runs", "silences", "sparks", "sweeps",
+     "systems", "theory", "trash", "views", "workers")
 )  # fmt: skip
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
+INGEST = "ingest"  # a scope beside the others: it opens and writes runs that its own program reports, and reads nothing
+REPORTS = re.compile(r"POST /api/ingest/runs(/[^/]+/records)?")
 SUBMIT = re.compile(
     r"POST /api/(runs|sweeps|runs/[^/]+/(cancel|resume|clone|fork|autopsy)|sweeps/[^/]+/cancel)"
     r"|POST /api/(bulk/(cancel|clone|hide|show)|views)"
+    r"|POST /api/silences|DELETE /api/silences/[^/]+"
     r"|POST /new(/check)?|PATCH /api/(runs|sweeps)/[^/]+|DELETE /api/views/[^/]+"
 )
 
@@ -32,7 +35,8 @@ def needed_scope(method: str, path: str) -> str:
     """The scope that a request with this method and this decoded path needs.
 
     `read` is for reading, including logs and checkpoint files. `submit` is for submitting, changing and stopping runs. `admin` is
-    for tokens, webhooks, the audit log, deleting, and every unlisted route.
+    for tokens, webhooks, the audit log, deleting, and every unlisted route. `ingest` is for reporting a run of another program;
+    the scopes `submit` and `admin` include it, and it includes no other scope.
     """
     _, first, second = f"{path}//".split("/", 2)
     if method in READ_METHODS:
@@ -40,6 +44,8 @@ def needed_scope(method: str, path: str) -> str:
         return "read" if known else "admin"
     if (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
         return "read"  # these requests affect only the user who sends them
+    if REPORTS.fullmatch(f"{method} {path}"):
+        return INGEST
     return "submit" if SUBMIT.fullmatch(f"{method} {path}") else "admin"
 
 

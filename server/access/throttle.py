@@ -1,4 +1,5 @@
-"""Rate limits for wrong tokens per address and for new runs per token. Each limit uses a bounded amount of memory."""
+"""Rate limits for wrong tokens per address, and for new runs and reported records per token. Each limit uses a bounded amount of
+memory."""
 
 from __future__ import annotations
 
@@ -40,22 +41,26 @@ class FailedTokens:
 
 
 class RateLimit:
-    """Allows `per_minute` actions per minute and key, and bursts of up to ten times as many. 0 means no limit."""
+    """Allows `per_minute` actions per minute and key, and bursts of up to `burst_minutes` times as many. 0 means no limit."""
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_minute, self._clock = per_minute, clock
+    def __init__(
+        self, per_minute: int, clock: Callable[[], float] = time.monotonic, *, burst_minutes: float = MINUTES_OF_BURST
+    ) -> None:
+        self.per_minute, self._clock, self._burst = per_minute, clock, per_minute * burst_minutes
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key -> (actions left, time of the last update)
 
-    def take(self, key: str) -> float:
-        """Use one action and return 0, or return the seconds until an action is available."""
+    def take(self, key: str, amount: float = 1.0) -> float:
+        """Use `amount` actions and return 0, or return the seconds until so many are available. An amount above the longest
+        burst is available when the whole burst is."""
         if not self.per_minute:
             return 0.0
-        now, most = self._clock(), float(self.per_minute * MINUTES_OF_BURST)
+        now, most = self._clock(), self._burst
+        amount = min(amount, most)
         left, since = self._left.get(key, (most, now))
         left = min(most, left + (now - since) * self.per_minute / 60.0)
         _touch(self._left, key, (0.0, 0.0))
-        self._left[key] = (left - 1.0 if left >= 1.0 else left, now)
-        return 0.0 if left >= 1.0 else (1.0 - left) * 60.0 / self.per_minute
+        self._left[key] = (left - amount if left >= amount else left, now)
+        return 0.0 if left >= amount else (amount - left) * 60.0 / self.per_minute
 
 
 def _touch(known: OrderedDict[K, V], key: K, fresh: V) -> V:

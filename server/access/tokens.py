@@ -17,10 +17,11 @@ from typing import Any
 from sqlalchemy import Select, false, func, or_, select
 from sqlalchemy.orm import Session
 
+from server.access.scopes import INGEST
 from server.access.users import create_user, user_called
 from server.database.models import Token, User
 
-SCOPES = ("read", "submit", "admin")  # each scope includes the scopes before it
+SCOPES = ("read", "submit", "admin")  # each scope includes the scopes before it; the scope ingest stands beside them
 PREFIX = "ssm_"
 SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
 MAX_LIVE = 1000
@@ -51,7 +52,10 @@ class Principal:
     named: bool = False
 
     def may(self, scope: str) -> bool:
-        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+        """True if the token allows requests that need this scope."""
+        if self.scope == INGEST:
+            return scope == INGEST
+        return SCOPES.index(self.scope) >= SCOPES.index("submit" if scope == INGEST else scope)
 
     def is_live(self) -> bool:
         return self.expires_at is None or self.expires_at > time.time()

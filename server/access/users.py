@@ -126,9 +126,9 @@ def user_names(session: Session) -> dict[int, str]:
 
 
 def used(session: Session, *user_ids: int) -> dict[int, dict[str, int]]:
-    """The resources that each user uses: queued runs, running runs, and the bytes of all runs. user_ids: by default the ids of
-    all users."""
-    counted: list[Any] = [func.count().filter(Run.status == status) for status in OPEN]
+    """The resources that each user uses: queued runs, running runs (reported runs do not count), and the bytes of all runs.
+    user_ids: by default the ids of all users."""
+    counted: list[Any] = [func.count().filter(Run.status == status, Run.kind == "trained") for status in OPEN]
     chosen: Select[Any] = select(Run.user_id, *counted, func.coalesce(func.sum(Run.bytes_stored), 0)).group_by(Run.user_id)
     chosen = chosen.where(Run.user_id.in_(user_ids) if user_ids else Run.user_id.is_not(None))
     nothing = {user_id: dict.fromkeys((*OPEN, "bytes"), 0) for user_id in user_ids}

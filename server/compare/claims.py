@@ -4,13 +4,17 @@ The tests are those of stablessm_core.statistics: exact, and paired by seed. All
 compared only if all their settings except those of the groups are equal. The p-values of one question are adjusted by Holm's
 method for all pairs of groups, because the reference is usually the group that did best. A run counts as finite by the rule of
 server.compare.aggregation, with two exceptions: a run that failed or was cancelled says nothing about its group, and neither does
-a run that died of float32's arithmetic alone (the verdict `arithmetic`, which rests on the same step in float64).
+a run that died of float32's arithmetic alone (the verdict `arithmetic`, which rests on the same step in float64). Losses are
+compared only where both runs trained: where the final loss is below that of a model that has learnt nothing, by MARGIN. If that
+loss is unknown for the task, every finite run counts as trained.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from sqlalchemy.orm import Session
@@ -19,15 +23,17 @@ from server.compare.aggregation import end_of, summary
 from server.compare.comparison import Comparison, compare, default_groups
 from server.compare.sweep_table import Column, Table, Value
 from server.database.models import Run
+from stablessm_core.spec.tasks import TASKS
 from stablessm_core.statistics import Claim, Outcome, adjusted, bears_larger_rate, compare_maps, largest_rate_on_grid, outcome
 
 Question = Literal["larger_rate", "finite", "lower_loss"]
 RATE, SEED = "optimizer.lr", "train.seed"
+MARGIN = 0.05  # share of the loss of a model that has learnt nothing
 MAX_JUDGED = 20  # groups that are judged against the reference, the best-ranked first
 ASKED: dict[Question, str] = {
     "larger_rate": "Does {first} bear a larger learning rate than {second}?",
     "finite": "Does {first} stay finite at more seeds than {second}?",
-    "lower_loss": "Does {first} reach a lower loss than {second} where both are finite?",
+    "lower_loss": "Does {first} reach a lower loss than {second} where both trained?",
 }
 COUNTED: dict[Question, str] = {
     "larger_rate": "The largest finite rate of {first} is larger at {0}, and that of {second} at {1}.",
@@ -206,7 +212,22 @@ def _outcome_of(run: Run) -> Outcome | None:
         return None
     if run.status in ("failed", "cancelled"):
         return Outcome(None, None, None)
-    return outcome(end.loss if end.finite else None, dies_in_float64=False if run.cause == "arithmetic" else None)
+    chance = _chance(json.dumps(run.config.get("task"), sort_keys=True))
+    return outcome(
+        end.loss if end.finite else None, dies_in_float64=False if run.cause == "arithmetic" else None, chance=chance,
+        margin=MARGIN * (chance or 0.0),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _chance(task: str) -> float | None:
+    """The loss of a model that has learnt nothing of this task, which is JSON text; None if it is unknown."""
+    given = json.loads(task)
+    section = TASKS.get(str(given.get("name"))) if isinstance(given, dict) else None
+    try:
+        return None if section is None else section.model_validate(given).chance_loss()
+    except ValueError:
+        return None  # an older or another program wrote this configuration
 
 
 def _while_open(claim: Claim, left_out: Mapping[str, int]) -> Claim:

@@ -7,9 +7,11 @@ the curves.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +20,10 @@ from sqlalchemy.orm import Session
 from server.compare.aggregation import End, Summary, end_of, paired, ranks, summary
 from server.compare.compare_curves import CURVE_POINTS, RunCurves, merged_range_json, ranges_json, read_curves
 from server.database.models import Run
+from server.lifecycle.reported import REPORTED
 from server.search.filter_fields import LAYER as LAYER_FIELD
 from server.search.filter_fields import MAP, MAP_TITLE, SHORT
+from server.search.reported_settings import settings_of_config
 from server.series.reading import SeriesData
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.layers import layer_names, layers_text
@@ -33,6 +37,8 @@ LAYER = "model.layer"  # the layer's name, or the names of mixed layers; each op
 SHORT_PATHS = SHORT | dict.fromkeys((MAP, MAP_TITLE), GROUP_BY) | {LAYER_FIELD: LAYER}  # as in filters
 OF_MAP, OF_STABLE_SSM = "model.reparameterization.", ("model.d_state", "model.eigenvalue_range", "model.activation")
 NO_SETTINGS = ("name", "tags")
+MAX_SETTINGS = 500  # settings of a reported run that are compared, and settings that differ that are listed
+LABELS = ("project", "kind")  # what users may group runs by although it changes nothing in the training
 Setting = tuple[tuple[Hashable, ...], int]  # values of settings, and a counter of the runs that have these values
 
 
@@ -40,17 +46,19 @@ Setting = tuple[tuple[Hashable, ...], int]  # values of settings, and a counter 
 class Comparison:
     """The comparison of several runs.
 
-    `differences` has one {field, values} per field, with values in the order of the runs. `ends` and `ranges` have one item per
+    `differences` has one {field, values} per field, with values in the order of the runs; `differences_left_out` counts the
+    fields that are not listed because they are too many. `ends` and `ranges` have one item per
     run, in the order of the runs. Each item of `groups` has the runs with equal values of the `group_by` settings; `paired`
     compares every other group with the group `against`. `curves` has the series `train/loss` and `max_grad_over_weight` (over
     all layers and eigenvalues) of each run in `drawn`. `pooled` has the range of the ratios |grad| / |w| for each map.
 
-    `settings_within` are the settings that may differ between runs of one group. For each group, `by_setting` maps their values
-    and a counter to the position of the run. `reference` is the position of the group `against`; None without two groups.
+    `settings_within` are the listed settings that may differ between runs of one group. For each group, `by_setting` maps their
+    values and a counter to the position of the run. `reference` is the position of the group `against`; None without two groups.
     """
 
     runs: list[Run]
     differences: list[dict[str, Any]]
+    differences_left_out: int
     ends: list[dict[str, Any]]
     groups: list[dict[str, Any]]
     paired: dict[str, Any] | None
@@ -78,9 +86,9 @@ def compare(
     other groups are compared; by default the best group. Raises ValueError for a path that no configuration has, and for an
     unknown label.
     """
-    flat = [flat_config(run.config) for run in runs]
+    flat = [flat_settings(run) for run in runs]
     group_by = [SHORT_PATHS.get(path, path) for path in group_by]
-    different = differences_json(flat)
+    different, left_out = differences_json(flat)
     for path in group_by:
         if runs and not any(path in config for config in flat):
             known = dict.fromkeys((*(row["field"] for row in different), *sorted({p for c in flat for p in c})))
@@ -103,12 +111,15 @@ def compare(
         )
         for (key, chosen), of, rank in zip(members.items(), sums, ranks(sums), strict=True)
     ]
-    others = [row["field"] for row in different if not _of_group(row, group_by, list(members.values()))]
+    others = [
+        row["field"] for row in different if row["field"] not in LABELS and not _of_group(row, group_by, list(members.values()))
+    ]
     by_setting = [_by_setting(chosen, flat, others) for chosen in members.values()]
     reference = _reference(groups, against)
     return Comparison(
         runs=list(runs),
         differences=different,
+        differences_left_out=left_out,
         ends=[
             {"run_id": run.id, "outcome": end.outcome, "loss": end.loss, **_per_step(run)}
             for run, end in zip(runs, ends, strict=True)
@@ -139,10 +150,11 @@ def drawn_runs(runs: Sequence[Run]) -> list[Run]:
 def default_groups(runs: Sequence[Run]) -> str | None:
     """The settings by which runs are grouped by default, normally their maps. Runs with different layers are grouped by layer,
     and also by map if runs with the same layer have different maps. None if all runs have the same layer and this layer has no
-    map."""
-    chosen = list(
-        dict.fromkeys((config.get(LAYER), config.get(GROUP_BY)) for config in (flat_config(run.config) for run in runs))
-    )
+    map, and for a comparison with reported runs, whose layers and maps are no settings."""
+    if any(run.kind == REPORTED for run in runs):
+        return None
+    flat = [flat_settings(run) for run in runs]
+    chosen = list(dict.fromkeys((config.get(LAYER), config.get(GROUP_BY)) for config in flat))
     layers = {layer for layer, _ in chosen}
     if len(layers) > 1:
         return LAYER if len(chosen) == len(layers) else f"{LAYER},{GROUP_BY}"
@@ -164,6 +176,25 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
         flat = {path: value for path, value in _defaults().items() if path.partition(".")[0] in config} | flat
     named = {LAYER if path == f"{LAYER}.name" else path: value for path, value in flat.items()}
     return named | {LAYER: layers_text(config)} if "model" in config or LAYER in named else named
+
+
+def flat_settings(run: Run) -> dict[str, Any]:
+    """The settings of a run by dotted path: of its configuration or, with the prefix "config.", of the free configuration of a
+    reported run, the first MAX_SETTINGS of them. Also its labels, such as the project."""
+    labels = {name: getattr(run, name) for name in LABELS}
+    if run.kind == REPORTED:
+        return labels | dict(islice(settings_of_config(run.reported_config).items(), MAX_SETTINGS))
+    return labels | flat_config(run.config)
+
+
+def run_settings_json(run: Run, parent: Run | None = None) -> list[dict[str, Any]]:
+    """The `settings_json` of a run. A reported run has no defaults and no parent, so all its settings are listed."""
+    if run.kind == REPORTED:
+        return [
+            {"field": field, "value": value, "default": None, "parent": None}
+            for field, value in settings_of_config(run.reported_config).items()
+        ]
+    return settings_json(run.config, None if parent is None else parent.config)
 
 
 def settings_json(config: Mapping[str, Any], parent: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -199,11 +230,21 @@ def _defaults() -> dict[str, Any]:
     return {path: value for path, value in leaves(usual).items() if not path.startswith("task.") and path not in NO_SETTINGS}
 
 
-def differences_json(flat: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The fields whose values differ between these configurations: [{field, values}]. Names and tags are ignored."""
-    paths = dict.fromkeys(path for config in flat for path in config if path not in NO_SETTINGS)
-    rows = [{"field": path, "values": [config.get(path) for config in flat]} for path in paths]
-    return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
+def differences_json(flat: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The first MAX_SETTINGS fields whose values differ between these configurations, [{field, values}], and how many more there
+    are. Names and tags are ignored."""
+    fields = _differing(flat)
+    rows = [{"field": path, "values": [config.get(path) for config in flat]} for path in fields[:MAX_SETTINGS]]
+    return rows, len(fields) - len(rows)
+
+
+def _differing(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields whose values differ, in the order in which the configurations have them. Reads each value once."""
+    first = flat[0] if flat else {}
+    number = Counter(path for config in flat for path in config)
+    different = {path for path, value in first.items() if value is not None and number[path] < len(flat)}
+    different |= {path for config in flat for path, value in config.items() if value != first.get(path)}
+    return [path for path in number if path in different and path not in NO_SETTINGS]
 
 
 def label(key: Mapping[str, Any]) -> str:
@@ -213,13 +254,14 @@ def label(key: Mapping[str, Any]) -> str:
 
 def _per_step(run: Run) -> dict[str, float | None]:
     """Tokens and seconds per training step, from the run's mean speed; a value is None if it is unknown."""
+    tokens: int | None = None
     try:
         config = RunConfig.model_validate(run.config)
-        tokens: int | None = config.train.batch_size * config.task.sequence_length()
+        tokens = config.train.batch_size * config.task.sequence_length()
     except ValidationError:
-        tokens = None
+        pass
     seconds = (run.result or {}).get("seconds")
-    if seconds and run.step:
+    if isinstance(seconds, int | float) and seconds and run.step:
         return {"tokens_per_step": tokens, "seconds_per_step": seconds / run.step}
     return {"tokens_per_step": tokens, "seconds_per_step": 1 / run.steps_per_second if run.steps_per_second else None}
 

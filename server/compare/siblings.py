@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from server.compare.aggregation import final_loss
 from server.database.models import NOT_IN_TRASH, Run
 from server.lifecycle.forking import compare_url
+from server.lifecycle.reported import REPORTED
 from stablessm_core.spec.forking import summarize_changes
 from stablessm_core.spec.paths import leaves, value_at
 
@@ -27,6 +28,8 @@ IGNORED = ("name", "tags", "alerts.", "telemetry.", "train.device", "train.eval_
 def siblings_json(session: Session, run: Run) -> list[dict[str, Any]]:
     """One SiblingAnswer per sibling, sorted by three criteria in this order: runs that finished with a finite loss first, runs
     of the same sweep first, runs with the fewest differences first."""
+    if run.kind == REPORTED:
+        return []  # nothing states that the models and data of two reported runs are the same
     conditions = [Run.config[tuple(path.split("."))].as_string() == str(value_at(run.config, path)) for path in SAME]
     alike = select(Run.id, Run.name, Run.status, Run.step, Run.sweep_id, Run.config, Run.result, Run.unstable).where(
         *conditions, Run.id != run.id, Run.forked_from.is_(None), NOT_IN_TRASH

@@ -21,6 +21,7 @@ from server.search.layers import layer_label
 from stablessm_core.spec.paths import value_at
 from stablessm_core.spec.suggestions import did_you_mean, listed
 from stablessm_core.statistics import wilson
+from stablessm_core.telemetry.how import how_of
 
 Kind = Literal["integer", "number", "flag", "text"]
 Value = int | float | bool | str | None
@@ -71,11 +72,12 @@ def run_table(session: Session, sweep: Sweep) -> Table:
     columns: dict[Column, list[Any]] = {
         Column("run", "integer", "number of the run"): [run.id for run in runs],
         Column("name", "text", "name of the run"): [run.name for run in runs],
+        **_project(runs),
         **_settings(runs, sweep.grid),
         Column("status", "text", "status of the run"): [run.status for run in runs],
         Column("outcome", "text", _OUTCOME): [end.outcome for end in ends.values()],
         Column("step", "integer", "training steps done"): [run.step for run in runs],
-        Column("steps", "integer", "training steps in total"): [run.config["train"]["steps"] for run in runs],
+        Column("steps", "integer", "training steps in total"): [how_of(run).total_steps for run in runs],
         **{_metric(name): [_number(result.get(name)) for result in results] for name in metrics},
         **{_divergence(part): [(run.divergence or {}).get(part) for run in runs] for part in WHERE},
         Column("alerts", "integer", "alerts that the run raised"): [count for _, count in found],
@@ -86,6 +88,12 @@ def run_table(session: Session, sweep: Sweep) -> Table:
     rows = tuple(zip(*columns.values(), strict=True))
     statuses = {status: sum(run.status == status for run in runs) for status in dict.fromkeys(run.status for run in runs)}
     return Table(sweep.id, name_of(sweep), tuple(columns), rows, summary(ends.values()), statuses, ends)
+
+
+def _project(runs: Sequence[Run]) -> dict[Column, list[Any]]:
+    """The column of the project; none if no run belongs to a project."""
+    projects = [run.project for run in runs]
+    return {Column("project", "text", "project of the run"): projects} if any(projects) else {}
 
 
 def _metric(name: str) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import and_, case, exists, func, select
 from sqlalchemy.orm import Session
 
 from server.compare.aggregation import STABLE, UNSTABLE
@@ -34,11 +34,16 @@ def _facts_json(session: Session, sweep: Sweep) -> dict[str, Any]:
     return _summaries_json(session, [sweep])[0] | {"decisions": decisions_json(session, sweep.id)}
 
 
-def sweep_list_json(session: Session, *, q: str = "", cursor: int | None = None, limit: int = 50) -> dict[str, Any]:
-    """A SweepList: the sweeps with ids below `cursor` whose name contains `q`, newest first."""
+def sweep_list_json(
+    session: Session, *, q: str = "", project: str = "", cursor: int | None = None, limit: int = 50
+) -> dict[str, Any]:
+    """A SweepList: the sweeps with ids below `cursor` whose name contains `q`, newest first. project: only sweeps with runs of
+    this project."""
     chosen = select(Sweep).order_by(Sweep.id.desc()).limit(limit + 1)
     if q:
         chosen = chosen.where(func.lower(SWEEP_NAME).contains(q.lower(), autoescape=True))
+    if project:
+        chosen = chosen.where(exists().where(Run.sweep_id == Sweep.id, Run.project == project, NOT_IN_TRASH))
     if cursor is not None:
         chosen = chosen.where(Sweep.id < cursor)
     found = session.scalars(chosen).all()
@@ -67,7 +72,8 @@ def _summaries_json(session: Session, sweeps: Sequence[Sweep]) -> list[dict[str,
             "search": search_of.get(sweep.id),
             "created_at": sweep.created_at,
             "submitted_by": sweep.submitted_by,
-            "user": users.get(sweep.id),
+            "user": users.get(sweep.id, (None, ""))[0],
+            "project": users.get(sweep.id, (None, ""))[1],
             **counted[sweep.id],
             "running": counted[sweep.id]["statuses"].get("running", 0),
             "eta_seconds": etas.get(sweep.id),
@@ -120,8 +126,9 @@ def _etas(session: Session, sweep_ids: Collection[int]) -> dict[int, float]:
     return found
 
 
-def _users(session: Session, sweep_ids: Collection[int]) -> dict[int, str]:
-    """The name of the user who submitted each sweep, taken from its first run, because all its runs are submitted together."""
+def _users(session: Session, sweep_ids: Collection[int]) -> dict[int, tuple[str, str]]:
+    """(name of the user who submitted it, project) of each sweep, taken from its first run, because all its runs are submitted
+    together."""
     first = select(func.min(Run.id)).where(Run.sweep_id.in_(sweep_ids)).group_by(Run.sweep_id)
-    found = session.execute(select(Run.sweep_id, SUBMITTER).where(Run.id.in_(first)))
-    return {number: user for number, user in found if number is not None}
+    found = session.execute(select(Run.sweep_id, SUBMITTER, Run.project).where(Run.id.in_(first)))
+    return {number: (user, project) for number, user, project in found if number is not None}

@@ -127,6 +127,21 @@ class Run(Base):
     forked_at_step: Mapped[int | None] = mapped_column(BigInteger)  # the step of that checkpoint
     fork_changes: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)  # the changed settings, by dotted path
     hidden: Mapped[bool] = mapped_column(server_default=text("false"))  # True: lists omit the run by default
+    # trained: our workers train the run; reported: another program trains it and reports
+    kind: Mapped[str] = mapped_column(String(16), server_default="trained")
+    project: Mapped[str] = mapped_column(String(200), server_default="")  # "": none
+    external_id: Mapped[str | None] = mapped_column(String(36))  # the UUID that the reporting program chose; None: a trained run
+    # the configuration of a reported run, any JSON; `config` of such a run is {}
+    reported_config: Mapped[Any | None] = mapped_column(OptionalJson)
+    # how the run trains: optimizer, learning rate, clipping, length, steps; None: a trained run, whose `config` says it
+    how: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson)
+    # name, path, width and note of each layer of a reported run
+    layers: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
+    # rules for alerts about a reported run: name, condition and steps of each; None: a trained run, whose `config` has them
+    rules: Mapped[list[dict[str, Any]] | None] = mapped_column(OptionalJson)
+    rule_states: Mapped[list[list[Any]] | None] = mapped_column(OptionalJson)  # see server/series/rules.py
+    # the newest value of each scalar, as {group: [value of each column]}; "NaN", "Infinity", "-Infinity" if not finite
+    last_values: Mapped[dict[str, Any] | None] = mapped_column(OptionalJson, deferred=True)
     deleted_at: Mapped[float | None] = mapped_column(Float(53))  # when the run was moved to the trash; None: not in the trash
     deleted_by: Mapped[str | None] = mapped_column(String(200))  # name of the user who moved the run to the trash
     __table_args__ = (
@@ -146,6 +161,8 @@ class Run(Base):
             sqlite_where=text("deleted_at IS NOT NULL"),
             postgresql_where=text("deleted_at IS NOT NULL"),
         ),
+        Index("uq_runs_external_id", "external_id", unique=True),
+        Index("ix_runs_project", "project"),
         Index("ix_runs_user_id_status", "user_id", "status"),  # to list a user's runs, and to count queued runs for quotas
         # the id of a deleted run is never reused: a worker that still has the id must not write into another run
         {"sqlite_autoincrement": True},
@@ -406,8 +423,8 @@ class AuditRow(Base):
 
 
 class Webhook(Base):
-    """An address that receives a notice of each alert and of the end of each run. `cursor`: the last event that was
-    delivered."""
+    """An address that receives messages about alerts and about changes of runs. `cursor`: the last event that was delivered, or
+    put into `notifications`."""
 
     __tablename__ = "webhooks"
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -417,3 +434,51 @@ class Webhook(Base):
     failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # consecutive failed deliveries
     last_error: Mapped[str] = mapped_column(String(300), server_default="")
     created_at: Mapped[float] = mapped_column(Float(53))
+    format: Mapped[str] = mapped_column(String(10), server_default="json")  # json, slack, discord, teams, ntfy, email
+    last_sent_at: Mapped[float | None] = mapped_column(Float(53))  # time of the last delivery, also of a failed one
+    last_answer: Mapped[str] = mapped_column(String(300), server_default="")  # what the receiver answered to it
+
+
+class NotificationRow(Base):
+    """A message about one run and one kind of event: it waits, or it was sent, or the reason why it was not sent.
+
+    Events of the same webhook, run and kind are counted in one waiting row, so that many alerts become one message.
+    """
+
+    __tablename__ = "notifications"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    webhook_id: Mapped[int] = mapped_column(Id)  # the webhook may have been deleted since
+    destination: Mapped[str] = mapped_column(String(200))  # the webhook's address without its secret part
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str] = mapped_column(String(60))  # a kind of alert, or run.<status>, run.found
+    severity: Mapped[str] = mapped_column(String(10))  # critical, warning, info; the worst of its events
+    count: Mapped[int] = mapped_column(Integer)  # number of events
+    first_at: Mapped[float] = mapped_column(Float(53))  # when its first event happened
+    last_at: Mapped[float] = mapped_column(Float(53))  # when its newest event happened
+    step: Mapped[int] = mapped_column(BigInteger)  # the step of the newest of its worst events, as are its words
+    message: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(10))  # waiting, sent, failed, silenced, inhibited
+    due_at: Mapped[float] = mapped_column(Float(53))  # when it is to be sent; later events may prolong this
+    due_by: Mapped[float] = mapped_column(Float(53))  # the latest time to which they prolong it
+    sent_at: Mapped[float | None] = mapped_column(Float(53))  # when its state was decided
+    repeat_at: Mapped[float | None] = mapped_column(Float(53))  # when a lasting alert is sent again; None: never
+    repeated: Mapped[int] = mapped_column(Integer, server_default=text("0"))  # number of messages before it about the same alert
+    tries: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    answer: Mapped[str] = mapped_column(String(300), server_default="")  # what the receiver answered, or why it was not sent
+    __table_args__ = (
+        Index("ix_notifications_webhook_id_state", "webhook_id", "state"),
+        Index("ix_notifications_webhook_id_repeat_at", "webhook_id", "repeat_at"),
+    )
+
+
+class SilenceRow(Base):
+    """Keeps back, until a time, every message that matches all of its conditions; a condition that is None matches everything."""
+
+    __tablename__ = "silences"
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    run_id: Mapped[int | None] = mapped_column(Id, ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    project: Mapped[str | None] = mapped_column(String(200))
+    kind: Mapped[str | None] = mapped_column(String(60))
+    until: Mapped[float] = mapped_column(Float(53))
+    created_at: Mapped[float] = mapped_column(Float(53))
+    created_by: Mapped[str] = mapped_column(String(200), server_default="")  # name of the user

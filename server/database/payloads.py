@@ -17,6 +17,7 @@ from server.database.models import BlockRow
 from server.errors import ServiceError
 from stablessm_core.telemetry.blocks import STATS, decode
 from stablessm_core.telemetry.merged_payloads import pieces_of
+from stablessm_core.telemetry.scattered import scattered_places
 
 _BLOCKS = BlockRow.__table__.c
 # the columns of a block that `row` must have in the functions below
@@ -63,6 +64,16 @@ def stored_pieces(row: Any) -> np.ndarray:
     verify(row)
     try:
         return pieces_of(row.payload, row.seq, row.point_count)
+    except ValueError as error:
+        raise DamagedPayload(row, str(error)) from None
+
+
+def stored_places(row: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """The step and the event number of each point of a block of free metrics, int64 (points,) each; None for a block with equally
+    spaced points. `row` has the columns NEEDED. Raises DamagedPayload."""
+    verify(row)
+    try:
+        return scattered_places(row.payload, row.point_count)
     except ValueError as error:
         raise DamagedPayload(row, str(error)) from None
 

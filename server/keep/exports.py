@@ -20,14 +20,15 @@ from server.lifecycle.autopsy_findings import check_findings
 from stablessm_core import __version__
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.series import SO_FAR
-from stablessm_core.telemetry.statuses import FINAL
+from stablessm_core.telemetry.statuses import AT_REST
 
 MAX_RUNS = 500
-# Columns that describe the run itself. Queue, user and lease belong to the installation and are not exported.
+# Columns that describe the run itself. Queue, user and lease belong to the installation and are not exported, and neither is the
+# UUID by which a reporting program finds its run.
 RUN_FIELDS = (
     "name", "tags", "notes", "config", "status", "status_reason", "created_at", "started_at", "finished_at", "attempt", "seq",
     "step", "steps_per_second", "environment", "result", "divergence", "compacted_at", "forms", "worker", "host", "gpu_name",
-    "forked_from", "forked_at_step", "fork_changes",
+    "forked_from", "forked_at_step", "fork_changes", "kind", "project", "reported_config", "how", "layers", "rules",
 )  # fmt: skip
 SWEEP_FIELDS = ("base", "grid", "created_at", "name")
 PARTS: dict[str, type[Base]] = {"series": SeriesRow, "alerts": AlertRow, "history": Transition}
@@ -39,8 +40,8 @@ FETCH_ROWS = 50
 def check_ended(runs: Sequence[Run]) -> None:
     """Raises Conflict if one of the runs has not ended."""
     for run in runs:
-        if run.status not in FINAL:
-            raise Conflict(f"run {run.id} is {run.status}", field="runs", allowed=f"runs that are {', '.join(FINAL)}")
+        if run.status not in AT_REST:
+            raise Conflict(f"run {run.id} is {run.status}", field="runs", allowed=f"runs that are {', '.join(AT_REST)}")
 
 
 def write_archive(database: Database, run_ids: Sequence[int], file: IO[bytes], source: str) -> None:

@@ -1,4 +1,5 @@
-"""The regular work of every server: retention, purging the trash, removing folders of deleted runs, judging ended runs."""
+"""The regular work of every server: retention, purging the trash, removing folders of deleted runs, judging ended runs,
+and reading the newest values of runs that older versions recorded."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from server.keep.folders import remove_deleted
 from server.keep.retention import apply_retention
 from server.keep.trash import due
 from server.lifecycle.verdicts import AT_ONCE, judge_ended
+from server.series.last_values import fill_last_values
 from server.settings import Settings
 
 LOOK_SECONDS = 60.0
@@ -45,7 +47,7 @@ class Housekeeping:
 
     def round(self) -> None:
         """Do all the work once. If one kind of work fails, the others are still done. Raises DATABASE_AWAY, SchemaMismatch."""
-        kinds = {"removing folders": self._clean, "judging": self._judge}
+        kinds = {"removing folders": self._clean, "judging": self._judge, "newest values": self._fill}
         if not self._clock.jumped():  # a wrong date must not make runs look old
             kinds = {"retention": self._retain, "purging": self._purge} | kinds
         for name, work in kinds.items():
@@ -83,6 +85,9 @@ class Housekeeping:
     def _judge(self) -> None:
         while judge_ended(self.database) == AT_ONCE and not self._stopping.is_set():
             pass
+
+    def _fill(self) -> None:
+        fill_last_values(self.database)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -13,24 +13,29 @@ from typing import Any
 import numpy as np
 
 from server.keep.archive import ArchiveError
-from server.keep.imported_records import MAX_STEP
+from server.keep.imported_records import MAX_STEP, MAX_TRAINED_STEP
 from server.series.compaction import POINTS
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, STATS, decode
 from stablessm_core.telemetry.merged_payloads import pieces_of
+from stablessm_core.telemetry.metrics import LAST_STEP, is_metric_group
+from stablessm_core.telemetry.scattered import scattered_places
 from stablessm_core.telemetry.series import DERIVED_GROUPS, source_group
 
 MAX_POINTS = 2 * POINTS  # points of a block. Readers decode a block again for every 4,096 steps that they read.
 # Points of a group that have no coarser level. A recorder leaves at most 2,048 such points, and again after each resume; a page
 # reads all of them at once.
 MAX_UNCOVERED = 1 << 18
+MAX_LOGGED = 1 << 24  # points of a group of free metrics, which has no coarser level
 Row = dict[str, Any]
 
 
 class BlockCheck:
-    """Checks the blocks of one run, in the order of the archive. seq: the number of the run's newest event."""
+    """Checks the blocks of one run, in the order of the archive. seq: the number of the run's newest event. reported: True for a
+    reported run, whose steps may be larger."""
 
-    def __init__(self, series: Sequence[Row], seq: int) -> None:
+    def __init__(self, series: Sequence[Row], seq: int, *, reported: bool = False) -> None:
         self._seq = seq
+        self._most = MAX_STEP if reported else MAX_TRAINED_STEP
         self._columns = minimum_columns(series)
         self._indices = _index_columns(series)
         self._groups = {row["group_name"] for row in series}
@@ -43,6 +48,9 @@ class BlockCheck:
         def refuse(field: str, allowed: str = "") -> ArchiveError:
             return ArchiveError(f"{name}: {field} cannot be {row[field]!r}" + (f"; allowed: {allowed}" if allowed else ""))
 
+        if is_metric_group(row["group_name"]):
+            self._check_metrics(name, row, payload, refuse)
+            return
         self._check_place(row, refuse)
         count, columns, level = row["point_count"], row["column_count"], row["level"]
         try:
@@ -57,6 +65,8 @@ class BlockCheck:
     def finish(self, where: str) -> None:
         """Check that long groups have coarse levels, once all blocks of the run are checked. Raises ArchiveError."""
         for group in sorted(self._groups):
+            if is_metric_group(group):
+                continue
             covered = [self._points[group if level else source_group(group), level] for level in range(LEVELS + 1)]
             for level in range(LEVELS):
                 if covered[level] - covered[level + 1] > MAX_UNCOVERED * BUCKET**level:
@@ -73,10 +83,10 @@ class BlockCheck:
         if not 1 <= count <= MAX_POINTS:
             raise refuse("point_count", f"1 to {MAX_POINTS:,} points in a block")
         size = BUCKET**level
-        if not 1 <= stride <= MAX_STEP or stride % size:
-            raise refuse("stride", f"1 to {MAX_STEP:,}, a multiple of {size:,}")
-        if not 0 <= first <= last <= MAX_STEP:
-            raise refuse("first_step", f"0 to last_step, at most {MAX_STEP:,}")
+        if not 1 <= stride <= self._most or stride % size:
+            raise refuse("stride", f"1 to {self._most:,}, a multiple of {size:,}")
+        if not 0 <= first <= last <= self._most:
+            raise refuse("first_step", f"0 to last_step, at most {self._most:,}")
         if last != first + count * stride - stride // size:
             raise refuse("last_step", f"{first + count * stride - stride // size:,}, the last step of {count:,} points")
         if (group, level == 0) not in self._columns:
@@ -89,6 +99,29 @@ class BlockCheck:
             raise refuse("first_step", f"more than {self._ends[group, level]:,}, the end of the block before it")
         self._ends[group, level] = first + count * stride - 1 if level else last
         self._points[group, level] += count * size
+
+    def _check_metrics(self, name: str, row: Row, payload: bytes, refuse: Any) -> None:
+        """Check a block of free metrics, whose steps and event numbers are in its payload."""
+        group, count, columns = row["group_name"], row["point_count"], row["column_count"]
+        if row["level"] != 0 or row["stride"] != 1 or not 1 <= count <= MAX_POINTS:
+            raise refuse("point_count", f"1 to {MAX_POINTS:,} points at level 0 with stride 1")
+        if (group, True) not in self._columns or columns < self._columns[group, True]:
+            raise refuse("column_count", f"at least {self._columns.get((group, True), 1):,}, in a group of the catalogue")
+        try:
+            decode(payload, (columns, count))
+            places = scattered_places(payload, count)
+        except (ValueError, OverflowError) as error:
+            raise ArchiveError(f"{name}: {error}") from None
+        if places is None:
+            raise ArchiveError(f"{name}: a block of free metrics lists no steps")
+        steps, events = places
+        if steps.min() < 0 or steps.max() > LAST_STEP or not row["first_step"] <= steps.min() or steps.max() != row["last_step"]:
+            raise refuse("last_step", f"the last of the steps from {steps.min():,} to {steps.max():,}")
+        if row["seq"] != events[-1] or events[0] < 1 or events[-1] > self._seq or (np.diff(events) < 0).any():
+            raise refuse("seq", f"the last of its events, at most {self._seq:,}")
+        self._points[group, 0] += count
+        if self._points[group, 0] > MAX_LOGGED:
+            raise ArchiveError(f"{name}: group {group!r} has more than {MAX_LOGGED:,} points")
 
     def _check_numbers(self, name: str, row: Row, numbers: np.ndarray) -> None:
         if row["level"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -13,11 +12,10 @@ from server.lifecycle.forking import died_at, forks_json, trouble_of
 from server.lifecycle.history import history_json
 from server.lifecycle.verdicts import judge_run
 from server.series.catalogue import catalogue_snapshot
+from server.series.catalogue_rules import compute_every_series
 from server.series.forms import freezable, map_names, other_maps, run_forms_json
 from server.series.layout import Layout
 from server.series.records import records_of
-
-STEPS = 3  # steps of the block from which every series is computed; some series need two consecutive steps
 
 
 def read_back(session: Session, run_id: int, number: int) -> None:
@@ -33,26 +31,12 @@ def read_back(session: Session, run_id: int, number: int) -> None:
 def _read(session: Session, run_id: int) -> None:
     run, row = session.get_one(Run, run_id), run_row(session, run_id)
     runs_json(session, [row] if row is not None else [], 1.0)
-    _, model, known = catalogue_snapshot(session, run_id)
-    records_of(((one.name, one.group, one.width, one.form) for one in known), model)
-    _compute_every_series(Layout(session, run_id))
+    _, layers, known = catalogue_snapshot(session, run_id)
+    records_of(((one.name, one.group, one.width, one.form) for one in known), layers)
+    compute_every_series(Layout(session, run_id))
     history_json(session, run_id)
     died_at(session, run)
     forks_json(session, run, trouble_of(session, run))
     forms = run_forms_json(run)
     map_names(forms), other_maps(forms), freezable(forms)
     judge_run(session, run)
-
-
-def _compute_every_series(layout: Layout) -> None:
-    """Compute all series of each group from a block of ones. This needs only the catalogue, no stored block."""
-    columns: dict[str, int] = {}
-    for row in layout.series.values():
-        if not row.derived:
-            columns[row.group] = max(columns.get(row.group, 0), row.offset + row.width)
-    for group in {row.source for row in layout.series.values()}:
-        layout.follows(group)
-        for points in layout.points(group, 1, 1, np.ones((columns.get(group, 0), STEPS), np.float32)):
-            if points.value.shape[1:] != (layout.series[points.name].width,):
-                raise ValueError(f"series {points.name!r} has {layout.series[points.name].width} columns, computed: "
-                                 f"{points.value.shape[1:]}")  # fmt: skip

@@ -7,24 +7,28 @@ version can compute, and the step of a divergence must be a number. These schema
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from server.keep.archive import ArchiveError
 from server.lifecycle.autopsy_findings import StoredFindings
+from server.series.catalogue_rules import MAX_COLUMNS, catalogue_problem, name_problem
+from stablessm_core.spec.alert_rules import RuleList
 from stablessm_core.spec.config import Name, Tag
 from stablessm_core.spec.errors import describe_errors
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.metrics import MAX_NAME, METRIC_GROUPS, is_metric_group, name_error
 from stablessm_core.telemetry.nonfinite import Spelling
-from stablessm_core.telemetry.series import DERIVED_GROUPS, LAYER_GROUPS, MEASURED_GROUPS, has_every_eigenvalue, source_group
-from stablessm_core.telemetry.statuses import FINAL, Status
+from stablessm_core.telemetry.statuses import AT_REST, LOST, Status
 
-MAX_STEP = 10_000_000  # the largest step that a configuration allows
+MAX_STEP = 2**53 - 1  # the largest step of a reported run; browsers cannot hold larger whole numbers
+MAX_TRAINED_STEP = 10_000_000  # the largest step that a configuration allows
 MAX_SEQ = 10**8
-MAX_WIDTH, MAX_COLUMNS = 1 << 20, 1 << 22  # columns of one series, and of all series of a run
-MAX_SERIES = 10_000
+MAX_WIDTH = 1 << 20  # columns of one series
+MAX_LAYERS = 10_000  # layers of a reported run
 MAX_CELLS = 10_000  # combinations of a sweep's grid
 YEAR_9999 = 253_370_764_800.0  # later times cannot be shown as dates
 
@@ -37,9 +41,9 @@ Extreme = Finite | Literal["Infinity", "-Infinity"] | None
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def _is_final(value: str) -> str:
-    if value not in FINAL:
-        raise ValueError(f"the run must have ended; allowed: {', '.join(FINAL)}")
+def _is_at_rest(value: str) -> str:
+    if value not in AT_REST:
+        raise ValueError(f"the run must have ended; allowed: {', '.join(AT_REST)}")
     return value
 
 
@@ -104,13 +108,36 @@ class Environment(Record):
     parameters: Annotated[int, Field(ge=0, le=2**53)] | None = None
 
 
+class StoredHow(Record):
+    """How a reported run trains (stablessm_core.telemetry.how)."""
+
+    optimizer: Annotated[Text, Field(max_length=60)] | None = None
+    lr: Annotated[float, Field(ge=0)] | Literal["recorded"] | None = None
+    momentum: Annotated[float, Field(ge=0)] | None = None
+    nesterov: bool | None = None
+    grad_clip: Annotated[float, Field(ge=0)] | None = None
+    length: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    every: Annotated[int, Field(ge=1, le=MAX_STEP)] | None = None
+    precision: Annotated[Text, Field(max_length=60)] | None = None
+    total_steps: Annotated[int, Field(ge=1, le=MAX_STEP)] | None = None
+
+
+class StoredLayer(Record):
+    """A layer of a reported run."""
+
+    name: Annotated[Text, Field(max_length=1000)]
+    path: Annotated[Text, Field(max_length=1000)]
+    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+    note: Annotated[Text, Field(max_length=1000)] | None = None
+
+
 class StoredRun(Record):
     """The columns of a run whose readers assume more than the column's type."""
 
     name: Name | None
     tags: Annotated[list[Tag], Field(max_length=20)]
     notes: Annotated[Text, Field(max_length=20_000)] = ""
-    status: Annotated[str, AfterValidator(_is_final)]
+    status: Annotated[str, AfterValidator(_is_at_rest)]
     created_at: Time
     started_at: Time | None
     finished_at: Time
@@ -126,10 +153,24 @@ class StoredRun(Record):
     forked_from: Annotated[int, Field(ge=1)] | None
     forked_at_step: Step | None
     fork_changes: Annotated[dict[str, Finite | bool | str | None], Field(max_length=50)] | None
+    kind: Literal["trained", "reported"] = "trained"
+    project: Annotated[Text, Field(max_length=200)] = ""
+    how: StoredHow | None
+    layers: Annotated[list[StoredLayer], Field(max_length=MAX_LAYERS)] | None
+    rules: RuleList | None = None
     largest_ratio: Extreme
     largest_relative_step: Extreme
     nearest_distance: Extreme
     overflow_budget: Extreme
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> StoredRun:
+        reported = self.kind == "reported"
+        if reported != (self.how is not None):
+            raise ValueError(f"how cannot be {'null' if reported else 'given'}, because the run is {self.kind}")
+        if self.status == LOST and not reported:
+            raise ValueError("status cannot be 'lost', because the run is not reported")
+        return self
 
     @model_validator(mode="after")
     def _check_fork(self) -> StoredRun:
@@ -141,8 +182,8 @@ class StoredRun(Record):
 class StoredSeries(Record):
     """A series of the catalogue. The name of a layer's series contains its group, because derived series are found by name."""
 
-    name: Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$")]
-    group_name: Annotated[str, Field(pattern=r"^[!-~]+$")]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    group_name: Annotated[str, Field(pattern=r"^[!#-\[\]-~]+$")]
     column_offset: Annotated[int, Field(ge=0, lt=MAX_COLUMNS)]
     width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
     unit: str
@@ -150,18 +191,22 @@ class StoredSeries(Record):
     form: StoredForm | None
 
     @model_validator(mode="after")
-    def _check_layer(self) -> StoredSeries:
-        if not self.group_name.startswith(LAYER_GROUPS):
-            if self.derived or self.name.startswith(LAYER_GROUPS):
-                raise ValueError(f"name {self.name!r} does not fit the group {self.group_name!r}")
+    def _check_name(self) -> StoredSeries:
+        if is_metric_group(self.group_name):
+            if allowed := self._not_a_metric():
+                raise ValueError(f"name {self.name!r} does not fit the group {self.group_name!r}; allowed: {allowed}")
             return self
-        own = self.group_name.removesuffix(DERIVED_GROUPS).removesuffix(MEASURED_GROUPS)
-        layer = own.removeprefix(LAYER_GROUPS).partition(".")[0]
-        if "/" in own.removeprefix(LAYER_GROUPS) or not (layer.isascii() and layer.isdigit() and len(layer) <= 6):
-            raise ValueError(f"group_name {self.group_name!r} does not name a layer")
-        if self.name.rpartition("/")[0] != own:
-            raise ValueError(f"name {self.name!r} does not fit the group {self.group_name!r}")
+        if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", self.name):
+            raise ValueError(f"name {self.name!r} has characters that no series has")
+        if (problem := name_problem(self.name, self.group_name, derived=self.derived)) is not None:
+            raise ValueError(problem)
         return self
+
+    def _not_a_metric(self) -> str:
+        number = self.group_name.removeprefix(METRIC_GROUPS)
+        if self.width != 1 or self.derived or not (number.isascii() and number.isdigit() and len(number) <= 6):
+            return "a series of width 1 in a group such as metrics/0"
+        return name_error(self.name)
 
 
 class StoredAlert(Record):
@@ -235,23 +280,19 @@ def check_record(where: str, model: type[Model], data: Any) -> Model:
         raise ArchiveError(f"{where}: {f'{field}: ' if field else ''}{message}{shown}") from None
 
 
+def check_steps(where: str, run: dict[str, Any], rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Check that a trained run has no step beyond the longest training. Raises ArchiveError."""
+    if run["kind"] != "trained":
+        return
+    steps = [("step", run["step"]), ("divergence.step", (run["divergence"] or {}).get("step"))]
+    steps += [("alerts.step", row["step"]) for row in rows["alerts"]]
+    steps += [(f"history.{name}", row[name]) for row in rows["history"] for name in ("step", "truncated_from")]
+    for name, step in steps:
+        if step is not None and step > MAX_TRAINED_STEP:
+            raise ArchiveError(f"{where}: {name} cannot be {step}; allowed: at most {MAX_TRAINED_STEP:,}")
+
+
 def check_catalogue(where: str, series: list[dict[str, Any]]) -> None:
-    """Check the catalogue as a whole. Raises ArchiveError."""
-    if len(series) > MAX_SERIES or sum(row["width"] for row in series) > MAX_COLUMNS:
-        raise ArchiveError(f"{where}: it has {len(series):,} series; allowed: {MAX_SERIES:,} series with {MAX_COLUMNS:,} columns")
-    forms: dict[str, dict[str, Any]] = {}
-    for row in series:
-        if row["form"] is not None and forms.setdefault(row["group_name"], row["form"]) != row["form"]:
-            raise ArchiveError(f"{where}: the series of group {row['group_name']!r} have different forms")
-    widths: dict[str, int] = {}
-    for row in series:
-        layer = source_group(row["group_name"])
-        if not layer.startswith(LAYER_GROUPS) or layer.endswith(MEASURED_GROUPS) or not has_every_eigenvalue(row["name"]):
-            continue
-        if widths.setdefault(layer, row["width"]) != row["width"]:
-            raise ArchiveError(f"{where}: the series of group {layer!r} have {widths[layer]:,} and {row['width']:,} eigenvalues")
-    seen: set[str] = set()
-    for row in series:
-        if row["name"] in seen:
-            raise ArchiveError(f"{where}: it holds the same record twice: the series {row['name']!r}")
-        seen.add(row["name"])
+    """Check the series of a run together. Raises ArchiveError."""
+    if (problem := catalogue_problem(series)) is not None:
+        raise ArchiveError(f"{where}: {problem}")

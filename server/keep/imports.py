@@ -40,12 +40,16 @@ from server.keep.imported_records import (
     StoredTransition,
     check_catalogue,
     check_record,
+    check_steps,
 )
 from server.keep.trash import move_to_trash
 from server.lifecycle.autopsy_findings import check_findings
+from server.lifecycle.reported import REPORTED, TRAINED
+from server.series.last_values import refresh_last_values
 from server.series.occupied import recount
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
+from stablessm_core.telemetry.free_json import MAX_DEPTH as MAX_CONFIG_DEPTH
 from stablessm_core.telemetry.series import SO_FAR
 
 MAX_TEXT, MAX_DEPTH = 1 << 20, 20
@@ -129,9 +133,12 @@ def _take_back(database: Database, runs: Sequence[int], sweeps: Sequence[int]) -
 
 def _store(session: Session, number: int, parts: dict[str, Any], blocks: Iterator[tuple[str, bytes]], source: str) -> int:
     values = parts["run"]
-    config = parse_config(values["config"])
     environment = (values["environment"] or {}) | {"imported": {"run": number, "from": source}}
-    needs = {"needs_cuda": config.train.device == "cuda", "needs_data": config.task.data_needed(), "needs_task": config.task.name}
+    needs: dict[str, Any] = {}
+    if values["kind"] == TRAINED:
+        config = parse_config(values["config"])
+        device, task = config.train.device, config.task
+        needs = {"needs_cuda": device == "cuda", "needs_data": task.data_needed(), "needs_task": task.name}
     run = Run(**values | needs | {"environment": environment})
     run_id = _add(session, run)
     for name, table in PARTS.items():
@@ -144,6 +151,7 @@ def _store(session: Session, number: int, parts: dict[str, Any], blocks: Iterato
                 for row, payload in _rows_of_blocks(name, data)]  # fmt: skip
         session.execute(insert(table_of(BlockRow)), [row | {"run_id": run_id} for row in rows])
     recount(session, run_id)
+    refresh_last_values(session, run_id)
     add_transition(session, run, f"imported: run {number} of {source}")
     return run_id
 
@@ -168,7 +176,7 @@ def _runs(file: IO[bytes], proceed: Proceed) -> Iterator[tuple[int, dict[str, An
 def _checked_numbers(file: IO[bytes], proceed: Proceed) -> Iterator[int]:
     """The id of each run, after its description and its blocks were checked."""
     for number, described, parts in _runs(file, proceed):
-        check = BlockCheck(described["series"], described["run"]["seq"])
+        check = BlockCheck(described["series"], described["run"]["seq"], reported=described["run"]["kind"] == REPORTED)
         for name, data in parts:
             for row, payload in _rows_of_blocks(name, data):
                 proceed()
@@ -205,11 +213,7 @@ def _checked_run(number: int, data: Any) -> dict[str, Any]:
     run |= {name: data["run"].get(name) for name in SO_FAR}
     check_record(where, StoredRun, run)
     run |= {name: None if run[name] is None else float(run[name]) for name in SO_FAR}
-    try:
-        # complete, as readers expect; an older version may have stored a configuration without the newest fields
-        run["config"] = parse_config(run["config"]).model_dump(mode="json")
-    except ConfigError as error:
-        raise ArchiveError(f"{where} has a configuration that is not possible here: {str(error)[:300]}") from None
+    run["config"] = _checked_config(where, run)
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, table in PARTS.items():
         part, columns = f"{where}, {name}", columns_of(table)
@@ -217,9 +221,22 @@ def _checked_run(number: int, data: Any) -> dict[str, Any]:
         for row in rows[name]:
             check_record(part, ROWS_OF[name], row)
     check_catalogue(f"{where}, series", rows["series"])
+    check_steps(where, run, rows)
     for row in (*rows["alerts"], *rows["history"]):
         _check(where, "seq", row["seq"] <= run["seq"], row["seq"])
     return {"run": run, "autopsy": _checked_autopsy(f"{where}, autopsy", data.get("autopsy")), **rows}
+
+
+def _checked_config(where: str, run: dict[str, Any]) -> dict[str, Any]:
+    """The configuration to store: complete, as readers expect; empty for a reported run. An older version may have stored a
+    configuration without the newest fields."""
+    if run["kind"] == REPORTED:
+        _check(where, "config", run["config"] == {}, run["config"])
+        return {}
+    try:
+        return parse_config(run["config"]).model_dump(mode="json")
+    except ConfigError as error:
+        raise ArchiveError(f"{where} has a configuration that is not possible here: {str(error)[:300]}") from None
 
 
 def _checked_autopsy(where: str, data: Any) -> dict[str, Any] | None:
@@ -254,7 +271,7 @@ def _fits(column: Column[Any], value: Any) -> bool:
         "int": lambda: type(value) is int and -1 <= value < (2**63 if isinstance(column.type, BigInteger) else 2**31),
         "float": lambda: type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e15,
         "bool": lambda: type(value) is bool,
-        "json": lambda: _is_plain(value),
+        "json": lambda: _is_plain(value, 0, MAX_CONFIG_DEPTH if column.name == "reported_config" else MAX_DEPTH),
         "text": lambda: type(value) is str and len(value) <= _longest(column) and _is_plain(value),
     }
     return holds[kind_of(column)]()
@@ -264,18 +281,18 @@ def _longest(column: Column[Any]) -> int:
     return column.type.length or MAX_TEXT if isinstance(column.type, String | Text) else MAX_TEXT
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
+def _is_plain(value: Any, depth: int = 0, deepest: int = MAX_DEPTH) -> bool:
     """True if both database engines can store this JSON value: no NUL, no lone surrogate, no huge number, no deep nesting."""
-    if depth > MAX_DEPTH:
+    if depth > deepest:
         return False
     if isinstance(value, str):
         return len(value) <= MAX_TEXT and not any(c == "\0" or 0xD800 <= ord(c) <= 0xDFFF for c in value)
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
-        return all(_is_plain(key, depth + 1) and _is_plain(one, depth + 1) for key, one in value.items())
+        return all(_is_plain(key, depth, deepest) and _is_plain(one, depth + 1, deepest) for key, one in value.items())
     if isinstance(value, list):
-        return all(_is_plain(one, depth + 1) for one in value)
+        return all(_is_plain(one, depth + 1, deepest) for one in value)
     return value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**63)
 
 

@@ -22,7 +22,7 @@ from server.database.single_runs import try_for_run
 from server.keep.trash import move_to_trash, occupied
 from server.lifecycle.transitions import NotAllowed
 from server.settings import Settings
-from stablessm_core.telemetry.statuses import FINAL, OPEN
+from stablessm_core.telemetry.statuses import AT_REST, OPEN
 
 DAY = 86_400.0
 BY = "retention"
@@ -68,7 +68,7 @@ def plan(session: Session, settings: Settings) -> Iterator[Leaving]:
     going_on = select(Run.sweep_id).where(Run.status.in_(OPEN), Run.sweep_id.is_not(None))
     left_alone = Run.sweep_id.is_not(None) & Run.sweep_id.in_(going_on)
     chosen = select(Run.id, Run.name, ended_at.label("ended_at"), Run.bytes_stored, cast(Run.tags, Text).label("tags"))
-    chosen = chosen.where(Run.status.in_(FINAL), NOT_IN_TRASH, ~left_alone).order_by(ended_at, Run.id)
+    chosen = chosen.where(Run.status.in_(AT_REST), NOT_IN_TRASH, ~left_alone).order_by(ended_at, Run.id)
     for run in session.execute(chosen.execution_options(yield_per=500)):
         if run.ended_at >= before and runs_over <= 0 and bytes_over <= 0:
             return  # all further runs ended later
@@ -97,7 +97,7 @@ def _excess(session: Session, settings: Settings) -> tuple[int, int]:
     """The numbers of ended runs and of bytes above the limits; 0 or less if a limit is not exceeded."""
     runs = bytes_stored = 0
     if settings.retention_runs:
-        ended = select(func.count()).select_from(Run).where(Run.status.in_(FINAL), NOT_IN_TRASH)
+        ended = select(func.count()).select_from(Run).where(Run.status.in_(AT_REST), NOT_IN_TRASH)
         runs = (session.scalar(ended) or 0) - settings.retention_runs
     if settings.retention_bytes:
         bytes_stored = occupied(session)[0].bytes_stored - settings.retention_bytes

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from server.database.fence import add_transition
 from server.database.models import NOT_IN_TRASH, DeletedRun, Run, Transition
 from server.lifecycle.transitions import NotAllowed
-from stablessm_core.telemetry.statuses import FINAL
+from stablessm_core.telemetry.statuses import AT_REST
 
 HOUR = 3600.0
 
@@ -36,7 +36,7 @@ def move_to_trash(session: Session, run_id: int, *, by: str, reason: str = "") -
     run = _hold(session, run_id)
     if run is None or run.deleted_at is not None:
         raise LookupError(why_absent(run, run_id))
-    if run.status not in FINAL:
+    if run.status not in AT_REST:
         raise NotAllowed(f"run {run_id} is {run.status}")
     number = add_transition(session, run, f"moved to the trash by {by}" + (f": {reason}" if reason else ""))
     run.deleted_at, run.deleted_by = session.get_one(Transition, (run_id, number)).at, by[:200]
@@ -62,7 +62,7 @@ def take_out(session: Session, run_id: int, *, by: str) -> Run:
 def went_on(session: Session, run: Run) -> bool:
     """True if an older program has resumed a run in the trash: the run then has an event that is newer than the deletion."""
     newest = session.get(Transition, (run.id, run.seq))
-    return run.status not in FINAL or newest is None or newest.at != run.deleted_at
+    return run.status not in AT_REST or newest is None or newest.at != run.deleted_at
 
 
 def why_absent(run: Run | None, run_id: int) -> str:

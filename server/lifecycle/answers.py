@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Row, Text, bindparam, case, cast, select
+from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, case, cast, select
 from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, AlertRow, Run, Worker
@@ -17,7 +17,9 @@ from server.lifecycle.queues import QueueState, all_queues, queue_states, serves
 from server.lifecycle.quotas import full_users
 from server.lifecycle.run_fields import ANSWERED
 from server.series.forms import CONFIGURED, forms_json_text
+from server.series.last_values import read_last_values
 from stablessm_core.spec.layers import starts_unstable
+from stablessm_core.telemetry.how import how_of
 
 _RUN, _ALERT = Run.__table__.c, AlertRow.__table__.c
 _JSON = tuple(field.name for field in ANSWERED if field.is_json)
@@ -32,6 +34,7 @@ RUN_COLUMNS: tuple[ColumnElement[Any], ...] = (
 )
 _RUNS = select(*RUN_COLUMNS)
 _BY_NUMBER = _RUNS.where(_RUN.id == bindparam("run"), NOT_IN_TRASH)
+TRAINING = and_(Run.status == "running", Run.kind == "trained")  # a worker trains the run
 ALERT_FIELDS = (
     "id", "run_id", "seq", "attempt", "kind", "severity", "step", "series", "layer", "eigenvalue", "tensor", "value", "message",
     "created_at",
@@ -49,38 +52,44 @@ def run_rows(session: Session, *conditions: ColumnElement[bool], most: int | Non
     return session.execute(_RUNS.where(NOT_IN_TRASH, *conditions).order_by(_RUN.id).limit(most)).all()
 
 
-def runs_json(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[dict[str, Any]]:
-    """The RunAnswer of each row of RUN_COLUMNS."""
+def runs_json(
+    session: Session, rows: Sequence[Row[Any]], lease_seconds: float, metrics: Sequence[str] | None = ()
+) -> list[dict[str, Any]]:
+    """The RunAnswer of each row of RUN_COLUMNS. metrics: the scalars whose newest values it contains; None: all of them."""
     return [
         facts | {name: None if text is None else json.loads(text) for name, text in texts.items()}
-        for facts, texts in _parts(session, rows, lease_seconds)
+        for facts, texts in _parts(session, rows, lease_seconds, metrics)
     ]
 
 
-def runs_json_bytes(session: Session, rows: Sequence[Row[Any]], lease_seconds: float) -> list[bytes]:
-    """The RunAnswer of each row of RUN_COLUMNS, as JSON text."""
+def runs_json_bytes(
+    session: Session, rows: Sequence[Row[Any]], lease_seconds: float, metrics: Sequence[str] | None = ()
+) -> list[bytes]:
+    """The result of `runs_json`, each as JSON text."""
     return [
         to_json(facts, inf_nan_mode="strings")[:-1]
         + "".join([f',"{name}":{"null" if text is None else text}' for name, text in texts.items()]).encode()
         + b"}"
-        for facts, texts in _parts(session, rows, lease_seconds)
+        for facts, texts in _parts(session, rows, lease_seconds, metrics)
     ]
 
 
 def _parts(
-    session: Session, rows: Sequence[Row[Any]], lease_seconds: float
+    session: Session, rows: Sequence[Row[Any]], lease_seconds: float, metrics: Sequence[str] | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, str | None]]]:
     """Two parts of each run's answer: the plain values, and the values that the database already stores as JSON text."""
     queued = any(row.status == "queued" for row in rows)
     workers = alive_workers(session, lease_seconds) if queued else []
     queues = queue_states(session) if queued else {}
     full = full_users(session) if queued else {}
+    newest = read_last_values(session, [row.id for row in rows], metrics)
     for row in rows:
         facts: dict[str, Any] = dict(zip(_PLAIN, row, strict=False))
         steps, step, rate = facts["steps"], facts["step"], facts["steps_per_second"]
         facts["url"] = f"/runs/{facts['id']}"
-        facts["progress"] = min(step / steps, 1.0)
+        facts["progress"] = None if steps is None else min(step / steps, 1.0)
         facts["eta_seconds"] = _eta(steps, step, rate) if facts["status"] == "running" else None
+        facts["metrics"] = newest.get(row.id, {})
         facts["waits_for"] = waits_for(row, workers, queues, full)
         texts = dict(zip(_JSON, row[len(_PLAIN) :], strict=False))
         config = texts["config"] or ""
@@ -90,12 +99,12 @@ def _parts(
 
 
 def eta_seconds(run: Run, step: int) -> float | None:
-    """Seconds from `step` until the end of the run at its current speed; None if the speed is unknown."""
-    return _eta(run.config["train"]["steps"], step, run.steps_per_second)
+    """Seconds from `step` until the end of the run at its current speed; None if the speed or the total is unknown."""
+    return _eta(how_of(run).total_steps, step, run.steps_per_second)
 
 
-def _eta(steps: int, step: int, rate: float | None) -> float | None:
-    return max(0.0, (steps - step) / rate) if rate else None
+def _eta(steps: int | None, step: int, rate: float | None) -> float | None:
+    return max(0.0, (steps - step) / rate) if rate and steps is not None else None
 
 
 def alert_json(alert: AlertRow) -> dict[str, Any]:
@@ -105,7 +114,7 @@ def alert_json(alert: AlertRow) -> dict[str, Any]:
 def workers_json(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
     """The WorkerAnswer of every known worker, newest first."""
     training: dict[str, list[int]] = {}
-    for run_id, owner in session.execute(select(Run.id, Run.owner).where(Run.status == "running").order_by(Run.id)):
+    for run_id, owner in session.execute(select(Run.id, Run.owner).where(TRAINING).order_by(Run.id)):
         training.setdefault(owner or "", []).append(run_id)
     now = time.time()
     return [

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from server.database.models import NOT_IN_TRASH, AlertRow, AutopsyRow, Run
 from server.errors import Conflict, Invalid
 from server.lifecycle.autopsy_findings import Findings, read_findings
+from server.lifecycle.reported import REPORTED, check_trained
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.statuses import FINAL
 
@@ -62,6 +63,7 @@ def queue_autopsy(session: Session, run: Run, *, step: int | None = None, by: st
 
 def request_autopsy(session: Session, run: Run, *, step: int | None, by: str) -> None:
     """Queue an autopsy for a user. The caller has locked the run's row. Raises Conflict, Invalid."""
+    check_trained(run)
     if run.status not in FINAL:
         raise Conflict(f"run {run.id} is {run.status}", field="status", allowed=f"runs that are {', '.join(FINAL)}")
     row = session.get(AutopsyRow, run.id, populate_existing=True)
@@ -211,6 +213,8 @@ def autopsy_json(session: Session, run: Run, *, on: bool) -> dict[str, Any]:
     empty = {field.alias or name: None for name, field in Findings.model_fields.items()}
     answer: dict[str, Any] = {"run_id": run.id, "state": "none", "reason": None, "asked_step": None, "requested_at": None}
     answer |= {"requested_by": None, "started_at": None, "ended_at": None} | empty
+    if run.kind == REPORTED:
+        return answer | {"state": "off", "reason": "Another program trains this run, and only that program could repeat a step"}
     if not on and (row is None or row.state in ("queued", "running")):
         return answer | {"state": "off", "reason": f"{OFF} on this server (STABLESSM_AUTOPSY)"}
     if row is None:

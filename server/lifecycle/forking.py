@@ -20,6 +20,7 @@ from server.database.models import NOT_IN_TRASH, AlertRow, Run
 from server.database.payloads import DamagedPayload
 from server.errors import Invalid
 from server.lifecycle.checkpoints import checkpoints_json, precedes
+from server.lifecycle.reported import REPORTED, check_trained
 from server.lifecycle.submission import submit_run
 from server.lifecycle.transitions import Fork
 from server.lifecycle.verdicts import describe_run
@@ -31,6 +32,7 @@ from stablessm_core.spec.forking import Unreachable, carried_weights, forked_con
 from stablessm_core.spec.model import LayerMap, Model
 from stablessm_core.telemetry.detectors import KINDS
 from stablessm_core.telemetry.forms import NO_MAP
+from stablessm_core.telemetry.how import how_of
 from stablessm_core.telemetry.series import LAYER_GROUPS, TRAIN_LOSS, layer_of
 from stablessm_core.verdict import confirmation
 from stablessm_core.verdict.trouble import Trouble, trouble_start
@@ -48,11 +50,13 @@ def fork_run(
     """Queue a fork of an existing run and return its number. Raises Invalid or ConfigError if the fork is impossible."""
     with database.read() as session:
         run = session.get_one(Run, run_id)
+        check_trained(run)
         config, differs = forked_config(run.config, changes)
         step = _begin(session, run, config.train.steps, config.model if _changes_map(differs) else None, from_step, settings)
         if "name" not in changes:
             # start from the original run's name, so that names do not grow from fork to fork; pages mark forks anyway
             config = config.model_copy(update={"name": f"{_original_name(run)} | {_short(differs)}"[:200]})
+        project = run.project
         waits = {"queue": run.queue, "priority": run.priority, "needs_gpu": run.needs_gpu} | dict(queue_columns or {})
     made, _ = submit_run(
         database,
@@ -62,12 +66,16 @@ def fork_run(
         submitted_by=submitted_by,
         user_id=user_id,
         queue_columns=waits,
+        project=project,
     )
     return made.id
 
 
 def trouble_of(session: Session, run: Run) -> Trouble | None:
-    """Where the run's trouble began. None if the run has no trouble, or if its recorded numbers cannot be read."""
+    """Where the run's trouble began. None if the run has no trouble, if its recorded numbers cannot be read, or for a reported
+    run."""
+    if run.kind == REPORTED:
+        return None
     try:
         return trouble_start(*describe_run(session, run))
     except (DamagedPayload, LookupError, ValueError) as error:
@@ -80,7 +88,7 @@ def died_at(session: Session, run: Run) -> int | None:
     alert about a non-finite number. None for other runs."""
     if run.divergence is not None and run.divergence.get("step") is not None:
         return int(run.divergence["step"])
-    if run.status != "finished" or run.config["train"].get("on_nonfinite") != "continue":
+    if run.kind == REPORTED or run.status != "finished" or run.config["train"].get("on_nonfinite") != "continue":
         return None
     first = select(AlertRow.step).where(AlertRow.run_id == run.id, AlertRow.kind.in_(NONFINITE)).order_by(AlertRow.step)
     return session.scalar(first.limit(1))
@@ -117,7 +125,7 @@ def _fork_json(session: Session, fork: Run, original: int, died: int | None, tro
         "changes": changes,
         "said": summarize_changes(changes),
         "step": step,
-        "steps": fork.config["train"]["steps"],
+        "steps": how_of(fork).total_steps,
         "loss": _last_loss(session, fork),
         "unstable": fork.unstable,
         "outcome": result["outcome"],
@@ -133,7 +141,9 @@ def compare_url(*runs: int) -> str:
 
 def begins_at(session: Session, run: Run, settings: Settings, trouble: Trouble | None) -> int:
     """The step after which a fork that keeps the map starts by default. trouble: `trouble_of` the run."""
-    steps = int(run.config["train"]["steps"])
+    steps = how_of(run).total_steps
+    if steps is None:
+        return 0
     return _default_begin(session, run, steps, None, _checkpoint_steps(session, run, settings)[1], trouble)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.database.models import Transition
-from stablessm_core.telemetry.statuses import FINAL
+from stablessm_core.telemetry.statuses import FINAL, LOST
 
 MAX_EVENTS = 1000
 
@@ -59,6 +59,8 @@ def _kind(event: Transition, before: Transition | None) -> str:
         return "submitted"
     if event.status in FINAL:
         return "ended"
+    if LOST in (event.status, before.status) and event.status != before.status:
+        return "lost" if event.status == LOST else "found"
     if event.status == "queued":
         return "resumed" if before.status in FINAL else "requeued"
     if event.attempt != before.attempt:
@@ -76,7 +78,9 @@ def _attempts_json(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "started_at": event["at"], "ended_at": None, "from_step": event["step"], "to_step": None,
                 "status": "running", "reason": event["reason"],
             })  # fmt: skip
-        elif event["event"] in ("ended", "requeued") and attempts and attempts[-1]["status"] == "running":
+        elif event["event"] == "found" and attempts:
+            attempts[-1] |= {"ended_at": None, "to_step": None, "status": "running", "reason": event["reason"]}
+        elif event["event"] in ("ended", "requeued", "lost") and attempts and attempts[-1]["status"] in ("running", LOST):
             attempts[-1] |= {
                 "ended_at": event["at"], "to_step": event["step"], "status": event["status"], "reason": event["reason"]
             }  # fmt: skip

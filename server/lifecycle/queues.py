@@ -59,7 +59,7 @@ _FIRST_OF_EACH_KIND = {
 _RUNNING_AND_SETTINGS = text("""
     SELECT queue, coalesce(user_id, -coalesce(submitted_by, 0)) AS submitter, count(*) AS running,
         NULL AS max_running, NULL AS paused
-    FROM runs WHERE status = 'running' GROUP BY 1, 2
+    FROM runs WHERE status = 'running' AND kind = 'trained' GROUP BY 1, 2
     UNION ALL SELECT name, NULL, NULL, max_running, paused FROM queues
     UNION ALL SELECT NULL, id, NULL, max_running, NULL FROM users WHERE max_running IS NOT NULL""")
 _LOCK_QUEUES = select(Queue.name).where(Queue.name.in_(bindparam("names", expanding=True))).order_by(Queue.name).with_for_update()
@@ -200,7 +200,7 @@ def change_queue(session: Session, name: str, changes: Mapping[str, Any]) -> Non
 def queue_states(session: Session) -> dict[str, QueueState]:
     """Every queue that has settings or running runs, by name. Waiting runs are not counted."""
     settings = {row.name: row for row in session.execute(select(Queue.name, Queue.max_running, Queue.paused))}
-    counted = select(Run.queue, func.count()).where(Run.status == "running").group_by(Run.queue)
+    counted = select(Run.queue, func.count()).where(Run.status == "running", Run.kind == "trained").group_by(Run.queue)
     running = dict(session.execute(counted).all())
     return {
         name: QueueState(name, own.max_running, own.paused, running.get(name, 0))

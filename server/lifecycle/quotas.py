@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import Run, User
 from server.errors import Invalid, TooMany
+from server.lifecycle.reported import TRAINED
 
 
 def check_quota(session: Session, user_id: int | None, count: int) -> None:
@@ -22,6 +23,16 @@ def check_quota(session: Session, user_id: int | None, count: int) -> None:
                 field="max_queued", allowed=f"at most {user.max_queued:,} queued runs of this user",
                 headers={"Retry-After": "60"},
             )  # fmt: skip
+    _check_bytes(session, user)
+
+
+def check_bytes(session: Session, user_id: int | None) -> None:
+    """Check that the user's runs may occupy more bytes. Raises Invalid if they have reached the quota."""
+    if user_id is not None and (user := session.get(User, user_id)) is not None:
+        _check_bytes(session, user)
+
+
+def _check_bytes(session: Session, user: User) -> None:
     if user.max_bytes is not None:
         kept = int(session.scalar(select(func.sum(Run.bytes_stored)).where(Run.user_id == user.id)) or 0)
         if kept >= user.max_bytes:
@@ -33,6 +44,7 @@ def check_quota(session: Session, user_id: int | None, count: int) -> None:
 
 def full_users(session: Session) -> dict[int, int]:
     """The users who have reached their quota of running runs, as {user id: quota}."""
-    running = select(func.count()).where(Run.user_id == User.id, Run.status == "running").scalar_subquery()
+    training = (Run.status == "running", Run.kind == TRAINED)
+    running = select(func.count()).where(Run.user_id == User.id, *training).scalar_subquery()
     chosen = select(User.id, User.max_running).where(User.max_running.is_not(None), running >= User.max_running)
     return {number: most for number, most in session.execute(chosen) if most is not None}

@@ -41,7 +41,10 @@ FINITE: ColumnElement[bool] = and_(
     or_(_EVAL_LOSS.is_(None), _EVAL_LOSS.not_in(NONFINITE)),
 )
 LOST: ColumnElement[bool] = and_(_RUN.status.not_in(OPEN), not_(FINITE))
-STEPS = cast(_RUN.config["train", "steps"].as_string(), BigInteger)
+# the training steps in total: from the configuration of a trained run, or from `how` of a reported run; None if unknown
+STEPS = func.coalesce(
+    cast(_RUN.config["train", "steps"].as_string(), BigInteger), cast(_RUN.how["total_steps"].as_string(), BigInteger)
+)
 _MAYBE_INFINITE = "JsonNumber | null"
 
 
@@ -107,6 +110,17 @@ def ago(seconds: float) -> ColumnElement[float]:
 FIELDS = (
     RunField("id", int, 1, "The run's number.", _RUN.id, Filter("number")),
     RunField("url", str, "/runs/1", "The run's page."),
+    RunField(
+        "kind", Literal["trained", "reported"], "trained", "trained: by a worker of this service. reported: by another program.",
+        _RUN.kind, Filter("text", values=("trained", "reported")), Shown("Kind", "text"), "string",
+    ),
+    RunField(
+        "project", str, "hybrid", "The project to which it belongs; empty for none.", _RUN.project, Filter("text"),
+        Shown("Project", "text"),
+    ),
+    RunField(
+        "external_id", str | None, None, "The UUID that the reporting program chose; null for a trained run.", _RUN.external_id
+    ),
     RunField("name", str | None, "best at 0.01", "The name that its user gave it.", _RUN.name, Filter("text")),
     RunField(
         "tags", list[str], ["demo"], "Its tags.", _RUN.tags, Filter("tag", "tag"), Shown("Tags", "own", name="tags", sort="")
@@ -119,7 +133,22 @@ FIELDS = (
     RunField("status_reason", str, "", "The reason for its status, as text.", _RUN.status_reason),
     RunField(
         "config", dict[str, Any], RunConfig.model_validate({"task": {"name": "polynomial_memory"}}).model_dump(mode="json"),
-        "The complete configuration.", _RUN.config, typescript="RunConfig",
+        "The complete configuration; empty for a reported run.", _RUN.config, typescript="RunConfig",
+    ),
+    RunField(
+        "reported_config", Any, None, "The configuration of a reported run, any JSON; null for a trained run.",
+        _RUN.reported_config, typescript="unknown",
+    ),
+    RunField(
+        "how", dict[str, Any] | None, None,
+        "How a reported run trains: optimizer, learning rate, clipping, length, precision, steps. Unknown values are null. null "
+        "for a trained run, whose `config` says it.",
+        _RUN.how,
+    ),
+    RunField(
+        "layers", list[dict[str, Any]] | None, None,
+        "Name, path, width and note of each layer of a reported run, in the order of the layers' numbers.", _RUN.layers,
+        typescript="{ name: string; path: string; width: number; note: string | null }[] | null",
     ),
     RunField(
         "sweep_id", int | None, None, "Number of its sweep; null if it belongs to none.", _RUN.sweep_id,
@@ -176,9 +205,9 @@ FIELDS = (
     RunField("cancel_requested", bool, False, "True if somebody has requested to cancel it.", _RUN.cancel_requested),
     RunField("seq", int, 17, "Number of the newest event; the live stream continues after it.", _RUN.seq),
     RunField("step", int, 412, "Completed training steps.", _RUN.step, Filter("number")),
-    RunField("steps", int, 1000, "Training steps in total.", STEPS),
+    RunField("steps", int | None, 1000, "Training steps in total; null if unknown.", STEPS),
     RunField(
-        "progress", float, 0.412, "step / steps, 0 to 1.",
+        "progress", float | None, 0.412, "step / steps, 0 to 1; null if the total is unknown.",
         column=Shown("Progress", "own", "training steps done", sort="step"),
     ),
     RunField("steps_per_second", float | None, 95.1, "Its current speed.", _RUN.steps_per_second),
@@ -190,6 +219,11 @@ FIELDS = (
     RunField(
         "result", dict[str, Any] | None, None, 'Final numbers; non-finite ones are "NaN", "Infinity", "-Infinity".', _RUN.result,
         typescript="{ train_loss?: JsonNumber | null; eval_loss?: JsonNumber | null } | null",
+    ),
+    RunField(
+        "metrics", dict[str, float | str], {"train/loss": 0.0313},
+        'The newest value of each scalar by its name: of every scalar in the answer for one run, of those that `metrics` names '
+        'in a list. Non-finite ones are "NaN", "Infinity", "-Infinity".', typescript="Record<string, JsonNumber>",
     ),
     RunField(
         "divergence", dict[str, Any] | None, None, "Step, layer, eigenvalue and tensor of the first non-finite number.",
@@ -286,7 +320,8 @@ EXAMPLE_RUN: dict[str, Any] = {field.name: field.example for field in ANSWERED}
 
 # The order in which the names of filters are shown. Fields that are not listed here come last.
 _FILTER_ORDER = (
-    "id", "name", "notes", "status", "tag", "hidden", "step", "sweep", "forked_from", "forked_at_step", "attempt", "queue",
+    "id", "name", "notes", "kind", "project", "status", "tag", "hidden", "step", "sweep", "forked_from", "forked_at_step",
+    "attempt", "queue",
     "priority", "gpu", "gpu_name", "host", "bytes_stored", "largest_ratio", "largest_relative_step", "nearest_distance",
     "overflow_budget", "created", "started", "finished",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from stablessm_core.spec.tasks import TASKS
 def submit_run(
     database: Database, settings: Settings, config: RunConfig, *, key: str | None = None, cloned_from: int | None = None,
     fork: Fork | None = None, submitted_by: int | None = None, user_id: int | None = None,
-    queue_columns: Mapping[str, Any] | None = None,
+    queue_columns: Mapping[str, Any] | None = None, project: str = "",
 ) -> tuple[Run, bool]:  # fmt: skip
     """The queued run, and True if the run is new. queue_columns: the run's queue, priority and needs_gpu, as for
     `transitions.submit`.
@@ -44,7 +44,7 @@ def submit_run(
             stored = known or (key and _stored_key(key, submitted_by, user_id, _queue(queue_columns)))
             run = submit(
                 session, config, idempotency_key=stored, cloned_from=cloned_from, fork=fork, submitted_by=submitted_by,
-                user_id=user_id, **queue_columns or {},
+                user_id=user_id, project=project, **queue_columns or {},
             )  # fmt: skip
     except NotAllowed as error:
         raise Conflict(f"{key!r}: {error}", field="Idempotency-Key", allowed="the same body, or a new key") from None

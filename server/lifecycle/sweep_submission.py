@@ -37,7 +37,7 @@ MAX_GRID_RUNS = 2000
 def submit_sweep(
     database: Database, settings: Settings, base: dict[str, Any], *, grid: dict[str, list[Any]] | None = None,
     search: Search | None = None, name: str | None = None, key: str | None = None, submitted_by: int | None = None,
-    user_id: int | None = None, queue_columns: Mapping[str, Any] | None = None,
+    user_id: int | None = None, queue_columns: Mapping[str, Any] | None = None, project: str = "",
 ) -> tuple[int, bool]:  # fmt: skip
     """Queue all runs of a new sweep, or none of them. Returns the number of the sweep, and True if the sweep is new.
 
@@ -60,7 +60,8 @@ def submit_sweep(
     for config in {_requirements(config): config for config in configs}.values():
         check_trainable(config, workers, database, settings, queue=columns["queue"])
     now = time.time()
-    rows = [run_values(config, submitted_by=submitted_by, user_id=user_id, **columns) | {"created_at": now} for config in configs]
+    owner: dict[str, Any] = {"submitted_by": submitted_by, "user_id": user_id, "project": project}
+    rows = [run_values(config, **owner, **columns) | {"created_at": now} for config in configs]
     with database.write() as session:
         sweep = _insert_sweep(session, asked, name, stored or None, submitted_by, now)
         if sweep is None:  # the same request was stored in the meantime

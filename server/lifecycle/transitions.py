@@ -21,6 +21,7 @@ from server.database.fence import LeaseLost, add_transition, fence, insert_into,
 from server.database.models import CheckpointRow, Run, Sweep, Worker
 from server.lifecycle.autopsies import forget_autopsy, queue_autopsy
 from server.lifecycle.queues import DEFAULT_QUEUE, lock_next
+from server.lifecycle.reported import REPORTED, check_trained, describe_end
 from server.series.alerts import insert_alerts
 from server.series.recording import delete_steps
 from stablessm_core.spec.config import RunConfig, parse_config
@@ -103,11 +104,12 @@ def submit(
     queue: str = DEFAULT_QUEUE,
     priority: int = 0,
     needs_gpu: str = "",
+    project: str = "",
 ) -> Run:
     """A new queued run, or the run that was created earlier with this idempotency key. Raises NotAllowed if their configurations
     differ."""
     values: dict[str, Any] = run_values(
-        config, submitted_by=submitted_by, user_id=user_id, queue=queue, priority=priority, needs_gpu=needs_gpu
+        config, submitted_by=submitted_by, user_id=user_id, queue=queue, priority=priority, needs_gpu=needs_gpu, project=project
     )
     values |= {"sweep_id": sweep_id, "cloned_from": cloned_from, "idempotency_key": idempotency_key, "created_at": time.time()}
     if fork is not None:
@@ -126,12 +128,13 @@ def submit(
 
 def run_values(
     config: RunConfig, *, submitted_by: int | None, user_id: int | None, queue: str = DEFAULT_QUEUE, priority: int = 0,
-    needs_gpu: str = "",
+    needs_gpu: str = "", project: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """The columns of a new run that follow from its configuration, its submitter and its place in the queue."""
     return {
         "name": config.name,
         "tags": list(config.tags),
+        "project": project,
         "config": config.model_dump(mode="json"),
         "submitted_by": submitted_by,
         "user_id": user_id,
@@ -313,6 +316,7 @@ def move(session: Session, run_id: int, changes: Mapping[str, Any]) -> Run:
 def resume_run(session: Session, run_id: int) -> Run:
     """Queue an ended run again, to continue after its last checkpoint. Raises LookupError, NotAllowed."""
     run = _get(session, run_id)
+    check_trained(run)
     if run.status not in RESUMABLE:
         raise NotAllowed(f"run {run_id} is {run.status}; only failed, diverged and cancelled runs can be resumed")
     if run.forked_at_step is not None and run.forked_from is None:  # the fork was imported without its parent
@@ -352,7 +356,7 @@ def _requeue(session: Session, run: Run, reason: str) -> None:
 
 
 def _end(session: Session, run: Run, status: str, reason: str) -> None:
-    reason = reason or ENDED[status]
+    reason = reason or (describe_end(run, status) if run.kind == REPORTED else ENDED[status])
     if status == "cancelled" and run.cancel_requested and run.status_reason.startswith(STOPPED):
         reason = run.status_reason  # the worker knows only that somebody requested the cancellation
     run.status, run.status_reason, run.owner, run.finished_at = status, reason, None, time.time()

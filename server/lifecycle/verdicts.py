@@ -20,10 +20,11 @@ from sqlalchemy import case, select, update
 from sqlalchemy.orm import Session
 
 from server.database.connection import Database
-from server.database.models import AlertRow, Run
+from server.database.models import AlertRow, Run, Transition
 from server.database.payloads import DamagedPayload
 from server.database.single_runs import try_for_run
 from server.lifecycle.autopsies import findings_of
+from server.lifecycle.reported import REPORTED
 from server.series.layout import Layout
 from server.series.plans import Selection
 from server.series.reading import SeriesData, read_points, read_series
@@ -31,7 +32,8 @@ from stablessm_core import verdict
 from stablessm_core.spec.model import Model
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.forms import Form, spread
-from stablessm_core.telemetry.statuses import FINAL
+from stablessm_core.telemetry.how import how_of
+from stablessm_core.telemetry.statuses import AT_REST
 from stablessm_core.verdict.facts import LOSS_TAIL, SPIKE_ROWS
 from stablessm_core.verdict.memory_source import MemorySource, between
 
@@ -126,6 +128,8 @@ class Stored:
         return int(found.count[some & whole].sum()), int(found.count[some].sum())
 
     def _read_scalars(self, low: int, high: int) -> verdict.Scalars:
+        if names.TRAIN_LOSS not in self.layout.series:
+            return NOTHING.scalars(low, high)
         step, loss = self._raw(names.TRAIN_LOSS, low, high)
         columns = {"loss": loss[0], "grad_norm": np.full(len(step), np.nan), "lr": np.full(len(step), np.nan)}
         for field, name in (("grad_norm", names.GRAD_NORM), ("lr", names.LR)):
@@ -188,21 +192,24 @@ def describe_run(
 ) -> tuple[verdict.Run, Stored | MemorySource]:
     """The run and its recorded numbers, as the verdict reads them. Raises DamagedPayload."""
     layout = Layout(session, run.id)
-    layers = _layers(layout, run.config["model"])
+    reported = run.kind == REPORTED
+    layers = _layers(layout, run)
     known = {"status": run.status, "reason": run.status_reason, "divergence": run.divergence} | dict(ending or {})
     # with on_nonfinite "continue" a run continues after NaN, so its last step is the last recorded step
     described = verdict.Run(
         step=layout.step,
         config=run.config,
+        reported=how_of(run) if reported else None,
+        paths=tuple(str(layer.get("path", "")) for layer in run.layers or ()),
         environment=run.environment,
-        alerts=_alerts(session, run.id, (known["divergence"] or {}).get("step")),
+        alerts=_alerts(session, run, (known["divergence"] or {}).get("step")),
         layers=layers,
         first_step=(run.forked_at_step or 0) + 1,
         autopsy=findings_of(session, run),
         **known,
     )
     crossed = None if run.nearest_distance is None else run.nearest_distance < 0
-    if names.TRAIN_LOSS not in layout.series:
+    if names.TRAIN_LOSS not in layout.series and not reported:
         return replace(described, layers=(), divergence=None), NOTHING
     return described, Stored(session, layout, layers, described.every, crossed)
 
@@ -215,14 +222,14 @@ def verdict_columns(session: Session, run: Run, *, ending: Mapping[str, Any] | N
 
 def judge_ended(database: Database, most: int = AT_ONCE) -> int:
     """Judge up to `most` ended runs without a verdict (from older versions, or ended by the server) and return their number."""
-    waiting = select(Run.id).where(Run.status.in_(FINAL), Run.judged_at.is_(None), Run.deleted_at.is_(None))
+    waiting = select(Run.id).where(Run.status.in_(AT_REST), Run.judged_at.is_(None), Run.deleted_at.is_(None))
     with database.read() as session:
         runs = list(session.scalars(waiting.order_by(Run.id.desc()).limit(most)))
     for run_id in runs:
         if not try_for_run(run_id, "the verdict", partial(judge_one, database, run_id), False):
             cause = case((Run.status == "diverged", "unknown"))
             with database.write() as session:  # otherwise every round would fail for this run again
-                failed = update(Run).where(Run.id == run_id, Run.status.in_(FINAL), Run.judged_at.is_(None))
+                failed = update(Run).where(Run.id == run_id, Run.status.in_(AT_REST), Run.judged_at.is_(None))
                 session.execute(failed.values(cause=cause, judged_at=time.time()).execution_options(synchronize_session=False))
     return len(runs)
 
@@ -236,7 +243,7 @@ def judge_one(database: Database, run_id: int) -> bool:
         attempt, values = run.attempt, _columns(session, run)
     with database.write() as session:
         # skip a run that was resumed in the meantime
-        same = update(Run).where(Run.id == run_id, Run.attempt == attempt, Run.status.in_(FINAL))
+        same = update(Run).where(Run.id == run_id, Run.attempt == attempt, Run.status.in_(AT_REST))
         session.execute(same.values(values).execution_options(synchronize_session=False))
     return True
 
@@ -249,7 +256,7 @@ def _columns(session: Session, run: Run) -> dict[str, Any]:
         return {"cause": "unknown" if run.divergence else None, "judged_at": time.time()}
 
 
-def _layers(layout: Layout, model: Mapping[str, Any]) -> list[verdict.Layer]:
+def _layers(layout: Layout, run: Run) -> list[verdict.Layer]:
     found = []
     for name, row in layout.series.items():
         kind = name.rpartition("/")[2]
@@ -259,20 +266,30 @@ def _layers(layout: Layout, model: Mapping[str, Any]) -> list[verdict.Layer]:
         if index is None or row.group != names.layer_group(index):
             continue  # the series belongs to a further record of the layer, which has no eigenvalues
         form = layout.forms.get(row.group) if not wide else (Form.from_data(row.form) if row.form else None)
-        found.append(verdict.Layer(index, _eigenvalues(model, index) if wide else row.width, form, wide))
+        found.append(verdict.Layer(index, _eigenvalues(run, index, row.width) if wide else row.width, form, wide))
     return sorted(found, key=lambda layer: layer.index)
 
 
-def _eigenvalues(model: Mapping[str, Any], index: int) -> int:
-    """The number of eigenvalues of a layer whose series contain only the extreme eigenvalues."""
-    known = Model.model_validate(model)
+def _eigenvalues(run: Run, index: int, recorded: int) -> int:
+    """The number of eigenvalues of a layer whose series contain only the extreme eigenvalues. recorded: the number of these."""
+    if run.kind == REPORTED:
+        layers = run.layers or []
+        return max(recorded, int(layers[index]["width"])) if index < len(layers) else recorded
+    known = Model.model_validate(run.config["model"])
     return known.sections()[index].eigenvalues(known.d_model)
 
 
-def _alerts(session: Session, run_id: int, fatal: int | None) -> list[dict[str, Any]]:
-    rows = list(session.scalars(select(AlertRow).where(AlertRow.run_id == run_id).order_by(AlertRow.id).limit(ALERTS)))
+def _alerts(session: Session, run: Run, fatal: int | None) -> list[dict[str, Any]]:
+    chosen = select(AlertRow).where(AlertRow.run_id == run.id)
+    if run.kind == REPORTED:
+        # the program took these steps back and trained them again, so their alerts say nothing about the run's end
+        undone = select(Transition.seq).where(
+            Transition.run_id == run.id, Transition.seq > AlertRow.seq, Transition.truncated_from <= AlertRow.step
+        )
+        chosen = chosen.where(~undone.correlate(AlertRow).exists())
+    rows = list(session.scalars(chosen.order_by(AlertRow.id).limit(ALERTS)))
     if fatal is not None and len(rows) == ALERTS:
-        last = select(AlertRow).where(AlertRow.run_id == run_id, AlertRow.step == fatal, AlertRow.id > rows[-1].id)
+        last = chosen.where(AlertRow.step == fatal, AlertRow.id > rows[-1].id)
         rows += session.scalars(last.order_by(AlertRow.id).limit(ALERTS))
     return [{name: getattr(row, name) for name in ALERT_FIELDS} for row in rows]
 

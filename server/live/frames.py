@@ -158,7 +158,7 @@ def _encode(event: StoredEvent, run: Run) -> EncodedEvent:
     frames = [Frame("alert", dumps(json_safe(alert_json(alert)))) for alert in event.alerts[: MAX_FRAMES - 3]]
     if event.points:
         rate = {"steps_per_second": run.steps_per_second, "eta_seconds": eta_seconds(run, event.last_step)}
-        head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, **rate}
+        head = {"seq": event.seq, "attempt": event.attempt, "step": event.last_step, "metrics": event.metrics, **rate}
         frames.append(Frame("points", dumps(head), _series(event)))
     if (change := event.transition) is not None:
         frames.append(

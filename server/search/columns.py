@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from server.lifecycle.reported import REPORTED
 from server.lifecycle.run_fields import FIELDS
 from server.lifecycle.run_fields import ColumnKind as Kind
-from server.search.filter_fields import LAYER, LAYER_PATH, MAP, MAP_TITLE, SHORT, STATES, all_names, config_fields
+from server.search.filter_fields import LAYER, LAYER_PATH, MAP, MAP_TITLE, SHORT, STATES, all_names, config_fields, metric_name
 from server.search.filter_syntax import FilterError
 from server.search.layers import eigenvalues_per_layer
+from server.search.reported_settings import is_setting, setting_at, shown_setting
 from stablessm_core.spec.layers import layers_text
 from stablessm_core.spec.suggestions import did_you_mean, listed
+from stablessm_core.telemetry.metrics import name_error
 from stablessm_core.telemetry.series import RESULTS
 
 MAX_COLUMNS = 30
@@ -34,7 +37,7 @@ class Column:
     @property
     def sort(self) -> str:
         wanted = self.name if self.order_by is None else self.order_by
-        return wanted if wanted in all_names() else ""
+        return wanted if wanted in all_names() or metric_name(wanted) is not None else ""
 
 
 # columns of the configuration and the result; server/lifecycle/run_fields.py defines the columns of the run's own fields
@@ -55,7 +58,8 @@ _OF_CONFIG = (
 _SHOWN = {field.column_name: field for field in FIELDS if field.column}
 # The order in which the page offers columns. Fields that are not listed here come last.
 _ORDER = (
-    LAYER, MAP, "task", "lr", "seed", "batch_size", STATES, "layers", "optimizer.name", "status", "cause", "unstable", "progress",
+    LAYER, MAP, "project", "kind", "task", "lr", "seed", "batch_size", STATES, "layers", "optimizer.name",
+    "status", "cause", "unstable", "progress",
     "loss", "eval_loss", "accuracy", "curve", "largest_ratio", "largest_relative_step", "nearest_distance", "overflow_budget",
     "alerts", "submitted_by", "host", "worker", "gpu_name", "queue", "attempt", "sweep", "forked_from", "tags", "notes",
     "bytes_stored", "duration", "created", "started", "finished",
@@ -90,6 +94,12 @@ def column(name: str) -> Column:
     name = {LAYER_PATH: LAYER, MAP_TITLE: MAP}.get(name, name)
     if name in KNOWN:
         return KNOWN[name]
+    if is_setting(name):
+        return Column(name, name, "text", f"{name} in the configuration")
+    if (metric := metric_name(name)) is not None:
+        if allowed := name_error(metric):
+            raise FilterError(f"there is no column {name[:80]!r}", allowed, parameter="columns")
+        return Column(name, metric, "number", f"newest value of {metric}")
     path = SHORT.get(name, name)
     if path in config_fields():
         return Column(name, path, "number" if config_fields()[path][0] == "number" else "text", path)
@@ -115,10 +125,15 @@ def value(run: Mapping[str, Any], name: str) -> Any:
     """The value of this column in a RunAnswer; None if the run has no such value."""
     if name == "duration":
         return None if run["started_at"] is None else max(0.0, (run["finished_at"] or time.time()) - run["started_at"])
+    reported = run.get("kind") == REPORTED
+    if is_setting(name):
+        return shown_setting(setting_at(run["reported_config"] if reported else run["config"], name))
     if name == LAYER:
-        return layers_text(run["config"])
+        return None if reported else layers_text(run["config"])
     if name == STATES:
-        return eigenvalues_per_layer(run["config"])
+        return None if reported else eigenvalues_per_layer(run["config"])
+    if (metric := metric_name(name)) is not None:
+        return (run["metrics"] or {}).get(metric)
     if name in _SHOWN:
         return run.get(_SHOWN[name].name)
     path = SHORT.get(name, name)

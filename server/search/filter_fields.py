@@ -10,24 +10,27 @@ from functools import cache
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from sqlalchemy import BigInteger, ColumnElement, Float, Integer, case, collate, func, literal, null
+from sqlalchemy import BigInteger, ColumnElement, Float, Integer, case, collate, func, literal, literal_column, null
 
 from server.database.models import Run
 from server.lifecycle.run_fields import COMPUTED, FILTERED
 from server.lifecycle.run_fields import FilterKind as Kind
 from server.search.filter_syntax import FilterError
 from server.series.forms import CONFIGURED_NAME
+from server.series.last_values import newest_number, newest_value
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.spec.layers import LAYERS
 from stablessm_core.spec.model import NATIVE
 from stablessm_core.spec.suggestions import did_you_mean, listed
+from stablessm_core.telemetry.metrics import name_error
 from stablessm_core.telemetry.nonfinite import INFINITY, MINUS_INFINITY
 from stablessm_core.telemetry.series import RESULTS
 
 NUMBERS = ("number", "time", "seconds", "alerts")
 
 MAP, MAP_TITLE = "reparam", "map"  # the maps of the run's layers; filters accept both names, the second is the column's title
+METRIC = "metric."  # prefix of a metric whose name has no slash
 LAYER, LAYER_PATH, STATES = "layer", "model.layer", "d_state"
 SHORT = {
     "time": "model.reparameterization.time",
@@ -74,9 +77,11 @@ def field(name: str, dialect: str) -> Field:
     if name in (MAP, MAP_TITLE):
         return Field(name, "map", ordered(first_map(), dialect), True, values=(*MAPS, "fixed", "gate"))
     if name in (LAYER, LAYER_PATH):
-        return Field(name, "layer", ordered(first_layer(), dialect), False, values=tuple(LAYERS))
+        return Field(name, "layer", ordered(first_layer(), dialect), True, values=tuple(LAYERS))
     if name == STATES:
         return Field(name, "number", _states(dialect), True)
+    if (metric := metric_name(name)) is not None:
+        return metric_field(metric, dialect)
     if (known := FILTERED.get(name)) is not None and (found := known.filter) is not None:
         column: Any = known.sql if found.sql is None else found.sql
         nullable = column.nullable if found.nullable is None else found.nullable
@@ -96,6 +101,22 @@ def field(name: str, dialect: str) -> Field:
         return Field(name, kind, number(element, dialect), True)
     column = element.as_boolean() if kind == "flag" else ordered(element.as_string(), dialect)
     return Field(name, kind, column, True, values=possible)
+
+
+def metric_name(name: str) -> str | None:
+    """The name of the scalar that a field or column means: "train/loss", or "metric.loss" for a scalar without a slash; None for
+    every other field."""
+    if name.startswith(METRIC):
+        return name.removeprefix(METRIC)
+    return name if "/" in name else None
+
+
+def metric_field(name: str, dialect: str) -> Field:
+    """The newest value of the scalar with this name. Raises FilterError for a name that no scalar can have."""
+    if allowed := name_error(name):
+        raise FilterError(f"{name[:80]!r} is not the name of a metric", allowed)
+    text = newest_value(name, dialect)
+    return Field(name, "number", newest_number(text, dialect), True, text)
 
 
 @cache
@@ -150,10 +171,10 @@ def first_map() -> Any:
 
 def first_layer() -> Any:
     """The name of the run's first layer, from `model.layers` if it lists layers, else from `model.layer`. Each layer is a name or
-    a section."""
+    a section. NULL for a reported run, whose layers are not ours."""
     paths: tuple[tuple[str | int, ...], ...] = (("model", "layers", 0), ("model", "layer"))
     names = [Run.config[(*path, *more)].as_string() for path in paths for more in (("name",), ())]
-    return func.coalesce(*names, "stable_ssm")
+    return case((Run.kind == literal_column("'reported'"), null()), else_=func.coalesce(*names, "stable_ssm"))
 
 
 def _states(dialect: str) -> Any:

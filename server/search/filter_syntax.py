@@ -5,6 +5,8 @@
     part    = "NOT" part | "(" filter ")" | term | word
     term    = field operator value | field ["NOT"] "IN" "(" value {"," value} ")"
 
+A field with a slash (train/loss), or in double quotes ("val acc"), is the newest value of the scalar with this name.
+
 An operator is one of = != < <= > >= ~. Keywords may have any letter case. Text that contains a space or one of " = < > ~ ! ( ) ,
 needs double quotes. Inside the quotes, a backslash escapes the next character.
 """
@@ -20,7 +22,7 @@ MAX_LENGTH, MAX_TERMS, MAX_DEPTH = 1000, 50, 20
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~")
 KEYWORDS = ("AND", "OR", "NOT", "IN")
 TOKEN = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<operator>!=|<=|>=|[=<>~])|(?P<mark>[(),])|(?P<word>[^\s"=<>~!(),]+)', re.S)
-FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*|[^\s/][^\s]*/[^\s]*|metric\.\S+")  # with a slash: a scalar, such as train/loss
 A_TERM = f"field operator value with one of {' '.join(OPERATORS)}, field in (value, value), a word of the name, NOT, or ( )"
 QUOTED = "double quotes around a value with spaces or one of = < > ~ ! ( ) ,"
 FOREIGN = {"&&": "AND", "&": "AND", "||": "OR", "|": "OR", "==": "="}
@@ -99,6 +101,14 @@ class Token:
 
     def is_keyword(self, keyword: str) -> bool:
         return self.kind == "word" and self.text.text.upper() == keyword
+
+
+def spelled_field(name: str) -> str:
+    """The name of a scalar as a filter spells it: in double quotes unless it has a slash and no special characters."""
+    if "/" in name and FIELD.fullmatch(name) and (match := TOKEN.fullmatch(name)) is not None and match.lastgroup == "word":
+        return name
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'
 
 
 def parse(text: str) -> Node | None:
@@ -203,8 +213,9 @@ class _Parser:
         return Word(first.text)
 
     def _field(self, token: Token) -> Text:
-        if token.kind == "string" or not FIELD.fullmatch(token.text.text):
-            raise token.text.refused(f"{token.text.text[:40]!r} is not the name of a field", "a field, without quotes")
+        if token.kind == "word" and not FIELD.fullmatch(token.text.text):
+            allowed = "a field; or the name of a metric with a slash or in double quotes"
+            raise token.text.refused(f"{token.text.text[:40]!r} is not the name of a field", allowed)
         return token.text
 
     def _comparison(self, name: Text) -> Term:

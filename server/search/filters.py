@@ -19,9 +19,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from server.database.models import AlertRow, Run
 from server.lifecycle.run_fields import ago
-from server.search.filter_fields import Field, all_names, field, first_layer, first_map
+from server.search.filter_fields import Field, all_names, field, first_layer, first_map, metric_field, ordered
 from server.search.filter_syntax import OPERATORS, FilterError, Group, Node, Not, Term, Text, Word, parse
 from server.search.filter_values import NUMBER, Span, number_of, seconds_of, span_of
+from server.search.reported_settings import is_setting, setting_sql
 from stablessm_core.spec.suggestions import did_you_mean, listed
 from stablessm_core.telemetry.nonfinite import NAN
 
@@ -101,8 +102,10 @@ def _word(text: Text) -> Condition:
 
 
 def _term(name: Text, operator: str, value: Text, dialect: str, me: Condition | None) -> Condition:
+    if is_setting(name.text):
+        return _setting(name.text, operator, value, dialect)
     try:
-        target = field(name.text, dialect)
+        target = metric_field(name.text, dialect) if name.quoted else field(name.text, dialect)
     except FilterError as error:
         raise name.refused(error.message, error.allowed) from None
     if not value.quoted and value.text.lower() in ("null", "none") and target.kind not in ("tag", "alerts"):
@@ -128,6 +131,23 @@ def _term(name: Text, operator: str, value: Text, dialect: str, me: Condition | 
     if operator == "~":
         return _contains(func.coalesce(target.column, ""), value.text)
     return _compared(operator, target.column, value.text)
+
+
+def _setting(name: str, operator: str, value: Text, dialect: str) -> Condition:
+    """The condition on a value of the free configuration, which may be a number in one run and a text in another."""
+    text, as_number = setting_sql(name, dialect)
+    target = Field(name, "number", as_number, True, text)
+    if not value.quoted and value.text.lower() in ("null", "none"):
+        return _empty(target, operator, value)
+    if operator == "~":
+        return _contains(func.coalesce(text, ""), value.text)
+    if value.quoted or not NUMBER.fullmatch(value.text):
+        return _compared(operator, ordered(text, dialect), value.text)
+    of_number = _number(target, operator, value)
+    if operator not in ("=", "!="):
+        return of_number
+    same = _compared(operator, text, value.text)
+    return or_(of_number, same) if operator == "=" else and_(of_number, same)
 
 
 def _check_possible(target: Field, value: Text) -> None:

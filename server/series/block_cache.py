@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from server.database.models import BlockRow
 from server.database.payloads import NEEDED, stored_numbers
 from server.series.plans import BlockRequest, ReadPlan, Result, Selection
+from stablessm_core.telemetry.metrics import METRIC_GROUPS
 
 RANGES_PER_QUERY = 128
 LAST_STEP = 2**62
@@ -28,7 +29,9 @@ _LOW, _HIGH = bindparam("low", type_=BigInteger), bindparam("high", type_=BigInt
 _BEFORE = case((_BLOCKS.first_step >= _LOW, 0), else_=_LOW - _BLOCKS.first_step)
 _UP_TO = case((_BLOCKS.last_step <= _HIGH, _BLOCKS.last_step), else_=_HIGH) - _BLOCKS.first_step
 # Counts the points inside the bounds exactly, because the result must not depend on block boundaries: compaction moves them.
-_POINTS = func.sum(_UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1)
+# Blocks of free metrics are not moved; all points of such a block are counted, because its steps are in its payload.
+_INSIDE = _UP_TO // _BLOCKS.stride - (_BEFORE + _BLOCKS.stride - 1) // _BLOCKS.stride + 1
+_POINTS = func.sum(case((_BLOCKS.group_name.like(f"{METRIC_GROUPS}%"), _BLOCKS.point_count), else_=_INSIDE))
 _EXTENTS = (
     select(_BLOCKS.run_id, _BLOCKS.group_name, func.min(_BLOCKS.first_step), func.max(_BLOCKS.last_step), _POINTS)
     .where(

@@ -26,6 +26,7 @@ from server.database.single_runs import try_for_run
 from server.series.occupied import recount
 from stablessm_core.telemetry.blocks import STATS
 from stablessm_core.telemetry.merged_payloads import Span, pack
+from stablessm_core.telemetry.metrics import METRIC_GROUPS
 from stablessm_core.telemetry.statuses import FINAL
 
 POINTS = 2048  # maximum number of points per merged block
@@ -97,6 +98,7 @@ def plan(session: Session, run_id: int) -> list[_Batch]:
     """The batches to merge: neighbouring blocks of one attempt without gaps, up to POINTS points and BYTES bytes."""
     fields = ("group_name", "level", "first_step", "stride", "point_count", "column_count", "attempt")
     chosen = select(*(_BLOCKS[name] for name in fields)).where(_BLOCKS.run_id == run_id)
+    chosen = chosen.where(_BLOCKS.group_name.not_like(f"{METRIC_GROUPS}%"))  # these blocks are long and have steps of their own
     batches: list[_Batch] = []
     key: tuple[Any, ...] = ()
     span, steps = Span(0, 0, 1, 0), [0]

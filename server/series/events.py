@@ -11,8 +11,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, AutopsyRow, BlockRow, Run, Transition
-from server.database.payloads import NEEDED, DamagedPayload, stored_numbers, stored_pieces
+from server.database.payloads import NEEDED, DamagedPayload, stored_numbers, stored_pieces, stored_places
 from server.series.layout import Layout, Points
+from stablessm_core.telemetry.metrics import is_metric_group
 
 log = logging.getLogger(__name__)
 _BLOCK = BlockRow.__table__
@@ -30,6 +31,7 @@ class StoredEvent:
     autopsy: AutopsyRow | None = None
     attempt: int = 0
     last_step: int = 0
+    metrics: bool = False  # True if some points are of free metrics
 
 
 def events_after(session: Session, run_id: int, seq: int, limit: int = 64, layout: Layout | None = None) -> list[StoredEvent]:
@@ -76,13 +78,19 @@ def events_of(
     for row, number, at, values in _pieces(rows, seq, upper):
         found = found or layout()
         event = events[number]
+        event.attempt = row.attempt
+        if is_metric_group(row.group_name):
+            steps = _logged_steps(row)[at : at + values.shape[1]]
+            event.points += found.logged_points(row.group_name, steps, values)
+            event.last_step, event.metrics = max(event.last_step, int(steps[-1])), True
+            continue
         first, before = row.first_step + at * row.stride, None
         if found.follows(row.group_name):
             before = _column_before(session, found, row.group_name, first)
         event.points += found.points(row.group_name, first, row.stride, values, before)
         last = first + (values.shape[1] - 1) * row.stride
         found.newest[row.group_name] = last, values[:, -1]
-        event.attempt, event.last_step = row.attempt, max(event.last_step, last)
+        event.last_step = max(event.last_step, last)
     for alert in alerts:
         events[alert.seq].alerts.append(alert)
     for change in changes:
@@ -107,6 +115,12 @@ def _column_before(session: Session, layout: Layout, group: str, step: int) -> n
         return stored_numbers(row)[:, at]
     except DamagedPayload:
         return None  # reading this block's own points reports the damage
+
+
+def _logged_steps(row: BlockRow) -> np.ndarray:
+    places = stored_places(row)
+    assert places is not None  # `_pieces` has read the numbers of the block
+    return places[0]
 
 
 def _pieces(rows: Iterable[BlockRow], seq: int, upper: int) -> list[tuple[BlockRow, int, int, np.ndarray]]:

@@ -18,6 +18,7 @@ from server.database.models import Run
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.tasks import TASKS
 from stablessm_core.telemetry.forms import Form
+from stablessm_core.telemetry.how import how_of
 
 log = logging.getLogger("stablessm.server")
 
@@ -61,11 +62,15 @@ def forms_json_text(stored: str | None, configured: str | None) -> str:
 
 
 def configured_recording(session: Session, run_id: int) -> tuple[int | None, int]:
-    """(sequence length, steps between two recorded steps) from the run's configuration, with the defaults None and 1.
+    """(sequence length, steps between two recorded steps) of the run, with the defaults None and 1.
 
-    This is needed for runs of older versions, whose catalogues lack these numbers.
+    This is needed for runs of older versions, whose catalogues lack these numbers, and for reported runs.
     """
-    config = session.scalar(select(Run.config).where(Run.id == run_id)) or {}
+    stored = session.execute(select(Run.config, Run.how).where(Run.id == run_id)).one_or_none()
+    if stored is not None and stored.how is not None:
+        how = how_of(stored)
+        return how.length, how.every or 1
+    config = stored.config if stored is not None else {}
     every = int(config.get("telemetry", {}).get("every", 1))
     section = TASKS.get(config.get("task", {}).get("name", ""))
     if section is None:

@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from server.database.models import NOT_IN_TRASH, Run, SeriesRow
 from server.series.forms import configured_recording, readable_form
 from stablessm_core.telemetry.forms import Form, spread
+from stablessm_core.telemetry.metrics import is_metric_group
+from stablessm_core.telemetry.scattered import present
 from stablessm_core.telemetry.series import (
     DERIVED_GROUPS,
     LAYER_GROUPS,
@@ -70,6 +72,11 @@ class SeriesColumns:
     def source(self) -> str:
         """The group whose raw blocks contain the data of the series."""
         return source_group(self.group)
+
+    @property
+    def scattered(self) -> bool:
+        """True for a free metric, whose blocks list the step of each point."""
+        return is_metric_group(self.group)
 
     @property
     def steps_ahead(self) -> int:
@@ -173,6 +180,15 @@ class Layout(RecordedLayout):
     def follows(self, group: str) -> bool:
         """True if a series of the group is computed from two consecutive steps."""
         return any(row.source == group and row.steps_ahead for row in self.series.values())
+
+    def logged_points(self, group: str, steps: np.ndarray, values: np.ndarray) -> list[Points]:
+        """The points of the free metrics of a group in ascending steps (n,), with values (columns, n)."""
+        found = []
+        for row in (row for row in self.series.values() if row.group == group):
+            some = present(values[row.offset])
+            if some.any():
+                found.append(Points(row.name, steps[some], np.ascontiguousarray(values[row.offset, some][:, None])))
+        return found
 
     def points(
         self, group: str, first_step: int, stride: int, values: np.ndarray, before: np.ndarray | None = None

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from sqlalchemy import Row
 
+from server.database.payloads import stored_places
 from server.series.layout import RecordedLayout, SeriesColumns
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS, envelope
+from stablessm_core.telemetry.scattered import last_of_each_step, present
 
 CHUNK = 4096  # number of raw points per query, if many points are covered by no level
 StepRanges = list[tuple[int, int]]  # first and last step of each range; ascending, disjoint
@@ -119,6 +121,9 @@ class PointsPlan:
 
     def add(self, blocks: Sequence[Row[Any]], decode: Decode) -> None:
         self.request = None
+        if self.selection.row.scattered:
+            self._points += _logged_points(self.selection, blocks, decode, self._read)
+            return
         for block in blocks:
             numbers = decode(block) if self.selection.row.steps_ahead else self.selection.values(decode(block))
             step = block.first_step + block.stride * np.arange(block.point_count, dtype=np.int64)
@@ -146,6 +151,10 @@ class BucketsPlan:
         self._missing: StepRanges = [(low, high)]  # the steps that no level has covered
         self._raw: list[PointsPlan] = []
         self._parts: list[Buckets] = []
+        if selection.row.scattered:  # free metrics have no coarser levels
+            self._level, self._size, self._raw = 0, 1, [PointsPlan(selection, self._missing)]
+            self.request = self._raw[0].request
+            return
         self._plan_level(level)
 
     def add(self, blocks: Sequence[Row[Any]], decode: Decode) -> None:
@@ -207,6 +216,22 @@ def _shortened(points: RawPoints, size: int) -> Buckets:
     with np.errstate(over="ignore"):
         stats = envelope(points.values.astype(np.float32, copy=False), size)
     return Buckets(points.step[starts], points.step[ends - 1], ends - starts, stats)
+
+
+def _logged_points(selection: Selection, blocks: Sequence[Row[Any]], decode: Decode, ranges: StepRanges) -> list[RawPoints]:
+    """The points of a free metric inside the step ranges, in step order. Of several values at one step, the last one counts."""
+    steps, events, values = [_NO_STEP], [_NO_STEP], [np.empty((selection.width, 0), np.float32)]
+    for block in blocks:
+        numbers, places = selection.values(decode(block)), stored_places(block)
+        if places is not None:
+            some = present(numbers[0]) if len(numbers) else np.zeros(block.point_count, bool)
+            steps.append(places[0][some])
+            events.append(places[1][some])
+            values.append(numbers[:, some])
+    step, event, value = np.concatenate(steps), np.concatenate(events), np.concatenate(values, axis=1)
+    last = last_of_each_step(step, event)
+    step, value = step[last], value[:, last]
+    return [RawPoints(step[i:j], value[:, i:j]) for i, j in _inside(step, step, ranges)]
 
 
 def raw_stats(values: np.ndarray) -> np.ndarray:

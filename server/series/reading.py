@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Select, bindparam, or_, select
+from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlalchemy.orm import Session
 
 from server.database.models import SeriesRow
@@ -26,6 +26,7 @@ from server.series.plans import (
     level_for,
 )
 from stablessm_core.telemetry.blocks import BUCKET
+from stablessm_core.telemetry.series import LAYER_GROUPS
 
 MAX_POINTS = 2000
 BATCH_NUMBERS = 4 << 20  # maximum number of values that are decoded at the same time
@@ -64,7 +65,11 @@ def recorded_layouts(
     session: Session, run_ids: Sequence[int], *, name: str = "", kinds: Sequence[str] = ()
 ) -> dict[int, RecordedLayout]:
     """For each run, the layout of its series `name` and of its layers' series of these kinds, from one query."""
-    wanted = [_SERIES.name == name, *(_SERIES.name.endswith(f"/{kind}", autoescape=True) for kind in kinds)]
+    of_layer = _SERIES.group_name.like(f"{LAYER_GROUPS}%")
+    wanted = [
+        _SERIES.name == name,
+        *(and_(_SERIES.name.endswith(f"/{kind}", autoescape=True), of_layer) for kind in kinds),
+    ]
     found: dict[int, dict[str, SeriesColumns]] = {run_id: {} for run_id in run_ids}
     for row in session.execute(_COLUMNS.where(or_(*wanted)), {"runs": list(run_ids)}):
         columns = SeriesColumns(row.name, row.group_name, row.column_offset, row.width, row.unit, derived=False)

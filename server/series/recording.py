@@ -11,18 +11,22 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Float, and_, case, delete, func, literal, or_, select, update
+from sqlalchemy import ColumnElement, Float, and_, case, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.database.fence import LeaseLost, add_transition, fence, insert_into, lock_run
 from server.database.models import BlockRow, CheckpointRow, Run, SeriesRow, Transition
-from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_pieces
+from server.database.payloads import DamagedPayload, checksum, stored_numbers, stored_pieces, stored_places
 from server.series.alerts import insert_alerts
 from server.series.forms import distinct
+from server.series.last_values import newest_values, refresh_last_values, with_new_values
 from server.series.occupied import checkpoint_bytes, recount
+from server.series.rules import forget_steps
 from stablessm_core.telemetry.blocks import BUCKET, Block, encode
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.merged_payloads import cut, pack
+from stablessm_core.telemetry.metrics import MAX_METRICS, is_metric_group
+from stablessm_core.telemetry.scattered import pack_scattered
 from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
 
 log = logging.getLogger(__name__)
@@ -51,7 +55,9 @@ def store_flush(
     # `step` only grows here: repeating an older flush must not reset the progress (only `truncate` does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
     values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
-    values |= {name: _kept(name, value) for name, value in (so_far or {}).items()}
+    values |= {name: more_extreme(name, value) for name, value in (so_far or {}).items()}
+    if newest := newest_values(blocks):
+        values["last_values"] = with_new_values(newest, session.get_bind().dialect.name)
     if steps_per_second is not None:
         values["steps_per_second"] = steps_per_second
     taken = session.execute(
@@ -75,7 +81,12 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
     Columns are assigned in the given order, recorded series before derived series. All series of a group must be passed in one
     call.
     """
-    run = lock_run(session, run_id, attempt)
+    add_series(session, lock_run(session, run_id, attempt), series)
+
+
+def add_series(session: Session, run: Run, series: Sequence[SeriesSpec]) -> None:
+    """`store_catalogue` for a run whose row the caller has locked."""
+    run_id = run.id
     known = {row.name: row for row in session.scalars(select(SeriesRow).where(SeriesRow.run_id == run_id))}
     groups = {row.group_name for row in known.values()}
     columns: dict[str, int] = {}
@@ -93,6 +104,13 @@ def store_catalogue(session: Session, run_id: int, attempt: int, series: Sequenc
             form=item.form,
         )
         old = known.get(item.name)
+        if old is not None and is_metric_group(old.group_name) and not is_metric_group(item.group):
+            # the program logged this name before it recorded a series of this name: the logged values get another name
+            del known[item.name]
+            old.name = next(name for i in range(2, MAX_METRICS + 2) if (name := f"{item.name[:100]} ({i})") not in known)
+            known[old.name] = old
+            session.flush()
+            old = None
         if old is None and item.group in groups:
             raise ValueError(f"series {item.name!r} is new in group {item.group!r}, whose columns are fixed; use another group")
         if old is None:
@@ -153,13 +171,18 @@ def truncate(session: Session, run_id: int, attempt: int, from_step: int, reason
 
     Blocks and checkpoints of these steps are deleted, and a raw block that contains `from_step` is cut. Alerts are kept,
     because the reported events did happen. A transition with `truncated_from` notifies every viewer. A repeated call with the
-    same `reason` changes nothing. Raises LeaseLost.
+    same `reason` changes nothing until later steps are stored. Raises LeaseLost.
     """
-    run = lock_run(session, run_id, attempt)
-    same = {"run_id": run_id, "attempt": attempt, "reason": reason, "truncated_from": from_step}
-    if session.scalar(select(Transition.seq).filter_by(**same).limit(1)) is not None:
-        return run.seq  # the worker repeats a call whose response it lost
-    delete_steps(session, run_id, from_step)
+    return take_back(session, lock_run(session, run_id, attempt), from_step, reason)
+
+
+def take_back(session: Session, run: Run, from_step: int, reason: str, *, stored_again: bool = False) -> int:
+    """`truncate` for a run whose row the caller has locked. stored_again: True if the same post stored the steps that follow."""
+    same = {"run_id": run.id, "attempt": run.attempt, "reason": reason, "truncated_from": from_step}
+    nothing_since = run.step < from_step or stored_again
+    if nothing_since and session.scalar(select(Transition.seq).filter_by(**same).limit(1)) is not None:
+        return run.seq  # the caller repeats a call whose response it lost
+    delete_steps(session, run.id, from_step)
     run.step = min(run.step, from_step - 1)
     return add_transition(session, run, reason, truncated_from=from_step)
 
@@ -180,11 +203,18 @@ def delete_steps(session: Session, run_id: int, from_step: int) -> bool:
     removed = session.execute(delete(BlockRow).where(late).returning(BlockRow.level)).all()
     session.execute(delete(CheckpointRow).where(CheckpointRow.run_id == run_id, CheckpointRow.step >= from_step))
     recount(session, run_id)
+    if straddling or removed:
+        refresh_last_values(session, run_id)
+        if (run := session.get(Run, run_id)) is not None:
+            forget_steps(run, from_step)
     return bool(straddling or removed)
 
 
 def _shorten(row: BlockRow, from_step: int) -> None:
     # If no part of the row can be kept or read, the row stays unchanged, and the caller deletes it because it ends too late.
+    if is_metric_group(row.group_name):
+        _shorten_metrics(row, from_step)
+        return
     tail = row.stride - row.stride // BUCKET**row.level  # distance from the first to the last step of a bucket; 0 for a point
     kept = max(0, (from_step - 1 - tail - row.first_step) // row.stride + 1)
     try:
@@ -200,8 +230,23 @@ def _shorten(row: BlockRow, from_step: int) -> None:
     row.last_step = row.first_step + (row.point_count - 1) * row.stride + tail
 
 
-def _kept(name: str, value: float) -> Any:
-    column, new = Run.__table__.c[name], literal(value, Float(53))
+def _shorten_metrics(row: BlockRow, from_step: int) -> None:
+    try:
+        places, values = stored_places(row), stored_numbers(row)
+    except DamagedPayload as damage:
+        log.error("%s: they are deleted with the steps after them", damage)
+        return
+    if places is None or not (early := places[0] < from_step).any():
+        return
+    steps, events = places[0][early], places[1][early]
+    row.payload, row.point_count = pack_scattered(values[:, early], steps, events), int(early.sum())
+    row.last_step, row.seq = int(steps.max()), int(events[-1])
+    row.checksum = checksum(row.payload, row.attempt, row.point_count)
+
+
+def more_extreme(name: str, value: float | ColumnElement[float]) -> Any:
+    """The value of the run's column `name` of SO_FAR after `value` was seen, as an SQL expression."""
+    column, new = Run.__table__.c[name], value if isinstance(value, ColumnElement) else literal(value, Float(53))
     return case((or_(column.is_(None), column < new if SO_FAR[name] is max else column > new), new), else_=column)
 
 

@@ -1,7 +1,8 @@
 """Delivers events to webhooks. A lock ensures that only one server process per database delivers them.
 
-Every POLL_SECONDS, the process that holds the lock reads the pending events, calls the addresses in parallel, and moves a
-webhook's cursor after a 2xx response. After each failure, the pause before the next call doubles, up to ten minutes. If the
+Every POLL_SECONDS, the process that holds the lock reads the pending events. A webhook with the format `json` gets every event at
+once, and its cursor moves after a 2xx response. For all other formats, the events are counted in rows (server.webhooks.groups),
+from which messages for people are made. After each failure, the pause before the next call doubles, up to ten minutes. If the
 lock is lost during a call because the database connection breaks, the next holder may deliver the same events again, but no
 event is lost.
 """
@@ -10,36 +11,50 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
 from sqlalchemy import Connection, select, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from server.database.connection import Database
 from server.database.models import Webhook
 from server.logs import OncePerCause
-from server.webhooks import registry
-from server.webhooks.guarded_post import Failed, Refused, post
-from stablessm_core import __version__
+from server.webhooks import groups, registry
+from server.webhooks.messages import message_of
+from server.webhooks.transport import Outcome, Smtp, Transport
 
 log = logging.getLogger("stablessm.webhooks")
 
 POLL_SECONDS = 2.0
 CLOSE_SECONDS = 3.0
+GROUPED_EVENTS = 1000  # events that are counted in one transaction
 LOCK = 0x57AB1E56
 
 
 class WebhookDelivery:
     """The delivery thread of one server process. The thread waits while another process holds the lock."""
 
-    def __init__(self, database: Database, *, token: str | None, allowed: frozenset[str], base_url: str) -> None:
-        self.database, self.token, self.allowed, self.base_url = database, token, allowed, base_url
+    def __init__(
+        self,
+        database: Database,
+        *,
+        token: str | None,
+        allowed: frozenset[str],
+        base_url: str,
+        smtp: Smtp | None = None,
+        waits: groups.Waits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.database, self.token, self.base_url = database, token, base_url
+        self.transport = Transport(token, allowed, base_url, smtp)
+        self._waits, self._clock = waits or groups.Waits(), clock
         self._stopping, self._woken = threading.Event(), threading.Event()
         self._lock = DeliveryLock(database)
         self._calls: dict[int, Future[bool]] = {}
@@ -92,48 +107,98 @@ class WebhookDelivery:
                     self._calls[number] = self._pool.submit(self._deliver, number)
 
     def _deliver(self, number: int) -> bool:
-        """Send one webhook its pending events; returns True if any were delivered."""
+        """Send one webhook its pending events or its next message; returns True if something was delivered."""
         failures = self._failures.setdefault(number, OncePerCause())
         try:
             with self.database.read() as session:
                 webhook = session.get(Webhook, number)
-                if webhook is None or webhook.failures >= registry.MAX_FAILURES:
-                    return False  # the webhook was deleted or disabled in the meantime
-                news = registry.due(session, webhook, self.base_url)
-            reason = self._call(webhook, news.events) if news.events else None
-            if news.cursor != webhook.cursor or reason is not None:
-                with self.database.write() as session:
-                    if reason is None and news.events:
-                        registry.mark_delivered(session, number, news.cursor)
-                    elif reason is None:
-                        registry.mark_nothing_to_tell(session, number, news.cursor)
-                    else:
-                        registry.mark_failed(session, number, reason)
-            if reason is not None:
-                self._next[number] = time.monotonic() + registry.pause(webhook.failures + 1)
-                if failures.is_news(reason):
-                    log.warning("webhook %d: %s", number, reason)
-            elif news.events:
-                failures.worked()
-                self._woken.set()  # there may be more events
+            if webhook is None or webhook.failures >= registry.MAX_FAILURES:
+                return False  # the webhook was deleted or disabled in the meantime
+            outcome = self._deliver_events(webhook) if webhook.format == "json" else self._deliver_message(webhook)
         except SQLAlchemyError as error:
             if failures.is_news(type(error)):
                 log.warning("webhook %d waits for the database: %s", number, str(error).partition("\n")[0])
             return False
-        return bool(news.events) and reason is None
+        except Exception as error:  # a fault of this program; the pool would keep the exception to itself
+            self._next[number] = time.monotonic() + registry.MAX_PAUSE_SECONDS
+            if failures.is_news(type(error)):
+                log.exception("webhook %d failed, next try in %.0f s", number, registry.MAX_PAUSE_SECONDS)
+            return False
+        if outcome is None:
+            return False
+        if outcome.accepted:
+            failures.worked()
+            self._woken.set()  # there may be more events
+        else:
+            self._next[number] = time.monotonic() + registry.pause(webhook.failures + 1)
+            if failures.is_news(outcome.answer):
+                log.warning("webhook %d: %s", number, outcome.answer)
+        return outcome.accepted
 
-    def _call(self, webhook: Webhook, events: list[dict[str, object]]) -> str | None:
-        body = json.dumps({"webhook": webhook.id, "sent_at": time.time(), "events": events}, allow_nan=False).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"stablessm/{__version__}",
-            "X-StableSSM-Signature": registry.sign(registry.signing_key(self.token, webhook.id, webhook.created_at), body),
-        }
-        try:
-            status = post(webhook.url, body, headers, self.allowed)
-        except (Refused, Failed) as error:
-            return str(error)
-        return None if 200 <= status < 300 else f"it answered {status}"
+    def _deliver_events(self, webhook: Webhook) -> Outcome | None:
+        """Send pending events to a program, as they are. None if there are none."""
+        now = self._clock()
+        with self.database.read() as session:
+            news = registry.due(session, webhook, self.base_url)
+            events, silenced = groups.split_silenced(session, news.events, now)
+        outcome = self.transport.send_events(webhook, events) if events else None
+        if outcome is None and news.cursor == webhook.cursor:
+            return None
+        with self.database.write() as session:
+            if outcome is None or outcome.accepted:
+                registry.move_cursor(session, webhook.id, news.cursor)
+                for why, kept in silenced.items():
+                    groups.record_events(session, webhook, kept, "silenced", why, now)
+            self._mark(session, webhook, outcome)
+            if outcome is not None and (outcome.accepted or self._gives_up(webhook)):
+                state = "sent" if outcome.accepted else "failed"
+                groups.record_events(session, webhook, events, state, outcome.answer, now)
+        return outcome
+
+    def _deliver_message(self, webhook: Webhook) -> Outcome | None:
+        """Count pending events, then send people the next message that is due. None if none is."""
+        now = self._clock()
+        self._count_events(webhook, now)
+        with self.database.read() as session:
+            if not groups.anything_due(session, webhook, now):
+                return None
+        with self.database.write() as session:
+            groups.repeat_due(session, webhook, now)
+            rows, runs = groups.next_message(session, webhook, now)
+        if not rows:
+            return None
+        outcome = self.transport.send_message(webhook, message_of(rows, runs, self.base_url))
+        with self.database.write() as session:
+            self._mark(session, webhook, outcome)
+            if outcome.accepted:
+                groups.mark_sent(session, rows, runs, outcome.answer, now, self._waits)
+            else:
+                groups.mark_not_sent(session, rows, outcome.answer, now, given_up=self._gives_up(webhook))
+        return outcome
+
+    def _count_events(self, webhook: Webhook, now: float) -> None:
+        """Move all pending events into rows. Rows and cursor change in the same transaction, so no event is counted twice."""
+        while not self._stopping.is_set():
+            with self.database.read() as session:
+                news = registry.due(session, webhook, self.base_url, GROUPED_EVENTS)
+            if news.cursor == webhook.cursor:
+                return
+            with self.database.write() as session:
+                groups.store_events(session, webhook, news.events, now, self._waits)
+                registry.move_cursor(session, webhook.id, news.cursor)
+            webhook.cursor = news.cursor
+
+    @staticmethod
+    def _mark(session: Session, webhook: Webhook, outcome: Outcome | None) -> None:
+        if outcome is not None and outcome.accepted:
+            registry.mark_delivered(session, webhook.id, outcome.answer)
+        elif outcome is not None:
+            registry.mark_failed(session, webhook.id, outcome.answer)
+
+    @staticmethod
+    def _gives_up(webhook: Webhook) -> bool:
+        """True if this failure switches the webhook off."""
+        return webhook.failures + 1 >= registry.MAX_FAILURES
 
 
 class DeliveryLock:

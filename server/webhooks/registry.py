@@ -1,9 +1,11 @@
 """Registered webhooks: the events that each address gets, and the pending events.
 
-An event is an alert or the end of a run. A webhook's cursor records the delivered events. It moves only after a 2xx response, so
-every event is delivered at least once. Alerts get their ids before they are committed, so a smaller id can appear after a larger
-id. Missing ids are therefore checked again for LATE_SECONDS. Ended runs are found by their end time, with a tolerance of
-SKEW_SECONDS for clocks that differ. Each end is sent only once, even if it is found several times.
+An event is an alert, the end of a run, or a reported run that falls silent (`lost`) or reports again (`found`). A webhook's
+cursor records the events that were delivered or that wait in `notifications`. It moves only after a 2xx response or together
+with the waiting rows, so every event is delivered at least once. Alerts get their ids before they are committed, so a smaller id
+can appear after a larger id. Missing ids are therefore checked again for LATE_SECONDS. Ended runs are found by their end time,
+with a tolerance of SKEW_SECONDS for clocks that differ. Each end is sent only once, even if it is found several times. The cursor
+also holds the runs that are lost: a run that enters or leaves this set is an event.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from typing import Any
 from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.database.models import AlertRow, Run, Webhook
+from server.database.models import AlertRow, NotificationRow, Run, Webhook
 from server.lifecycle.answers import alert_json
-from stablessm_core.telemetry.statuses import FINAL
+from stablessm_core.telemetry.statuses import FINAL, LOST
 
 MAX_WEBHOOKS = 20
 MAX_FAILURES = 12  # number of consecutive failures that disable a webhook; with the pauses, about 40 minutes
@@ -39,25 +41,30 @@ class Due:
     cursor: dict[str, Any]
 
 
-def new_webhook(session: Session, url: str, events: list[str]) -> Webhook:
-    """Create a webhook that receives the chosen events from now on."""
+def new_webhook(session: Session, url: str, events: list[str], format: str = "json") -> Webhook:
+    """Create a webhook that receives the chosen events from now on. format: json, slack, discord, teams, ntfy, email."""
     now = time.time()
     newest = session.scalar(select(func.max(AlertRow.id))) or 0
-    cursor: dict[str, Any] = {"alert": newest, "gaps": {}, "since": now, "ended": {}}
-    webhook = Webhook(url=url, events=events, cursor=cursor, failures=0, last_error="", created_at=now)
+    cursor: dict[str, Any] = {"alert": newest, "gaps": {}, "since": now, "ended": {}, "lost": _lost_runs(session)}
+    webhook = Webhook(
+        url=url, events=events, format=format, cursor=cursor, failures=0, last_error="", last_answer="", created_at=now
+    )
+    if session.get_bind().dialect.name == "sqlite":  # which reuses ids, but messages of a removed webhook keep its id
+        known = (session.scalar(select(func.max(column))) or 0 for column in (Webhook.id, NotificationRow.webhook_id))
+        webhook.id = max(known) + 1
     session.add(webhook)
     session.flush()
     return webhook
 
 
-def due(session: Session, webhook: Webhook, base_url: str) -> Due:
-    """The next events for this webhook, oldest first, at most EVENTS_PER_CALL of them."""
+def due(session: Session, webhook: Webhook, base_url: str, limit: int = EVENTS_PER_CALL) -> Due:
+    """The next events for this webhook, oldest first, at most `limit` of them."""
     now, cursor = time.time(), webhook.cursor
     events: list[dict[str, Any]] = []
     gaps = {int(number): float(since) for number, since in cursor["gaps"].items() if now - since < LATE_SECONDS}
     last = int(cursor["alert"])
     chosen = select(AlertRow).where(or_(AlertRow.id > last, AlertRow.id.in_(gaps))).order_by(AlertRow.id)
-    for alert in session.scalars(chosen.limit(EVENTS_PER_CALL)):
+    for alert in session.scalars(chosen.limit(limit)):
         gaps.pop(alert.id, None)
         gaps |= dict.fromkeys(range(max(last + 1, alert.id - MAX_GAPS), alert.id), now)
         last = max(last, alert.id)
@@ -67,16 +74,35 @@ def due(session: Session, webhook: Webhook, base_url: str) -> Due:
     recent = select(Run.id, Run.finished_at).where(Run.status.in_(FINAL), Run.finished_at > since - SKEW_SECONDS)
     found = [(number, at or 0.0) for number, at in session.execute(recent.order_by(Run.finished_at))]
     ends = [(number, at) for number, at in found if ended.get(str(number)) != at]
-    for number, at in ends[: EVENTS_PER_CALL - len(events)]:
+    for number, at in ends[: limit - len(events)]:
         ended[str(number)] = at
         since = max(since, min(at, now))  # a worker whose clock is ahead must not hide the runs of others
         run = session.get_one(Run, number)
         if at > webhook.created_at and wants(webhook.events, "run", run.status):
-            shown = {name: getattr(run, name) for name in RUN_FIELDS}
-            events.append({"event": "run", "url": f"{base_url}/runs/{run.id}", "run": shown})
+            events.append(_run_event(run, base_url))
+    lost = list(cursor.get("lost", []))
+    now_lost = _lost_runs(session)
+    changed = sorted(set(lost) ^ set(now_lost))[: limit - len(events)]
+    for run in session.scalars(select(Run).where(Run.id.in_(changed)).order_by(Run.id)):
+        # a lost run that ended without reporting again is an end, see above
+        change = LOST if run.status == LOST else "found" if run.status == "running" else None
+        if change and wants(webhook.events, "run", change):
+            events.append(_run_event(run, base_url) | {"at": now})
+    lost = sorted(set(lost) ^ set(changed))
     ended = {number: at for number, at in ended.items() if at > since - SKEW_SECONDS}
     kept = dict(sorted(gaps.items())[-MAX_GAPS:])
-    return Due(events, {"alert": last, "gaps": {str(k): v for k, v in kept.items()}, "since": since, "ended": ended})
+    return Due(
+        events, {"alert": last, "gaps": {str(k): v for k, v in kept.items()}, "since": since, "ended": ended, "lost": lost}
+    )
+
+
+def _run_event(run: Run, base_url: str) -> dict[str, Any]:
+    shown = {name: getattr(run, name) for name in RUN_FIELDS}
+    return {"event": "run", "url": f"{base_url}/runs/{run.id}", "run": shown}
+
+
+def _lost_runs(session: Session) -> list[int]:
+    return list(session.scalars(select(Run.id).where(Run.status == LOST).order_by(Run.id)))
 
 
 def wants(chosen: list[str], event: str, *details: str) -> bool:
@@ -84,20 +110,28 @@ def wants(chosen: list[str], event: str, *details: str) -> bool:
     return event in chosen or any(f"{event}.{detail}" in chosen for detail in details)
 
 
-def mark_delivered(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
-    """Record that the receiver has accepted the events."""
-    session.execute(update(Webhook).where(Webhook.id == webhook_id).values(cursor=cursor, failures=0, last_error=""))
+def mark_delivered(session: Session, webhook_id: int, answer: str) -> None:
+    """Record that the receiver has accepted a delivery."""
+    values = {"failures": 0, "last_error": "", "last_sent_at": time.time(), "last_answer": answer[:300]}
+    session.execute(update(Webhook).where(Webhook.id == webhook_id).values(**values))
 
 
-def mark_nothing_to_tell(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
-    """Record that there were new events, but none that this webhook subscribes to."""
+def mark_test(session: Session, webhook_id: int, answer: str) -> None:
+    """Record what the receiver answered to a test."""
+    values = {"last_sent_at": time.time(), "last_answer": f"test: {answer}"[:300]}
+    session.execute(update(Webhook).where(Webhook.id == webhook_id).values(**values))
+
+
+def move_cursor(session: Session, webhook_id: int, cursor: dict[str, Any]) -> None:
+    """Record that the events before the cursor need no further work: they were delivered, wait, or interest nobody."""
     session.execute(update(Webhook).where(Webhook.id == webhook_id).values(cursor=cursor))
 
 
 def mark_failed(session: Session, webhook_id: int, reason: str) -> None:
     """Record a failed delivery. After MAX_FAILURES the webhook is disabled until somebody enables it again."""
+    values = {"failures": Webhook.failures + 1, "last_sent_at": time.time()}
     session.execute(
-        update(Webhook).where(Webhook.id == webhook_id).values(failures=Webhook.failures + 1, last_error=reason[:300])
+        update(Webhook).where(Webhook.id == webhook_id).values(**values, last_error=reason[:300], last_answer=reason[:300])
     )
 
 

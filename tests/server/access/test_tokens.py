@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from fastapi import FastAPI
 from sqlalchemy import event, update
 
-from server.access.scopes import PUBLIC, needed_scope
+from server.access.scopes import INGEST, PUBLIC, needed_scope
 from server.access.token_cache import CACHE_SECONDS
 from server.access.tokens import PREFIX, SCOPES, SECRET
 from server.cli.main import main
@@ -36,8 +36,10 @@ SUBMITTING = {
     ("POST", "/api/runs/1/resume"), ("POST", "/api/runs/1/clone"), ("POST", "/api/runs/1/fork"),
     ("POST", "/api/runs/1/autopsy"),
     ("POST", "/api/views"), ("POST", "/new"), ("POST", "/new/check"), ("DELETE", "/api/views/1"),
+    ("POST", "/api/silences"), ("DELETE", "/api/silences/1"),
 }  # fmt: skip
-ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/users", "/api/audit", "/api/webhooks", "/access")
+REPORTING = {("POST", "/api/ingest/runs"), ("POST", "/api/ingest/runs/1/records")}  # `ingest`, which `submit` includes
+ADMINISTRATION = ("/api/imports", "/api/tokens", "/api/users", "/api/audit", "/api/webhooks", "/access", "/webhooks")
 ORIGIN = {"Origin": "http://127.0.0.1:8000"}
 
 
@@ -69,7 +71,9 @@ def expire(app: FastAPI, number: int) -> None:
 
 def expected_scope(method: str, path: str) -> str:
     """The expected scope of each route, from the table above."""
-    if path.startswith(ADMINISTRATION):
+    if (method, path) in REPORTING:
+        return INGEST
+    if path.startswith((*ADMINISTRATION, "/api/ingest")):
         return "admin"
     if method in SAFE or (method, path) in (("POST", "/logout"), ("PATCH", "/api/me")):
         return "read"
@@ -97,7 +101,7 @@ def test_every_route_and_method_requires_its_scope(app: FastAPI, client: httpx.C
             for given in outsiders:
                 app.state.access.failures._failed.clear()
                 assert client.request(method, path, headers=given).status_code == 401, (method, path, given)
-            for scope in SCOPES[: SCOPES.index(needed)]:
+            for scope in SCOPES[: SCOPES.index("submit" if needed == INGEST else needed)]:
                 error = (
                     error_of(client.request(method, path, headers=keys[scope] | {"Accept": "*/*"}), 403)
                     if method != "HEAD"

@@ -78,6 +78,14 @@ def test_three_of_three_seeds_cannot_tell_on_every_page_and_in_every_file(client
         assert "Holds:" not in text, address
 
 
+def test_losses_are_compared_only_where_both_runs_trained(client: httpx.Client, sqlite: Database) -> None:
+    """The target of polynomial memory has the mean square 1.48, which is the loss of a model that always answers 0."""
+    plant(client, sqlite, 12, lambda map_, _, seed: 0.3 if map_ == "best" else 1.45 if seed < 6 else 0.5)
+    found = claims(client)["lower_loss"]
+    assert (found["seeds"], found["verdict"]) == (6, "holds"), "with direct, six seeds have learnt nothing"
+    assert "reach a lower loss than direct where both trained?" in found["asked"]
+
+
 def test_twelve_of_twelve_seeds_hold_on_every_page_and_in_every_file(client: httpx.Client, sqlite: Database) -> None:
     plant(client, sqlite, 12, direct_dies)
     found = claims(client)["larger_rate"]

@@ -154,7 +154,7 @@ def test_runs_without_recorded_numbers_can_be_compared(database: Database) -> No
         "finite": 0, "total": 0, "at_zero": 0,
     }  # fmt: skip
     assert found.curves == {run_id: {}}
-    assert compared(database, []) == Comparison([], [], [], [], None, [], [], {}, [], [], [], None)
+    assert compared(database, []) == Comparison([], [], 0, [], [], None, [], [], {}, [], [], [], None)
 
 
 def test_ranges_name_the_maps_that_are_stored_with_the_layers(database: Database) -> None:

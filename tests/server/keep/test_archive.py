@@ -27,7 +27,10 @@ from server.lifecycle import autopsies
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.autopsy_findings import check_findings
 from server.series.compaction import compact
+from server.series.metrics import store_metrics
 from server.series.reading import read_series
+from server.series.rules import rules_of
+from stablessm_core.telemetry.messages import MetricsMessage
 from tests.server.autopsies import findings
 from tests.server.http_service import application, client_of, error_of
 from tests.server.recording import Recording, claim, config, nonfinite
@@ -37,8 +40,9 @@ pytestmark = pytest.mark.both_engines
 TAR = {"Content-Type": "application/x-tar"}
 
 
-def recorded(database: Database) -> list[Recording]:
-    """A sweep of two ended runs with all kinds of numbers. One of them diverged, and its blocks are merged."""
+def recorded(database: Database, *, metrics: bool = False) -> list[Recording]:
+    """A sweep of two ended runs with all kinds of numbers. One of them diverged, and its blocks are merged. metrics: whether the
+    runs also have free metrics and an alert rule."""
     with database.write() as session:
         sweep = lifecycle.new_sweep(session, {"task": {"name": "polynomial_memory"}}, {"train.seed": [0, 1]}, name="seeds")
         for seed in (0, 1):
@@ -49,6 +53,11 @@ def recorded(database: Database) -> list[Recording]:
         recording.write(40, [nonfinite()])
         recording.write(40)
         run = recording.claim
+        if metrics:
+            logged = {"val/acc": [0.5, math.nan, None], "métrique": [1.0, math.inf, -2.5]}
+            with database.write() as session:
+                store_metrics(session, run.run_id, run.attempt, MetricsMessage([7, 31, 32], logged))
+                session.get_one(Run, run.run_id).rules = [{"name": "val/acc", "condition": "< 0.1", "steps": 5}]
         with database.write() as session:
             lifecycle.set_environment(session, run.run_id, run.attempt, {"device": "cpu", "torch": "2.13.0"})
             result = {"train_loss": 0.1 + 0.2 if seed else "NaN", "rollbacks": 0}
@@ -102,7 +111,7 @@ def places(
 @pytest.mark.slow
 def test_an_exported_sweep_is_imported_bit_for_bit_on_the_other_database_engine(places: tuple[Database, Database, Path]) -> None:
     source, target, folder = places
-    done = recorded(source)
+    done = recorded(source, metrics=True)
     with target.write() as session:
         lifecycle.request_cancel(session, lifecycle.submit(session, config(name="of this server")).id)
     with client_of(application(source.url, folder / "a")) as here, client_of(application(target.url, folder / "b")) as there:
@@ -119,12 +128,13 @@ def test_an_exported_sweep_is_imported_bit_for_bit_on_the_other_database_engine(
             shown = there.get(f"/api{new['url']}").json()
             same = ("name", "tags", "notes", "config", "status", "status_reason", "result", "divergence", "step", "attempt",
                     "created_at", "started_at", "finished_at", "forms", "alerts", "host", "worker", "largest_ratio",
-                    "nearest_distance", "overflow_budget", "forked_at_step", "fork_changes")  # fmt: skip
+                    "nearest_distance", "overflow_budget", "forked_at_step", "fork_changes", "metrics")  # fmt: skip
             assert {name: shown[name] for name in same} == {name: old[name] for name in same}
             assert shown["bytes_stored"] == sum(len(row["payload"]) for row in blocks(target, new["id"])) > 0
             assert shown["environment"]["imported"] == {"run": old["id"], "from": "http://127.0.0.1:8000"}
             assert blocks(target, new["id"]) == blocks(source, old["id"])
             with source.read() as was, target.read() as now:
+                assert rules_of(now.get_one(Run, new["id"])) == rules_of(was.get_one(Run, old["id"])) != []
                 for name in recording.truth:
                     then = read_series(was, old["id"], name, max_points=1000).value
                     here_now = read_series(now, new["id"], name, max_points=1000).value
@@ -362,6 +372,39 @@ def test_an_archive_that_no_server_would_have_written_is_refused_and_imports_not
     with sqlite.read() as session:
         for table in (Run, Sweep, SeriesRow, BlockRow):
             assert session.scalar(select(func.count()).select_from(table)) == 0
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """An archive of two runs with free metrics."""
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('logged') / 'x.db'}")
+    database.migrate()
+    ids = [one.claim.run_id for one in recorded(database, metrics=True)]
+    content = exported(database, *ids).getvalue()
+    database.close()
+    return content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (in_blocks(set_head("stride", 3)), "1 to 4,096 points at level 0 with stride 1"),
+        (in_blocks(set_head("point_count", 3)), "block payload"),
+        (in_blocks(set_head("last_step", 33)), "last_step cannot be 33; allowed: the last of the steps from 7 to 31"),
+        (in_blocks(set_head("first_step", 8)), "the last of the steps from 7 to 31"),
+        (in_blocks(set_head("seq", 2)), "seq cannot be 2"),
+        (in_blocks(set_head("group_name", "metrics/7")), "in a group of the catalogue"),
+        (in_blocks(lambda head, payload: payload[:5] + b"junk" + payload[9:]), "block payload"),
+        (described(put("series", 0, "name", "ssm/0/weight")), "does not fit the group"),
+        (described(put("run", "rules", 0, "condition", "soon")), "rules.0.condition"),
+    ],
+)
+def test_an_archive_with_impossible_metrics_is_refused(
+    sqlite: Database, logged: bytes, change: Callable[[str, bytes], bytes | None], message: str
+) -> None:
+    with pytest.raises(ArchiveError, match=re.escape(message)):
+        import_archive(sqlite, resealed(logged, change), submitted_by=None, user_id=None)
 
 
 @pytest.mark.parametrize(

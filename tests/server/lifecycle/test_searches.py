@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -238,9 +239,12 @@ def test_a_search_is_submitted_as_ordinary_runs_and_shown_with_its_decisions(cli
     assert len(set(rates[0])) == 4
     for loss in (0.1, 0.9):
         train(database, claim(database), loss)
-    decide(database, made["id"])  # the server's own thread may have decided already
-    shown = client.get("/api/sweeps/1").json()
-    assert [one["outcome"] for one in shown["decisions"]] == ["continued", "behind"]
+    decide(database, made["id"])  # the server's own thread decides as well, and may have done so already
+    deadline = time.monotonic() + 30
+    while len(decisions := client.get("/api/sweeps/1").json()["decisions"]) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        decide(database, made["id"])
+    assert [one["outcome"] for one in decisions] == ["continued", "behind"]
     page = client.get("/sweeps/1").text
     assert "Stopped behind" in page
     assert "train/loss 0.9 is number 2 of 2 at step 10" in page

@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from server.database.connection import Database
+from server.lifecycle.event_wakeups import publisher
 from server.lifecycle.worker_wakeups import _sender, wake_workers
 from server.live.listener import SILENT_SECONDS
 from tests.chaos.proxy import Proxy
 from tests.chaos.services import Missing, Redis
 from tests.server.http_service import BEARER, frames, running
 from tests.server.recording import claimed
-from worker.notify import publisher
 
 pytestmark = [pytest.mark.long, pytest.mark.redis]
 NOTICED_SECONDS = 10.0
@@ -96,7 +96,7 @@ def test_a_silent_redis_is_detected_reported_and_used_again_once_it_answers(
 def test_publishing_wake_ups_never_blocks_and_its_failure_is_logged_once(
     sqlite_url: str, redis_server: Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.notify.PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr("server.lifecycle.event_wakeups.PAUSE_SECONDS", 0.2)
     database, url = Database(sqlite_url), f"redis://127.0.0.1:{redis_server.port}/0"
     publish = publisher(database, url)
     publish(1)

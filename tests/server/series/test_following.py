@@ -22,7 +22,7 @@ from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import SeriesSpec
 from stablessm_core.telemetry.sink import Flush
 from stablessm_core.telemetry.stability import LN_LARGEST
-from stablessm_core.watch.recorder import Recorder
+from stablessm_core.watch.recorder import ResumableRecorder
 from tests.server.recording import claimed, run_of
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
@@ -70,7 +70,7 @@ class Training:
         layer = names.layer_catalogue(0, WIDTH, form)
         follows = names.following_catalogue(0, WIDTH, form, length=LENGTH, every_eigenvalue=every == 1)
         progress = names.scalar(names.LOSS_OVER_BEST, names.PROGRESS)
-        self.recorder = Recorder(
+        self.recorder = ResumableRecorder(
             [names.scalar(names.TRAIN_LOSS), progress, *layer, *follows], store, layout=LAYOUT, every=every,
             reader=ColumnReader([LayerForm(0, "ssm.w", form, WIDTH)], Detectors(["ssm.w"])), flush_seconds=600,
             flush_steps=10_000,

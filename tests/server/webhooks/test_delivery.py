@@ -95,3 +95,20 @@ def test_delivery_ends_with_the_server(sqlite: Database) -> None:
     webhook_delivery.start()
     webhook_delivery.close()
     assert not webhook_delivery._thread.is_alive()
+
+
+def test_a_fault_during_a_delivery_is_logged_and_the_webhook_pauses(
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiving() as receiver:
+        hook = hooked(sqlite, receiver.port)
+        webhook_delivery = WebhookDelivery(sqlite, token=None, allowed=frozenset({"127.0.0.1"}), base_url="")
+
+        def faulty(*_: object) -> None:
+            raise KeyError("a fault")
+
+        monkeypatch.setattr(registry, "due", faulty)
+        assert not webhook_delivery._deliver(hook)
+        assert "a fault" in caplog.text
+        assert webhook_delivery._next[hook] > time.monotonic()
+        assert receiver.calls == []

@@ -225,6 +225,7 @@ def test_a_failing_webhook_is_retried_then_disabled_and_receives_every_event_lat
         assert client.post("/api/webhooks/1/enable").json()["state"] == "on"
         wait(lambda: len(receiver.events()) >= 3)
         assert [event["run"]["id"] for event in receiver.events()] == [1, 2, 3]
+        assert "waiting" not in [one["state"] for one in client.get("/api/runs/1/history").json()["notifications"]]
         error_of(client.post("/api/webhooks/7/enable"), 404)
 
 
@@ -256,7 +257,7 @@ def test_an_alert_that_is_committed_late_is_also_delivered(database: Database) -
             webhook = session.get_one(Webhook, hook.id)
             news = registry.due(session, webhook, "")
             seen.extend(event["alert"]["id"] for event in news.events)
-            registry.mark_delivered(session, hook.id, json.loads(json.dumps(news.cursor)))
+            registry.move_cursor(session, hook.id, json.loads(json.dumps(news.cursor)))
 
     def alert(number: int) -> None:
         what = {"kind": "worker_lost", "severity": "warning", "step": number, "message": "x", "created_at": 0.0}
@@ -285,7 +286,7 @@ def test_events_that_do_not_fit_into_one_call_are_all_delivered(sqlite: Database
             news = registry.due(session, session.get_one(Webhook, hook.id), "")
             assert len(news.events) == expected
             seen += [event["run"]["id"] for event in news.events]
-            registry.mark_delivered(session, hook.id, news.cursor)
+            registry.move_cursor(session, hook.id, news.cursor)
     assert seen == sorted(set(seen))
 
 
