@@ -36,7 +36,7 @@ class CheckpointStore:
             options = {} if self._is_local else {"skip_instance_cache": True, "config_kwargs": TIMEOUTS}
             self._files, root = fsspec.url_to_fs(url, **options)  # type: ignore[no-untyped-call]
         except ImportError:
-            raise ValueError("a checkpoint store in a bucket needs the package s3fs: pip install 'stablessm[s3]'") from None
+            raise ValueError("checkpoints in a bucket need the package s3fs: pip install 'stablessm-service[s3]'") from None
         self._root = str(root).rstrip("/")
 
     def put(self, file: Path, path: str) -> None:

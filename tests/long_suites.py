@@ -41,8 +41,34 @@ SUITES = {
         ("worker", "server/lifecycle", "server/series", "server/database", "stablessm_core/telemetry", "tests/chaos"),
     ),
     "attack": Suite(
-        ("tests/server/http/test_attack.py",),
-        ("server/http", "server/search", "tests/server/attack.py", "tests/server/http/test_attack.py"),
+        ("tests/server/http/test_attack.py", "tests/server/http/test_ingest_fuzz.py"),
+        (
+            "server/http",
+            "server/search",
+            "server/lifecycle/reports.py",
+            "server/series/received.py",
+            "stablessm_core/telemetry/strict_messages.py",
+            "tests/server/attack.py",
+            "tests/mutated_frames.py",
+            "tests/server/http/test_attack.py",
+            "tests/server/http/test_ingest_fuzz.py",
+        ),
+    ),
+    "watch_endings": Suite(
+        ("tests/end_to_end/test_watch_endings.py",),
+        (
+            "stablessm",
+            "stablessm_core/outside",
+            "stablessm_core/watch",
+            "stablessm_core/telemetry",
+            "server/lifecycle/reports.py",
+            "server/lifecycle/lost_runs.py",
+            "server/series/received.py",
+            "server/http/api/ingest.py",
+            "tests/end_to_end/test_watch_endings.py",
+            "tests/end_to_end/watched_programs.py",
+            "tests/chaos/proxy.py",
+        ),
     ),
     "two_versions": Suite(
         ("tests/server/database/test_two_versions.py",),
@@ -54,7 +80,7 @@ SUITES = {
     ),
     "kernel_build": Suite(
         ("tests/core/kernels/test_build.py", "tests/core/kernels/test_library.py", "tests/core/kernels/test_packaging.py"),
-        ("stablessm_core/kernels", "build_backend.py", "tests/core/kernels"),
+        ("stablessm_core/kernels", "service/build_backend.py", "tests/core/kernels"),
     ),
     "machines": Suite(
         (
@@ -115,7 +141,7 @@ SUITES = {
         ("tests/server/live/test_silent_redis.py", "tests/end_to_end/test_broker_access.py"),
         (
             "worker/celery_app.py",
-            "worker/notify.py",
+            "server/lifecycle/event_wakeups.py",
             "server/lifecycle/worker_wakeups.py",
             "server/live",
             "docker-compose.yml",

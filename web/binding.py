@@ -166,7 +166,7 @@ def _fill(
     if field in ("range", "median_of", "zero_of"):
         return _ranges(field, meta, items, colors)
     if s is None or not len(s["step"]):
-        return {"x": [], "y": [], "visible": field in ("last", "heat")}
+        return {"x": [], "y": [], "visible": field in ("last", "heat") and not meta.get("optional")}
     step = s["step"]
     if field == "constant":
         return {"x": [float(step[0]), float(step[-1])], "y": [meta["value"]] * 2}

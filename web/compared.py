@@ -93,7 +93,7 @@ def compared_figure(
     layout["xaxis"] = {**layout["xaxis"], "title": {"text": AXES[x]}}
     if between:
         layout["xaxis"] |= {"range": list(between), "autorange": False}
-    layout["yaxis"] = {**layout["yaxis"], "type": y, **({"title": {"text": _plain(metric), "standoff": 8}} if metric else {})}
+    layout["yaxis"] = {**layout["yaxis"], "type": y, **({"title": {"text": plain(metric), "standoff": 8}} if metric else {})}
     if y == "log":
         layout["yaxis"] |= log_ticks(*_extent(traces))
     layout["showlegend"] = len(drawn) + len(names) <= NAMED
@@ -108,7 +108,7 @@ def _line(run: Mapping[str, Any], s: dict[str, Floats], x: str, log: bool, lines
     at = np.repeat(s["step"] * run["per_step"][x], 2)
     crowded = lines > NAMED
     look = {"color": _color(run), "dash": "solid" if crowded else run["dash"], "width": 1 if crowded else 1.6}
-    line = {"type": "scatter", "mode": "lines", "name": _plain(run["label"]), "line": look, "connectgaps": False}
+    line = {"type": "scatter", "mode": "lines", "name": plain(run["label"]), "line": look, "connectgaps": False}
     return line | {"x": encode(at), "y": encode(ends.reshape(-1).astype(np.float32))}
 
 
@@ -140,7 +140,7 @@ def _lost(drawn: Sequence[tuple[Mapping[str, Any], dict[str, Floats]]], x: str) 
         if len(rows):
             step = float(s["step"][rows[0]])
             at.append(step * run["per_step"][x])
-            text.append(_plain(f"{run['label']}: not finite from step {step:.0f}"))
+            text.append(plain(f"{run['label']}: not finite from step {step:.0f}"))
     marker = {"symbol": "x", "size": 8, "color": COLORS["danger"]}
     place = {"type": "scatter", "mode": "markers", "yaxis": "y2", "cliponaxis": False, "showlegend": False}
     return place | {"name": "not finite", "x": at, "y": [0.97] * len(at), "text": text, "marker": marker}
@@ -197,7 +197,7 @@ def _band_traces(
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False}
     x_edge, y_edge = _outline(at, low, high)
     area = {"line": {"width": 0}, "showlegend": False, "fill": "toself", "fillcolor": f"{color}22"}
-    middle = {"name": _plain(f"{name} ({len(members)})"), "line": {"color": color, "dash": dash, "width": 2.4}}
+    middle = {"name": plain(f"{name} ({len(members)})"), "line": {"color": color, "dash": dash, "width": 2.4}}
     return [
         line | area | {"x": encode(x_edge), "y": encode(y_edge.astype(np.float32))},
         line | middle | {"x": encode(at), "y": encode(median.astype(np.float32))},
@@ -219,5 +219,5 @@ def _color(look: Mapping[str, str]) -> str:
     return COLORS.get(look["color"], COLORS["muted"])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")  # Plotly reads markup in names

@@ -19,6 +19,7 @@ Each chart is a row of a table in `web/charts`.
             path | end | then | now | boundary | lost    on a plane, see `web.planes`
     with    the second series of a trace on a plane; `plane` names the plane, which defines what the two series are
     unless  the gradient from which a ratio is computed; if the ratio is not finite but the gradient is, the weight is 0
+    optional  true: without data, the legend does not name the trace
     top     the series that ranks the eigenvalues: the largest are shown by default; without `top`, the trace's own series
     unbounded  the trace's name if |lambda_bar| = 1 is not a boundary of stability
     each    eigenvalue | run | map        the trace is a template, copied once per bound item

@@ -81,7 +81,14 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
+def quoted(text: str) -> str:
+    """The text as a value of the filter language, in quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 FILTERS: dict[str, Callable[..., str]] = {
+    "quoted": quoted,
     "number": number,
     "duration": duration,
     "ago": ago,

@@ -1,6 +1,6 @@
 """How the run page presents a layer's record: its title, notes for readers, and its charts.
 
-A record is an entry of GET /api/runs/{id}/series: {id, layer, name, eigenvalues, form, kinds, gates}.
+A record is an entry of GET /api/runs/{id}/series: {id, layer, name, eigenvalues, form, kinds, gates, module, note}.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stablessm_core.telemetry.forms import NO_MAP
+from stablessm_core.telemetry.gradients import GRADIENTS
 from stablessm_core.telemetry.series import LAYER_GROUPS, WIDE, layer_group
 from web.charts import CHARTS
 from web.figures import series_of
@@ -44,7 +45,11 @@ NOTES = {
     "weight is 0” and excluded from range and median. Another chart shows the gradient itself.",
     "wide": f"For more than {WIDE:,} eigenvalues only quantiles and extremes are recorded (see Downloads). The option "
     "telemetry.all_eigenvalues records every eigenvalue.",
+    "gate_zero": "The eigenvalues of this layer depend on the token. The charts show their values at a zero input.",
+    "unconfirmed": "The names and shapes of the parameters suggest this layer; no table knows the module's class. Check that the "
+    "parameter means what the charts say, or declare it with layers=… in stablessm.watch.",
 }
+UNCONFIRMED = "unconfirmed"  # part of the note on a layer that is known by its parameters' names alone
 
 
 def title(record: Record) -> str:
@@ -55,14 +60,33 @@ def title(record: Record) -> str:
 
 
 def composition(records: Sequence[Record]) -> str:
-    """Short summary of a run's layers: "2 × mamba of 512 eigenvalues, lru of 64"."""
-    layers = Counter((r["name"] or "layer", r["eigenvalues"]) for r in records if r["id"] == str(r["layer"]))
+    """Short summary of a run's layers: "2 × mamba of 512 eigenvalues, lru of 64". Layers that are named by their paths, such as
+    "backbone.layers.0", are only counted: "24 × layer of 512 eigenvalues"."""
+    layers = Counter((_kind(r["name"]), r["eigenvalues"]) for r in records if r["id"] == str(r["layer"]))
     parts: list[str] = []
     for (name, count), times in layers.items():
         many = f"{times} × " if times > 1 else ""
         unit = (" eigenvalue" if count == 1 else " eigenvalues") if not parts else ""
         parts.append(f"{many}{name}" + (f" of {count:,}{unit}" if count is not None else ""))
+    if any(is_unconfirmed(record) for record in records):
+        parts.append("by parameter name, unconfirmed")
     return ", ".join(parts)
+
+
+def is_unconfirmed(record: Record) -> bool:
+    """True if only the names of its parameters suggest that the layer has these eigenvalues."""
+    return UNCONFIRMED in (record.get("note") or "")
+
+
+def gradient_state(record: Record, environment: Mapping[str, Any] | None) -> str:
+    """Which gradient a reported run records for the layer, such as "gradient: clipped"; "" if that is not stated."""
+    stated = (environment or {}).get("gradient")
+    known = isinstance(stated, str) and stated in GRADIENTS and any(kind.startswith("grad") for kind in record["kinds"])
+    return f"gradient: {stated}" if known else ""
+
+
+def _kind(name: str) -> str:
+    return name if name and "." not in name else "layer"
 
 
 def map_of(record: Record) -> str:
@@ -105,6 +129,8 @@ def notes(record: Record) -> list[str]:
         "measured": "true_eigenvalue" in kinds and "certified_gain" not in kinds,
         "zero": "gradient" in kinds,
         "wide": "weight_quantiles" in kinds,
+        "gate_zero": "at gate zero" in (record.get("note") or ""),
+        "unconfirmed": is_unconfirmed(record),
     }
     counts = {"eigenvalues": f"{eigenvalues:,}", "gates": f"{gates:,}"} if shared else {}
     return [NOTES[what].format(**counts) for what, does in applies.items() if does]

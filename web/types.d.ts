@@ -93,12 +93,18 @@ interface RunConfig {
 interface RunAnswer {
   id: number;
   url: string;
+  kind: string;
+  project: string;
+  external_id: string | null;
   name: string | null;
   tags: string[];
   notes: string;
   status: string;
   status_reason: string;
   config: RunConfig;
+  reported_config: unknown;
+  how: Record<string, unknown> | null;
+  layers: { name: string; path: string; width: number; note: string | null }[] | null;
   sweep_id: number | null;
   sweep_name: string | null;
   cloned_from: number | null;
@@ -118,12 +124,13 @@ interface RunAnswer {
   cancel_requested: boolean;
   seq: number;
   step: number;
-  steps: number;
-  progress: number;
+  steps: number | null;
+  progress: number | null;
   steps_per_second: number | null;
   eta_seconds: number | null;
   environment: Record<string, unknown> | null;
   result: { train_loss?: JsonNumber | null; eval_loss?: JsonNumber | null } | null;
+  metrics: Record<string, JsonNumber>;
   divergence: Record<string, unknown> | null;
   forms: { map: string; time: string }[];
   alerts: number;
@@ -202,6 +209,7 @@ interface PlotlyAxis {
 
 /** The `meta` of a trace of web/charts; see web/figures.py. */
 interface TraceMeta {
+  optional?: boolean;
   field: string;
   series?: string;
   with?: string;
@@ -304,6 +312,8 @@ interface StatusEvent {
 interface PointsEvent {
   seq: number;
   step: number;
+  /** True if the event has values of free metrics. */
+  metrics?: boolean;
   steps_per_second: number | null;
   series: (SeriesAnswer & { width: number })[];
 }

@@ -1,4 +1,4 @@
-"""Commands that export runs to files and import archives of runs."""
+"""The command that exports series and runs to files."""
 
 from __future__ import annotations
 
@@ -38,17 +38,6 @@ def export(
     with connect(data_dir) as client:
         client.export_archive(archive, [_run_id(one) for one in what] or None, sweep=sweep, q=q)
     click.echo(file_size(archive))
-
-
-@click.command(name="import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@DATA_DIR
-def import_(file: Path, data_dir: Path | None) -> None:
-    """Import the runs of an archive. The imported runs get new numbers. Needs a token with the scope admin."""
-    with connect(data_dir) as client:
-        answer = client.import_archive(file)
-        for run in answer["runs"]:
-            click.echo(f"run {run['was']} of {answer['source']} is run {run['id']}: {client.url}{run['url']}")
 
 
 def _export_series(run_id: int, names: tuple[str, ...], form: str, output: Path | None, data_dir: Path | None) -> None:

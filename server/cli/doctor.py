@@ -90,7 +90,7 @@ def _torch(_: Settings) -> list[Finding]:
                 BAD,
                 "torch",
                 last[:200],
-                "install it with pip install 'stablessm[train]'; a machine that only serves does not need it",
+                "install it with pip install 'stablessm-service[train]'; a machine that only serves does not need it",
             )
         ]
     found = json.loads(probe.stdout)

@@ -59,7 +59,8 @@ class RunProgress:
         self._loss: float | None = None
         self._rate: float | None = run["steps_per_second"]
         self._left: float | None = run["eta_seconds"]
-        self._steps, self._tenth = run["steps"], 10 * run["step"] // run["steps"]
+        self._steps = run["steps"]
+        self._tenth = self._tenth_of(run["step"])
         self._printed_at = time.monotonic()
 
     def line(self, text: Text) -> None:
@@ -71,7 +72,8 @@ class RunProgress:
             if (loss := event.series.get(TRAIN_LOSS)) is not None and loss.value is not None and len(loss.value):
                 self._loss = float(loss.value[-1])
         loss_text = f"loss {number(self._loss)}" if self._loss is not None else ""
-        speed = f"  {number(self._rate)} steps/s  {duration_text(self._left)} left" if self._rate else ""
+        left = f"  {duration_text(self._left)} left" if self._left is not None else ""
+        speed = f"  {number(self._rate)} steps/s{left}" if self._rate else ""
         step = event.data.get("step")
         self.bar.update(self._task, completed=step, state=loss_text + speed)
         if event.kind == "points" and step is not None and self.bar.disable:
@@ -79,7 +81,11 @@ class RunProgress:
 
     def _print_progress(self, step: int, state: str) -> None:
         """In a pipe or a file, print a line for every tenth of the steps and at least every LINE_SECONDS."""
-        tenth, now = 10 * step // self._steps, time.monotonic()
+        tenth, now = self._tenth_of(step), time.monotonic()
         if tenth > self._tenth or now - self._printed_at > LINE_SECONDS:
             self._tenth, self._printed_at = tenth, now
-            self.line(Text(f"step {step}/{self._steps}  {state}".rstrip()))
+            of = "" if self._steps is None else f"/{self._steps}"
+            self.line(Text(f"step {step}{of}  {state}".rstrip()))
+
+    def _tenth_of(self, step: int) -> int:
+        return 0 if self._steps is None else 10 * step // self._steps

@@ -10,6 +10,7 @@ from server.cli.connection import connect
 from server.cli.culprits import culprits
 from server.cli.options import DATA_DIR
 from server.cli.reproduce_paper import add_commands
+from server.cli.reproduce_rates import rates
 from studies import systems as study
 from studies.systems_text import systems_text
 
@@ -52,3 +53,4 @@ def systems(quick: bool, layers: str, output: Path | None, data_dir: Path | None
 
 
 reproduce.add_command(culprits)
+reproduce.add_command(rates)

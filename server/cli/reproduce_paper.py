@@ -13,6 +13,7 @@ from server.cli.options import DATA_DIR, Choice
 from stablessm_core.client import Client
 from studies.paper.catalogue import COMPUTED, NAMES, TRAINED, checked_preset, design
 from studies.paper.designs import PRESETS
+from studies.paper.groups import read_tags
 from studies.paper.outcomes import collect
 from studies.paper.registry import Registry, load, report_name
 from studies.paper.report import trained_report
@@ -62,19 +63,19 @@ def _command(name: str) -> click.Command:
         output: tuple[Path, ...], quick: bool = False, seeds: int | None = None, preset: str | None = None,
         resume: int | None = None, data_dir: Path | None = None,
     ) -> None:  # fmt: skip
-        registry = _registry()
-        _check_endings(output)
+        registry = registered()
+        check_endings(output)
         if runs:
             report = _trained(registry, name, preset, "quick" if quick else "full", seeds, resume, data_dir)
         else:
             report = _computed(registry, name, quick, seeds)
         _show(report, registry, output)
 
-    options: list[Callable[[Any], Any]] = [_output()]
+    options: list[Callable[[Any], Any]] = [output_option()]
     if runs or name == "fig1":
-        options += [_quick(), _seeds()]
+        options += [quick_option(), seeds_option()]
     if runs:
-        options += [_resume(), DATA_DIR]
+        options += [resume_option(), DATA_DIR]
     if presets:
         options.append(_preset())
     for option in options:
@@ -85,27 +86,41 @@ def _command(name: str) -> click.Command:
 
 def _all() -> click.Command:
     @click.command("all", short_help="Every study of the paper, one after the other.")
-    @_quick()
-    @_seeds()
+    @quick_option()
+    @seeds_option()
     @click.option(
         "--output", "-o", type=click.Path(path_type=Path, file_okay=False), help="Folder for the reports, as JSON and Markdown."
     )
+    @click.option("--resume", is_flag=True, help="Continue the newest reproduction of each study of this size on this server.")
     @DATA_DIR
-    def everything(quick: bool, seeds: int | None, output: Path | None, data_dir: Path | None) -> None:
+    def everything(quick: bool, seeds: int | None, output: Path | None, resume: bool, data_dir: Path | None) -> None:
         """Every study of the paper, one after the other: table2 with both presets, all other tables and figures."""
-        registry = _registry()
+        registry = registered()
         if output is not None:
             output.mkdir(parents=True, exist_ok=True)
         for name, preset in [*((study, None) for study in COMPUTED), *TRAINED]:
             click.echo(f"== {report_name(name, preset)}", err=True)
             if (name, preset) in TRAINED:
-                report = _trained(registry, name, preset, "quick" if quick else "full", seeds, None, data_dir)
+                size = "quick" if quick else "full"
+                begun = newest(name, preset, size, data_dir) if resume else None
+                report = _trained(registry, name, preset, size, seeds, begun, data_dir)
             else:
                 report = _computed(registry, name, quick, seeds)
             files = () if output is None else tuple(output / f"{report_name(name, preset)}.{ending}" for ending in ("json", "md"))
             _show(report, registry, files)
 
     return everything
+
+
+def newest(name: str, preset: str | None, size: str, data_dir: Path | None) -> int | None:
+    """A sweep of the newest reproduction of this study and size; None if there is none, or if its design has changed."""
+    planned = design(name, preset, size)
+    with connect(data_dir) as client:
+        for sweep in client.sweeps(f"{name} "):
+            read = read_tags(sweep["base"])
+            if read and (read[0].study, read[0].preset, read[0].size) == (name, preset, size):
+                return int(sweep["id"]) if read[0].design == planned.signature else None
+    return None
 
 
 def _trained(
@@ -122,12 +137,12 @@ def _trained(
                     raise ValueError(f"sweep {resume} belongs to {group.study}; call `stablessm reproduce {group.study}`")
         except ValueError as error:
             raise click.ClickException(str(error)) from None
-        _say(
+        say(
             f"{planned.title}: {planned.runs:,} runs in sweeps {', '.join(map(str, ids))} at {client.url}/sweeps; about "
             f"{planned.minutes:g} min on two idle cores"
         )
         try:
-            wait(client, ids, _say)
+            wait(client, ids, say)
             return trained_report(collect(Sweeps(client, group.group), planned, group), registry)
         except KeyboardInterrupt:
             raise click.ClickException(
@@ -142,12 +157,17 @@ def _computed(registry: Registry, name: str, quick: bool, seeds: int | None) -> 
         return computed(name, registry)
     from studies.paper.perturbed import perturbed
 
-    return perturbed(registry, quick=quick, seeds=seeds, say=_say)
+    return perturbed(registry, quick=quick, seeds=seeds, say=say)
 
 
 def _show(report: dict[str, Any], registry: Registry, output: tuple[Path, ...]) -> None:
     for one in report["verdicts"]:
         click.echo(f"{one['claim']}: {one['verdict']}. {one['why']}")
+    write_reports(report, registry, output)
+
+
+def write_reports(report: dict[str, Any], registry: Registry, output: tuple[Path, ...]) -> None:
+    """Write the report to each of the files, and name every written file."""
     if not output:
         return
     from server.http.paper_files import write_report  # here, because it imports matplotlib
@@ -157,37 +177,40 @@ def _show(report: dict[str, Any], registry: Registry, output: tuple[Path, ...]) 
             click.echo(str(file), err=True)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Show a line of progress."""
     click.echo(line, err=True)
 
 
-def _registry() -> Registry:
+def registered() -> Registry:
+    """The registered claims of this installation."""
     try:
         return load()
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 
 
-def _check_endings(output: tuple[Path, ...]) -> None:
+def check_endings(output: tuple[Path, ...]) -> None:
+    """Refuse a file whose ending is not that of a report."""
     for path in output:
         if path.suffix not in (".json", ".html", ".md", ".tex"):
             raise click.ClickException(f"--output is {path.name!r}; allowed endings: .json, .html, .md, .tex")
 
 
-def _output() -> Callable[[Any], Any]:
+def output_option() -> Callable[[Any], Any]:
     help_ = "Report to write: .json, .html, .md or .tex. Can be repeated."
     return click.option("--output", "-o", multiple=True, type=click.Path(path_type=Path, dir_okay=False), help=help_)
 
 
-def _quick() -> Callable[[Any], Any]:
+def quick_option() -> Callable[[Any], Any]:
     return click.option("--quick", is_flag=True, help="Few small runs, about two minutes on two cores; judges nothing.")
 
 
-def _seeds() -> Callable[[Any], Any]:
+def seeds_option() -> Callable[[Any], Any]:
     return click.option("--seeds", type=click.IntRange(1, 100), help="Seeds. Default: 12, as registered; fewer judge nothing.")
 
 
-def _resume() -> Callable[[Any], Any]:
+def resume_option() -> Callable[[Any], Any]:
     return click.option("--resume", type=click.IntRange(1), metavar="SWEEP", help="Continue the reproduction of this sweep.")
 
 

@@ -19,10 +19,10 @@ def run_table(runs: Iterable[dict[str, Any]]) -> RenderableType:
         [
             str(run["id"]),
             status_text(run["status"]),
-            f"{run['step']}/{run['steps']}",
-            run["config"]["task"]["name"],
+            _progress(run),
+            _task(run),
             ", ".join(dict.fromkeys(form["map"] for form in run["forms"])),
-            f"{run['config']['optimizer']['lr']:g}",
+            _rate(run),
             number((run["result"] or {}).get("train_loss")),
             str(run["alerts"] or ""),
             run["user"],
@@ -40,9 +40,10 @@ def run_page(
 ) -> Group:  # fmt: skip
     """One run in full: status, verdict, history, result, configuration, alerts."""
     title = f"run {run['id']}" + (f" {run['name']!r}" if run["name"] else "")
+    of = "" if run["steps"] is None else f" of {run['steps']}"
     lines = [
         Text.assemble((printable(title), "bold"), "  ", status_text(run["status"]), "  ", printable(run["status_reason"])),
-        Text(f"  step {run['step']} of {run['steps']}, attempt {run['attempt']}" + _speed(run)),
+        Text(f"  step {run['step']}{of}, attempt {run['attempt']}" + _speed(run)),
     ]
     if "bytes_stored" in run:  # older servers do not send this field
         lines.append(Text(f"  size {size_text(run['bytes_stored'])}"))
@@ -58,16 +59,31 @@ def run_page(
         lines.append(Text("history", "bold"))
         lines += [Text("  …")] * (len(events) > EVENTS_SHOWN)
         lines += [Text.assemble("  ", event_line(event)) for event in events[-EVENTS_SHOWN:]]
-    for part in ("result", "divergence", "config", "environment"):
-        if run[part]:
+    for part in ("result", "divergence", "config", "reported_config", "how", "environment"):
+        if run.get(part):
             lines.append(Text(part, "bold"))
             lines += [
-                Text.assemble("  ", (path, "cyan"), f" = {printable(_value_text(value))}") for path, value in leaves(run[part])
+                Text.assemble("  ", (path, "cyan"), f" = {printable(_value_text(value))}")
+                for path, value in (leaves(run[part]) if isinstance(run[part], dict) else [(part, run[part])])
             ]
     if alerts:
         lines.append(Text(f"{len(alerts)} alerts", "bold"))
         lines += [Text.assemble("  ", alert_line(alert)) for alert in alerts[:ALERTS_SHOWN]]
     return Group(*lines)
+
+
+def _progress(run: dict[str, Any]) -> str:
+    return str(run["step"]) if run["steps"] is None else f"{run['step']}/{run['steps']}"
+
+
+def _task(run: dict[str, Any]) -> str:
+    """The task of a trained run; "reported" for a run that another program trains."""
+    return "reported" if run.get("kind") == "reported" else str(run["config"]["task"]["name"])
+
+
+def _rate(run: dict[str, Any]) -> str:
+    lr = (run["how"] or {}).get("lr") if run.get("kind") == "reported" else run["config"]["optimizer"]["lr"]
+    return f"{lr:g}" if isinstance(lr, int | float) else "" if lr is None else str(lr)
 
 
 def _speed(run: dict[str, Any]) -> str:

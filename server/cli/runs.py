@@ -26,6 +26,7 @@ from stablessm_core.spec.paths import with_settings
 @click.option("--queue", help="Queue of the run. Default: default.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Runs of higher priority start first. Default: 0.")
 @click.option("--gpu", help="Train only on a GPU whose name contains this, such as H200.")
+@click.option("--project", help="Project of the run.")
 @click.option("--watch", "until_end", is_flag=True, help="Follow the run until it ends.")
 @DATA_DIR
 def submit(
@@ -45,14 +46,19 @@ def submit(
 @click.command()
 @click.argument("filter", nargs=-1)
 @click.option("--status", help="Only runs with these statuses, separated by commas.")
+@click.option("--project", help="Only runs of this project.")
 @click.option("--sort", help="Sort by this field; - before it means descending order.")
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(1))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @DATA_DIR
-def runs(filter: tuple[str, ...], status: str | None, sort: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
+def runs(
+    filter: tuple[str, ...], status: str | None, project: str | None, sort: str | None, limit: int, as_json: bool,
+    data_dir: Path | None,
+) -> None:  # fmt: skip
     """List runs, for example: stablessm runs "map=best lr>=0.005"."""
     with connect(data_dir) as client:
-        found = list(client.runs(" ".join(filter) or None, status=status, sort=sort, limit=limit))
+        q = of_project(" ".join(filter), project)
+        found = list(client.runs(q or None, status=status, sort=sort, limit=limit))
     if as_json:
         click.echo("\n".join(json.dumps(run) for run in found))
     else:
@@ -144,6 +150,7 @@ def fork(
 @click.argument("run_ids", nargs=-1, type=click.IntRange(1), metavar="RUN...")
 @click.option("--q", help="Compare the runs that match this filter.")
 @click.option("--sweep", type=click.IntRange(1), help="Compare the runs of this sweep.")
+@click.option("--project", help="Compare the runs of this project; with --q, those that match the filter.")
 @click.option(
     "--group-by",
     multiple=True,
@@ -155,16 +162,27 @@ def fork(
 @click.option("--json", "as_json", is_flag=True)
 @DATA_DIR
 def compare(
-    run_ids: tuple[int, ...], q: str | None, sweep: int | None, group_by: str | None, against: str | None, as_json: bool,
+    run_ids: tuple[int, ...], q: str | None, sweep: int | None, project: str | None, group_by: str | None,
+    against: str | None, as_json: bool,
     data_dir: Path | None,
 ) -> None:  # fmt: skip
     """Compare runs: their differences, the range of |grad| / |w|, and groups with finite / total and stable / total."""
     with connect(data_dir) as client:
-        result = client.compare(run_ids or None, q=q, sweep=sweep, group_by=group_by, against=against)
+        result = client.compare(
+            run_ids or None, q=of_project(q or "", project) or None, sweep=sweep, group_by=group_by, against=against
+        )
     if as_json:
         click.echo(json.dumps(result))
     else:
         terminal.show(run_views.comparison(result))
+
+
+def of_project(q: str, project: str | None) -> str:
+    """The filter `q`, limited to the runs of a project."""
+    if project is None:
+        return q
+    quoted = project.replace("\\", "\\\\").replace('"', '\\"')
+    return f'project="{quoted}"' + (f" ({q})" if q.strip() else "")
 
 
 def read_json(file: Any, what: str) -> dict[str, Any]:

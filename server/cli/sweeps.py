@@ -33,6 +33,7 @@ SWEEP_ID = click.argument("sweep_id", type=click.IntRange(1), metavar="SWEEP")
 @click.option("--queue", help="Queue of the runs. Default: default.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Runs of higher priority start first. Default: 0.")
 @click.option("--gpu", help="Train only on GPUs whose name contains this, such as H200.")
+@click.option("--project", help="Project of the runs.")
 @click.option("--trials", type=click.IntRange(1), help="Number of trials of a search.")
 @click.option("--seed", type=click.IntRange(0), help="Seed of a search; the same seed gives the same trials.")
 @click.option("--key", help="Idempotency key: repeating the command with the same key submits only once.")
@@ -79,13 +80,14 @@ def sweep(
 
 @click.command()
 @click.argument("name", default="")
+@click.option("--project", help="Only sweeps with runs of this project.")
 @click.option("--limit", default=30, show_default=True, type=click.IntRange(1))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @DATA_DIR
-def sweeps(name: str, limit: int, as_json: bool, data_dir: Path | None) -> None:
+def sweeps(name: str, project: str | None, limit: int, as_json: bool, data_dir: Path | None) -> None:
     """List the sweeps whose name contains NAME, newest first."""
     with connect(data_dir) as client:
-        found = list(client.sweeps(name or None, limit=limit))
+        found = list(client.sweeps(name or None, project=project, limit=limit))
     if as_json:
         click.echo("\n".join(json.dumps(one) for one in found))
     else:

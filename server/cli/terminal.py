@@ -18,7 +18,10 @@ from rich.text import Text
 
 from stablessm_core.telemetry.nonfinite import spelling
 
-COLORS = {"finished": "green", "running": "blue", "diverged": "red", "failed": "red", "cancelled": "yellow", "queued": "cyan"}
+COLORS = {
+    "finished": "green", "running": "blue", "diverged": "red", "failed": "red", "cancelled": "yellow", "queued": "cyan",
+    "lost": "yellow",
+}  # fmt: skip
 ANY_LENGTH = 100_000
 
 

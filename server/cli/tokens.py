@@ -19,7 +19,7 @@ def token() -> None:
 
 @token.command("create")
 @click.argument("name")
-@click.option("--scope", type=Choice(["read", "submit", "admin"]), default="submit", show_default=True)
+@click.option("--scope", type=Choice(["read", "submit", "admin", "ingest"]), default="submit", show_default=True)
 @click.option("--days", type=click.FloatRange(0, 36_500, min_open=True), help="Days until the token expires. Default: never.")
 @click.option("--user", help="The user that the token belongs to. Default: a new user with the name of the token.")
 @click.option("--proxy", is_flag=True, help="The token is for a trusted proxy whose header names the user of each request.")

@@ -30,8 +30,11 @@ from server.http.api import (
     exports,
     figures,
     forks,
+    free_metrics,
     history,
+    ingest,
     lists,
+    memory,
     overview,
     paper,
     paper_table,
@@ -39,6 +42,7 @@ from server.http.api import (
     runs,
     series,
     service,
+    silences,
     steps,
     stream,
     sweeps,
@@ -52,7 +56,7 @@ from server.http.api import (
 )
 from server.http.api.deps import refuse_unknown_parameters
 from server.http.api.verdict import OpenVerdicts
-from server.http.credentials import Access, allowed_hosts
+from server.http.credentials import Access, ReportLimits, allowed_hosts
 from server.http.gate import Gate
 from server.http.metrics import Metrics
 from server.http.page_templates import Pages
@@ -60,13 +64,17 @@ from server.http.refusals import install_handlers
 from server.http.request_metrics import RequestTimer
 from server.http.schemas.runs import ErrorAnswer
 from server.keep.housekeeping import Housekeeping
+from server.lifecycle.event_wakeups import publisher
 from server.lifecycle.lost_runs import LostRunReaper
+from server.lifecycle.reports import Reports
 from server.lifecycle.searches import SearchRounds
 from server.live.broadcaster import Broadcaster
 from server.live.listener import ChangeListener
 from server.search.sparks import SparkCache
 from server.settings import Settings
 from server.webhooks.delivery import WebhookDelivery
+from server.webhooks.groups import Waits
+from server.webhooks.transport import smtp_of
 from stablessm_core import __version__
 
 SILENCE_SECONDS = 60.0  # maximum wait for an answer of the database, in seconds; the longest statement may take 30 s
@@ -106,6 +114,8 @@ _OF_RUNS = (
     history,
     steps,
     series,
+    memory,
+    free_metrics,
     overview,
     figures,
     systems,
@@ -113,7 +123,23 @@ _OF_RUNS = (
     paper,
     stream,
 )
-_PARTS = (*_OF_RUNS, alerts, sweeps, compare, claims, paper_table, exports, queues, service, tokens, users, audit, webhooks)
+_PARTS = (
+    *_OF_RUNS,
+    alerts,
+    sweeps,
+    compare,
+    claims,
+    paper_table,
+    exports,
+    ingest,
+    queues,
+    service,
+    tokens,
+    users,
+    audit,
+    webhooks,
+    silences,
+)
 API = [part.router for part in _PARTS]
 PAGES = [run_list.router, new_run.router, pages.router, sign_in.router]
 
@@ -143,7 +169,11 @@ def create_app(settings: Settings) -> FastAPI:
     token_cache = TokenCache(database, token, proxy_users=settings.proxy_users)
     sessions, log = Sessions(token_cache, token), Audit(database, settings.audit_days, token)
     base_url = f"http://{settings.hosts[0] if settings.hosts else f'{settings.host}:{settings.port}'}"
-    webhook_delivery = WebhookDelivery(database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=base_url)
+    webhook_delivery = WebhookDelivery(
+        database, token=token, allowed=frozenset(settings.webhook_hosts), base_url=settings.public_url or base_url,
+        smtp=smtp_of(settings),
+        waits=Waits(settings.notify_critical_seconds, settings.notify_seconds, 3600 * settings.notify_repeat_hours),
+    )  # fmt: skip
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -159,6 +189,7 @@ def create_app(settings: Settings) -> FastAPI:
         await asyncio.to_thread(webhook_delivery.close)
         await sessions.close()
         await token_cache.close()
+        await asyncio.to_thread(state.reports.close)
         await asyncio.to_thread(log.close)
         readiness.close()
         state.metrics.close()
@@ -173,10 +204,12 @@ def create_app(settings: Settings) -> FastAPI:
     state.settings, state.database, state.broadcaster, state.listener = settings, database, broadcaster, listener
     state.access = Access(
         token_cache, sessions, allowed_hosts(settings.host, settings.port, settings.hosts), RateLimit(settings.runs_per_minute),
+        _report_limits(settings),
         settings.streams_per_token, FailedTokens(settings.failures_per_minute),
         Proxies(settings.trusted_proxies), settings.user_header,
     )  # fmt: skip
     state.audit, state.webhook_delivery = log, webhook_delivery
+    state.reports = Reports(database, publisher(database, settings.broker_url))
     state.metrics, state.readiness = Metrics(database, settings, broadcaster, listener, log), readiness
     state.pages, state.sparks, state.verdicts = Pages(files), SparkCache(), OpenVerdicts()
     own = assets.router(files)
@@ -194,7 +227,15 @@ def _reaper(database: Database, settings: Settings, broadcaster: Broadcaster, lo
         if not loop.is_closed():
             loop.call_soon_threadsafe(broadcaster.wake)
 
-    return LostRunReaper(database, settings.lease_seconds, broker_url=settings.broker_url, on_lost=on_lost)
+    return LostRunReaper(
+        database, settings.lease_seconds, reported_lease_seconds=settings.reported_lease_seconds, broker_url=settings.broker_url,
+        on_lost=on_lost,
+    )  # fmt: skip
+
+
+def _report_limits(settings: Settings) -> ReportLimits:
+    posts, mib = settings.ingest_posts_per_minute, settings.ingest_mib_per_minute
+    return ReportLimits(RateLimit(posts, burst_minutes=1), RateLimit(mib, burst_minutes=1))
 
 
 def _token(settings: Settings) -> str | None:

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
-from server.http.refusals import MAX_BODY_BYTES, render_error
+from server.http.refusals import RECORDS, most_bytes, render_error
+from stablessm_core.telemetry import frames
 
 BODY_SECONDS = 15.0
 ARCHIVES, ARCHIVE_TYPE = "/api/imports", "application/x-tar"  # the only path that accepts large bodies
@@ -25,8 +26,11 @@ def body_refusal(request: Request) -> Response | None:
     length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
     if not length.isascii() or not length.isdigit():
         return render_error(request, 400, "Content-Length is not a number", field="Content-Length")
-    archive = request.url.path == ARCHIVES
-    most, type_ = (MAX_ARCHIVE_BYTES, ARCHIVE_TYPE) if archive else (MAX_BODY_BYTES, "application/json")
+    most, type_ = most_bytes(request.url.path), "application/json"
+    if request.url.path == ARCHIVES:
+        most, type_ = MAX_ARCHIVE_BYTES, ARCHIVE_TYPE
+    elif RECORDS.fullmatch(request.url.path):
+        type_ = frames.CONTENT_TYPE
     if len(length) > 12 or int(length) > most:
         return render_error(request, 413, "the request body is too large", field="body", allowed=f"at most {most:,} bytes")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -39,7 +43,7 @@ def body_refusal(request: Request) -> Response | None:
 def limit_body(scope: Scope, receive: Receive) -> Receive:
     """A `receive` function that refuses a body that is too large or too slow. Waiting for a disconnect has no limit."""
     archive = scope["path"] == ARCHIVES
-    most, seconds = (MAX_ARCHIVE_BYTES, ARCHIVE_SECONDS) if archive else (MAX_BODY_BYTES, BODY_SECONDS)
+    most, seconds = (MAX_ARCHIVE_BYTES, ARCHIVE_SECONDS) if archive else (most_bytes(scope["path"]), BODY_SECONDS)
     size, complete, deadline = 0, False, time.monotonic() + seconds
     headers = Headers(scope=scope)
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -16,8 +17,26 @@ from server.access.throttle import FailedTokens, RateLimit
 from server.access.token_cache import TokenCache
 from server.access.tokens import Principal, digest
 from server.errors import TooMany
+from server.http.refusals import most_bytes
 
 COOKIE = "stablessm_session"
+
+
+@dataclass
+class ReportLimits:
+    """How often, and with how many MiB a minute, programs that share a token may post records."""
+
+    posts: RateLimit
+    mib: RateLimit
+
+    def check(self, request: Request, token: str) -> None:
+        """Count the request. Raises TooMany."""
+        path, length = request.scope["path"], request.headers.get("content-length")
+        size = int(length) if length else most_bytes(path) * ("transfer-encoding" in request.headers)
+        if wait := self.posts.take(token):
+            raise too_many("this token posts too often", wait, f"{self.posts.per_minute} posts a minute")
+        if wait := self.mib.take(token, size / 2**20):
+            raise too_many("this token posts too many bytes", wait, f"{self.mib.per_minute} MiB a minute")
 
 
 @dataclass
@@ -28,6 +47,7 @@ class Access:
     sessions: Sessions
     hosts: frozenset[str]
     new_runs: RateLimit
+    reports: ReportLimits
     streams_per_token: int
     failures: FailedTokens
     proxies: Proxies

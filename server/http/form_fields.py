@@ -15,7 +15,7 @@ from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.paths import leaves, value_at, with_settings
 
 JSON_FIELD = "json"
-PLACE = ("queue", "priority", "gpu")
+PLACE = ("queue", "priority", "gpu", "project")
 
 
 def form_config(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
@@ -30,7 +30,7 @@ def form_config(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list
         if dash and own not in (task, layer, f"{layer}-{inner}"):
             continue
         value = _value(kind, text)
-        if value is not None or path.startswith("alerts."):
+        if value is not None or (path.startswith("alerts.") and kind != "list"):
             settings[path if dash else name] = value
     if layer == "stable_ssm" or settings.get("model.layers"):
         settings.pop("model.layer.name", None)
@@ -50,7 +50,7 @@ def form_config(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, list
 
 
 def form_place(form: Mapping[str, str]) -> dict[str, str]:
-    """The queue, priority and GPU of a posted form, as texts."""
+    """The queue, priority, GPU and project of a posted form, as texts."""
     given = {name.partition(":")[0]: text.strip() for name, text in form.items()}
     return {name: given.get(f"place.{name}", "") for name in PLACE}
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -29,13 +29,13 @@ from server.errors import ServiceError
 from server.http.bodies import body_refusal, limit_body
 from server.http.content_policy import HEADERS
 from server.http.credentials import Access, bearer_token, client_address, session_cookie, set_session, single_header, too_many
-from server.http.refusals import render_error
+from server.http.refusals import RECORDS, render_error, render_service_error
 
 log = logging.getLogger("stablessm.server")
 
 STREAM = re.compile(r"/api/runs/[^/]+/stream")
 MAX_IDENTITY = 200
-NEW_RUNS = re.compile(r"/new|/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone)")
+NEW_RUNS = re.compile(r"/new|/api/(runs|sweeps|runs/[^/]+/(?:clone|fork)|bulk/clone|ingest/runs)")
 
 
 class Gate:
@@ -63,7 +63,7 @@ class Gate:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-                if scope["method"] not in READ_METHODS or state.get("entered"):
+                if (scope["method"] not in READ_METHODS or state.get("entered")) and not _is_report(scope, message["status"]):
                     self.audit.note(scope, client_address(scope), state.get("principal"), message["status"], headers)
             else:
                 finished = not message.get("more_body", False)
@@ -80,8 +80,10 @@ class Gate:
             if ended is not None and ended.is_set() and started and not finished:
                 await send({"type": "http.response.body", "body": b""})
         except ServiceError as error:
-            answer = _refused(Request(scope), error)
+            answer = render_service_error(Request(scope), error)
             await answer(scope, receive, guarded_send)
+        except ClientDisconnect:
+            return  # nobody waits for an answer
         except Exception:
             if started:
                 raise
@@ -130,7 +132,7 @@ class Gate:
                 or self._check_rate(request, state["principal"])
             )
         except ServiceError as error:
-            return _refused(request, error)
+            return render_service_error(request, error)
 
     def _check_host(self, request: Request) -> Response | None:
         if _host(request) in self.access.hosts:
@@ -172,6 +174,8 @@ class Gate:
         submits = request.method == "POST" and NEW_RUNS.fullmatch(request.scope["path"]) is not None
         if submits and (wait := new_runs.take(f"{principal.token_id}/{principal.user_id}")):
             raise too_many("too many submissions", wait, f"{new_runs.per_minute} per minute; a sweep counts as one")
+        if RECORDS.fullmatch(request.scope["path"]):
+            self.access.reports.check(request, str(principal.token_id))
         return None
 
     async def _enter(self, request: Request, state: dict[str, Any]) -> Response | None:
@@ -229,6 +233,12 @@ def _check_scope(request: Request, principal: Principal) -> Response | None:
     return render_error(request, 403, message, field="scope", allowed=needed)
 
 
+def _is_report(scope: Scope, status: int) -> bool:
+    """True for a post of records that need not appear in the audit log: a run posts every second, and opening the run left a row.
+    Posts with a wrong token or to another token's run do appear."""
+    return status not in (401, 403) and RECORDS.fullmatch(scope["path"]) is not None
+
+
 def _is_write(request: Request) -> bool:
     return request.method not in READ_METHODS
 
@@ -252,10 +262,6 @@ def _until(ended: asyncio.Event | None, receive: Receive) -> Receive:
             end.cancel()
 
     return receive_or_end
-
-
-def _refused(request: Request, error: ServiceError) -> Response:
-    return render_error(request, error.status, error.message, field=error.field, allowed=error.allowed, headers=error.headers)
 
 
 def _unauthorized(request: Request) -> Response:

@@ -18,11 +18,13 @@ from server.http.api.runs import find_run
 from server.http.form_fields import JSON_FIELD, form_config, form_place, form_values
 from server.http.page_templates import pages_of
 from server.http.schemas.queues import QueueBody, queue_columns
-from server.http.schemas.runs import MAX_ID
+from server.http.schemas.runs import MAX_ID, Project
 from server.lifecycle import answers
 from server.lifecycle.presets import PRESETS
+from server.lifecycle.reported import check_trained
 from server.lifecycle.submission import submit_run
 from server.lifecycle.sweep_submission import submit_sweep
+from server.search.completion import project_names
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.config import RunConfig, parse_config
 from stablessm_core.spec.errors import ConfigError, Problem, describe_errors
@@ -36,6 +38,12 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 MAX_FIELDS = 2000
 MAX_CHECKED = 300  # values of a grid that are checked one by one
 FIRST: dict[str, Any] = {"task": {"name": "polynomial_memory"}}
+
+
+class Place(QueueBody):
+    """Where a new run waits, and to which project it belongs."""
+
+    project: Project = ""
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -56,7 +64,9 @@ def new(
     if clone is not None:
         with database.read() as session:
             run = find_run(session, clone)
-            base, place = dict(run.config), {"queue": run.queue, "priority": run.priority, "gpu": run.needs_gpu}
+            check_trained(run)
+            base = dict(run.config)
+            place = {"queue": run.queue, "priority": run.priority, "gpu": run.needs_gpu, "project": run.project}
     elif preset:
         if preset not in PRESETS:
             raise Invalid(f"preset is {preset[:40]!r}{did_you_mean(preset, PRESETS)}", field="preset", allowed=", ".join(PRESETS))
@@ -78,12 +88,13 @@ def submit(
     place = form_place(form)
     problems = problems_of(base, grid)
     try:
-        queue = QueueBody.model_validate({"queue": place["queue"] or "default", "gpu": place["gpu"]} | _priority(place))
+        given = {"queue": place["queue"] or "default", "gpu": place["gpu"], "project": place["project"]} | _priority(place)
+        queue = Place.model_validate(given)
     except ValidationError as error:
-        problems += describe_errors(error, QueueBody)
+        problems += describe_errors(error, Place)
     owner: dict[str, Any] = {"submitted_by": principal.token_id, "user_id": principal.user_id}
     if not problems:
-        owner["queue_columns"] = queue_columns(queue)
+        owner |= {"queue_columns": queue_columns(queue), "project": queue.project}
         try:
             if grid:
                 name = form.get("sweep-name", "").strip()[:200] or None
@@ -99,7 +110,7 @@ def submit(
 @router.post("/new/check")
 def check(body: Annotated[dict[str, Any], Body()]) -> Response:
     """Every problem of a configuration, or of {base, grid}; the script of the form shows them all at once."""
-    base, grid = _parts(body)
+    base, grid = _parts({name: value for name, value in body.items() if name != "project"})
     found = problems_of(base, grid)
     return JSONResponse({"problems": [{"field": f, "message": m, "allowed": a} for f, m, a in found]})
 
@@ -141,9 +152,12 @@ def _parts(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any
 
 
 def _filled(request: Request, database: Any, settings: Any, text: str) -> Response:
-    """The form, filled from JSON: a configuration, or {base, grid}."""
+    """The form, filled from JSON: a configuration, or {base, grid}; both may have a project."""
+    place = Place().model_dump()
     try:
         given = json.loads(text)
+        if isinstance(given, dict) and isinstance(given.get("project"), str):
+            place["project"] = given.pop("project")
         if isinstance(given, dict) and "search" in given:
             raise Invalid("the form cannot be filled with a search", field="json", allowed="a configuration, or {base, grid}")
         base, grid = _parts(given if isinstance(given, dict) else {"base": None})
@@ -152,7 +166,8 @@ def _filled(request: Request, database: Any, settings: Any, text: str) -> Respon
         base, grid, problems = FIRST, {}, [("json", f"this is not JSON: {error}"[:200], None)]
     except Invalid as error:
         base, grid, problems = FIRST, {}, [("json", error.message, error.allowed)]
-    return _page(request, database, settings, base, grid, problems=problems, given={JSON_FIELD: text} if problems else {})
+    shown = {JSON_FIELD: text} if problems else {}
+    return _page(request, database, settings, base, grid, place=place, problems=problems, given=shown)
 
 
 def _page(
@@ -163,6 +178,7 @@ def _page(
     """The form with these values. given: the texts of a refused form, which are shown again as they were."""
     with database.read() as session:
         workers = answers.workers_json(session, settings.lease_seconds)
+        projects = project_names(session)
     defaults = RunConfig.model_validate(FIRST).model_dump(mode="json")
     errors: dict[str, str] = {}
     for field, message, allowed in problems:
@@ -171,7 +187,7 @@ def _page(
     return pages_of(request).render(
         "new.html", title="New run", schema=RunConfig.model_json_schema(), defaults=defaults, workers=workers, prefill=prefill,
         maps={name: list(map_.forms) for name, map_ in MAPS.items()}, cloned_from=cloned_from,
-        place=place or QueueBody().model_dump(),
+        place=place or Place().model_dump(), projects=projects,
         layers={"defaults": section_defaults(), "choices": map_choices()}, placement=QueueBody.model_json_schema()["properties"],
         grid={path: ", ".join(json.dumps(value) for value in values) for path, values in grid.items()}, presets=PRESETS,
         chosen=chosen, errors=errors, given=given or {}, status=422 if errors else 200,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader
 
+from server.access.tokens import Principal
 from server.errors import ServiceError, error_json
 from server.http.assets import Assets
 from server.http.content_policy import policy_with_inline
@@ -19,6 +21,8 @@ from web.formatting import FILTERS
 
 class Pages:
     """The templates, with their shared context."""
+
+    administers = False  # whether the pages link to what only administrators may see
 
     def __init__(self, assets: Assets) -> None:
         folder = Path(str(files("web"))) / "templates"
@@ -32,7 +36,8 @@ class Pages:
         page = template.removesuffix(".html")
         html = self.templates.get_template(template).render(
             page=page, title=title, json_url=json_url, version=__version__, assets=self.assets.url,
-            imports=self.assets.imports, plotly_url=self.assets.plotly_url, **context,
+            imports=self.assets.imports, plotly_url=self.assets.plotly_url,
+            administers=self.administers, **context,
         )  # fmt: skip
         return HTMLResponse(html, status)
 
@@ -52,7 +57,11 @@ class Pages:
 
 
 def pages_of(request: Request) -> Pages:
-    return request.app.state.pages  # type: ignore[no-any-return]
+    """The templates for the sender of this request."""
+    pages: Pages = copy(request.app.state.pages)
+    principal: Principal | None = getattr(request.state, "principal", None)
+    pages.administers = principal is not None and principal.may("admin")
+    return pages
 
 
 def refusal_json(error: ServiceError) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from server.compare.claims import claims_json
 from server.compare.compare_metrics import metrics_of
-from server.compare.comparison import default_groups, default_view, drawn_runs, settings_json
+from server.compare.comparison import default_groups, default_view, drawn_runs, run_settings_json
 from server.compare.sweep_grid import grid_json
 from server.compare.sweeps import sweep_json, sweep_list_json
 from server.database.models import AlertRow, Run
@@ -24,7 +25,8 @@ from server.http.api.audit import Cursor, audit_json
 from server.http.api.compare import CompareQuery, OnPage, compared_runs, comparison_json, without_missing
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.api.forks import fork_list_json, sibling_list_json
-from server.http.api.history import log_start_json, tracebacks_json
+from server.http.api.free_metrics import metrics_json
+from server.http.api.history import history_json, log_start_json, tracebacks_json
 from server.http.api.paper import claim_figures, paper_json, paper_sections
 from server.http.api.runs import find_run, run_json
 from server.http.api.series import catalogue_json
@@ -39,6 +41,7 @@ from server.http.api.trash import trash_json
 from server.http.api.users import me_json, users_json
 from server.http.api.verdict import verdict_json
 from server.http.api.webhooks import webhooks_json
+from server.http.beyond import beyond_figures
 from server.http.page_templates import pages_of, refusal_json
 from server.http.schemas.runs import RunId
 from server.http.schemas.sweeps import SweepId
@@ -47,14 +50,17 @@ from server.lifecycle.answers import ALERTS
 from server.lifecycle.autopsies import autopsy_json
 from server.lifecycle.checkpoints import checkpoints_json
 from server.lifecycle.forking import trouble_of
-from server.lifecycle.history import history_json
 from server.search.alert_filters import alert_groups, run_names
 from server.series.forms import freezable, other_maps, run_forms_json
+from server.series.memory_function import memory_json
+from server.webhooks.silences import run_silences_json, silences_json
 from stablessm_core.maps import MAPS
 from stablessm_core.spec.forking import summarize_changes
 from stablessm_core.telemetry.detectors import KINDS
+from stablessm_core.telemetry.how import how_of
 from web import records
 from web.figures import series_of, small_charts
+from web.memory_picture import memory_picture
 from web.parallel import parallel_lines
 from web.system_pictures import RATIOS, ratio_picture, start_picture
 
@@ -78,6 +84,10 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
             "verdict": _verdict(session, run_id),
         }
         found = find_run(session, run_id)
+        context["metrics"] = metrics_json(session, found)
+        context["silences"] = run_silences_json(session, found)
+        context["memory"] = memory_json(session, found)
+        context["memory_picture"] = memory_picture(context["memory"])
         context["autopsy"] = autopsy_json(session, found, on=settings.autopsy)
         trouble = trouble_of(session, found)
         context |= {
@@ -90,8 +100,8 @@ def run(run_id: RunId, request: Request, database: DatabaseDep, settings: Settin
         forms = run_forms_json(found)
         parent = session.get(Run, shown["forked_from"] or shown["cloned_from"] or 0)
         context["parent"] = parent.id if parent else None
-        context["settings"] = settings_json(found.config, parent.config if parent else None)
-        context |= {"fork_maps": other_maps(forms), "freezable": freezable(forms)}
+        context["settings"] = run_settings_json(found, parent)
+        context |= {"fork_maps": other_maps(forms), "freezable": freezable(forms), "how": how_of(found).data}
     context |= {"small_charts": small_charts(), "series_of": series_of, "say": records, "trash_hours": settings.trash_hours}
     context |= {"figures_url": f"/api/runs/{run_id}/figures/{{chart}}?", "figures_file": f"run-{run_id}"}
     return pages_of(request).render("run.html", title=_run_title(shown), json_url=f"/api/runs/{run_id}", run=shown, **context)
@@ -245,7 +255,7 @@ def paper(request: Request, database: DatabaseDep, settings: SettingsDep) -> Res
         shown, reports = paper_json(session, settings)
     return pages_of(request).render(
         "paper.html", title="The paper", json_url="/api/paper", paper=shown, sections=paper_sections(shown),
-        figures=claim_figures(shown, reports), figures_file="paper",
+        figures=claim_figures(shown, reports), beyond_figures=beyond_figures(reports), figures_file="paper",
     )  # fmt: skip
 
 
@@ -265,10 +275,21 @@ def access(request: Request, database: DatabaseDep, cursor: Cursor = None) -> Re
         "tokens": tokens_json(request, database)["tokens"],
         "users": users_json(database)["users"],
         "audit": audit_json(request, database, cursor, AUDIT_ROWS),
-        "webhooks": webhooks_json(database)["webhooks"],
         "on_first": cursor is None,
     }
     return pages_of(request).render("access.html", title="Access", json_url="/api/tokens", **context)
+
+
+@router.get("/webhooks")
+def webhooks(request: Request, database: DatabaseDep, settings: SettingsDep) -> Response:
+    context = {"webhooks": webhooks_json(database)["webhooks"], "mail": settings.smtp_host is not None}
+    with database.read() as session:
+        context |= {"silences": silences_json(session)["silences"]}
+        runs = {one["run_id"] for one in context["silences"] if one["run_id"]}
+        names = dict(session.execute(select(Run.id, Run.name).where(Run.id.in_(runs))).all())
+    return pages_of(request).render(
+        "webhooks.html", title="Notifications", json_url="/api/webhooks", names=names, kinds=KINDS, **context
+    )
 
 
 def _address(path: str, query: Mapping[str, Any]) -> str:

@@ -14,10 +14,13 @@ from server.database.models import NOT_IN_TRASH, Run, Sweep
 from server.lifecycle.answers import run_rows, runs_json
 from server.lifecycle.autopsies import autopsy_json
 from server.settings import Settings
+from studies.culprits_report import STUDY as CULPRITS
 from studies.paper.catalogue import COMPUTED, TRAINED, design
 from studies.paper.computed import AT_ONCE, computed
 from studies.paper.groups import MARK, Group, newest_group, sweeps_of
 from studies.paper.outcomes import collect
+from studies.paper.rates import STUDY, collect_rates, rates_design
+from studies.paper.rates_report import rates_report
 from studies.paper.registry import Registry, committed_reports, load, report_name, short
 from studies.paper.report import against_registry, trained_report
 
@@ -63,28 +66,34 @@ _kept: dict[tuple[Any, ...], dict[str, Any]] = {}
 _lock = threading.Lock()
 
 
-def reports_of(session: Session, settings: Settings) -> tuple[Registry, dict[str, Shown]]:
-    """The registered claims, and the reports by name. A study without runs, result and committed report has none.
+def reports_of(session: Session, settings: Settings) -> tuple[Registry, dict[str, list[Shown]]]:
+    """The registered claims, and the reports by name; the first report of a name is the one to show (`_first`). A study without
+    runs, result and committed report has none.
 
     Raises ValueError if this installation has no registered claims.
     """
     registry = load()
-    committed = committed_reports()
+    committed = {name: against_registry(report, registry) for name, report in committed_reports().items()}
     rows = Rows(session, settings)
-    found: dict[str, Shown] = {}
-    for study, preset in TRAINED:
+    found: dict[str, list[Shown]] = {}
+    for study, preset in (*TRAINED, (STUDY, None)):
         name = report_name(study, preset)
         group = newest_group(rows.sweeps(), study, preset)
-        if group is not None and not (group.size == "quick" and name in committed):
-            found[name] = _judged(rows, group, registry), "runs"
-        elif name in committed:
-            found[name] = against_registry(committed[name], registry), "committed"
-    for study in COMPUTED:
+        own: list[Shown] = [] if group is None else [(_judged(rows, group, registry), "runs")]
+        kept: list[Shown] = [(committed[name], "committed")] if name in committed else []
+        found[name] = sorted([*own, *kept], key=_first)
+    for study in (*COMPUTED, CULPRITS):
         if study in AT_ONCE:
-            found[study] = _computed(study, registry.sha256), "computed"
+            found[study] = [(_computed(study, registry.sha256), "computed")]
         elif study in committed:
-            found[study] = against_registry(committed[study], registry), "committed"
-    return registry, found
+            found[study] = [(committed[study], "committed")]
+    return registry, {name: shown for name, shown in found.items() if shown}
+
+
+def _first(shown: Shown) -> tuple[bool, int, bool]:
+    """Sorts the reports of a name: full before quick, then the one with more seeds, then this server's own runs."""
+    report, source = shown
+    return report["size"] == "quick", -int(report["seeds"]), source != "runs"
 
 
 def _judged(rows: Rows, group: Group, registry: Registry) -> dict[str, Any]:
@@ -93,7 +102,10 @@ def _judged(rows: Rows, group: Group, registry: Registry) -> dict[str, Any]:
     with _lock:
         if key in _kept:
             return _kept[key]
-    report = trained_report(collect(rows, design(group.study, group.preset, group.size), group), registry)
+    if group.study == STUDY:
+        report = rates_report(collect_rates(rows, rates_design(group.size), group), registry)
+    else:
+        report = trained_report(collect(rows, design(group.study, group.preset, group.size), group), registry)
     with _lock:
         while len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,18 @@ from starlette.exceptions import HTTPException
 
 from server.errors import Invalid, ServiceError, error_json
 from stablessm_core.spec.errors import ConfigError, describe_items
+from stablessm_core.telemetry.frames import LIMITS
 
 log = logging.getLogger("stablessm.server")
 
 MAX_BODY_BYTES = 1 << 20
+RECORDS = re.compile(r"/api/ingest/runs/[^/]+/records")  # paths whose bodies are frames, not JSON
 MACHINE_PATHS = ("/api", "/static", "/openapi.json", "/healthz", "/readyz", "/metrics")
+
+
+def most_bytes(path: str) -> int:
+    """The largest body that a request to this path may have, in bytes; archives are larger still (server.http.bodies)."""
+    return LIMITS.body_bytes if RECORDS.fullmatch(path) else MAX_BODY_BYTES
 
 
 def wants_page(path: str, accept: str) -> bool:
@@ -35,13 +43,21 @@ def render_error(
     field: str | None = None,
     allowed: str | None = None,
     headers: Mapping[str, str] | None = None,
+    code: str | None = None,
 ) -> Response:
     """The error response: HTML if a browser requested a page, else JSON."""
-    body = error_json(status, message, field, allowed)
+    body = error_json(status, message, field, allowed, code)
     pages = getattr(request.app.state, "pages", None)
     if pages is not None and wants_page(request.url.path, request.headers.get("accept", "")):
         return pages.error(request, status, body["error"], dict(headers or {}))  # type: ignore[no-any-return]
     return JSONResponse(body, status, dict(headers or {}))
+
+
+def render_service_error(request: Request, error: ServiceError) -> Response:
+    """The response to a request that was refused with this error."""
+    return render_error(
+        request, error.status, error.message, field=error.field, allowed=error.allowed, headers=error.headers, code=error.code
+    )
 
 
 def problems_error(problems: Sequence[tuple[str, str, str | None]]) -> Invalid:
@@ -61,7 +77,7 @@ def install_handlers(app: FastAPI) -> None:
 
     async def service(request: Request, error: Exception) -> Response:
         assert isinstance(error, ServiceError)
-        return render_error(request, error.status, error.message, field=error.field, allowed=error.allowed, headers=error.headers)
+        return render_service_error(request, error)
 
     async def config(request: Request, error: Exception) -> Response:
         assert isinstance(error, ConfigError)
@@ -83,7 +99,7 @@ def install_handlers(app: FastAPI) -> None:
             message = f"there is nothing at {request.url.path[:200]}"
         elif status == 413:
             message, field = "the request body is too large", "body"
-            allowed = f"at most {MAX_BODY_BYTES:,} bytes"
+            allowed = f"at most {most_bytes(request.url.path):,} bytes"
         elif status == 400:
             message = "the request body cannot be read"
         return render_error(request, status, message, field=field, allowed=allowed, headers=headers)

@@ -4,9 +4,9 @@ page."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -25,7 +25,7 @@ from server.lifecycle.answers import run_rows, runs_json
 from server.lifecycle.demo import tour
 from server.lifecycle.submitters import owned_by
 from server.search.columns import DEFAULT, KNOWN, Column, columns, orders, value
-from server.search.filter_fields import config_fields
+from server.search.filter_fields import config_fields, metric_name
 from server.search.filter_syntax import FilterError
 from server.search.folds import count_by_status, runs_of
 from server.search.listing import COUNTED, listed_conditions
@@ -36,7 +36,7 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 COOKIE = "stablessm_columns"
 SEEN = "stablessm_introduction"  # a browser with this cookie has seen the introduction
 COOKIE_SECONDS = 365 * 86_400
-SEPARATOR = ":"  # separates the columns in the cookie, where a comma would need escaping
+SEPARATOR = ":"  # separates the columns in the cookie, which are percent-encoded
 NOTHING: dict[str, Any] = {"runs": [], "next_cursor": None}
 
 
@@ -60,11 +60,12 @@ def runs(
     with database.read() as session:
         try:
             chosen = _columns(asked, request)
-            found = run_list_json(session, asked, principal, settings.lease_seconds, fold=asked.fold)
+            shown = [name for column in chosen if (name := metric_name(column.name)) is not None]
+            found = run_list_json(session, asked, principal, settings.lease_seconds, fold=asked.fold, metrics=shown)
             more = found["next_cursor"] or asked.cursor
             total = count_listed(session, asked, principal, fold=asked.fold) if more else len(found["runs"])
             if asked.fold:
-                folds = _folds(session, asked, principal, found["runs"], settings.lease_seconds)
+                folds = _folds(session, asked, principal, found["runs"], settings.lease_seconds, shown)
         except Invalid as why:
             error = refusal_json(why)
         active = _active(session)
@@ -72,7 +73,7 @@ def runs(
         guide = tour(session) if plain else None
         if principal.user_id is not None:
             views = views_json(session, principal.user_id)
-    filters = asked.model_dump(exclude={"columns", "remember", "part", "compare", "open"})
+    filters = asked.model_dump(exclude={"columns", "remember", "part", "compare", "open", "metrics"})
     context: dict[str, Any] = {
         "runs": found, "total": total, "counted": COUNTED, "error": error, "filters": filters, "columns": chosen, "value": value,
         "orders": orders(chosen, asked.sort),
@@ -96,7 +97,12 @@ def runs(
 
 
 def _folds(
-    session: Session, asked: PageQuery, principal: Principal, listed: list[dict[str, Any]], lease_seconds: float
+    session: Session,
+    asked: PageQuery,
+    principal: Principal,
+    listed: list[dict[str, Any]],
+    lease_seconds: float,
+    metrics: Sequence[str],
 ) -> dict[int, dict[str, Any]]:
     """For each sweep of the listed runs: the number of its runs that match the filter by status, and the runs themselves if
     the row of the sweep is opened."""
@@ -111,7 +117,7 @@ def _folds(
         others = opened ^ {sweep}
         folds[sweep] = {
             "statuses": statuses, "total": sum(statuses.values()), "opened": sweep in opened,
-            "runs": runs_json(session, rows, lease_seconds), "toggle": ",".join(map(str, sorted(others))) or None,
+            "runs": runs_json(session, rows, lease_seconds, metrics), "toggle": ",".join(map(str, sorted(others))) or None,
         }  # fmt: skip
     return folds
 
@@ -136,7 +142,7 @@ def _columns(asked: PageQuery, request: Request) -> list[Column]:
     except FilterError as error:
         raise filter_refusal(error) from None
     try:
-        return columns(request.cookies.get(COOKIE, "").split(SEPARATOR)) or columns(DEFAULT)
+        return columns([unquote(name) for name in request.cookies.get(COOKIE, "").split(SEPARATOR)]) or columns(DEFAULT)
     except FilterError:  # another version wrote the cookie
         return columns(DEFAULT)
 
@@ -146,7 +152,14 @@ def _remember(answer: Response, chosen: list[Column]) -> None:
     if names == DEFAULT:
         answer.delete_cookie(COOKIE, path="/", samesite="strict")
     else:
-        answer.set_cookie(COOKIE, SEPARATOR.join(names), max_age=COOKIE_SECONDS, path="/", samesite="strict", httponly=True)
+        answer.set_cookie(
+            COOKIE,
+            SEPARATOR.join(quote(name, safe="") for name in names),
+            max_age=COOKIE_SECONDS,
+            path="/",
+            samesite="strict",
+            httponly=True,
+        )
 
 
 def _addresses(filters: dict[str, Any], chosen: list[Column] | None) -> Callable[..., str]:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.browser]
 AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PAGES = (
     *("/", "/?q=seed%3E", "/runs/1", "/runs/2", "/runs/9", "/compare?runs=1,2", "/compare", "/sweeps", "/sweeps/1", "/new"),
-    *("/systems", "/theory", "/paper", "/alerts", "/workers", "/access", "/trash", "/me", "/docs", "/login"),
+    *("/systems", "/theory", "/paper", "/alerts", "/workers", "/access", "/webhooks", "/trash", "/me", "/docs", "/login"),
 )
 SHIFTS = """window.shifts = []; new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((e) => e.value)))
   .observe({type: "layout-shift", buffered: true})"""

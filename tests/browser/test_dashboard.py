@@ -285,6 +285,7 @@ def test_hostile_names_are_shown_as_text_on_every_page(page: Any, installation: 
         "/alerts",
         "/workers",
         "/access",
+        "/webhooks",
         f"/new?clone={run - 2}",
     ]
     for path in [*paths, f'/?q=name~"{HOSTILE[:4]}"']:

@@ -220,3 +220,25 @@ def test_the_first_screen_shows_twelve_runs_and_folded_sweeps_open_in_place(page
     page.wait_for_selector("tr[data-inside]")
     assert page.locator("tr[data-inside]").count() == 14
     assert page.evaluate("window.stayed") is True
+
+
+def test_the_form_suggests_projects_and_sends_the_chosen_one(page: Any, address: str) -> None:
+    made = httpx.post(f"{address}/api/runs", json={"task": {"name": "digits"}, "project": "hybrid"}, headers=BEARER, timeout=120)
+    made.raise_for_status()
+    page.goto(f"{address}/new")
+    assert page.locator("#projects option").evaluate_all("(all) => all.map((one) => one.value)") == ["hybrid"]
+    assert page.get_attribute("#f-project", "list") == "projects"
+    page.fill("#f-project", "hybrid")
+    becomes(page, "JSON.parse(document.querySelector('[data-preview]').textContent).project === 'hybrid'")
+    page.click("aside button[type=submit]")
+    page.wait_for_url(re.compile("/runs/2$"))
+    assert page.locator(".crumbs a", has_text="hybrid").count() == 1
+    page.goto(f"{address}/new?clone=2")
+    assert page.input_value("#f-project") == "hybrid"
+    page.fill("#f-project", "x" * 201)
+    page.click("aside button[type=submit]")
+    page.wait_for_selector("[data-error-for=project]:not([hidden])")
+    page.fill("#f-project", "")
+    page.click("aside button[type=submit]")
+    page.wait_for_url(re.compile("/runs/3$"))
+    assert page.locator(".crumbs a", has_text="hybrid").count() == 0

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-the-tests-0123456789"
 BODY = {"task": {"name": "polynomial_memory", "length": 20}, "train": {"steps": 30, "batch_size": 4}}
 SECONDS = 240.0  # time limit for a run of a few steps on a busy machine
-ACCESS = ("tokens", "audit", "webhooks", "ended_sessions", "users", "views")
+ACCESS = ("tokens", "audit", "webhooks", "notifications", "silences", "ended_sessions", "users", "views")
 pytestmark = [pytest.mark.spread, pytest.mark.slow, pytest.mark.postgres]
 
 

@@ -91,7 +91,8 @@ def test_an_interrupted_run_resumes_after_the_next_start(installation: Installat
         run = client.get(f"/api/runs/{run_id}").json()
         assert run["attempt"] == 2
         losses = client.get(f"/api/runs/{run_id}/series/train/loss", params={"to_step": 100}).json()
-        assert losses["step"] == list(range(1, min(run["step"], 100) + 1))[: len(losses["step"])]
+        assert len(losses["step"]) >= min(run["step"], 100)  # the run goes on between the two requests
+        assert losses["step"] == list(range(1, len(losses["step"]) + 1))
 
 
 def test_a_killed_installation_leaves_no_process_and_starts_again(installation: Installation) -> None:

@@ -23,6 +23,7 @@ EXCUSED = [positive_data_acceptance]
 SEQUENCE = 20  # number of requests in a sequence; a request uses the responses to earlier ones
 BATCH = 10  # number of sequences that share a seed
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")  # sends arbitrary bytes instead of an archive
+schemathesis.serializer.alias("application/vnd.stablessm.records", "application/octet-stream")
 SECONDS = 60.0  # time limit of a response: a busy machine may pause for longer than the default of ten seconds
 
 

@@ -20,6 +20,12 @@ from tests.server.recording import WEIRD
 HOSTILE = "<b>\u202e'\"; DROP TABLE runs; -- \U0001f525"
 CONFIG = {"task": {"name": "digits"}, "train": {"steps": 10}, "x": [1e-300, 0.1 + 0.2, 2**53 + 1, None, True, "NaN", HOSTILE]}
 FORM = {"map": "best", "time": "discrete", "rule": "none", "scale": 1.0, "a": 1 / 3, "b": 0.5, "dt": None}
+TRAINED = {"kind": "trained", "project": "", "external_id": None, "reported_config": None, "how": None, "layers": None}
+REPORTED = {
+    "kind": "reported", "project": HOSTILE, "external_id": "00000000-0000-4000-8000-000000000000", "config": {},
+    "reported_config": [CONFIG, HOSTILE, [[[]]]], "how": {"optimizer": HOSTILE, "lr": 1 / 3, "total_steps": None},
+    "layers": [{"name": HOSTILE, "path": HOSTILE, "width": 2**20, "note": None}],
+}  # fmt: skip
 PAYLOADS = [encode(np.tile(WEIRD, (3, 4)).astype(np.float32)), b"", bytes(range(256)) * 500]
 
 
@@ -45,7 +51,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             "deleted_by": HOSTILE if status == "diverged" else None,
             "user_id": 9 if full else None, "worker": "host:1:2" if full else None, "host": HOSTILE if full else None,
             "gpu_name": "NVIDIA H200" if full else None,
-        })  # fmt: skip
+        } | (REPORTED if status == "lost" else TRAINED))  # fmt: skip
         for level, payload in enumerate(PAYLOADS):
             blocks.append({
                 "run_id": run_id, "group_name": "layer0", "level": level, "first_step": 1, "last_step": 128, "stride": 16**level,
@@ -104,16 +110,34 @@ def rows() -> dict[str, list[dict[str, Any]]]:
                   {"id": 6, "at": 2.0, "token_id": None, "token_name": "", "address": "", "method": "PUT", "path": HOSTILE,
                    "status": 401, "run_id": None, "user_name": ""}],
         "webhooks": [{"id": 2, "url": "https://example.org/hook", "events": ["ended"], "cursor": {"20": 4}, "failures": 1,
-                      "last_error": HOSTILE, "created_at": 1.0}],
+                      "last_error": HOSTILE, "created_at": 1.0, "format": "slack", "last_sent_at": 1 / 3,
+                      "last_answer": HOSTILE}],
+        "notifications": [{"id": 3, "webhook_id": 2, "destination": HOSTILE, "run_id": 20, "kind": "nonfinite_loss",
+                           "severity": "critical", "count": 1000, "first_at": 0.1, "last_at": 0.2, "step": 2**40,
+                           "message": HOSTILE, "state": "sent", "due_at": 0.3, "due_by": 0.4, "sent_at": 1 / 3,
+                           "repeat_at": 1e10 / 3, "repeated": 1, "tries": 2, "answer": HOSTILE},
+                          {"id": 4, "webhook_id": 2, "destination": "", "run_id": 10, "kind": "run.lost", "severity": "warning",
+                           "count": 1, "first_at": 0.1, "last_at": 0.1, "step": 0, "message": "", "state": "waiting",
+                           "due_at": 0.3, "due_by": 0.4,
+                           "sent_at": None, "repeat_at": None, "repeated": 0, "tries": 0, "answer": ""}],
+        "silences": [{"id": 5, "run_id": 20, "project": None, "kind": None, "until": 1e10 / 3, "created_at": 0.1,
+                      "created_by": HOSTILE},
+                     {"id": 6, "run_id": None, "project": HOSTILE, "kind": "boundary_distance", "until": 0.2,
+                      "created_at": 0.1, "created_by": ""}],
     }  # fmt: skip
 
 
 def fill(database: Database) -> None:
-    """Insert all rows for which the database's schema has tables and columns."""
+    """Insert all rows for which the database's schema has tables and columns. A schema without kinds of runs has no reported
+    run."""
     with database.engine.begin() as connection:
+        kinds = "kind" in present(connection, "runs").c
+        reported = {run["id"] for run in rows()["runs"] if run["kind"] == "reported" and not kinds}
         for name, values in rows().items():
             if inspect(connection).has_table(name):
                 table = present(connection, name)
+                number = "id" if name == "runs" else "run_id"
+                values = [row for row in values if row.get(number) not in reported]
                 connection.execute(insert(table), [{k: v for k, v in row.items() if k in table.c} for row in values])
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stablessm_core.telemetry.statuses import FINAL, OPEN, RESUMABLE, STATUSES
+from stablessm_core.telemetry.statuses import AT_REST, FINAL, OPEN, RESUMABLE, STATUSES
 
 ROOT = Path(__file__).parents[2]
-GROUPS = {frozenset(group) for group in (STATUSES, OPEN, FINAL, RESUMABLE)}
+GROUPS = {frozenset(group) for group in (STATUSES, OPEN, FINAL, AT_REST, RESUMABLE)}
 FILES = sorted(path for folder in ("static", "templates") for path in (ROOT / "web" / folder).rglob("*") if path.is_file())
 QUOTED = r"[\[(]((?:[\"']\w+[\"'],? ?){2,})[\])]"  # ("queued", "running") or ["queued", "running"]
 

@@ -57,6 +57,18 @@ def test_the_notes_of_a_record_follow_from_its_form(one: dict[str, Any], said: s
     assert said in " ".join(records.notes(one))
 
 
+def test_a_match_by_parameter_names_and_the_gradient_of_a_reported_layer_are_stated() -> None:
+    matched = record(EXP, gradient=True, note="by parameter name, unconfirmed; at gate zero")
+    assert "declare it with layers=" in " ".join(records.notes(matched))
+    assert "values at a zero input" in " ".join(records.notes(matched))
+    assert records.composition([matched]) == "mamba of 8 eigenvalues, by parameter name, unconfirmed"
+    assert records.composition([record(EXP, note="at gate zero")]) == "mamba of 8 eigenvalues"
+    assert records.gradient_state(matched, {"gradient": "clipped"}) == "gradient: clipped"
+    for environment in (None, {}, {"gradient": ["raw"]}, {"gradient": "of a kind"}):
+        assert records.gradient_state(matched, environment) == ""
+    assert records.gradient_state(record(Form("fixed", "discrete", "none")), {"gradient": "raw"}) == ""
+
+
 def test_a_record_that_needs_no_explanation_has_no_notes() -> None:
     assert records.notes(record(Form.of_map("best", "discrete"))) == []
     assert records.notes(record(EXP) | {"form": None}) == []

@@ -97,3 +97,32 @@ def test_plots_have_the_role_group_because_they_contain_buttons() -> None:
 
 def test_the_heat_map_marks_non_finite_values_of_its_own_series() -> None:
     assert "nonfinite" in [trace["meta"]["field"] for trace in spec("grad_over_weight_heatmap")["data"]]
+
+
+def reported_page(records: list[dict[str, Any]], **changes: Any) -> pages.Tags:
+    how = dict.fromkeys(("optimizer", "lr", "momentum", "nesterov", "grad_clip", "length", "every", "precision", "total_steps"))
+    run = pages.a_run(kind="reported", config={}, reported_config={pages.EVIL: pages.EVIL}, steps=None, progress=None, **changes)
+    settings = [{"field": f"config.{pages.EVIL}", "value": pages.EVIL, "default": None, "parent": None}]
+    context = {"series": pages.SERIES | {"records": records}, "alerts": {"alerts": []}, "verdict": None}
+    return pages.render("run.html", run=run, how=how, settings=settings, **context, **pages.CHARTS, **pages.PAST)
+
+
+def test_the_page_of_a_reported_run_without_a_total_shows_the_step_and_no_bar() -> None:
+    tags = reported_page([pages.RECORD | {"name": "backbone.layers.0"}], step=1203)
+    text = re.sub(r"\s+", " ", tags.text)
+    assert "step 1,203" in text
+    assert "of None" not in text
+    assert not list(tags.all("data-progress"))
+    assert next(tags.all("data-steps"))["data-steps"] == ""
+    assert "0 · backbone.layers.0" in text
+    for word in ("AdamW", "Resume", "Clone", "Replay", "Fork"):
+        assert word not in text
+    assert not [attrs for _, attrs in tags.tags if "onmouseover" in attrs]
+
+
+def test_the_page_of_a_reported_run_without_layers_hides_the_charts_of_layers() -> None:
+    tags = reported_page([])
+    assert "Nothing to watch here" in tags.text
+    charts = [(attrs, tag) for tag, attrs in tags.tags if tag == "figure"]
+    hidden = sum("hidden" in attrs for attrs, _ in charts)
+    assert hidden > len(charts) / 2

@@ -54,7 +54,13 @@ PAPER_CLAIM: dict[str, Any] = {
     "ours": {"caption": EVIL, "rows": [[EVIL, EVIL], [EVIL, EVIL]]}, "sweeps": [3], "command": EVIL, "problems": [EVIL],
     "departures": [EVIL],
 }  # fmt: skip
-PAPER_REPORT = {"name": "table2-paper", "source": "runs", "seeds": 12, "size": "quick", "claims_changed": True}
+PAPER_REPORT = {"name": "table2-paper", "source": "runs", "seeds": 12, "size": "quick", "claims_changed": True,
+                "other": {"source": "committed", "size": "quick", "seeds": 2}}  # fmt: skip
+BEYOND: dict[str, Any] = {
+    "name": "culprits", "title": EVIL, "question": EVIL, "command": EVIL, "report": "culprits", "source": "committed",
+    "size": "quick", "seeds": 2, "findings": [EVIL], "tables": [PAPER_CLAIM["ours"]], "figures": 1, "sweeps": [3],
+    "problems": [EVIL], "departures": [EVIL],
+}  # fmt: skip
 
 
 def asset(name: str) -> str:
@@ -82,6 +88,8 @@ def a_run(**changes: Any) -> dict[str, Any]:
     config = RunConfig.model_validate({"task": {"name": "digits"}, "tags": [EVIL[:50]]}).model_dump(mode="json")
     run: dict[str, Any] = {
         "id": 7,
+        "kind": "trained",
+        "project": EVIL,
         "bytes_stored": 1_234_567,
         "hidden": True,
         "url": "/runs/7",
@@ -146,10 +154,16 @@ TOKEN = {"id": 3, "name": EVIL, "scope": "read", "state": "live", "user": EVIL, 
 TOKEN |= {"expires_at": None, "last_used_at": None}
 AUDIT = {"at": 1.0, "token_id": 3, "token_name": EVIL, "user_name": EVIL, "address": EVIL, "method": EVIL, "path": EVIL}
 AUDIT |= {"status": 200, "run_id": 7}
+WEBHOOK = {"id": 3, "url": EVIL, "format": "slack", "events": [EVIL], "state": "on", "failures": 0, "last_error": EVIL}
+WEBHOOK |= {"last_sent_at": 1e9, "last_answer": EVIL, "created_at": 1.0}
+SILENCE = {"id": 4, "run_id": 7, "project": EVIL, "kind": EVIL, "until": 1e9, "created_at": 1.0, "created_by": EVIL}
+NOTIFICATION = {"id": 5, "kind": EVIL, "state": "sent", "count": 1000, "repeated": 1, "destination": EVIL, "answer": EVIL}
+NOTIFICATION |= {"sent_at": None, "due_at": 1e9, "tries": 2}
 LOST = {"step": 58, "layer": 0, "eigenvalue": 31, "tensor": EVIL, "value": "NaN"}
 RECORD: dict[str, Any] = {
     "id": "0", "layer": 0, "name": EVIL, "eigenvalues": 64, "form": Form.of_map("best", "discrete").data, "gates": None,
     "kinds": ["grad_over_weight", "weight", "eigenvalue", "boundary_distance", "relative_step", "overflow_budget"],
+    "module": EVIL, "note": EVIL,
 }  # fmt: skip
 SERIES = {
     "records": [RECORD],
@@ -172,7 +186,8 @@ PAST: dict[str, Any] = {
                 ("requeued", "queued", EVIL, 30, 21),
                 ("ended", "failed", "", 40, None),
             )
-        ]
+        ],
+        "notifications": [NOTIFICATION],
     },
     "checkpoints": [
         {"step": 40, "attempt": 2, "size_bytes": 7000, "created_at": 1e9, "available": True, "url": "/api/runs/7/checkpoints/40",
@@ -234,6 +249,7 @@ def page(name: str) -> Tags:
     compare = {
         "runs": [run],
         "differences": [{"field": "optimizer.lr", "values": [EVIL, 0.1]}, {"field": EVIL, "values": [1, None]}],
+        "differences_left_out": 3,
         "ends": [END | {"run_id": 7}, END | {"run_id": 8, "outcome": "lost", "loss": None}],
         "groups": [GROUP, GROUP | {"label": EVIL, "runs": [8], "rank": 2}],
         "paired": {"against": EVIL, "rows": [PAIR]},
@@ -246,7 +262,7 @@ def page(name: str) -> Tags:
     compare |= {"total": 2, "drawn": [7, 8]}
     sweep = {
         "id": 1, "url": "/sweeps/1", "name": EVIL, "base": {}, "grid": {"optimizer.lr": [0.1, EVIL], EVIL: [1, 2]},
-        "created_at": 1e9, "submitted_by": 3, "user": EVIL,
+        "created_at": 1e9, "submitted_by": 3, "user": EVIL, "project": EVIL,
         "statuses": {"diverged": 1, "finished": 2, "running": 1}, "finite": 1, "total": 4,
         "runs": [run], "stable": 1, "unstable": 0, "lost": 2, "open": 1, "running": 1, "eta_seconds": 90.0,
         "search": {"method": "random", "trials": 4, "seed": 3, "space": {
@@ -301,7 +317,7 @@ def page(name: str) -> Tags:
             "claims": CLAIMS,
             "claims_url": "/api/compare/claims?sweep=1",
         },
-        "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "cursor": None}},
+        "sweeps.html": {"sweeps": {"sweeps": [sweep], "next_cursor": 1}, "filters": {"q": EVIL, "project": EVIL, "cursor": None}},
         "new.html": {
             "schema": schema,
             "defaults": config,
@@ -316,7 +332,8 @@ def page(name: str) -> Tags:
             "workers": [{"alive": True}],
             "prefill": config | {"name": EVIL},
             "placement": QueueBody.model_json_schema()["properties"],
-            "place": {"queue": EVIL, "priority": 3, "gpu": EVIL},
+            "place": {"queue": EVIL, "priority": 3, "gpu": EVIL, "project": EVIL},
+            "projects": [EVIL],
         },
         "workers.html": {
             "workers": [
@@ -380,7 +397,16 @@ def page(name: str) -> Tags:
             "error": {"code": "invalid", "message": EVIL, "field": EVIL, "allowed": EVIL},
         },
         "paper.html": {
-            "paper": {"claims": [PAPER_CLAIM], "counts": {"holds": 1}, "claims_sha256": EVIL, "family_size": 19},
+            "paper": {
+                "claims": [PAPER_CLAIM],
+                "counts": {"holds": 1},
+                "claims_sha256": EVIL,
+                "family_size": 19,
+                "beyond": [BEYOND, BEYOND | {"name": "rates", "report": None}],
+            },
+            "beyond_figures": {
+                "culprits": [{"chart": "paper_stability", "title": EVIL, "caption": EVIL, "figure": {"data": []}}]
+            },
             "sections": [(EVIL, PAPER_REPORT, [PAPER_CLAIM, PAPER_CLAIM | {"id": "other", "report": None, "numbers": {}}])],
             "figures": {"claim": {"chart": "paper_finite", "title": EVIL, "caption": EVIL, "figure": {"data": [{"name": EVIL}]}}},
         },
@@ -388,9 +414,15 @@ def page(name: str) -> Tags:
         "access.html": {
             "tokens": [TOKEN],
             "users": [USER],
-            "webhooks": [],
             "audit": {"audit": [AUDIT], "waiting": 0, "lost": 0, "next_cursor": None},
             "on_first": True,
+        },
+        "webhooks.html": {
+            "webhooks": [WEBHOOK, WEBHOOK | {"state": "off", "failures": 12, "format": "email", "last_sent_at": None}],
+            "silences": [SILENCE, SILENCE | {"run_id": None}],
+            "names": {7: EVIL},
+            "kinds": KINDS,
+            "mail": False,
         },
         "login.html": {"error": EVIL, "next": EVIL},
         "error.html": {"error": {"code": "not_found", "message": EVIL, "field": EVIL, "allowed": EVIL}},
@@ -413,6 +445,7 @@ PAGES = [
     "paper.html",
     "me.html",
     "access.html",
+    "webhooks.html",
     "login.html",
     "error.html",
 ]
@@ -549,7 +582,7 @@ def test_a_folded_sweep_is_one_row_that_opens_to_its_runs_and_escapes_its_name()
 
 
 def test_an_empty_list_of_sweeps_explains_how_to_create_a_sweep() -> None:
-    tags = render("sweeps.html", sweeps={"sweeps": [], "next_cursor": None}, filters={"q": "", "cursor": None})
+    tags = render("sweeps.html", sweeps={"sweeps": [], "next_cursor": None}, filters={"q": "", "project": "", "cursor": None})
     assert "stablessm sweep" in tags.text
     assert "/new" in [a["href"] for a in tags.all("href")]
 
@@ -579,7 +612,7 @@ def test_the_form_offers_every_field_of_the_configuration() -> None:
             else:
                 yield prefix + name
 
-    assert {attrs["data-place"] for attrs in page("new.html").all("data-place")} == {"queue", "priority", "gpu"}
+    assert {attrs["data-place"] for attrs in page("new.html").all("data-place")} == {"queue", "priority", "gpu", "project"}
     others = [section for name, section in LAYERS.items() if name != "stable_ssm"]
     sections = {f"model.layer.{option}" for section in others for option in section.model_fields}
     assert set(leaves(a_run()["config"])) - {"model.layer"} | sections - {"model.layer.inner"} <= paths

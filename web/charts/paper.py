@@ -7,6 +7,7 @@ from typing import Any
 
 from web.charts.parts import Chart, Figure, figure, line, markers
 from web.charts.several import ranges
+from web.palette import COLORS
 
 
 def lines(x_title: str, y_title: str, y_type: str = "log", y_range: list[float] | None = None, x_digits: str = ".4g") -> Figure:
@@ -20,6 +21,20 @@ def lines(x_title: str, y_title: str, y_type: str = "log", y_range: list[float] 
     if y_range is not None:
         drawn.layout.yaxis.range = y_range
     return drawn
+
+
+def stability() -> Figure:
+    """Marks of each map over the length of the sequence, hollow for runs that lived and filled for fatal steps, and one line."""
+    edge = line("paper/edge", "e^(88.72/T) - 1", "muted", width=1.5)
+    edge.update(hoverinfo="skip")
+    traces = [edge]
+    for state, symbol, label in (("lives", "circle-open", "{label}, lives"), ("died", "circle", "{label}, fatal step")):
+        marks = line(f"paper/{state}-{{map}}", label, "accent", each="map")
+        marks.update(mode="markers", marker={"size": 7, "symbol": symbol, "color": COLORS["accent"]}, line=None)
+        marks.update(hovertemplate="%{text}<extra></extra>")
+        traces.append(marks)
+    drawn = figure(traces, "largest |λ| - 1", x_title="length T of the sequence", y_type="log")
+    return drawn.update_xaxes(type="log", exponentformat="none")
 
 
 def chart(name: str, title: str, meaning: str, build: Any) -> Chart:
@@ -44,4 +59,6 @@ CHARTS = (
         partial(lines, "1 + λ", "G")),
     chart("paper_perturbation", "Perturbation error", "Median error of the perturbed model by size of the perturbation.",
         partial(lines, "β", "error")),
+    chart("paper_stability", "Stability map", "Largest |λ| - 1 of each run by length of the sequence, with e^(88.72/T) - 1.",
+        stability),
 )  # fmt: skip

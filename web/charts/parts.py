@@ -26,7 +26,7 @@ class Chart:
     name: str
     title: str
     meaning: str
-    scope: str  # what the chart is drawn for: run, layer, autopsy, compare, theory or paper
+    scope: str  # what the chart is drawn for: run, layer, metric, autopsy, compare, theory or paper
     build: Callable[[], Figure]
     alerts: tuple[str, ...] = ()
     caption: str = ""

@@ -25,11 +25,22 @@ def scalar_chart(
 
 
 def loss() -> Figure:
-    train, evaluation = "train/loss", "eval/loss"
-    ev = line(evaluation, "eval", "line-1")
+    train, evaluation, test = "train/loss", "eval/loss", "test/loss"
+    ev, tested = line(evaluation, "eval", "line-1"), line(test, "test at the best eval", "line-2", dash="dot")
     ev.update(mode="lines+markers", marker={"size": 5})
-    traces = [*band(train, "train range", "accent"), line(train, "train", "accent"), ev, *notes(train, evaluation, log=True)]
+    tested.update(mode="lines+markers", marker={"size": 5, "symbol": "diamond"})
+    tested.meta["optional"] = True
+    lines = [line(train, "train", "accent"), ev, tested]
+    traces = [*band(train, "train range", "accent"), *lines, *notes(train, evaluation, test, log=True)]
     return figure(traces, "loss", y_type="log")
+
+
+def metric() -> Figure:
+    """The chart of one free metric; "{metric}" stands for its name."""
+    name = "{metric}"
+    drawn = line(name, "value", "accent")
+    drawn.update(mode="lines+markers", marker={"size": 4})
+    return figure([*band(name, "range", "accent"), drawn, *notes(name, log=True)], "", showlegend=False)
 
 
 FROM_ZERO = {"rangemode": "tozero"}
@@ -38,10 +49,18 @@ CHARTS = (
     Chart(
         name="loss",
         title="Loss",
-        meaning="Training loss of each step and mean loss on the evaluation split.",
+        meaning="Training loss of each step, mean loss on the evaluation split, and on the test split at the best evaluations.",
         scope="run",
         build=loss,
         alerts=("train/loss", "eval/loss", ""),  # "": alerts about the run as a whole
+        placed=True,
+    ),
+    Chart(
+        name="metric",
+        title="Metric",
+        meaning="A free metric, or any other scalar, over steps.",
+        scope="metric",
+        build=metric,
         placed=True,
     ),
     # each row: name, title, series, unit, meaning

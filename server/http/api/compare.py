@@ -181,6 +181,7 @@ def comparison_json(
         "drawn": found.drawn,
         "runs": runs_json(session, [rows[number] for number in ids], lease_seconds),
         "differences": [{**row, "values": [row["values"][i] for i in kept]} for row in found.differences],
+        "differences_left_out": found.differences_left_out,
         "ends": [found.ends[i] for i in kept],
         "groups": found.groups,
         "paired": found.paired,

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from server.compare.compare_curves import CURVE_POINTS, CURVES, MAX_RATIO, ranges_json, read_curves
 from server.compare.comparison import default_groups, default_view, drawn_runs
 from server.compare.sweep_grid import grid_json
+from server.errors import Invalid
 from server.http.api.alerts import run_alerts_json
 from server.http.api.compare import PageQuery, compared_runs, comparison_json, metric_curves, run_numbers
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
@@ -30,10 +31,11 @@ from server.http.figure_files import Paper, PaperDep, Scale, check_chart, figure
 from server.http.schemas.runs import RunId
 from server.http.schemas.series import EXAMPLE_TYPED
 from server.http.schemas.sweeps import SweepId
+from stablessm_core.telemetry.metrics import MAX_NAME
 from stablessm_core.telemetry.series import TRAIN_LOSS
 from web.binding import bind, eigenvalue_items
 from web.charts import CHARTS
-from web.compared import compared_figure, range_items, shown_runs
+from web.compared import compared_figure, plain, range_items, shown_runs
 from web.figures import catalogue, needed_by, spec
 from web.palette import COLORS
 from web.picture.sizes import FORMATS
@@ -42,7 +44,8 @@ from web.swept import swept_figure
 
 router = APIRouter(prefix="/api", tags=["figures"])
 
-OF_A_RUN = tuple(name for name, chart in CHARTS.items() if chart.scope in ("run", "layer"))
+METRIC = "metric"
+OF_A_RUN = tuple(name for name, chart in CHARTS.items() if chart.scope in ("run", "layer", METRIC))
 OF_SEVERAL = {"compare_loss": TRAIN_LOSS, "compare_max_ratio": MAX_RATIO, "compare_ranges": MAX_RATIO}
 OF_A_SWEEP = ("sweep_final_loss",)
 OF_THEORY = tuple(name for name, chart in CHARTS.items() if chart.scope == "theory")
@@ -88,14 +91,19 @@ def figure(
     from_step: Step = None,
     to_step: Step = None,
     y: Scale = None,
+    metric: Annotated[str | None, Query(max_length=MAX_NAME, description="The scalar that the chart `metric` shows.")] = None,
 ) -> Response:
     """One chart of this run, as the run's page shows it, with its data as typed arrays."""
     check_stretch(from_step, to_step)
     definition = spec(check_chart(chart, OF_A_RUN, "a run"))
+    if chart == METRIC:
+        if not metric:
+            raise Invalid("chart 'metric' needs a metric", field="metric", allowed="the name of a scalar of this run")
+        definition = of_metric(definition, metric)
     fixed = "scaleanchor" in definition["layout"]["yaxis"] or any(trace["type"] == "heatmap" for trace in definition["data"])
     if y and not fixed:
         definition = {**definition, "layout": with_scale(definition["layout"], y)}
-    names = [name.replace("{layer}", layer) for name in needed_by(chart)]
+    names = [metric] if metric and chart == METRIC else [name.replace("{layer}", layer) for name in needed_by(chart)]
     with database.read() as session:
         known = find_layout(session, run_id)
         record = find_record(session, known, layer)
@@ -111,6 +119,13 @@ def figure(
         definition, data, layer=layer, items=items, alerts=alerts, colors=COLORS, eigenvalues=count, bounded=bounded(vars(record))
     )
     return figure_answer(drawn, chart, of=f"run {run_id}", name=f"run-{run_id}", paper=paper)
+
+
+def of_metric(definition: dict[str, Any], name: str) -> dict[str, Any]:
+    """The figure of any metric as the figure of this metric."""
+    traces = [{**trace, "meta": {**trace["meta"], "series": name}} for trace in definition["data"]]
+    layout = {**definition["layout"], "meta": {"chart": METRIC, "alerts": [name]}}
+    return {"data": traces, "layout": {**layout, "yaxis": {**layout["yaxis"], "title": {"text": plain(name), "standoff": 8}}}}
 
 
 @router.get("/compare/figures/{chart}", **FIGURE)

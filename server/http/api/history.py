@@ -21,6 +21,7 @@ from server.http.schemas.runs import MAX_ID, RunId
 from server.lifecycle import checkpoints, history, logs
 from server.lifecycle.forking import trouble_of
 from server.settings import Settings
+from server.webhooks.groups import notifications_json
 
 CHUNK_BYTES = 1 << 20
 FIRST_PIECES = 4  # number of log pieces that the page itself contains; most logs have at most this many
@@ -82,10 +83,16 @@ def of_run(
     since: Annotated[int, Query(ge=0, le=MAX_ID, description="Only events with a greater `seq`.")] = 0,
     limit: Annotated[int, Query(ge=1, le=history.MAX_EVENTS)] = history.MAX_EVENTS,
 ) -> Any:
-    """Every change of the run's status with its reason, the run's attempts, and the steps deleted after a rollback."""
+    """Every change of the run's status with its reason, the run's attempts, the steps deleted after a rollback, and the messages
+    about the run."""
     with database.read() as session:
         _status(session, run_id)
-        return history.history_json(session, run_id, since=since, limit=limit)
+        return history_json(session, run_id, since=since, limit=limit)
+
+
+def history_json(session: Session, run_id: int, **page: int) -> dict[str, Any]:
+    """The HistoryAnswer."""
+    return history.history_json(session, run_id, **page) | {"notifications": notifications_json(session, run_id)}
 
 
 @router.get("/{run_id}/checkpoints", response_model=CheckpointList, name="checkpoints")

@@ -14,8 +14,9 @@ from server.http.api.records import Record, find_record, rows_of
 from server.http.api.series import Eigenvalues, Step, check_stretch, find_layout, parse_eigenvalues
 from server.http.schemas.runs import RunId
 from server.series.encoding import dumps
+from server.series.layout import SeriesColumns
 from server.series.overview import MAX_LINES, Overview, OverviewOptions, read_overview
-from stablessm_core.telemetry.series import LAYER_GROUPS, layer_series
+from stablessm_core.telemetry.series import LAYER_GROUPS, MEANINGS, layer_series
 
 router = APIRouter(prefix="/api/runs", tags=["series"])
 
@@ -74,7 +75,7 @@ def overview(
         layout = find_layout(session, run_id)
         of_layer = part != "scalars"
         record = find_record(session, layout, layer) if of_layer else None
-        wanted = [row for row in layout.series.values() if part != "layer" and not row.group.startswith(LAYER_GROUPS)]
+        wanted = [row for row in layout.series.values() if part != "layer" and _is_on_every_page(row)]
         wanted += rows_of(layout, layer) if of_layer else []
         weight = layout.series.get(layer_series(layer, "weight")) if of_layer else None
         width = weight.width if weight else max((row.width for row in wanted), default=1)
@@ -92,6 +93,11 @@ def overview(
         return Response(body, media_type=MEDIA, headers={"Vary": "Accept-Encoding"})
     headers = {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
     return Response(gzip.compress(body, 1), media_type=MEDIA, headers=headers)
+
+
+def _is_on_every_page(row: SeriesColumns) -> bool:
+    """True for a scalar that a chart of every run's page may show. The page reads each free metric when its chart is in view."""
+    return row.name in MEANINGS if row.scattered else not row.group.startswith(LAYER_GROUPS)
 
 
 def pack(head: dict[str, Any], found: Iterable[Overview]) -> bytes:

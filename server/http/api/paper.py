@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from server.errors import NotFound
 from server.http.api.deps import DatabaseDep, SettingsDep
 from server.http.api.figures import FIGURE
+from server.http.beyond import beyond_json
 from server.http.figure_files import PaperDep, figure_answer
 from server.http.paper_files import FORMATS, report_file
 from server.http.paper_reports import Shown, reports_of
@@ -24,6 +25,10 @@ from web.charts import CHARTS
 from web.paper_figures import paper_figure
 
 router = APIRouter(prefix="/api/paper", tags=["paper"])
+FromSource = Annotated[
+    Literal["runs", "computed", "committed"] | None,
+    Query(description="Which of several reports of this name; by default the first."),
+]
 Name = Annotated[str, Path(max_length=40, description="Name of the report, such as `table5` or `table2-released`.")]
 FILES: dict[int | str, dict[str, Any]] = {
     200: {"content": {media: {"schema": {"type": "string", "format": "binary"}} for media in FORMATS.values()}}
@@ -45,14 +50,16 @@ NO_RESULT = "No runs of this installation and no committed report judge this cla
 
 def paper_json(session: Session, settings: Settings) -> tuple[dict[str, Any], dict[str, Shown]]:
     """The PaperAnswer, and the reports by name. Raises NotFound if this installation has no registered claims."""
-    registry, reports = _reports(session, settings)
+    registry, all_reports = _reports(session, settings)
+    reports = {name: shown[0] for name, shown in all_reports.items()}
     claims = [_claim_json(claim, reports) for claim in registry.claims]
     answer = {
         "claims_sha256": registry.sha256,
         "family_size": registry.family_size,
         "counts": {verdict: sum(one["verdict"] == verdict for one in claims) for verdict in VERDICTS},
         "claims": claims,
-        "reports": [_report_json(name, *shown) for name, shown in reports.items()],
+        "reports": [_report_json(name, shown) for name, shown in all_reports.items()],
+        "beyond": beyond_json(reports),
     }
     return answer, reports
 
@@ -99,11 +106,12 @@ def download(
     database: DatabaseDep,
     settings: SettingsDep,
     format: Annotated[Literal["json", "html", "md", "tex"], Query(description="`html`, `md` and `tex` are files.")] = "json",
+    source: FromSource = None,
 ) -> Response:
     """A report with its tables, its figures and the exact configurations. The same runs give the same bytes."""
     with database.read() as session:
         registry, reports = _reports(session, settings)
-    shown, _ = _find(reports, report)
+    shown, _ = _find(reports, report, source)
     headers = {"Content-Disposition": f'attachment; filename="{report}.{format}"'}
     return Response(report_file(shown, registry, format, report), media_type=FORMATS[format], headers=headers)
 
@@ -115,11 +123,12 @@ def figure(
     database: DatabaseDep,
     settings: SettingsDep,
     paper: PaperDep,
+    source: FromSource = None,
 ) -> Response:
     """One figure of a report."""
     with database.read() as session:
         _, reports = _reports(session, settings)
-    shown, _ = _find(reports, report)
+    shown, _ = _find(reports, report, source)
     figures = shown["figures"]
     if number >= len(figures):
         raise NotFound(f"report {report} has no figure {number}", field="number", allowed=f"0 to {len(figures) - 1}")
@@ -127,17 +136,22 @@ def figure(
     return figure_answer(drawn, figures[number]["chart"], of=report, name=f"{report}-{number}", paper=paper)
 
 
-def _reports(session: Session, settings: Settings) -> tuple[Registry, dict[str, Shown]]:
+def _reports(session: Session, settings: Settings) -> tuple[Registry, dict[str, list[Shown]]]:
     try:
         return reports_of(session, settings)
     except ValueError as error:
         raise NotFound(str(error), field="claims") from None
 
 
-def _find(reports: dict[str, Shown], name: str) -> Shown:
+def _find(reports: dict[str, list[Shown]], name: str, source: str | None) -> Shown:
+    """The report with this name, from this source if one is given. Raises NotFound."""
     if name not in reports:
         raise NotFound(f"there is no report {name[:80]!r}", field="report", allowed=", ".join(reports))
-    return reports[name]
+    found = next((shown for shown in reports[name] if source in (None, shown[1])), None)
+    if found is None:
+        allowed = ", ".join(shown[1] for shown in reports[name])
+        raise NotFound(f"report {name} has no version from {source!r}", field="source", allowed=allowed)
+    return found
 
 
 def _claim_json(claim: Claim, reports: dict[str, Shown]) -> dict[str, Any]:
@@ -170,9 +184,12 @@ def _claim_json(claim: Claim, reports: dict[str, Shown]) -> dict[str, Any]:
     return answer
 
 
-def _report_json(name: str, report: dict[str, Any], source: str) -> dict[str, Any]:
+def _report_json(name: str, reports: list[Shown]) -> dict[str, Any]:
+    """The PaperReport. A second report of the same name is named in `other`."""
     words = ("title", "size", "seeds", "commit", "versions", "machines", "claims_changed")
-    return {"name": name, "source": source} | {word: report[word] for word in words}
+    (report, source), *others = reports
+    other = None if not others else {"source": others[0][1], "size": others[0][0]["size"], "seeds": others[0][0]["seeds"]}
+    return {"name": name, "source": source, "other": other} | {word: report[word] for word in words}
 
 
 def command(claim: Claim) -> str | None:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from server.errors import Invalid
 from server.http.api.runs import find_run
 from server.series.layout import Layout, SeriesColumns
-from server.series.records import RecordOfLayer, records_of
+from server.series.records import LayersOfRun, RecordOfLayer, records_of
 from stablessm_core.telemetry.forms import SHARED, shared_columns
 from stablessm_core.telemetry.series import LAYER_GROUPS, layer_group
 
@@ -22,7 +22,8 @@ Record = Annotated[str, Query(min_length=1, max_length=100, description=RECORD_M
 def run_records(session: Session, layout: Layout) -> list[RecordOfLayer]:
     """The records of all layers of the run, in the order of its layers. Raises NotFound."""
     series = [(row.name, row.group, row.width, row.form) for row in layout.series.values()]
-    return records_of(series, find_run(session, layout.run_id).config.get("model", {}))
+    run = find_run(session, layout.run_id)
+    return records_of(series, LayersOfRun.of(run.kind, run.config.get("model"), run.layers))
 
 
 def find_record(session: Session, layout: Layout, id_: str) -> RecordOfLayer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -15,11 +16,12 @@ from server.database.models import Run
 from server.errors import Conflict, Invalid, NotFound
 from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
 from server.http.schemas.queues import QueueQuery, queue_columns
-from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, RunPatch
+from server.http.schemas.runs import CloneRequest, RunAnswer, RunId, RunList, RunPatch, RunRequest
 from server.keep.trash import why_absent
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.answers import RUN_COLUMNS, run_row, runs_json, runs_json_bytes
 from server.lifecycle.quotas import check_quota
+from server.lifecycle.reported import check_trained
 from server.lifecycle.submission import submit_run
 from server.lifecycle.submitters import check_own, owned_by
 from server.lifecycle.worker_wakeups import wake_workers
@@ -27,11 +29,12 @@ from server.search.filter_syntax import MAX_LENGTH, FilterError
 from server.search.listing import MAX_LIMIT, CursorError, RunPage, count_runs, list_runs
 from server.series.encoding import dumps, json_response
 from server.settings import Settings
-from stablessm_core.spec.config import RunConfig, parse_config
+from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.paths import with_settings
 
 router = APIRouter(prefix="/api/runs", tags=["runs"])
-WITHOUT: dict[str, Any] = {"tags": [], "notes": "", "hidden": False}  # the values that a null in a patch stands for
+# the values that a null in a patch stands for
+WITHOUT: dict[str, Any] = {"tags": [], "notes": "", "project": "", "hidden": False}
 
 
 def find_run(session: Session, run_id: int) -> Run:
@@ -51,7 +54,7 @@ def run_not_found(session: Session, run_id: int) -> NotFound:
 
 def run_json(session: Session, run_id: int, lease_seconds: float) -> dict[str, Any]:
     """The RunAnswer of a run. Raises NotFound."""
-    return runs_json(session, [_row(session, run_id)], lease_seconds)[0]
+    return runs_json(session, [_row(session, run_id)], lease_seconds, metrics=None)[0]
 
 
 def _row(session: Session, run_id: int) -> Row[Any]:
@@ -63,7 +66,7 @@ def _row(session: Session, run_id: int) -> Row[Any]:
 
 @router.post("", status_code=201, response_model=RunAnswer, responses={200: {"model": RunAnswer}})
 def submit(
-    config: RunConfig,
+    body: RunRequest,
     database: DatabaseDep,
     settings: SettingsDep,
     principal: PrincipalDep,
@@ -78,8 +81,8 @@ def submit(
     """Queue a training run. The status is 201 for a new run, and 200 if an earlier request with the same idempotency key created
     the run."""
     run, new = submit_run(
-        database, settings, config, key=idempotency_key, submitted_by=principal.token_id, user_id=principal.user_id,
-        queue_columns=queue_columns(waiting),
+        database, settings, body.config(), key=idempotency_key, submitted_by=principal.token_id, user_id=principal.user_id,
+        queue_columns=queue_columns(waiting), project=body.project,
     )  # fmt: skip
     response.status_code = 201 if new else 200
     response.headers["Location"] = f"/api/runs/{run.id}"
@@ -97,6 +100,13 @@ class ListQuery(BaseModel):
     sort: str = Field("-id", max_length=200, description="A field of the filter language; `-` before it means descending order.")
     cursor: str | None = Field(None, max_length=2000, description="`next_cursor` of the previous page.")
     limit: int = Field(50, ge=1, le=MAX_LIMIT)
+    metrics: str = Field(
+        "", max_length=4000, description="Names of scalars, separated by commas: `metrics` of each run has their newest values."
+    )
+
+    @property
+    def metric_names(self) -> list[str]:
+        return [name.strip() for name in self.metrics.split(",") if name.strip()]
 
 
 Listed = Annotated[ListQuery, Query()]
@@ -112,16 +122,17 @@ def index(database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep,
     """
     with database.read_autocommit() as session:
         page = read_list(session, query, principal)
-        runs = b",".join(runs_json_bytes(session, page.runs, settings.lease_seconds))
+        runs = b",".join(runs_json_bytes(session, page.runs, settings.lease_seconds, query.metric_names))
     return json_response(b'{"runs":[' + runs + b'],"next_cursor":' + dumps(page.next_cursor) + b"}")
 
 
 def run_list_json(
-    session: Session, query: ListQuery, principal: Principal, lease_seconds: float, *, fold: bool = False
-) -> dict[str, Any]:
-    """The RunList of the query; with `fold`, one run of each sweep. Raises Invalid."""
+    session: Session, query: ListQuery, principal: Principal, lease_seconds: float, *, fold: bool = False,
+    metrics: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """The RunList of the query, with the newest values of these scalars; with `fold`, one run of each sweep. Raises Invalid."""
     page = read_list(session, query, principal, fold=fold)
-    return {"runs": runs_json(session, page.runs, lease_seconds), "next_cursor": page.next_cursor}
+    return {"runs": runs_json(session, page.runs, lease_seconds, metrics), "next_cursor": page.next_cursor}
 
 
 def count_listed(session: Session, query: ListQuery, principal: Principal, *, fold: bool = False) -> int:
@@ -162,14 +173,14 @@ def filter_refusal(error: FilterError) -> RefusedFilter:
 def show(run_id: RunId, database: DatabaseDep, settings: SettingsDep) -> Response:
     """A run with its complete configuration, progress and result."""
     with database.read_autocommit() as session:
-        return json_response(runs_json_bytes(session, [_row(session, run_id)], settings.lease_seconds)[0])
+        return json_response(runs_json_bytes(session, [_row(session, run_id)], settings.lease_seconds, metrics=None)[0])
 
 
 @router.patch("/{run_id}", response_model=RunAnswer)
 def change(
     run_id: RunId, patch: RunPatch, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep, request: Request
 ) -> Any:
-    """Change the name, tags, notes or visibility of a run, and the queue, priority and GPU of a queued run."""
+    """Change the name, tags, notes, project or visibility of a run, and the queue, priority and GPU of a queued run."""
     with database.write() as session:
         run = find_run(session, run_id)
         check_own(principal, run)
@@ -178,7 +189,7 @@ def change(
                 lifecycle.move(session, run_id, moved)
             except lifecycle.NotAllowed as error:
                 raise Conflict(str(error), field=next(iter(moved)).removeprefix("needs_")) from None
-        for name in patch.model_fields_set & {"name", "tags", "notes", "hidden"}:
+        for name in patch.model_fields_set & {"name", "tags", "notes", "project", "hidden"}:
             value = getattr(patch, name)
             setattr(run, name, value if value is not None or name == "name" else WITHOUT[name])
     if moved:
@@ -221,9 +232,12 @@ def clone_run(
     """Submit a copy of the run and return its number. Raises NotFound, ConfigError, and the errors of `submit_run`."""
     with database.read() as session:
         run = find_run(session, run_id)
+        check_trained(run)
+        project = run.project
         base, waits = dict(run.config), {"queue": run.queue, "priority": run.priority, "needs_gpu": run.needs_gpu}
     if request is not None:
         waits |= queue_columns(request)
+        project = project if request.project is None else request.project
     config = parse_config(with_settings(base, request.set if request else {}))
     new, _ = submit_run(
         database,
@@ -233,6 +247,7 @@ def clone_run(
         submitted_by=principal.token_id,
         user_id=principal.user_id,
         queue_columns=waits,
+        project=project,
     )
     return new.id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -50,10 +51,10 @@ def catalogue(run_id: RunId, database: DatabaseDep) -> Response:
 def catalogue_json(session: Session, run_id: int) -> dict[str, Any]:
     """The Catalogue of a run. Raises NotFound."""
     try:
-        seq, model, known = catalogue_snapshot(session, run_id)
+        seq, layers, known = catalogue_snapshot(session, run_id)
     except LookupError:
         raise run_not_found(session, run_id) from None
-    records = records_of(((s.name, s.group, s.width, s.form) for s in known), model)
+    records = records_of(((s.name, s.group, s.width, s.form) for s in known), layers)
     return {
         "run_id": run_id,
         "seq": seq,
@@ -149,7 +150,7 @@ def _every_point(
 
 
 def _attachment(run_id: int, name: str, format: str) -> str:
-    return f'attachment; filename="run-{run_id}-{name.replace("/", "-")}.{format}"'
+    return f'attachment; filename="run-{run_id}-{re.sub(r"[^A-Za-z0-9._-]", "-", name)}.{format}"'
 
 
 def _joined(head: dict[str, Any], arrays: dict[str, bytes]) -> bytes:

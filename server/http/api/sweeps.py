@@ -88,6 +88,7 @@ def submit(
     sweep_id, new = submit_sweep(
         database, settings, request.base, grid=request.grid, search=request.search, name=request.name, key=idempotency_key,
         submitted_by=principal.token_id, user_id=principal.user_id, queue_columns=queue_columns(request),
+        project=request.project,
     )  # fmt: skip
     answer = show(sweep_id, database, settings)
     answer.status_code = 201 if new else 200

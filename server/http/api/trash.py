@@ -20,6 +20,7 @@ from server.keep.deletion import purge
 from server.keep.trash import HOUR, move_to_trash, occupied, take_out, trash_page
 from server.lifecycle.transitions import NotAllowed
 from server.settings import Settings
+from stablessm_core.spec.paths import value_at
 
 log = logging.getLogger("stablessm.trash")
 router = APIRouter(prefix="/api", tags=["runs"])
@@ -91,7 +92,7 @@ def trash_json(session: Session, settings: Settings, cursor: str | None, limit: 
     kept, trash = occupied(session)
     shown = [
         {name: getattr(run, name) for name in ("id", "name", "tags", "status", "bytes_stored", "deleted_at", "deleted_by")}
-        | {"until": (run.deleted_at or 0.0) + settings.trash_hours * HOUR, "task": run.config["task"]["name"]}
+        | {"until": (run.deleted_at or 0.0) + settings.trash_hours * HOUR, "task": value_at(run.config, "task.name")}
         for run in runs[:limit]
     ]
     more = len(runs) > limit

@@ -1,4 +1,4 @@
-"""The JSON of tokens, the audit log and webhooks in requests and responses. Times are UTC epoch seconds."""
+"""The JSON of tokens and the audit log in requests and responses. Times are UTC epoch seconds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from server.http.schemas.runs import Answer
 from stablessm_core.spec.config import Name
 from stablessm_core.spec.section import Section
 
-Scope = Literal["read", "submit", "admin"]
-EVENT = r"^(alert|run)(\.[a-z_]{1,40})?$"
+Scope = Literal["read", "submit", "admin", "ingest"]
 
 EXAMPLE_TOKEN: dict[str, Any] = {
     "id": 3,
@@ -38,20 +37,11 @@ EXAMPLE_AUDIT: dict[str, Any] = {
     "status": 200,
     "run_id": 7,
 }
-EXAMPLE_WEBHOOK: dict[str, Any] = {
-    "id": 1,
-    "url": "https://hooks.example.org/...",
-    "events": ["alert.critical", "run"],
-    "state": "failing",
-    "failures": 2,
-    "last_error": "it answered 500",
-    "created_at": 1763712000.0,
-}
 
 
 class TokenRequest(Section):
     """A new token. The scope `read` allows reading. `submit` also allows submitting, changing and cancelling runs. `admin`
-    allows everything."""
+    allows everything. `ingest` only allows reporting runs that another program trains."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ci", "scope": "submit", "expires_at": None}]})
     name: Annotated[Name, StringConstraints(min_length=1, max_length=100)]
@@ -116,35 +106,3 @@ class AuditList(Answer):
     skipped: int = Field(
         description="Number of refused writes without a valid token that were not recorded, because there were too many."
     )
-
-
-class WebhookRequest(Section):
-    """An address and the events sent to it: `alert` or `alert.<severity or kind>`, `run` or `run.<final status>`."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"url": "https://hooks.example.org/T1", "events": ["alert.critical", "run"]}]}
-    )
-    url: Annotated[str, StringConstraints(min_length=1, max_length=500)]
-    events: list[Annotated[str, StringConstraints(pattern=EVENT)]] = Field(min_length=1, max_length=20)
-
-
-class WebhookAnswer(Answer):
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_WEBHOOK]})
-    id: int
-    url: str = Field(description="The address without its path, which may be secret.")
-    events: list[str]
-    state: Literal["on", "failing", "off"] = Field(description="`off` after too many failures, until it is enabled again.")
-    failures: int = Field(description="Number of consecutive failed deliveries.")
-    last_error: str
-    created_at: float
-
-
-class NewWebhook(WebhookAnswer):
-    """A webhook with its signing key, which no other response shows."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_WEBHOOK | {"signing_key": "9f86d0..."}]})
-    signing_key: str = Field(description="X-StableSSM-Signature is `sha256=` and the HMAC-SHA-256 of the body with this key.")
-
-
-class WebhookList(Answer):
-    webhooks: list[WebhookAnswer]

@@ -43,6 +43,7 @@ EXAMPLE_COMPARE: dict[str, Any] = {
     "drawn": [1],
     "runs": [EXAMPLE_RUN],
     "differences": [{"field": "optimizer.lr", "values": [0.01]}],
+    "differences_left_out": 0,
     "ends": [{"run_id": 1, "outcome": "stable", "loss": 0.2, "tokens_per_step": 12800, "seconds_per_step": 0.01}],
     "groups": [EXAMPLE_GROUP],
     "paired": EXAMPLE_PAIRED,
@@ -164,7 +165,7 @@ class ClaimAnswer(Answer):
 
     question: Literal["larger_rate", "finite", "lower_loss"] = Field(
         description="`larger_rate`: the first group's largest finite learning rate is larger. `finite`: it stays finite at more "
-        "seeds. `lower_loss`: its final loss is lower where both are finite."
+        "seeds. `lower_loss`: its final loss is lower where both trained."
     )
     asked: str = Field(description="The question as a sentence.")
     first: str = Field(description="Label of the group `against`, by default the best.")
@@ -199,7 +200,10 @@ class CompareAnswer(Answer):
     total: int = Field(description="Number of compared runs.")
     drawn: list[int] = Field(description="The runs with curves and ranges: all, or a sample of 200 runs of a larger sweep.")
     runs: list[RunAnswer]
-    differences: list[Difference]
+    differences: list[Difference] = Field(
+        description="At most 500 fields. Of a reported run, the first 500 settings are compared."
+    )
+    differences_left_out: int = Field(description="How many more fields differ.")
     ends: list[RunEnd]
     groups: list[CompareGroup]
     paired: PairedGroups | None = Field(description="Null without at least two groups.")

@@ -39,7 +39,7 @@ class ForkAnswer(Answer):
     changes: dict[str, Any] = Field(description="The changed settings, by dotted path; empty for a replay.")
     said: str = Field(description="The changes as text.")
     step: int = Field(description="Completed steps; for a diverged fork, its fatal step.")
-    steps: int
+    steps: int | None
     loss: float | str | None = Field(description="The final training loss, or the newest recorded one.")
     unstable: dict[str, Any] | None
     outcome: str | None = Field(description="lives, dies, or open if not known yet; null if the original run did not diverge.")

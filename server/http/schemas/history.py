@@ -8,10 +8,11 @@ from fastapi import Path
 from pydantic import ConfigDict, Field
 
 from server.http.schemas.runs import MAX_ID, Answer
+from server.http.schemas.webhooks import NotificationAnswer
 from stablessm_core.telemetry.statuses import Status
 
 Step = Annotated[int, Path(ge=0, le=MAX_ID, description="Step of the checkpoint.", examples=[100])]
-Happened = Literal["submitted", "started", "rolled_back", "cancel_requested", "requeued", "resumed", "ended"]
+Happened = Literal["submitted", "started", "rolled_back", "cancel_requested", "requeued", "resumed", "ended", "lost", "found"]
 
 
 class LogPiece(Answer):
@@ -100,3 +101,6 @@ class HistoryAnswer(Answer):
     run_id: int
     events: list[HistoryEvent] = Field(description="Oldest first.")
     attempts: list[AttemptAnswer] = Field(description="The attempts whose start is among these events.")
+    notifications: list[NotificationAnswer] = Field(
+        description="The newest 200 messages about the run, oldest first: those sent, those that wait, and those held back."
+    )

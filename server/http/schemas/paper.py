@@ -64,6 +64,15 @@ class ClaimAnswer(Answer):
     departures: list[str] = Field(description="How our runs differ from the paper's.")
 
 
+Source = Literal["runs", "computed", "committed"]
+
+
+class OtherReport(Answer):
+    source: Source
+    size: str
+    seeds: int
+
+
 class PaperReport(Answer):
     name: str
     title: str
@@ -74,6 +83,48 @@ class PaperReport(Answer):
     versions: list[str]
     machines: list[str]
     claims_changed: bool = Field(description="Whether claims.json has changed since the runs were submitted.")
+    other: OtherReport | None = Field(description="A second report of this name; the one with more seeds comes first.")
+
+
+class Lives(Answer):
+    count: int = Field(description="How many of the seeds that died stay finite with the change.")
+    total: int
+    interval: tuple[float, float] = Field(description="95 % Wilson interval of the share.")
+
+
+class DeathCounts(Answer):
+    """The runs of one layer, map and learning rate, and what killed those that died."""
+
+    layer: str
+    map: str = Field(description="`native`, `native, frozen`, `direct` or `best`.")
+    rate: float
+    runs: int
+    deaths: int
+    interval: tuple[float, float] = Field(description="95 % Wilson interval of the share of deaths.")
+    float64: dict[str, int] = Field(description="Deaths by the kind that float64 shows: `dynamics`, `range`, `arithmetic`.")
+    killed_by: dict[str, int] = Field(description="Deaths by culprit: `recurrence`, `other weights`, `arithmetic`.")
+    live_frozen: Lives | None = Field(description="With the recurrence frozen from the start; null without such runs.")
+    live_with_best: Lives | None = Field(description="With the map `best` from the start; null without such runs.")
+
+
+class BeyondAnswer(Answer):
+    """A study beyond the paper's claims. It is exploratory: none of its tests was registered."""
+
+    name: str
+    title: str
+    question: str
+    command: str = Field(description="The command that measures it again.")
+    report: str | None = Field(description="Name of the report; null if there is none yet.")
+    source: Source | None
+    size: str | None
+    seeds: int | None
+    findings: list[str] = Field(description="The results in sentences.")
+    tables: list[OwnNumbers]
+    figures: int = Field(description="Number of figures of the report.")
+    deaths: list[DeathCounts] = Field(description="For `culprits`: the deaths by layer, map and learning rate.")
+    sweeps: list[int] = Field(description="The sweeps of this server behind it.")
+    problems: list[str] = Field(description="What is missing or mixed.")
+    departures: list[str] = Field(description="How it was measured.")
 
 
 class PaperAnswer(Answer):
@@ -82,3 +133,4 @@ class PaperAnswer(Answer):
     counts: dict[str, int] = Field(description="How many claims have each verdict.")
     claims: list[ClaimAnswer]
     reports: list[PaperReport]
+    beyond: list[BeyondAnswer] = Field(description="What was measured beyond the paper's claims.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from server.errors import CODES
+from server.errors import CODES, EXISTS, FENCED
 from server.http.schemas.queues import QueueChange
 from server.lifecycle.run_fields import ANSWERED, EXAMPLE_RUN
-from stablessm_core.spec.config import Name, Tag
+from stablessm_core.spec.config import Name, RunConfig, Tag
 from stablessm_core.spec.section import Text
 from stablessm_core.telemetry.detectors import KINDS, Severity
 from stablessm_core.telemetry.forms import Form
@@ -18,6 +18,8 @@ from stablessm_core.telemetry.forms import Form
 MAX_ID = 2**63 - 1
 MAX_COMPARED = 100
 
+Project = Annotated[Text, StringConstraints(strip_whitespace=True, max_length=200)]
+PROJECT = "The project to which runs belong, for filters, comparisons and exports. Empty for none."
 RunId = Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the run.", examples=[1])]
 
 EXAMPLE_FORM = Form.of_map("best", "discrete").data
@@ -46,7 +48,7 @@ class Answer(BaseModel):
 
 
 class ErrorDetail(Answer):
-    code: str = Field(description="One of " + ", ".join(sorted(CODES.values())))
+    code: str = Field(description="One of " + ", ".join(sorted([*CODES.values(), EXISTS, FENCED])))
     message: str
     field: str | None = Field(None, description="The invalid field, as a dotted path.")
     allowed: str | None = Field(None, description="What is allowed instead.")
@@ -82,6 +84,16 @@ class RunList(Answer):
     next_cursor: str | None = Field(description="Send it as `cursor` to get the next page; null on the last page.")
 
 
+class RunRequest(RunConfig):
+    """The configuration of a new run, and its project."""
+
+    project: Project = Field("", description=PROJECT)
+
+    def config(self) -> RunConfig:
+        """The configuration without the project."""
+        return RunConfig.model_validate(self.model_dump(exclude={"project"}))
+
+
 class RunPatch(QueueChange):
     """The fields of a run that can be changed. The queue, priority and GPU can change only while the run is queued. Omitted
     fields do not change."""
@@ -90,6 +102,7 @@ class RunPatch(QueueChange):
     name: Name | None = None
     tags: Annotated[list[Tag], Field(max_length=20)] | None = None
     notes: Annotated[Text, StringConstraints(max_length=20_000)] | None = None
+    project: Project | None = Field(None, description=PROJECT)
     hidden: bool | None = Field(None, description="If true, lists leave the run out. Comparisons and sweeps always include it.")
 
 
@@ -98,6 +111,7 @@ class CloneRequest(QueueChange):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"set": {"optimizer.lr": 0.005}}]})
     set: dict[str, Any] = Field(default_factory=dict, max_length=50)
+    project: Project | None = Field(None, description="By default the project of the original.")
 
 
 class AlertAnswer(Answer):

@@ -55,6 +55,8 @@ class RecordInfo(Answer):
     form: dict[str, Any] | None
     kinds: list[str] = Field(description="Its series; empty before the run starts.")
     gates: int | None = Field(description="Number of gates or step sizes that its eigenvalues share; null without a gate.")
+    module: str | None = Field(description="The class of the module, if another program trains the run.")
+    note: str | None = Field(description="What that program says about the layer, such as `at gate zero`.")
 
 
 class Catalogue(Answer):
@@ -62,6 +64,20 @@ class Catalogue(Answer):
     seq: int
     records: list[RecordInfo]
     series: list[SeriesInfo]
+
+
+class Metric(Answer):
+    """A free metric. group: the name up to its first slash, by which pages group metrics; "" if it has none."""
+
+    name: str
+    group: str
+    last: float | Spelling | None = Field(description="Its newest value.")
+
+
+class Metrics(Answer):
+    run_id: int
+    seq: int
+    metrics: list[Metric]
 
 
 Number = float | Spelling

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from server.compare.sweeps import MAX_LIMIT
 from server.http.schemas.compare import EXAMPLE_CLAIM, EXAMPLE_COUNTS, EXAMPLE_SPREAD, ClaimAnswer, Counted
 from server.http.schemas.queues import QueueBody
-from server.http.schemas.runs import MAX_ID, Answer, RunAnswer
+from server.http.schemas.runs import MAX_ID, PROJECT, Answer, Project, RunAnswer
 from server.lifecycle.sweep_submission import MAX_GRID_RUNS
 from stablessm_core.spec.config import Name
 from stablessm_core.spec.search import MAX_TRIALS, Search
@@ -30,6 +30,7 @@ EXAMPLE_SWEEP: dict[str, Any] = {
     "created_at": 1763712000.0,
     "submitted_by": 3,
     "user": "ada",
+    "project": "hybrid",
     "statuses": {"diverged": 1, "finished": 3},
     "finite": 3,
     "stable": 2,
@@ -94,6 +95,7 @@ class SweepRequest(QueueBody):
         }
     )
     name: Name | None = Field(None, description="Name of the sweep, by default the name in its base configuration.")
+    project: Project = Field("", description=PROJECT)
     base: dict[str, Any] = Field(description="Run configuration. Omitted fields have their defaults.")
     grid: Annotated[dict[str, list[Any]], Field(min_length=1, max_length=10)] | None = Field(
         None,
@@ -124,6 +126,7 @@ class SweepSummary(Counted):
     created_at: float
     submitted_by: int | None = Field(description="Number of the token that submitted it; null for the token of the settings.")
     user: str | None = Field(description="Name of the user who submitted it; null if all its runs were deleted.")
+    project: str = Field(description="The project of its first run; empty for none.")
     statuses: dict[str, int] = Field(description="How many runs have each status.")
     running: int = Field(description="How many lanes train its runs now.")
     eta_seconds: float | None = Field(
@@ -160,6 +163,7 @@ class SweepQuery(BaseModel):
     """The filter and the page of a list of sweeps."""
 
     q: str = Field("", max_length=200, description="Part of the name, in any letter case.")
+    project: str = Field("", max_length=200, description="Only sweeps with runs of this project.")
     cursor: int | None = Field(None, ge=1, le=MAX_ID, description="`next_cursor` of the previous page.")
     limit: int = Field(50, ge=1, le=MAX_LIMIT)
 

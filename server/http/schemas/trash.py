@@ -15,7 +15,7 @@ class TrashedRun(Answer):
     name: str | None
     tags: list[str]
     status: Status
-    task: str
+    task: str | None
     bytes_stored: int
     deleted_at: float
     deleted_by: str | None = Field(description="Name of the user who deleted it; `retention` if it was deleted automatically.")

@@ -197,7 +197,7 @@ def test_missing_torch_is_reported_once_without_an_address(tmp_path: Path, progr
     command = [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {program}"]
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
-    expected = "Error: training needs torch, which is not installed: pip install 'stablessm[train]'\n"
+    expected = "Error: training needs torch, which is not installed: pip install 'stablessm-service[train]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
 
 
@@ -424,7 +424,7 @@ def test_serve_creates_the_database_in_a_fresh_directory(tmp_path: Path, free_po
 def test_the_command_line_has_exactly_the_expected_commands() -> None:
     local, remote = (
         "up serve worker migrate doctor backup restore token queue user",
-        "submit runs show watch cancel resume fork autopsy compare figure export import sweep sweeps sweep-table logs "
+        "submit runs show watch cancel resume fork autopsy compare figure export import sync sweep sweeps sweep-table logs "
         "checkpoints delete undelete trash retention reproduce rename tag note completion table",
     )
     assert set(main.commands) == {*local.split(), *remote.split()}

@@ -14,6 +14,8 @@ from server.cli.main import main
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
 from studies import culprits
+from studies.culprits_report import findings_of
+from studies.culprits_text import culprits_text
 from tests.server.http_service import TOKEN, running
 from tests.server.recording import claim
 
@@ -52,6 +54,14 @@ def test_the_report_and_its_figure_are_written(
     assert "| retnet | 1/1 [0.21, 1.00] |  |  |  |" in text
     assert text.endswith("![|λ| against the length of the sequence](report.svg)\n")
     assert (tmp_path / "report.svg").read_bytes().startswith(b"<?xml")
+    files = [tmp_path / f"report{ending}" for ending in (".json", ".html", ".tex")]
+    written = reproduce(data_dir, "--resume", "1", *(word for file in files for word in ("-o", str(file))))
+    assert written.exit_code == 0, written.output
+    report = json.loads(files[0].read_text())
+    assert report["tables"][0]["rows"][0] == ["gla", "1/1 [0.21, 1.00]", "", "", ""]
+    assert culprits_text(findings_of(report)).rstrip().splitlines()[4:] == text.rpartition("![")[0].rstrip().splitlines()[4:]
+    assert "<svg" in files[1].read_text()
+    assert (tmp_path / "report-0.pdf").read_bytes().startswith(b"%PDF")
     again = reproduce(data_dir, "--resume", "2")
     assert again.exit_code == 0, again.output
     assert again.stdout.strip() == text.rpartition("![")[0].strip(), "the same runs give the same report"
@@ -73,6 +83,7 @@ def test_bad_input_gets_one_clear_error(data_dir: Path) -> None:
         (["--layers", "s4x"], "'s4x'; allowed: stable_ssm"),
         (["--resume", "7"], "no sweep 7"),
         (["--seeds", "0"], "0 is not in the range 1<=x<=12"),
+        (["-o", "report.pdf"], "allowed endings: .json, .html, .md, .tex"),
     ):
         done = reproduce(data_dir, *arguments)
         assert done.exit_code != 0

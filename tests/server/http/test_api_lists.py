@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import httpx
@@ -140,6 +141,12 @@ def test_chosen_columns_are_remembered_and_an_unknown_column_is_an_error_on_the_
     assert refused.status_code == 422
     assert "there is no column" in refused.text
     assert 'value="lr&gt;0"' in refused.text, "the error page must keep the filter"
+
+
+@pytest.mark.parametrize("name", ["val/中", "val/a:b", "val/50%2F", 'val/"x"'])
+def test_a_column_with_any_name_is_remembered(client: httpx.Client, name: str) -> None:
+    assert client.get("/", params={"columns": name, "remember": "true"}).status_code == 200
+    assert f'data-column="{escape(name)}"' in client.get("/").text.replace("&#34;", "&quot;")
 
 
 def test_the_page_folds_sweeps_into_rows_with_counts_that_open_to_their_runs(client: httpx.Client) -> None:

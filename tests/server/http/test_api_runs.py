@@ -148,7 +148,7 @@ def test_runs_are_filtered_sorted_and_read_page_by_page(client: httpx.Client) ->
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("q=nothing>1", "q"), ("status=lost", "status"), ("sort=weather", "sort"), ("cursor=abc", "cursor"), ("limit=0", "limit"),
+    [("q=nothing>1", "q"), ("status=gone", "status"), ("sort=weather", "sort"), ("cursor=abc", "cursor"), ("limit=0", "limit"),
      ("limit=many", "limit"), ("stauts=failed", "stauts")],
 )  # fmt: skip
 def test_an_invalid_list_query_is_refused(client: httpx.Client, query: str, field: str) -> None:
@@ -163,7 +163,7 @@ def test_an_invalid_filter_gives_the_same_error_on_every_page_and_api(client: ht
     if path.startswith("/api"):
         error = error_of(answer, 422)
         assert error["message"] == "q: status is never 'finnished'; did you mean finished? (at character 15)"
-        assert (error["field"], error["allowed"]) == ("q", "queued, running, finished, failed, diverged, cancelled")
+        assert (error["field"], error["allowed"]) == ("q", "queued, running, finished, failed, diverged, cancelled, lost")
     else:
         assert answer.status_code == 422
         assert "status=<mark>finnished</mark>" in answer.text
@@ -272,6 +272,7 @@ def test_each_response_about_runs_takes_one_query_whatever_the_number_of_runs(cl
             asked.clear()
             assert client.get(path).status_code == 200
             of_runs = [s for s in asked if s.startswith("SELECT") and ("runs." in s or "alerts." in s)]
-            assert len(of_runs) == 1, of_runs
+            # the answer for one run has the newest values of all its scalars, which a second query reads
+            assert len(of_runs) == (2 if path == f"/api/runs/{ids[0]}" else 1), of_runs
     finally:
         event.remove(Engine, "before_cursor_execute", note)

@@ -85,11 +85,13 @@ def test_a_preset_posted_without_scripts_queues_exactly_its_runs(client: httpx.C
 
 def test_a_clone_posted_without_scripts_repeats_the_configuration(client: httpx.Client) -> None:
     body = {"task": {"name": "digits"}, "model": {"layer": {"name": "hyena", "inner": {"name": "s4d", "d_state": 6}}}}
-    client.post("/api/runs", json=body | {"alerts": {"max_grad_over_weight": None}}).raise_for_status()
+    rules = [{"name": "val, x/loss", "condition": "> 5", "steps": 9}, {"name": "a", "condition": "nonfinite", "steps": 1}]
+    client.post("/api/runs", json=body | {"alerts": {"max_grad_over_weight": None, "rules": rules}}).raise_for_status()
     answer = sent(client, "/new?clone=1")
     assert answer.status_code == 303, problems_of(answer.text)
     first, second = (client.get(f"/api/runs/{number}").json()["config"] for number in (1, 2))
     assert first == second
+    assert second["alerts"]["rules"] == rules
 
 
 def test_pooled_images_and_a_bare_model_are_read_from_the_form(client: httpx.Client) -> None:
@@ -135,6 +137,25 @@ def test_json_fills_in_the_form(client: httpx.Client) -> None:
     unknown = client.post("/new", data={"json": '{"task": {"name": "digits"}, "trian": {}}', "fill": "json"})
     assert "trian" in unknown.text
     assert error_of(client.get("/new?preset=digit", headers={"Accept": "application/json"}), 422)["field"] == "preset"
+
+
+def test_the_form_gives_a_run_its_project_and_a_clone_the_project_of_its_original(client: httpx.Client) -> None:
+    fields = Form(client.get("/new").text).fields
+    given = fields | {"place.project:string": " hybrid ", "model.reparameterization.name:string": "best"}
+    made = client.post("/new", data=given, follow_redirects=False)
+    assert made.status_code == 303, errors_of(made.text)
+    run = made.headers["location"].rsplit("/", 1)[1]
+    assert client.get(f"/api/runs/{run}").json()["project"] == "hybrid"
+    clone = client.get(f"/new?clone={run}").text
+    assert Form(clone).fields["place.project:string"] == "hybrid"
+    assert '<option value="hybrid"></option>' in clone
+    refused = client.post("/new", data=given | {"place.project:string": "x" * 201})
+    assert refused.status_code == 422
+    assert "200" in errors_of(refused.text)["project"]
+    filled = client.post("/new", data={"json": '{"task": {"name": "digits"}, "project": "pasted"}', "fill": "json"})
+    assert (filled.status_code, Form(filled.text).fields["place.project:string"]) == (200, "pasted")
+    sent = {"task": {"name": "digits"}, "train": {"steps": 0}, "project": "p"}
+    assert [p["field"] for p in client.post("/new/check", json=sent).json()["problems"]] == ["train.steps"]
 
 
 def test_ranges_of_an_axis_are_expanded() -> None:

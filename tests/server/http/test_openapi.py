@@ -23,6 +23,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTRACT = {
+    "/api/ingest/runs": "post",
+    "/api/ingest/runs/{run_id}/records": "post",
     "/api/runs": "get post",
     "/api/runs/{run_id}": "get patch delete",
     "/api/runs/{run_id}/restore": "post",
@@ -41,6 +43,7 @@ CONTRACT = {
     "/api/runs/{run_id}/siblings": "get",
     "/api/runs/{run_id}/series": "get",
     "/api/runs/{run_id}/series/{name}": "get",
+    "/api/runs/{run_id}/metrics": "get",
     "/api/runs/{run_id}/overview": "get",
     "/api/runs/{run_id}/steps": "get",
     "/api/figures": "get",
@@ -61,6 +64,7 @@ CONTRACT = {
     "/api/runs/{run_id}/history": "get",
     "/api/runs/{run_id}/verdict": "get",
     "/api/runs/{run_id}/autopsy": "get post",
+    "/api/runs/{run_id}/memory": "get",
     "/api/alerts": "get",
     "/api/queues": "get",
     "/api/queues/{name}": "get patch",
@@ -84,6 +88,9 @@ CONTRACT = {
     "/api/webhooks": "get post",
     "/api/webhooks/{webhook_id}": "delete",
     "/api/webhooks/{webhook_id}/enable": "post",
+    "/api/webhooks/{webhook_id}/test": "post",
+    "/api/silences": "get post",
+    "/api/silences/{silence_id}": "delete",
     "/api/workers": "get",
     "/healthz": "get",
     "/readyz": "get",
@@ -172,6 +179,7 @@ def test_the_api_documentation_names_exactly_the_existing_endpoints(document: di
         written = (
             written.replace("{token_id}", "{id}")
             .replace("{webhook_id}", "{id}")
+            .replace("{silence_id}", "{id}")
             .replace("{user_id}", "{id}")
             .replace("{view_id}", "{id}")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,23 @@ from server.database.connection import Database
 from server.database.models import Run
 from server.lifecycle import transitions as lifecycle
 from stablessm_core.client import Client
+from studies.culprits import Findings
+from studies.culprits_report import culprits_report
 from studies.paper.catalogue import design
 from studies.paper.groups import Group
 from studies.paper.outcomes import collect
+from studies.paper.registry import folder as registry_folder
 from studies.paper.registry import load
 from studies.paper.report import dumps, trained_report
 from studies.paper.submission import start, submit, take_up
 from tests.server.http_service import TOKEN, application, client_of, error_of
 from tests.server.recording import claim
+from tests.studies.test_culprits_text import POINTS, SIZE, cells
 
 pytestmark = pytest.mark.slow
 
 REGISTRY = load()
+REPORTS = registry_folder()
 PLAN = design("fig3", seeds=2)
 
 
@@ -49,6 +55,16 @@ def client(http: httpx.Client) -> Client:
     return Client("http://127.0.0.1:8000", TOKEN, transport=http._transport)
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the registered claims, from which committed reports are read."""
+    found = tmp_path / "registered"
+    found.mkdir()
+    (found / "claims.json").write_bytes((registry_folder() / "claims.json").read_bytes())
+    monkeypatch.setattr("studies.paper.registry.FOLDERS", (found,))
+    return found
+
+
 def act_as_worker(database: Database, runs: int, dies: int = 0) -> None:
     """Act as the worker: the first `dies` runs diverge and have no autopsy, and all others finish."""
     for number in range(runs):
@@ -66,6 +82,11 @@ def act_as_worker(database: Database, runs: int, dies: int = 0) -> None:
             result = {"train_loss": loss, "eval_loss": loss, "seconds": 1.0}
             lifecycle.finish(session, claimed.run_id, claimed.attempt, status, "", result, where)
             session.execute(update(Run).where(Run.id == claimed.run_id).values(largest_ratio=0.1 + claimed.run_id / 100))
+
+
+def culprits_findings() -> Findings:
+    parts: list[dict[str, Any]] = [{"id": 1, "part": "maps", "base": {}, "grid": {}, "runs": 9}]
+    return Findings(replace(SIZE, seeds=2), [1], cells(), list(POINTS), [], ["torch 2"], parts=parts)
 
 
 def claims_of(http: httpx.Client) -> dict[str, dict[str, Any]]:
@@ -99,6 +120,7 @@ def test_the_page_shows_one_card_per_claim_and_the_command_where_a_result_is_mis
         assert f"To judge it: <code>{one['command']}</code>" in page.text
 
 
+@pytest.mark.usefixtures("folder")
 def test_runs_of_this_server_judge_a_claim_and_are_linked(http: httpx.Client, client: Client, sqlite: Database) -> None:
     group, ids = start(client, PLAN, REGISTRY)
     before = claims_of(http)["fig3-best-smallest"]
@@ -113,6 +135,7 @@ def test_runs_of_this_server_judge_a_claim_and_are_linked(http: httpx.Client, cl
     assert report["sweeps"][0]["runs"] == PLAN.runs
 
 
+@pytest.mark.usefixtures("folder")
 def test_page_and_command_report_the_same_bytes_twice(client: Client, http: httpx.Client, sqlite: Database) -> None:
     full = design("fig3", seeds=1)
     group, _ = start(client, full, REGISTRY)
@@ -124,6 +147,7 @@ def test_page_and_command_report_the_same_bytes_twice(client: Client, http: http
     assert html == http.get("/api/paper/reports/fig3?format=html").content
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_deleted_run_is_named_on_the_page(client: Client, http: httpx.Client, sqlite: Database) -> None:
     full = design("fig3", seeds=1)
     start(client, full, REGISTRY)
@@ -189,6 +213,53 @@ def test_unknown_reports_and_figures_are_refused_with_what_is_allowed(http: http
     assert "table5" in error["allowed"]
     assert error["field"] == "report"
     assert error_of(http.get("/api/paper/reports/table5/figures/7"), 404)["allowed"] == "0 to 0"
+
+
+def test_beyond_the_paper_shows_who_killed_the_runs_with_intervals_and_tests(folder: Path, http: httpx.Client) -> None:
+    unknown = {one["name"]: one for one in http.get("/api/paper").json()["beyond"]}
+    assert (unknown["culprits"]["report"], unknown["culprits"]["command"]) == (None, "stablessm reproduce culprits")
+    assert "No runs of this installation and no committed report answer this yet." in http.get("/paper").text
+    (folder / "culprits.json").write_text(dumps(culprits_report(culprits_findings(), REGISTRY)))
+    found = {one["name"]: one for one in http.get("/api/paper").json()["beyond"]}["culprits"]
+    assert (found["report"], found["source"], found["seeds"], found["size"]) == ("culprits", "committed", 2, "quick")
+    native = found["deaths"][0]
+    assert (native["layer"], native["map"], native["runs"], native["deaths"]) == ("s5", "native", 3, 2)
+    assert native["float64"] == {"range": 1, "dynamics": 1}
+    assert native["killed_by"] == {"recurrence": 1, "other weights": 1}
+    assert native["live_frozen"]["count"] == 1
+    assert native["live_with_best"]["interval"] == pytest.approx([0.342, 1.0], abs=1e-3)
+    assert any("exact McNemar test, p = 0.5" in one for one in found["findings"])
+    page = http.get("/paper").text
+    assert "Who kills a state-space model?" in page
+    assert 'data-chart="paper_stability"' in page
+    for format, part in (
+        ("html", "<svg"),
+        ("md", "| s5 | native | 3 | 2/3"),
+        ("tex", "begin{longtable}"),
+        ("json", '"findings"'),
+    ):
+        assert part in http.get(f"/api/paper/reports/culprits?format={format}").text, format
+    drawn = http.get("/api/paper/reports/culprits/figures/0").json()
+    assert [trace["name"] for trace in drawn["data"]] == ["e^(88.72/T) - 1", "best, lives", "direct, lives", "direct, fatal step"]
+
+
+def test_of_two_reports_the_one_with_more_seeds_is_shown_first(
+    folder: Path, http: httpx.Client, client: Client, sqlite: Database
+) -> None:
+    known = json.loads((REPORTS / "fig3.json").read_bytes())
+    (folder / "fig3.json").write_text(dumps(known | {"seeds": 12}))
+    start(client, PLAN, REGISTRY)
+    act_as_worker(sqlite, PLAN.runs)
+    shown = next(one for one in http.get("/api/paper").json()["reports"] if one["name"] == "fig3")
+    assert (shown["source"], shown["seeds"]) == ("committed", 12)
+    assert shown["other"] == {"source": "runs", "size": "full", "seeds": 2}
+    assert http.get("/api/paper/reports/fig3").json()["seeds"] == 12
+    assert http.get("/api/paper/reports/fig3?source=runs").json()["seeds"] == 2
+    assert "Not shown: a report with 2 seeds" in http.get("/paper").text
+    assert error_of(http.get("/api/paper/reports/fig3?source=computed"), 404)["allowed"] == "committed, runs"
+    (folder / "fig3.json").write_text(dumps(known | {"seeds": 1}))
+    shown = next(one for one in http.get("/api/paper").json()["reports"] if one["name"] == "fig3")
+    assert (shown["source"], shown["other"]["source"]) == ("runs", "committed")
 
 
 def test_an_installation_without_registered_claims_says_so(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

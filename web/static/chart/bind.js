@@ -152,7 +152,8 @@ function fill(trace, { series, partner, column: c }, { items, alerts, own, log, 
       colors,
     );
   if (trace.meta.plane) return onPlane(trace, series, partner, c, log);
-  if (!series?.step.length) return { x: [], y: [], visible: field === "last" || field === "heat" };
+  if (!series?.step.length)
+    return { x: [], y: [], visible: (field === "last" || field === "heat") && !trace.meta.optional };
   const { step } = series;
   if (field === "constant") return { x: [step[0], step[step.length - 1]], y: [value, value] };
   if (field === "nonpositive" && !log) return { x: [], y: [], visible: false };

@@ -86,9 +86,10 @@ function changed(redraw = view.show === "groups") {
   if (address !== location.search) history.replaceState(null, "", address);
   for (const box of findAll("[data-line]", HTMLInputElement, root)) box.checked = view.ticked.has(given(box, "line"));
   const of = `${view.ticked.size} of ${keys.length} lines are shown`;
+  const better = view.larger ? "a larger value" : "a smaller value";
   note.textContent =
     view.show === "groups"
-      ? `Bands: median and quartiles of each group; a lost run counts as the worst. ${view.ticked.size ? of : "Tick a run to show its line"}.`
+      ? `Bands: median and quartiles of each group; a lost run counts as the worst (${better} is better). ${view.ticked.size ? of : "Tick a run to show its line"}.`
       : `${of}.`;
   note.textContent += describeSmoothing(view.smooth);
   if (redraw) refresh();

@@ -59,7 +59,8 @@ function config() {
     const checked = element instanceof HTMLInputElement && element.checked;
     const value = parseField(path === "tags" ? "tags" : type, element.value, checked);
     // an empty field means null if null is allowed, else the default
-    const nullable = getPath(defaults, path) === null || path === "name" || path.startsWith("alerts.");
+    const nullable =
+      getPath(defaults, path) === null || path === "name" || (path.startsWith("alerts.") && type !== "list");
     if (value !== null || nullable) setPath(out, path, value);
   }
   return sentOf(out, defaults, layers.defaults);
@@ -73,7 +74,7 @@ function grid() {
   return Object.fromEntries(values.flatMap(([path, list]) => (list.length ? [[path, list]] : [])));
 }
 
-/** @returns {Record<string, any>} queue, priority and GPU, if they were changed */
+/** @returns {Record<string, any>} queue, priority, GPU and project, if they were changed */
 function place() {
   const changed = places.filter((i) => i.value.trim() !== (i instanceof HTMLInputElement ? i.defaultValue : ""));
   return Object.fromEntries(changed.map((i) => [given(i, "place"), parseField(i.dataset.type, i.value) ?? ""]));
@@ -85,7 +86,9 @@ function body() {
   const search = searchOf(form);
   const name = find("[data-sweep-name]", HTMLInputElement, form).value.trim();
   const varied = { ...(Object.keys(sweep).length && { grid: sweep }), ...(search && { search }) };
-  return Object.keys(varied).length ? { ...(name && { name }), base: config(), ...varied, ...place() } : config();
+  if (Object.keys(varied).length) return { ...(name && { name }), base: config(), ...varied, ...place() };
+  const { project } = place();
+  return { ...config(), ...(project !== undefined && { project }) };
 }
 
 /**
@@ -96,10 +99,12 @@ function body() {
 function request() {
   const sent = body();
   if (sent.grid || sent.search) return [given(form, "sweepUrl"), sent];
-  const query = new URLSearchParams(place()).toString();
+  const queue = place();
+  delete queue.project; // it belongs into the body
+  const query = new URLSearchParams(queue).toString();
   if (form.dataset.clone === undefined) return [given(form, "submitUrl") + (query && `?${query}`), sent];
   const blank = { name: null, tags: [], model: {}, optimizer: {}, train: {}, telemetry: {}, alerts: {} };
-  return [given(form, "submitUrl"), { set: { ...blank, ...sent }, ...place() }];
+  return [given(form, "submitUrl"), { set: { ...blank, ...config() }, ...place() }];
 }
 
 function refresh() {

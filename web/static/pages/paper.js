@@ -24,8 +24,8 @@ function dressed(trace) {
 }
 
 for (const element of findAll("[data-chart]", HTMLElement)) {
-  const script = element.closest("article")?.querySelector("script[data-figure]");
-  if (!script) continue;
+  const script = element.closest("figure")?.nextElementSibling;
+  if (!script?.matches("script[data-figure]")) continue;
   /** @type {Figure} */
   const figure = JSON.parse(script.textContent ?? "");
   const data = () => figure.data.map(dressed);

@@ -20,6 +20,8 @@ export class RunCharts {
   onMark = () => false;
   /** @type {(chart: Chart, lines: string[]) => void} `lines`: what Plotly says about the point under the pointer */
   onHover = () => {};
+  /** @type {(name: string) => Promise<boolean>} shows the chart of a free metric; false if there is none of this name */
+  onMetric = async () => false;
   /** Called when the view has changed. */
   onView = () => {};
 
@@ -139,7 +141,7 @@ export class RunCharts {
    */
   async zoom(from, to, source = null) {
     const { state } = this;
-    const end = Math.max(state.newest, state.live.on ? state.live.steps : 0);
+    const end = Math.max(state.newest, state.live.on ? (state.live.steps ?? 0) : 0);
     const whole = from === null || to === null || !(to > from) || (from <= 1 && to >= end);
     [state.view.from, state.view.to] = whole ? [null, null] : [Math.max(0, Math.floor(from)), Math.ceil(to)];
     this.request?.abort();

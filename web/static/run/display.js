@@ -13,6 +13,7 @@ import { announce, showAlert } from "./alerts.js";
 import { RunAutopsy } from "./autopsy.js";
 import { RunCharts } from "./charts.js";
 import { RunLog } from "./log.js";
+import { RunMetrics } from "./metrics.js";
 import { replaceParts, showNewest } from "./parts.js";
 import { RunSlopes } from "./slopes.js";
 import { showSentences } from "./verdict.js";
@@ -43,6 +44,12 @@ export class RunDisplay {
     this.log = new RunLog(find("[data-log]", HTMLElement));
     this.charts = new RunCharts(state);
     this.slopes = new RunSlopes(figures, () => Boolean(state.ofLayer("weight")?.points));
+    this.metrics = new RunMetrics(find("[data-metrics]", HTMLElement), {
+      entry: figures.metric,
+      seriesUrl: given(root, "seriesUrl"),
+      state,
+    });
+    this.charts.onMetric = (name) => this.metrics.reveal(name);
     this.autopsy = new RunAutopsy(figures, { stream: given(root, "streamUrl"), series: given(root, "seriesUrl") });
     const { cursor, setAxis } = wireControls(this.charts, controls, () => page.load());
     this.cursor = cursor;
@@ -88,6 +95,7 @@ export class RunDisplay {
   }
 
   refresh() {
+    this.metrics.changed();
     this.charts.refresh();
   }
 
@@ -97,6 +105,7 @@ export class RunDisplay {
    */
   grow(names, event) {
     this.charts.grow(names, this.noteDrawn(event.step));
+    if (event.metrics) this.metrics.changed();
     this.latest = event;
     this.timer ??= setTimeout(() => this.showLatest(), HEADER_MS);
   }

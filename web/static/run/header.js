@@ -28,7 +28,8 @@ export class RunHeader {
   constructor(root) {
     this.label = given(root, "label");
     this.said = find("[data-live=status]", HTMLElement).textContent.trim();
-    this.steps = Number(given(root, "steps"));
+    /** @type {number | null} null: the total is unknown, so there is no bar and no estimate of the end */
+    this.steps = Number(root.dataset.steps) || null;
     const { status = "", step, rate, started, finished } = root.dataset;
     this.state = { status, step: Number(step), rate: Number(rate) || null };
     this.times = { started: Number(started) || null, finished: Number(finished) || null };
@@ -75,13 +76,24 @@ export class RunHeader {
     const { status, step, rate } = this.state;
     const { started, finished } = this.times;
     const took = started && isFinal(status) ? (finished ?? Date.now() / 1000) - started : null;
-    const left = status === "running" ? eta(step, this.steps, rate) : took;
-    find("progress[data-progress]", HTMLProgressElement).value = step;
+    const left = status === "running" ? (this.steps === null ? null : eta(step, this.steps, rate)) : took;
+    for (const bar of findAll("progress[data-progress]", HTMLProgressElement)) bar.value = step;
     this.set("step", number(step));
     this.set("rate", rate ? `${number(rate, 3)} steps/s` : "–");
-    this.set("eta", left === null ? "–" : isFinal(status) ? `took ${duration(left)}` : `${duration(left)} left`);
-    const percent = Math.floor((100 * step) / this.steps);
-    document.title = [status === "running" ? `${percent} %` : this.said, this.label, "StableSSM"].join(" · ");
+    const unknown = this.steps === null ? this.soFar() : "–";
+    this.set("eta", left === null ? unknown : isFinal(status) ? `took ${duration(left)}` : `${duration(left)} left`);
+    const far = this.steps === null ? `step ${number(step)}` : `${Math.floor((100 * step) / this.steps)} %`;
+    document.title = [status === "running" ? far : this.said, this.label, "StableSSM"].join(" · ");
+  }
+
+  /** The speed and the time since the start of a running run whose end nobody knows. */
+  soFar() {
+    const { status, rate } = this.state;
+    const { started } = this.times;
+    if (status !== "running") return "";
+    const speed = rate ? [`${number(rate, 3)} steps/s`] : [];
+    const since = started ? [`for ${duration(Date.now() / 1000 - started)}`] : [];
+    return [...speed, ...since].join(" · ");
   }
 
   /** @param {StreamState} state */

@@ -38,6 +38,7 @@ export class AlertLinks {
     this.mark(alert.id);
     const record = recordOfAlert(alert);
     if (record !== null) await this.toLayer(record);
+    if (await this.charts.onMetric(alert.series)) return;
     const chart =
       this.charts.charts.find((one) => this.charts.state.series(one.entry).includes(alert.series)) ??
       this.charts.charts[0];

@@ -7,7 +7,8 @@ const SENTENCES = 2; // as in templates/_verdict.html
 
 /** Shows the sentences of a newer verdict. @param {string} summary */
 export function showSentences(summary) {
-  for (const text of findAll("[data-verdict-sentences]", HTMLElement)) text.textContent = sentences(summary, SENTENCES);
+  for (const text of findAll("[data-verdict-sentences]", HTMLElement))
+    text.textContent = "whole" in text.dataset ? summary : sentences(summary, SENTENCES);
 }
 
 /** @returns {{culprit?: import("./reasons.js").Place, events: import("./reasons.js").Happening[]}} */

@@ -23,7 +23,7 @@ export class RunState {
   order = null;
   /** @type {Axis} */
   axis = STEPS;
-  /** Whether the run will still get points, and its number of steps. */
+  /** Whether the run will still get points, and its number of steps; null if this is unknown. @type {{on: boolean, steps: number | null}} */
   live = { on: false, steps: 0 };
   /** @type {{layer?: number | null, eigenvalue?: number | null} | null} where the run diverged */
   divergence = null;
@@ -125,6 +125,7 @@ export class RunState {
     if (from !== null && to !== null) return [this.axis.of(from), this.axis.of(to)];
     const span = on ? null : extent(this.model.stores);
     if (!on) return span && [this.axis.of(span[0]), this.axis.of(span[1])];
+    if (steps === null) return [0, this.axis.of(Math.max(1, this.newest))];
     const round = 10 ** Math.floor(Math.log10(Math.max(10, this.newest))) / 4;
     return [
       0,

@@ -1,0 +1,83 @@
+"""Runs that other programs train: open a run, and post its records (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+
+from server.errors import Invalid
+from server.http.api.deps import DatabaseDep, PrincipalDep, SettingsDep
+from server.http.schemas.ingest import OpenAnswer, OpenRequest, RecordsAnswer
+from server.http.schemas.runs import RunId
+from server.lifecycle.opening import Opening, open_run
+from server.lifecycle.reports import Reports
+from stablessm_core.telemetry.frames import CONTENT_TYPE, LIMITS, BadFrame, read_records
+from stablessm_core.telemetry.how import How
+
+router = APIRouter(prefix="/api/ingest/runs", tags=["ingest"])
+
+
+@router.post("", status_code=201, response_model=OpenAnswer, responses={200: {"model": OpenAnswer}})
+def open_reported(
+    wanted: OpenRequest, database: DatabaseDep, settings: SettingsDep, principal: PrincipalDep,
+    request: Request, response: Response,
+) -> Any:  # fmt: skip
+    """Open a run that another program trains and reports. The status is 201 for a new run, and 200 for a run that continues."""
+    now = time.time()
+    how = None if wanted.how is None and wanted.total_steps is None else How(
+        **(wanted.how.model_dump() if wanted.how else {}), total_steps=wanted.total_steps
+    ).data  # fmt: skip
+    opening = Opening(
+        wanted.id, wanted.project, wanted.name, wanted.config, wanted.tags, how,
+        None if wanted.layers is None else [layer.model_dump() for layer in wanted.layers],
+        None if wanted.alerts is None else [rule.model_dump() for rule in wanted.alerts.rules],
+        wanted.resume, wanted.from_step, wanted.client_time, wanted.notes,
+    )  # fmt: skip
+    with database.write() as session:
+        run, new = open_run(session, opening, principal)
+    request.app.state.reports.announce(run.id)
+    response.status_code = 201 if new else 200
+    response.headers["Location"] = f"/api/runs/{run.id}"
+    request.state.attempt = run.attempt  # the log line of this request contains the attempt
+    return {
+        "run_id": run.id,
+        "attempt": run.attempt,
+        "url": f"/runs/{run.id}",
+        "next_step": run.step + 1,
+        "lease_seconds": settings.reported_lease_seconds,
+        "limits": vars(LIMITS),
+        "server_time": now,
+        "clock_offset_seconds": None if wanted.client_time is None else wanted.client_time - now,
+    }
+
+
+@router.post(
+    "/{run_id}/records",
+    response_model=RecordsAnswer,
+    openapi_extra={"requestBody": {"content": {CONTENT_TYPE: {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def post_records(
+    run_id: RunId,
+    request: Request,
+    principal: PrincipalDep,
+    x_attempt: Annotated[int, Header(ge=1, le=2**31 - 1, description="The attempt in the answer to opening the run.")],
+) -> Any:
+    """Store the records of a run, all or none of them. An empty body is a heartbeat. A repeated post changes nothing."""
+    reports: Reports = request.app.state.reports
+    reports.check_room()  # before the body is read
+    body = await request.body()
+    with reports.room(len(body)):
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(reports.threads, _store, reports, run_id, x_attempt, principal, body)
+
+
+def _store(reports: Reports, run_id: int, attempt: int, principal: Any, body: bytes) -> dict[str, Any]:
+    try:
+        stored = reports.store(run_id, attempt, principal, read_records(body))
+    except BadFrame as bad:
+        field = f"frames.{bad.index}" + (f".{bad.field}" if bad.field else "")
+        raise Invalid(str(bad)[:2000], field=field[:200], allowed=bad.allowed[:1000]) from None
+    return {"seq": stored.seq, "stored_through": stored.stored_through, "stop_requested": stored.stop_requested}
