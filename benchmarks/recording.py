@@ -21,20 +21,20 @@ import torch
 
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
+from server.lifecycle.event_wakeups import publisher
 from stablessm_core.model import build_model
 from stablessm_core.spec.config import RunConfig
 from stablessm_core.tasks.loading import get_task
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.messages import EndMessage
-from stablessm_core.telemetry.sink import Sink
+from stablessm_core.telemetry.sink import ResumableSink
 from stablessm_core.telemetry.spool import Spool
 from stablessm_core.training.recording import make_recorder
 from stablessm_core.training.run import magnitudes
 from stablessm_core.watch.probe import Probe
 from stablessm_core.watch.recorder import Recorder
 from worker.attempt import spool_path
-from worker.notify import publisher
 from worker.writer import Writer
 
 LAYERS, WIDTH = 4, 64
@@ -81,14 +81,14 @@ def join(url: str, data_dir: Path) -> tuple[lifecycle.Claim, Database, Writer]:
     return claim, database, writer
 
 
-def plain(sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
+def plain(sink: ResumableSink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
     """A recorder, and the rows of only workload W of `benchmarks.workload`: the loss and 256 ratios |gradient| / |weight|."""
     ratios = [names.layer_catalogue(layer, WIDTH, Form.of_map("best", "discrete"))[0] for layer in range(LAYERS)]
     catalogue = [names.scalar(names.TRAIN_LOSS), *ratios]
     return Recorder(catalogue, sink, layout=[(s.name, s.width) for s in catalogue]), list(torch.from_numpy(values))
 
 
-def full(config: RunConfig, sink: Sink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
+def full(config: RunConfig, sink: ResumableSink, values: np.ndarray) -> tuple[Recorder, list[torch.Tensor]]:
     """A recorder, and rows with everything that the trainer records: the loss and the ratios of workload W, slowly changing
     weights, and ones in all other columns."""
     task = get_task(config.task, Path())

@@ -26,12 +26,12 @@ import numpy as np
 
 from benchmarks.service import Row, Serving, child, new_database, percentiles, serving, submit_and_claim
 from server.database.connection import Database
+from server.lifecycle.event_wakeups import publisher
 from server.series import recording
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry.blocks import Block
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.series import TRAIN_LOSS, layer_catalogue, scalar
-from worker.notify import publisher
 
 RUNS, PERIOD, STEPS, WIDTH = 20, 0.25, 4, 64
 OPENING = 50  # number of viewers that connect at the same time
