@@ -32,7 +32,18 @@ OTHER_VARIABLES = [  # (name, default, meaning) of each variable that only the l
     ("STABLESSM_LOG", "`auto`", "Format of log lines: `json`, `text`, or `auto` (text on a terminal, else JSON)."),
     ("STABLESSM_QUEUES", "every queue", "Queues that a worker serves, separated by commas."),
     ("STABLESSM_SLOTS", "one per free GPU, else 1", "Number of runs that a worker trains at the same time."),
-    ("STABLESSM_URL", "`http://127.0.0.1:8000`", "Address of the server, for the command line and `stablessm_core.client`."),
+    (
+        "STABLESSM_URL",
+        "`http://127.0.0.1:8000`",
+        "Address of the server, for the command line, `stablessm_core.client` and `stablessm.watch`.",
+    ),
+    ("STABLESSM_PROJECT", "empty", "Project of the runs of `stablessm.watch`."),
+    (
+        "STABLESSM_MODE",
+        "`online` with an address, else `offline`",
+        "Mode of `stablessm.watch`: `online`, `offline` or `disabled`.",
+    ),
+    ("STABLESSM_DIR", "`stablessm-runs`", "Directory of the files of `stablessm.watch`."),
 ]
 SIGNS = {
     "minimum": "≥",
@@ -91,10 +102,14 @@ def rows_of(definition: dict[str, Any], prefix: str, definitions: dict[str, Any]
         if "$ref" in field and name not in ("layer", "inner"):
             rows += rows_of(definitions[field["$ref"].rpartition("/")[2]], f"{prefix}{name}.", definitions)
         else:
-            default = f"`{json.dumps(field['default'])}`" if "default" in field else "`[]`" if name == "tags" else "required"
+            default = (
+                f"`{json.dumps(field['default'])}`" if "default" in field else "`[]`" if name in ("tags", "rules") else "required"
+            )
             if default == "required" and name not in definition.get("required", []):
                 default = '`"stable_ssm"`'  # a function creates the default layer, so the schema does not contain it
             rows.append((prefix + name, default, allowed(field), field.get("description", "").replace("|", "\\|")))
+            if name == "rules":
+                rows += rows_of(definitions[field["items"]["$ref"].rpartition("/")[2]], f"{prefix}{name}.*.", definitions)
     return rows
 
 
@@ -102,6 +117,8 @@ def allowed(field: dict[str, Any]) -> str:
     """A description of the allowed values, made from the limits in the schema."""
     if "discriminator" in field or field.get("$ref", "").rpartition("/")[2] in {section.__name__ for section in LAYERS.values()}:
         return "section {name, options} of a layer, see below"
+    if "$ref" in field:
+        return "section"
     if "anyOf" in field:
         return " or ".join(allowed(option) for option in field["anyOf"])
     if "const" in field:
