@@ -151,7 +151,11 @@ class Supervision:
                 self._kill()
             if time.monotonic() >= check_at:
                 if message is None and not self.process.is_alive():
-                    return  # the training process has ended, but a process that it started keeps the pipe open
+                    # The training process has ended, but a process that it started keeps the pipe open. The last messages may
+                    # have arrived after the wait above.
+                    while (late := self.process.pipe.receive(timeout=0.0)) is not None:
+                        self._receive(late)
+                    return
                 self._check_row()
                 check_at = time.monotonic() + CHECK_SECONDS
 

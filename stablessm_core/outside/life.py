@@ -118,7 +118,9 @@ class RunLife:
         result: dict[str, Any] = {**self._final_numbers(), "telemetry_dropped": dropped}
         if self._recording is not None and (loss := self._recording.latest.get("train/loss")) is not None:
             result["train_loss"] = loss
-        reason = f"{cause} after step {self.step:,}; {dropped:,} steps missing" if cause else ""
+        # the message of an exception may be a sentence
+        joint = f"{cause.removesuffix('.')}, after" if ": " in cause else f"{cause} after"
+        reason = f"{joint} step {self.step:,}; {dropped:,} steps missing" if cause else ""
         self._sink.put(EndMessage(status, reason[:2000], result))
 
     def _final_numbers(self) -> dict[str, float]:

@@ -14,7 +14,7 @@ from tests.browser.test_dashboard import context, eventually, installation, page
 from tests.installation import Installation
 
 __all__ = ["context", "installation", "page"]
-pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.browser, pytest.mark.timeout(900)]
 
 DYING: dict[str, Any] = {  # `direct` with a rate that rises until an eigenvalue overflows
     "task": {"name": "polynomial_memory", "length": 100},
@@ -32,10 +32,10 @@ def died(installation: Installation) -> dict[str, Any]:
         return runs[0] if runs else installation.wait_for_end(client, submit(installation, DYING))
 
 
-def autopsy(page: Any, state: str) -> Any:
+def autopsy(page: Any, state: str, seconds: float = 150) -> Any:
     """The part of the page with the autopsy, once it has this state."""
     shown = page.locator(f'[data-autopsy="{state}"]')
-    shown.wait_for()
+    shown.wait_for(timeout=seconds * 1000)
     return shown
 
 
@@ -52,7 +52,7 @@ def test_the_autopsy_of_a_dead_run_arrives_on_its_open_page(page: Any, installat
         assert page.locator("[data-autopsy]").count() == 0, "the run has not ended"
         page.evaluate("window.opened = true")
         client.patch("/api/queues/default", json={"paused": False}).raise_for_status()
-    found = autopsy(page, "done")
+    found = autopsy(page, "done", seconds=600)  # beside other tests, its low priority makes it slow
     assert page.evaluate("window.opened"), "the page was not loaded again"
     with installation.client() as client:
         told = client.get(f"/api/runs/{run}/autopsy").json()

@@ -84,7 +84,7 @@ def watched(installation: Installation, folder: Path, name: str) -> subprocess.P
         ("killed", "Cancelled: SIGTERM after step 120; 0 steps missing."),
         (
             "raised",
-            "Failed: RuntimeError: CUDA out of memory. Tried to allocate 2 GiB. Buy a GPU after step 120; 0 steps missing.",
+            "Failed: RuntimeError: CUDA out of memory. Tried to allocate 2 GiB. Buy a GPU, after step 120; 0 steps missing.",
         ),
     ],
 )

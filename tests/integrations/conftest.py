@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,17 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "_said", set())  # each sentence is said once in a process
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
+
+
+class Lazily:
+    """A module that is imported at its first use. Each process of a test run collects all tests, and most run none of these:
+    importing transformers' Trainer or Lightning takes seconds."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._module), name)
 
 
 def code_of(page: str) -> str:

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from tests.core.outside.reading import read
-from tests.integrations.conftest import code_of, loader, tiny_model, weights_of
+from tests.integrations.conftest import Lazily, code_of, loader, tiny_model, weights_of
 from tests.integrations.reference import check_steps, received, recorded
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = Lazily("accelerate")
+adapter = Lazily("stablessm.integrations.accelerate")
 
-from stablessm.integrations.accelerate import StableSSMTracker  # noqa: E402
+pytestmark = pytest.mark.long
 
 
 def test_the_code_of_the_page_records_every_step_as_the_optimizer_received_it(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_step_that_the_scaler_skips_is_recorded_as_skipped(tmp_path: Path) -> 
     model = tiny_model()
     plain = torch.optim.AdamW(model.parameters(), lr=1e-2)
     optimizer = accelerate.optimizer.AcceleratedOptimizer(plain, scaler=torch.amp.GradScaler("cpu", init_scale=1024.0))
-    tracker = StableSSMTracker(model, optimizer)
+    tracker = adapter.StableSSMTracker(model, optimizer)
     run = tracker.tracker
     skipped = []
     for step, batch in enumerate(loader(24), 1):
@@ -54,7 +55,7 @@ def test_a_step_that_the_scaler_skips_is_recorded_as_skipped(tmp_path: Path) -> 
 
 
 def test_without_a_model_only_numbers_are_reported(tmp_path: Path) -> None:
-    accelerator = accelerate.Accelerator(log_with=StableSSMTracker(project="p"))
+    accelerator = accelerate.Accelerator(log_with=adapter.StableSSMTracker(project="p"))
     accelerator.init_trackers("p")
     accelerator.log({"loss": 1.5}, step=3)
     accelerator.end_training()
@@ -69,4 +70,4 @@ def test_without_a_model_only_numbers_are_reported(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_wrong_argument_raises_before_the_training(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        StableSSMTracker(**arguments)
+        adapter.StableSSMTracker(**arguments)

@@ -11,61 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.core.outside.reading import read
-from tests.integrations.conftest import code_of, loader, tiny_model, weights_of
-from tests.integrations.reference import Steps, check_steps, recorded
+from tests.integrations.conftest import Lazily, code_of, loader, tiny_model, weights_of
+from tests.integrations.reference import check_steps, recorded
 
-lightning = pytest.importorskip("lightning")
-
-from stablessm.integrations.lightning import StableSSMLogger  # noqa: E402
+adapter = Lazily("stablessm.integrations.lightning")
+modules = Lazily("tests.integrations.lightning_modules")
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*number of training batches:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*Checkpoint directory:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning 2.6 with torch 2.13
 ]
-QUIET: dict[str, Any] = {
-    "accelerator": "cpu",
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "enable_checkpointing": False,
-}
-
-
-class Module(lightning.LightningModule):
-    """A tiny Mamba that notes the raw gradients and the losses of its steps."""
-
-    def __init__(self, raises: type[BaseException] | None = None) -> None:
-        super().__init__()
-        self.model, self.raises = tiny_model(), raises
-        self.weights: Steps = []
-        self.gradients: Steps = []
-        self.losses: list[Tensor] = []
-
-    def training_step(self, batch: Any, index: int) -> Tensor:
-        if self.raises is not None and self.global_step == 4:
-            raise self.raises("out of memory")
-        loss = self.model(**batch).loss
-        self.losses.append(loss.detach().clone())
-        self.log("train_loss", loss)
-        return loss
-
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self.weights.append([p.detach().clone() for p in weights_of(self.model)])
-        self.gradients.append([p.grad.detach().clone() for p in weights_of(self.model)])  # type: ignore[union-attr]
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), lr=1e-2)
-
-
-def trained(module: lightning.LightningModule, watch: StableSSMLogger, **arguments: Any) -> lightning.Trainer:
-    given = {"max_steps": 6, "log_every_n_steps": 1, "logger": watch, "callbacks": [watch.callback]} | QUIET | arguments
-    trainer = lightning.Trainer(**given)
-    trainer.fit(module, loader(96))
-    return trainer
 
 
 def test_the_code_of_the_page_records_every_step_before_clipping(tmp_path: Path) -> None:
@@ -92,8 +53,8 @@ def test_the_code_of_the_page_records_every_step_before_clipping(tmp_path: Path)
 
 
 def test_losses_weights_and_gradients_have_the_bits_of_the_module(tmp_path: Path) -> None:
-    module = Module()
-    trained(module, StableSSMLogger(), gradient_clip_val=1e-3)
+    module = modules.Module()
+    modules.trained(module, adapter.StableSSMLogger(), gradient_clip_val=1e-3)
     found = read(tmp_path / "runs")
     check_steps(found, module.weights, module.gradients)
     assert recorded(found, "train/loss").tobytes() == torch.stack(module.losses).numpy().tobytes()
@@ -102,8 +63,8 @@ def test_losses_weights_and_gradients_have_the_bits_of_the_module(tmp_path: Path
 
 
 def test_the_loss_of_a_step_is_the_mean_of_its_accumulated_batches(tmp_path: Path) -> None:
-    module = Module()
-    trained(module, StableSSMLogger(), accumulate_grad_batches=2)
+    module = modules.Module()
+    modules.trained(module, adapter.StableSSMLogger(), accumulate_grad_batches=2)
     found = read(tmp_path / "runs")
     check_steps(found, module.weights, module.gradients)
     means = torch.stack(module.losses).view(6, 2).mean(1)
@@ -111,14 +72,14 @@ def test_the_loss_of_a_step_is_the_mean_of_its_accumulated_batches(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("error", "status", "reason"), [
-    (RuntimeError, "failed", "RuntimeError: out of memory after step 4; 0 steps missing"),
+    (RuntimeError, "failed", "RuntimeError: out of memory, after step 4; 0 steps missing"),
     (KeyboardInterrupt, "cancelled", "Ctrl-C after step 4; 0 steps missing"),
 ])  # fmt: skip
 def test_the_run_ends_as_the_training_ends(error: type[BaseException], status: str, reason: str, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises((error, SystemExit)):
-            trained(Module(error), StableSSMLogger())
+            modules.trained(modules.Module(error), adapter.StableSSMLogger())
     finally:
         signal.signal(signal.SIGINT, before)  # Lightning ignores later Ctrl-C
     assert [(end.status, end.reason) for end in read(tmp_path / "runs").ends] == [(status, reason)]
@@ -127,7 +88,8 @@ def test_the_run_ends_as_the_training_ends(error: type[BaseException], status: s
 PROGRAM = """
 import os, signal, sys, lightning
 from stablessm.integrations.lightning import StableSSMLogger
-from tests.integrations.test_lightning import QUIET, Module, loader
+from tests.integrations.conftest import loader
+from tests.integrations.lightning_modules import QUIET, Module
 class Ends(lightning.Callback):
     def on_train_batch_end(self, trainer, *_):
         if trainer.global_step == 4:
@@ -149,50 +111,17 @@ def test_a_signal_ends_the_run_as_cancelled(number: signal.Signals, cause: str, 
     assert end.reason.endswith("; 0 steps missing")
 
 
-class Manual(Module):
-    """Manual optimization with two optimizers and clipping by the module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, index: int) -> None:
-        optimizer, other = self.optimizers()
-        optimizer.zero_grad()
-        other.zero_grad()
-        loss = self.model(**batch).loss
-        self.losses.append(loss.detach().clone())
-        self.manual_backward(loss)
-        nn.utils.clip_grad_norm_(self.parameters(), 1e-3)
-        optimizer.step()
-        other.step()
-
-    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if len(optimizer.param_groups[0]["params"]) == 2:
-            super().on_before_optimizer_step(optimizer)
-
-    def configure_optimizers(self) -> list[torch.optim.Optimizer]:  # type: ignore[override]
-        watched = {id(p) for p in weights_of(self.model)}
-        rest = [p for p in self.parameters() if id(p) not in watched]
-        return [torch.optim.SGD(weights_of(self.model), lr=1e-2), torch.optim.AdamW(rest, lr=1e-2)]
-
-
 def test_manual_optimization_records_what_the_optimizer_receives(tmp_path: Path) -> None:
-    module = Manual()
-    trained(module, StableSSMLogger(), max_steps=12)  # Lightning counts the steps of both optimizers
+    module = modules.Manual()
+    modules.trained(module, adapter.StableSSMLogger(), max_steps=12)  # Lightning counts the steps of both optimizers
     found = read(tmp_path / "runs")
     check_steps(found, module.weights, module.gradients)
     assert found.facts["gradient"] == "unknown"
     assert recorded(found, "train/loss").tobytes() == torch.stack(module.losses).numpy().tobytes()
 
 
-class Lbfgs(Module):
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.LBFGS(self.parameters(), lr=1e-2, max_iter=3)
-
-
 def test_an_optimizer_that_calls_its_closure_several_times_has_the_gradients_of_the_first_call(tmp_path: Path) -> None:
-    module = Lbfgs()
+    module = modules.Lbfgs()
     calls: list[int] = []
     original = module.configure_optimizers
 
@@ -202,31 +131,15 @@ def test_an_optimizer_that_calls_its_closure_several_times_has_the_gradients_of_
         return optimizer
 
     module.configure_optimizers = noted  # type: ignore[method-assign]
-    trained(module, StableSSMLogger(), max_steps=4)
+    modules.trained(module, adapter.StableSSMLogger(), max_steps=4)
     assert len(module.gradients) > len(calls)
     check_steps(read(tmp_path / "runs"), [module.weights[i] for i in calls], [module.gradients[i] for i in calls])
 
 
-class Scaled(lightning.pytorch.plugins.precision.MixedPrecision):
-    """Lightning's precision with a real gradient scaler, on the CPU and in float32."""
-
-    def __init__(self) -> None:
-        super().__init__("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
-
-    def autocast_context_manager(self) -> torch.autocast:
-        return torch.autocast("cpu", enabled=False)
-
-
-class Overflows(Module):
-    def on_after_backward(self) -> None:
-        if self.global_step == 2 and not self.gradients[2:]:
-            weights_of(self.model)[0].grad[0, 0] = float("inf")  # type: ignore[index]
-
-
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler:UserWarning")
 def test_a_step_that_the_scaler_skips_is_recorded_as_skipped_with_unscaled_gradients(tmp_path: Path) -> None:
-    module = Overflows()
-    trained(module, StableSSMLogger(), plugins=[Scaled()])
+    module = modules.Overflows()
+    modules.trained(module, adapter.StableSSMLogger(), plugins=[modules.Scaled()])
     found = read(tmp_path / "runs")
     check_steps(found, module.weights, module.gradients)
     assert recorded(found, "train/skipped")[:4].tolist() == [0, 0, 1, 0]
@@ -235,25 +148,25 @@ def test_a_step_that_the_scaler_skips_is_recorded_as_skipped_with_unscaled_gradi
 
 
 def test_numbers_are_reported_without_the_callback(tmp_path: Path) -> None:
-    trained(Module(), StableSSMLogger(project="p"), callbacks=[])
+    modules.trained(modules.Module(), adapter.StableSSMLogger(project="p"), callbacks=[])
     found = read(tmp_path / "runs")
     assert [step for step, _ in found.metrics["train_loss"]] == [1, 2, 3, 4, 5, 6]
     assert found.file.opening["layers"] == []
 
 
 def test_numbers_after_the_training_are_kept_with_keep_open(tmp_path: Path) -> None:
-    class Tested(Module):
+    class Tested(modules.Module):
         def test_step(self, batch: Any, index: int) -> None:
             self.log("test/loss", self.model(**batch).loss)
 
-    watch = StableSSMLogger(keep_open=True)
+    watch = adapter.StableSSMLogger(keep_open=True)
     module = Tested()
-    trained(module, watch).test(module, loader(8), verbose=False)
+    modules.trained(module, watch).test(module, loader(8), verbose=False)
     watch.run.finish()
     assert [step for step, _ in read(tmp_path / "runs").metrics["test/loss"]] == [6]
 
 
 def test_cancel_on_the_page_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stablessm_core.outside.run.Run.should_stop", property(lambda run: run.step >= 3))
-    assert trained(Module(), StableSSMLogger()).global_step == 3
+    assert modules.trained(modules.Module(), adapter.StableSSMLogger()).global_step == 3
     assert [end.status for end in read(tmp_path / "runs").ends] == ["cancelled"]

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 
 from tests.core.outside.reading import Recorded, read
-from tests.integrations.conftest import code_of, sequences, tiny_model
+from tests.integrations.conftest import Lazily, code_of, sequences, tiny_model
 from tests.integrations.reference import check_steps, received, recorded
 
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
+adapter = Lazily("stablessm.integrations.transformers")
 
-from stablessm.integrations.transformers import StableSSMCallback  # noqa: E402
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning"),  # the Trainer's default
+]
 
-pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set:UserWarning")  # the Trainer's default
 
-
-def trainer(callback: StableSSMCallback, *others: Any, **arguments: Any) -> Any:
+def trainer(callback: Any, *others: Any, **arguments: Any) -> Any:
     given = {"max_steps": 6, "logging_steps": 2, "report_to": "none", "save_strategy": "no", "disable_tqdm": True} | arguments
     args = transformers.TrainingArguments("out", use_cpu=True, **given)
     return transformers.Trainer(
@@ -53,21 +55,20 @@ def test_the_code_of_the_page_records_every_step_as_the_optimizer_received_it(tm
 
 
 def test_without_clipping_the_gradients_are_raw_and_evaluations_are_metrics(tmp_path: Path) -> None:
-    made = trainer(StableSSMCallback(), max_grad_norm=0.0, eval_strategy="steps", eval_steps=3)
+    made = trainer(adapter.StableSSMCallback(), max_grad_norm=0.0, eval_strategy="steps", eval_steps=3)
     made.train()
     found = read(tmp_path / "runs")
     assert found.facts["gradient"] == "raw"
     assert [step for step, _ in found.metrics["eval/loss"]] == [3, 6]
 
 
-class Raises(transformers.TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 4:
-            raise RuntimeError("out of memory")
-
-
 def test_an_exception_that_the_program_catches_ends_the_run_as_failed_at_the_next_training(tmp_path: Path) -> None:
-    callback = StableSSMCallback()
+    class Raises(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 4:
+                raise RuntimeError("out of memory")
+
+    callback = adapter.StableSSMCallback()
     made = trainer(callback, Raises())
     with pytest.raises(RuntimeError, match="out of memory"):
         made.train()
@@ -107,7 +108,7 @@ except RuntimeError:
 @pytest.mark.parametrize(
     ("end", "status", "reason"),
     [
-        ("exception", "failed", "RuntimeError: out of memory after step 4; 0 steps missing"),
+        ("exception", "failed", "RuntimeError: out of memory, after step 4; 0 steps missing"),
         ("caught", "failed", "the Trainer stopped before the end of the training after step 4; 0 steps missing"),
         ("ctrl-c", "cancelled", "Ctrl-C after step 4; 0 steps missing"),
     ],
@@ -120,16 +121,16 @@ def test_a_program_that_an_exception_ends_has_a_run_with_that_end(end: str, stat
 
 
 def test_training_from_a_checkpoint_continues_the_steps(tmp_path: Path) -> None:
-    trainer(StableSSMCallback(mode="disabled"), max_steps=3, save_strategy="steps", save_steps=3).train()
+    trainer(adapter.StableSSMCallback(mode="disabled"), max_steps=3, save_strategy="steps", save_steps=3).train()
     with received() as (weights, gradients):
-        trainer(StableSSMCallback()).train(resume_from_checkpoint=True)
+        trainer(adapter.StableSSMCallback()).train(resume_from_checkpoint=True)
     found = read(tmp_path / "runs")
     assert found.file.opening["from_step"] == 3
     check_steps(found, weights, gradients, first=4)
 
 
 def test_cancel_on_the_page_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    callback = StableSSMCallback()
+    callback = adapter.StableSSMCallback()
     monkeypatch.setattr("stablessm_core.outside.run.Run.should_stop", property(lambda run: run.step == 3))
     made = trainer(callback)
     made.train()
@@ -140,7 +141,7 @@ def test_cancel_on_the_page_ends_the_training(tmp_path: Path, monkeypatch: pytes
 def test_evaluations_after_the_training_are_kept_with_keep_open_and_named_without(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    callback = StableSSMCallback(keep_open=True)
+    callback = adapter.StableSSMCallback(keep_open=True)
     made = trainer(callback)
     made.train()
     made.evaluate()
@@ -148,14 +149,14 @@ def test_evaluations_after_the_training_are_kept_with_keep_open_and_named_withou
     found = read(tmp_path / "runs")
     assert [step for step, _ in found.metrics["eval/loss"]] == [6]
     assert recorded(found, "optim/lr")[0] == pytest.approx(5e-5)
-    made = trainer(StableSSMCallback(mode="disabled"))
+    made = trainer(adapter.StableSSMCallback(mode="disabled"))
     made.train()
     made.evaluate()
     assert "keep_open=True keeps it open" in capfd.readouterr().err
 
 
 def test_a_training_that_cannot_be_watched_goes_on_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    callback = StableSSMCallback()
+    callback = adapter.StableSSMCallback()
     made = trainer(callback)
     callback._arguments["every"] = "often"
     made.train()
@@ -170,4 +171,4 @@ def test_a_training_that_cannot_be_watched_goes_on_and_says_so(tmp_path: Path, c
 ])  # fmt: skip
 def test_a_wrong_argument_raises_before_the_training(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        StableSSMCallback(**arguments)
+        adapter.StableSSMCallback(**arguments)

@@ -27,7 +27,7 @@ from tests.worker.test_forks import DYING, FATAL
 from worker.autopsies import NICE
 from worker.autopsy_process import OOM_SCORE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LOWERED = DYING | {
     "model": DYING["model"] | {"n_layers": 1, "d_state": 16},

@@ -22,7 +22,7 @@ LONG: dict[str, Any] = {
     "train": {"steps": 1000, "batch_size": 64, "eval_every": 0, "checkpoint_every": 1},
 }
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

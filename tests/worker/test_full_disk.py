@@ -18,7 +18,7 @@ from server.database.connection import Database
 from server.database.models import Worker
 from tests.worker.station import SMALL, Station
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RUNS = 4
 # a run that writes a checkpoint every few steps and lasts until the test has filled the disk

@@ -134,6 +134,7 @@ def test_signals_are_amplified_by_less_than_the_gain() -> None:
     assert (y.flatten(1).norm(dim=1) <= 0.7 * x.flatten(1).norm(dim=1)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [-10.0, 4.0, 16.0, 18.0, 20.0, 24.0, 30.0, 36.0, 100.0])
 @pytest.mark.parametrize("d_model", [3, 16])
 def test_in_float32_the_scan_matches_single_steps_and_the_certificate_describes_them(alpha: float, d_model: int) -> None:

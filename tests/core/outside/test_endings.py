@@ -74,7 +74,7 @@ def end(tmp_path: Path, how: str, style: str) -> tuple[Recorded, int, str]:
 
 
 ENDS = {
-    "exception": ("failed", "ValueError: the loop broke after step 30; 0 steps missing", 1),
+    "exception": ("failed", "ValueError: the loop broke, after step 30; 0 steps missing", 1),
     "exit": ("failed", "exit code 3 after step 30; 0 steps missing", 3),
     "ctrl-c": ("cancelled", "Ctrl-C after step 30; 0 steps missing", -signal.SIGINT),
     "sigterm": ("cancelled", "SIGTERM after step 30; 0 steps missing", 128 + signal.SIGTERM),

@@ -16,8 +16,6 @@ from stablessm_core.outside.eigenvalues import AT_GATE_ZERO, UNCONFIRMED
 from stablessm_core.outside.modules import Found, find_layers
 from tests.core.outside.test_modules import lambda_bar
 
-transformers = pytest.importorskip("transformers")
-
 pytestmark = pytest.mark.slow  # importing so many models takes several seconds
 
 SMALL = {
@@ -109,6 +107,7 @@ WATCHED: dict[str, Case] = {
 
 def built(name: str, settings: dict[str, Any]) -> nn.Module:
     """A model with random weights. It is built without memory first, because its own initialisation takes long."""
+    transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(name, **{**SMALL, **settings})
     with torch.device("meta"):
         model: nn.Module = transformers.AutoModelForCausalLM.from_config(config)

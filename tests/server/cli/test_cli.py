@@ -11,7 +11,6 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -21,72 +20,61 @@ from click.testing import CliRunner, Result
 from server.cli.main import LazyCommand, main
 from server.database.connection import Database
 from server.lifecycle import transitions as lifecycle
-from tests.server.http_service import BODY, TOKEN, running
+from tests.server.http_service import BODY
 from tests.server.recording import Recording, claim, nonfinite
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
-@pytest.fixture
-def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    """The data directory of a running server, with the files that `stablessm up` writes."""
-    folder = tmp_path / "state"
-    with running(sqlite.url, tmp_path) as (address, _):
-        folder.mkdir(exist_ok=True)
-        (folder / "up.json").write_text(json.dumps({"pid": os.getpid(), "url": address}))
-        (folder / "token").write_text(TOKEN)
-        yield folder
+def run(served_dir: Path, *arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, input=text, env={"STABLESSM_DATA_DIR": str(served_dir)}, catch_exceptions=False)
 
 
-def run(data_dir: Path, *arguments: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(main, arguments, input=text, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
-
-
-def test_a_run_is_submitted_with_changed_settings_and_shown(data_dir: Path, tmp_path: Path) -> None:
+def test_a_run_is_submitted_with_changed_settings_and_shown(served_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(BODY))
-    done = run(data_dir, "submit", str(file), "--set", "optimizer.lr=0.125", "--set", "model.reparameterization.name=exp")
+    done = run(served_dir, "submit", str(file), "--set", "optimizer.lr=0.125", "--set", "model.reparameterization.name=exp")
     assert done.exit_code == 0, done.output
     assert "run 1 is queued" in done.output
     assert "none is known" in done.output
-    shown = run(data_dir, "show", "1")
+    shown = run(served_dir, "show", "1")
     assert "optimizer.lr = 0.125" in shown.output
     assert "model.reparameterization.name = exp" in shown.output
-    assert json.loads(run(data_dir, "show", "1", "--json").output)["config"]["optimizer"]["lr"] == 0.125
+    assert json.loads(run(served_dir, "show", "1", "--json").output)["config"]["optimizer"]["lr"] == 0.125
 
 
-def test_a_run_gets_a_name_tags_and_notes_that_show_prints(data_dir: Path) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY | {"tags": ["old"]}))
-    assert run(data_dir, "rename", "1", "The baseline").output == "run 1 is called 'The baseline'\n"
-    assert run(data_dir, "tag", "1", "paper", "seed 3", "--remove", "old").output == "tags of run 1: paper, seed 3\n"
-    assert run(data_dir, "note", "1", "first line\nsecond line").output == "first line\nsecond line\n"
-    shown = run(data_dir, "show", "1").output
+def test_a_run_gets_a_name_tags_and_notes_that_show_prints(served_dir: Path) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY | {"tags": ["old"]}))
+    assert run(served_dir, "rename", "1", "The baseline").output == "run 1 is called 'The baseline'\n"
+    assert run(served_dir, "tag", "1", "paper", "seed 3", "--remove", "old").output == "tags of run 1: paper, seed 3\n"
+    assert run(served_dir, "note", "1", "first line\nsecond line").output == "first line\nsecond line\n"
+    shown = run(served_dir, "show", "1").output
     for said in ("run 1 'The baseline'", "tags paper, seed 3", "note first line\n", "note second line\n"):
         assert said in shown
-    assert run(data_dir, "runs", "tag=paper").output.count("The baseline") == 1
-    assert (run(data_dir, "tag", "1").output, run(data_dir, "note", "1").output.count("line")) == (
+    assert run(served_dir, "runs", "tag=paper").output.count("The baseline") == 1
+    assert (run(served_dir, "tag", "1").output, run(served_dir, "note", "1").output.count("line")) == (
         "tags of run 1: paper, seed 3\n",
         2,
     )
-    wrong = run(data_dir, "tag", "1", "--remove", "none such")
+    wrong = run(served_dir, "tag", "1", "--remove", "none such")
     assert (wrong.exit_code, wrong.output) == (1, "Error: run 1 has no tag 'none such'; its tags: paper, seed 3\n")
-    assert run(data_dir, "note", "1", "").output == "run 1 has no notes\n"
-    assert run(data_dir, "rename", "1", "").output == "run 1 has no name\n"
+    assert run(served_dir, "note", "1", "").output == "run 1 has no notes\n"
+    assert run(served_dir, "rename", "1", "").output == "run 1 has no name\n"
 
 
-def test_the_list_of_runs_can_be_filtered(data_dir: Path) -> None:
+def test_the_list_of_runs_can_be_filtered(served_dir: Path) -> None:
     for name in ("best", "direct"):
         config = json.dumps(BODY | {"model": {"reparameterization": {"name": name}}})
-        assert run(data_dir, "submit", "-", text=config).exit_code == 0
-    assert run(data_dir, "runs").output.count("queued") == 2
-    assert run(data_dir, "runs", "reparam=direct").output.count("queued") == 1
-    assert [json.loads(line)["id"] for line in run(data_dir, "runs", "--json").output.splitlines()] == [2, 1]
+        assert run(served_dir, "submit", "-", text=config).exit_code == 0
+    assert run(served_dir, "runs").output.count("queued") == 2
+    assert run(served_dir, "runs", "reparam=direct").output.count("queued") == 1
+    assert [json.loads(line)["id"] for line in run(served_dir, "runs", "--json").output.splitlines()] == [2, 1]
 
 
-def test_a_run_is_cancelled_and_resumed(data_dir: Path) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY))
-    assert "cancelled" in run(data_dir, "cancel", "1").output
-    assert "queued" in run(data_dir, "resume", "1").output
+def test_a_run_is_cancelled_and_resumed(served_dir: Path) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY))
+    assert "cancelled" in run(served_dir, "cancel", "1").output
+    assert "queued" in run(served_dir, "resume", "1").output
 
 
 @pytest.mark.parametrize(
@@ -105,9 +93,9 @@ def test_a_run_is_cancelled_and_resumed(data_dir: Path) -> None:
     ],
 )
 def test_a_refused_command_prints_one_line_and_exits_with_status_1(
-    data_dir: Path, arguments: tuple[str, ...], text: str | None, said: str
+    served_dir: Path, arguments: tuple[str, ...], text: str | None, said: str
 ) -> None:
-    done = run(data_dir, *arguments, text=text)
+    done = run(served_dir, *arguments, text=text)
     assert done.exit_code == 1
     assert said in done.output
     assert len(done.output.strip().splitlines()) == 1
@@ -130,8 +118,8 @@ def test_a_refused_command_prints_one_line_and_exits_with_status_1(
         (("user", "quota", "ownre", "--running", "1"), "owner"),
     ],
 )
-def test_a_misspelt_name_gets_a_suggestion_and_a_short_list(data_dir: Path, arguments: tuple[str, ...], meant: str) -> None:
-    done = run(data_dir, *arguments, text=json.dumps(BODY))
+def test_a_misspelt_name_gets_a_suggestion_and_a_short_list(served_dir: Path, arguments: tuple[str, ...], meant: str) -> None:
+    done = run(served_dir, *arguments, text=json.dumps(BODY))
     assert done.exit_code in (1, 2)
     assert re.search(rf"[Dd]id you mean {meant}", done.output), done.output
     assert len(done.output) < 600, done.output
@@ -139,20 +127,20 @@ def test_a_misspelt_name_gets_a_suggestion_and_a_short_list(data_dir: Path, argu
     assert known == "" or done.output.count(known.split(",")[0]) <= 2, done.output
 
 
-def test_users_get_names_quotas_and_grants(data_dir: Path) -> None:
-    assert run(data_dir, "token", "create", "laptop", "--user", "alice").exit_code == 0
-    assert run(data_dir, "token", "create", "sso", "--proxy").exit_code == 0
-    listed = run(data_dir, "token", "list").output
+def test_users_get_names_quotas_and_grants(served_dir: Path) -> None:
+    assert run(served_dir, "token", "create", "laptop", "--user", "alice").exit_code == 0
+    assert run(served_dir, "token", "create", "sso", "--proxy").exit_code == 0
+    listed = run(served_dir, "token", "list").output
     assert "alice" in listed
     assert "a proxy's" in listed
-    assert run(data_dir, "user", "name", "The lab").output == "you are 'The lab'\n"
-    assert "token 'settings' of the scope admin" in run(data_dir, "user", "me").output
-    done = run(data_dir, "user", "quota", "Alice", "--running", "2", "--queued", "30", "--bytes", "1000")
+    assert run(served_dir, "user", "name", "The lab").output == "you are 'The lab'\n"
+    assert "token 'settings' of the scope admin" in run(served_dir, "user", "me").output
+    done = run(served_dir, "user", "quota", "Alice", "--running", "2", "--queued", "30", "--bytes", "1000")
     assert done.output.splitlines()[1].split() == ["1", "0", "of", "2", "0", "of", "30", "0", "of", "1,000", "own", "alice"]
-    assert "0 of 2 " not in run(data_dir, "user", "quota", "alice", "--running", "none").output
-    assert run(data_dir, "user", "grant", "alice").output == "alice may change all runs\n"
-    assert run(data_dir, "user", "grant", "alice", "--revoke").output == "alice may change their own runs only\n"
-    users = [json.loads(line) for line in run(data_dir, "user", "list", "--json").output.splitlines()]
+    assert "0 of 2 " not in run(served_dir, "user", "quota", "alice", "--running", "none").output
+    assert run(served_dir, "user", "grant", "alice").output == "alice may change all runs\n"
+    assert run(served_dir, "user", "grant", "alice", "--revoke").output == "alice may change their own runs only\n"
+    users = [json.loads(line) for line in run(served_dir, "user", "list", "--json").output.splitlines()]
     quotas = [(one["name"], one["max_running"], one["max_queued"]) for one in users]
     assert quotas == [("The lab", None, None), ("alice", None, 30)]
     refusals = {
@@ -160,7 +148,7 @@ def test_users_get_names_quotas_and_grants(data_dir: Path) -> None:
         ("quota", "alice", "--queued", "-1"): "is not a limit", ("name", "ALICE"): "there is already a user",
     }  # fmt: skip
     for arguments, said in refusals.items():
-        refused = run(data_dir, "user", *arguments)
+        refused = run(served_dir, "user", *arguments)
         assert refused.exit_code != 0
         assert said in refused.output
 
@@ -180,13 +168,13 @@ def test_a_wrong_or_unreachable_address_is_reported_in_one_sentence(url: str, sa
     assert url in done.output
 
 
-def test_a_wrong_token_is_reported_with_advice(data_dir: Path) -> None:
-    (data_dir / "token").write_text("another-token-of-the-tests")
-    done = run(data_dir, "runs")
+def test_a_wrong_token_is_reported_with_advice(served_dir: Path) -> None:
+    (served_dir / "token").write_text("another-token-of-the-tests")
+    done = run(served_dir, "runs")
     assert (done.exit_code, "does not accept this token; set STABLESSM_TOKEN" in done.output) == (1, True)
     assert len(done.output.splitlines()) == 1
-    (data_dir / "token").unlink()
-    assert "needs a token; set STABLESSM_TOKEN" in run(data_dir, "runs").output
+    (served_dir / "token").unlink()
+    assert "needs a token; set STABLESSM_TOKEN" in run(served_dir, "runs").output
 
 
 @pytest.mark.parametrize(
@@ -217,11 +205,11 @@ def test_completion_is_installed_by_one_command(tmp_path: Path, monkeypatch: pyt
     assert (unknown.exit_code, "allowed: bash, zsh, fish" in unknown.output) == (1, True)
 
 
-def test_watch_in_a_pipe_prints_a_line_for_every_tenth_of_the_steps(data_dir: Path, sqlite: Database) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
+def test_watch_in_a_pipe_prints_a_line_for_every_tenth_of_the_steps(served_dir: Path, sqlite: Database) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
     recording = Recording(sqlite, claim(sqlite), width=4)
     command = [sys.executable, "-m", "server", "watch", "1"]
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir)}
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(served_dir)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watching:
         assert watching.stdout is not None
         assert "running at step 0" in watching.stdout.readline()
@@ -235,13 +223,13 @@ def test_watch_in_a_pipe_prints_a_line_for_every_tenth_of_the_steps(data_dir: Pa
     assert watching.returncode == 0
 
 
-def test_a_watched_fork_prints_what_it_shows_about_the_original(data_dir: Path, sqlite: Database) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
+def test_a_watched_fork_prints_what_it_shows_about_the_original(served_dir: Path, sqlite: Database) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY | {"train": {"steps": 40}}))
     Recording(sqlite, claim(sqlite), width=4).write(30)
     with sqlite.write() as session:
         lifecycle.finish(session, 1, 1, "diverged", "loss is NaN", {"train_loss": float("nan")}, {"step": 30})
     command = [sys.executable, "-m", "server", "fork", "1", "--lr", "0.001", "--from-step", "0", "--watch"]
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir)}
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(served_dir)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watching:
         assert watching.stdout is not None
         assert "run 2, forked from run 1 at step 0" in watching.stdout.readline()
@@ -253,11 +241,11 @@ def test_a_watched_fork_prints_what_it_shows_about_the_original(data_dir: Path, 
     assert watching.returncode == 0
 
 
-def test_watch_prints_alerts_and_the_end_of_the_run(data_dir: Path, sqlite: Database) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY))
+def test_watch_prints_alerts_and_the_end_of_the_run(served_dir: Path, sqlite: Database) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY))
     recording = Recording(sqlite, claim(sqlite), width=4)
     command = [sys.executable, "-m", "server", "watch", "1"]
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir)}
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(served_dir)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as watching:
         assert watching.stdout is not None
         assert "running at step 0" in watching.stdout.readline()
@@ -271,12 +259,12 @@ def test_watch_prints_alerts_and_the_end_of_the_run(data_dir: Path, sqlite: Data
     assert watching.returncode == 2
 
 
-def test_watch_shows_a_progress_bar_with_step_loss_and_time_left_on_a_terminal(data_dir: Path, sqlite: Database) -> None:
+def test_watch_shows_a_progress_bar_with_step_loss_and_time_left_on_a_terminal(served_dir: Path, sqlite: Database) -> None:
     config = json.dumps(BODY)
-    assert run(data_dir, "submit", "-", text=config).exit_code == 0
+    assert run(served_dir, "submit", "-", text=config).exit_code == 0
     recording = Recording(sqlite, claim(sqlite), width=4)
     command = [sys.executable, "-m", "server", "watch", "1"]
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "TERM": "xterm-256color", "COLUMNS": "100"}
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(served_dir), "TERM": "xterm-256color", "COLUMNS": "100"}
     ours, theirs = pty.openpty()
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=theirs) as watching:
         os.close(theirs)
@@ -293,9 +281,9 @@ def test_watch_shows_a_progress_bar_with_step_loss_and_time_left_on_a_terminal(d
             os.close(ours)
 
 
-def test_a_narrow_terminal_truncates_the_run_name_but_no_number(data_dir: Path) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY | {"name": "a name of many words which is too long for this terminal"}))
-    environment = os.environ | {"STABLESSM_DATA_DIR": str(data_dir), "TERM": "xterm-256color", "COLUMNS": "40"}
+def test_a_narrow_terminal_truncates_the_run_name_but_no_number(served_dir: Path) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY | {"name": "a name of many words which is too long for this terminal"}))
+    environment = os.environ | {"STABLESSM_DATA_DIR": str(served_dir), "TERM": "xterm-256color", "COLUMNS": "40"}
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "server", "runs"], env=environment, stdout=theirs, stderr=theirs):
         os.close(theirs)
@@ -314,59 +302,59 @@ def read_until(terminal: int, text: str) -> str:
     return seen
 
 
-def test_series_are_exported_as_files(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY))
+def test_series_are_exported_as_files(served_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY))
     Recording(sqlite, claim(sqlite), width=4).write(25)
-    done = run(data_dir, "export", "1", "-o", str(tmp_path / "out"))
+    done = run(served_dir, "export", "1", "-o", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     assert {p.name for p in (tmp_path / "out").iterdir()} == {
         "run.json", "train-loss.csv", "ssm-0-grad_over_weight.csv", "ssm-0-weight.csv", "ssm-0-eigenvalue.csv",
         "ssm-0-boundary_distance.csv", "ssm-0-relative_step.csv", "ssm-0-overflow_budget.csv",
     }  # fmt: skip
     assert len((tmp_path / "out" / "train-loss.csv").read_text().splitlines()) == 26
-    assert run(data_dir, "export", "1", "train/loss", "-o", "-").output.startswith("step,value\n1,")
+    assert run(served_dir, "export", "1", "train/loss", "-o", "-").output.startswith("step,value\n1,")
 
 
-def test_whole_runs_are_exported_as_one_file_and_imported_again(data_dir: Path, sqlite: Database, tmp_path: Path) -> None:
-    run(data_dir, "submit", "-", text=json.dumps(BODY))
+def test_whole_runs_are_exported_as_one_file_and_imported_again(served_dir: Path, sqlite: Database, tmp_path: Path) -> None:
+    run(served_dir, "submit", "-", text=json.dumps(BODY))
     recording = Recording(sqlite, claim(sqlite), width=4)
     recording.write(25)
     file = str(tmp_path / "runs.tar")
-    still = run(data_dir, "export", "1", "--archive", file)
+    still = run(served_dir, "export", "1", "--archive", file)
     assert (still.exit_code, "run 1 is running" in still.output) == (1, True), still.output
     with sqlite.write() as session:
         lifecycle.finish(session, 1, recording.claim.attempt, "finished")
     for chosen in (["1"], ["--q", "status=finished"]):
-        done = run(data_dir, "export", *chosen, "--archive", file)
+        done = run(served_dir, "export", *chosen, "--archive", file)
         assert done.exit_code == 0, done.output
     assert [path.name for path in tmp_path.glob("*runs.tar*")] == ["runs.tar"]
-    taken = run(data_dir, "import", file)
+    taken = run(served_dir, "import", file)
     assert taken.exit_code == 0, taken.output
     assert "run 1 of http://" in taken.output
     assert "is run 2: http://" in taken.output
     assert (
-        run(data_dir, "export", "2", "train/loss", "-o", "-").output
-        == run(data_dir, "export", "1", "train/loss", "-o", "-").output
+        run(served_dir, "export", "2", "train/loss", "-o", "-").output
+        == run(served_dir, "export", "1", "train/loss", "-o", "-").output
     )
     Path(file).write_bytes(Path(file).read_bytes()[:-3000])
-    cut = run(data_dir, "import", file)
+    cut = run(served_dir, "import", file)
     assert (cut.exit_code, "the archive is refused: it " in cut.output) == (1, True), cut.output
     for wrong in (["export"], ["export", "1", "--q", "a"], ["export", "x", "--archive", file]):
-        assert run(data_dir, *wrong).exit_code == 2
+        assert run(served_dir, *wrong).exit_code == 2
 
 
-def test_runs_are_compared(data_dir: Path, sqlite: Database) -> None:
+def test_runs_are_compared(served_dir: Path, sqlite: Database) -> None:
     for name in ("best", "direct"):
-        run(data_dir, "submit", "-", text=json.dumps(BODY | {"model": {"reparameterization": {"name": name}}}))
+        run(served_dir, "submit", "-", text=json.dumps(BODY | {"model": {"reparameterization": {"name": name}}}))
     Recording(sqlite, claim(sqlite), width=4).write(25)
-    done = run(data_dir, "compare", "1", "2", "--group-by", "model.reparameterization.name")
+    done = run(served_dir, "compare", "1", "2", "--group-by", "model.reparameterization.name")
     assert done.exit_code == 0, done.output
     assert "model.reparameterization.name" in done.output
     assert "100" in done.output  # 25 steps of 4 eigenvalues
     assert "groups" in done.output
-    both = run(data_dir, "compare", "1", "2", "--group-by", "map", "--group-by", "seed").output
+    both = run(served_dir, "compare", "1", "2", "--group-by", "map", "--group-by", "seed").output
     assert "reparameterization=best, seed=0" in both
-    wrong = run(data_dir, "compare", "1", "2", "--group-by", "model.reparametrization.name")
+    wrong = run(served_dir, "compare", "1", "2", "--group-by", "model.reparametrization.name")
     assert (wrong.exit_code, "did you mean model.reparameterization.name?" in wrong.output) == (1, True)
 
 
@@ -380,13 +368,13 @@ def test_migrate_creates_the_schema(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_doctor_reports_what_is_missing_and_how_to_fix_it(tmp_path: Path, data_dir: Path, sqlite: Database) -> None:
-    data_dir.chmod(0o700)
-    (data_dir / "token").chmod(0o600)
-    well = run(data_dir, "doctor", "--database-url", sqlite.url)
+def test_the_doctor_reports_what_is_missing_and_how_to_fix_it(tmp_path: Path, served_dir: Path, sqlite: Database) -> None:
+    served_dir.chmod(0o700)
+    (served_dir / "token").chmod(0o600)
+    well = run(served_dir, "doctor", "--database-url", sqlite.url)
     assert well.exit_code == 0, well.output
     assert "schema" in well.output
-    ill = run(data_dir, "doctor", "--database-url", "postgresql://127.0.0.1:1/x", "--broker-url", "redis://127.0.0.1:1")
+    ill = run(served_dir, "doctor", "--database-url", "postgresql://127.0.0.1:1/x", "--broker-url", "redis://127.0.0.1:1")
     assert ill.exit_code == 1
     assert ill.output.count("missing") >= 2
     assert "stablessm migrate" in ill.output
@@ -394,8 +382,8 @@ def test_the_doctor_reports_what_is_missing_and_how_to_fix_it(tmp_path: Path, da
 
 
 @pytest.mark.parametrize("arguments", [("serve", "--host", "0.0.0.0"), ("serve", "--host", "0.0.0.0", "--no-auth")])
-def test_a_server_that_others_can_reach_does_not_start_without_a_token(data_dir: Path, arguments: tuple[str, ...]) -> None:
-    done = run(data_dir, *arguments)
+def test_a_server_that_others_can_reach_does_not_start_without_a_token(served_dir: Path, arguments: tuple[str, ...]) -> None:
+    done = run(served_dir, *arguments)
     assert done.exit_code == 1
     assert "STABLESSM_TOKEN" in done.output or "--no-auth" in done.output
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,29 +14,18 @@ from server.lifecycle import transitions as lifecycle
 from studies import culprits
 from studies.culprits_report import findings_of
 from studies.culprits_text import culprits_text
-from tests.server.http_service import TOKEN, running
 from tests.server.recording import claim
 
 pytestmark = [pytest.mark.spread, pytest.mark.slow]
 
 
-@pytest.fixture
-def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "state"
-    with running(sqlite.url, tmp_path) as (address, _):
-        folder.mkdir(exist_ok=True)
-        (folder / "up.json").write_text(json.dumps({"pid": os.getpid(), "url": address}))
-        (folder / "token").write_text(TOKEN)
-        yield folder
-
-
-def reproduce(data_dir: Path, *arguments: str) -> Result:
+def reproduce(served_dir: Path, *arguments: str) -> Result:
     command = ["reproduce", "culprits", *arguments]
-    return CliRunner().invoke(main, command, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
+    return CliRunner().invoke(main, command, env={"STABLESSM_DATA_DIR": str(served_dir)}, catch_exceptions=False)
 
 
 def test_the_report_and_its_figure_are_written(
-    sqlite: Database, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, served_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def act_as_worker(*_arguments: object) -> None:
         while claimed(sqlite):
@@ -46,7 +33,7 @@ def test_the_report_and_its_figure_are_written(
 
     monkeypatch.setattr(culprits, "wait_for_sweeps", act_as_worker)
     output = tmp_path / "report.md"
-    done = reproduce(data_dir, "--quick", "--seeds", "1", "--layers", "gla,retnet", "-o", str(output))
+    done = reproduce(served_dir, "--quick", "--seeds", "1", "--layers", "gla,retnet", "-o", str(output))
     assert done.exit_code == 0, done.output
     assert "if interrupted, continue with --resume 1" in done.stderr
     text = output.read_text()
@@ -55,14 +42,14 @@ def test_the_report_and_its_figure_are_written(
     assert text.endswith("![|λ| against the length of the sequence](report.svg)\n")
     assert (tmp_path / "report.svg").read_bytes().startswith(b"<?xml")
     files = [tmp_path / f"report{ending}" for ending in (".json", ".html", ".tex")]
-    written = reproduce(data_dir, "--resume", "1", *(word for file in files for word in ("-o", str(file))))
+    written = reproduce(served_dir, "--resume", "1", *(word for file in files for word in ("-o", str(file))))
     assert written.exit_code == 0, written.output
     report = json.loads(files[0].read_text())
     assert report["tables"][0]["rows"][0] == ["gla", "1/1 [0.21, 1.00]", "", "", ""]
     assert culprits_text(findings_of(report)).rstrip().splitlines()[4:] == text.rpartition("![")[0].rstrip().splitlines()[4:]
     assert "<svg" in files[1].read_text()
     assert (tmp_path / "report-0.pdf").read_bytes().startswith(b"%PDF")
-    again = reproduce(data_dir, "--resume", "2")
+    again = reproduce(served_dir, "--resume", "2")
     assert again.exit_code == 0, again.output
     assert again.stdout.strip() == text.rpartition("![")[0].strip(), "the same runs give the same report"
 
@@ -78,13 +65,13 @@ def claimed(database: Database) -> bool:
     return True
 
 
-def test_bad_input_gets_one_clear_error(data_dir: Path) -> None:
+def test_bad_input_gets_one_clear_error(served_dir: Path) -> None:
     for arguments, error in (
         (["--layers", "s4x"], "'s4x'; allowed: stable_ssm"),
         (["--resume", "7"], "no sweep 7"),
         (["--seeds", "0"], "0 is not in the range 1<=x<=12"),
         (["-o", "report.pdf"], "allowed endings: .json, .html, .md, .tex"),
     ):
-        done = reproduce(data_dir, *arguments)
+        done = reproduce(served_dir, *arguments)
         assert done.exit_code != 0
         assert error in done.output

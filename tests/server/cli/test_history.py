@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,32 +16,21 @@ from server.database.models import Run, Transition
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.logs import append_log, store_traceback
 from server.series.recording import store_checkpoint
-from tests.server.http_service import TOKEN, running
 from tests.server.recording import Recording, claimed
 
 pytestmark = pytest.mark.slow  # uses a real server
 
 
-@pytest.fixture
-def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "state"
-    with running(sqlite.url, tmp_path) as (address, _):
-        folder.mkdir(exist_ok=True)
-        (folder / "up.json").write_text(json.dumps({"pid": os.getpid(), "url": address}))
-        (folder / "token").write_text(TOKEN)
-        yield folder
+def run(served_dir: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, env={"STABLESSM_DATA_DIR": str(served_dir)}, catch_exceptions=False)
 
 
-def run(data_dir: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"STABLESSM_DATA_DIR": str(data_dir)}, catch_exceptions=False)
-
-
-def test_the_logs_command_follows_a_log_to_its_end_and_prints_the_traceback(data_dir: Path, sqlite: Database) -> None:
+def test_the_logs_command_follows_a_log_to_its_end_and_prints_the_traceback(served_dir: Path, sqlite: Database) -> None:
     claim = claimed(sqlite)
-    assert "has printed nothing yet" in run(data_dir, "logs", "1").output
+    assert "has printed nothing yet" in run(served_dir, "logs", "1").output
     with sqlite.write() as session:
         append_log(session, 1, claim.attempt, 0, "one\x1b[2J\n")
-    assert run(data_dir, "logs", "1").output == "--- attempt 1 ---\none\N{REPLACEMENT CHARACTER}[2J\n"
+    assert run(served_dir, "logs", "1").output == "--- attempt 1 ---\none\N{REPLACEMENT CHARACTER}[2J\n"
 
     def go_on() -> None:
         with sqlite.write() as session:
@@ -56,7 +42,7 @@ def test_the_logs_command_follows_a_log_to_its_end_and_prints_the_traceback(data
 
     later = threading.Timer(0.8, go_on)
     later.start()
-    followed = run(data_dir, "logs", "1", "--follow")
+    followed = run(served_dir, "logs", "1", "--follow")
     later.join()
     assert followed.output == (
         "--- attempt 1 ---\none\N{REPLACEMENT CHARACTER}[2J\ntwo\nlast words\n"
@@ -65,44 +51,44 @@ def test_the_logs_command_follows_a_log_to_its_end_and_prints_the_traceback(data
 
 
 def test_checkpoints_are_listed_and_only_an_intact_checkpoint_is_downloaded(
-    data_dir: Path, sqlite: Database, tmp_path: Path
+    served_dir: Path, sqlite: Database, tmp_path: Path
 ) -> None:
     claim, content = claimed(sqlite), b"weights" * 1000
-    assert run(data_dir, "checkpoints", "1").output == "No checkpoints.\n"
+    assert run(served_dir, "checkpoints", "1").output == "No checkpoints.\n"
     Recording(sqlite, claim).write(40)
     path = f"runs/1/checkpoints/attempt-{claim.attempt}/step-0000000020.safetensors"
-    (data_dir / path).parent.mkdir(parents=True)
-    (data_dir / path).write_bytes(content)
+    (served_dir / path).parent.mkdir(parents=True)
+    (served_dir / path).write_bytes(content)
     with sqlite.write() as session:
         store_checkpoint(session, 1, claim.attempt, 20, path, hashlib.sha256(content).hexdigest())
         store_checkpoint(session, 1, claim.attempt, 40, path.replace("20", "40"), "0" * 64)
-    title, newest, older = run(data_dir, "checkpoints", "1").output.splitlines()
+    title, newest, older = run(served_dir, "checkpoints", "1").output.splitlines()
     assert title.split() == ["step", "attempt", "bytes", "written", "file", "sha256"]
     assert "on tester" in newest
     assert older.split()[:3] == ["20", "1", "7,000"]
     assert hashlib.sha256(content).hexdigest() in older
     target = tmp_path / "mine.safetensors"
-    done = run(data_dir, "checkpoints", "1", "--download", "20", "-o", str(target))
+    done = run(served_dir, "checkpoints", "1", "--download", "20", "-o", str(target))
     assert (done.exit_code, target.read_bytes()) == (0, content), done.output
-    (data_dir / path).write_bytes(b"damaged")
+    (served_dir / path).write_bytes(b"damaged")
     for step, said in (("20", "damaged"), ("40", "host tester"), ("30", "no checkpoint of step 30")):
-        done = run(data_dir, "checkpoints", "1", "--download", step, "-o", str(tmp_path / "other"))
+        done = run(served_dir, "checkpoints", "1", "--download", step, "-o", str(tmp_path / "other"))
         assert (done.exit_code, said in done.output, "Traceback" in done.output) == (1, True, False), done.output
     assert not list(tmp_path.glob("*other*"))
 
 
-def test_show_and_watch_print_the_history_of_a_run_and_always_a_reason(data_dir: Path, sqlite: Database) -> None:
+def test_show_and_watch_print_the_history_of_a_run_and_always_a_reason(served_dir: Path, sqlite: Database) -> None:
     claim = claimed(sqlite)
     with sqlite.write() as session:
         lifecycle.finish(session, 1, claim.attempt, "finished")
-    shown = run(data_dir, "show", "1").output
+    shown = run(served_dir, "show", "1").output
     assert "started at step 0: attempt 1 on tester" in shown
     assert "ended at step 0: every training step is done" in shown
-    assert "every training step is done" in run(data_dir, "watch", "1").output
+    assert "every training step is done" in run(served_dir, "watch", "1").output
     with sqlite.write() as session:  # as older releases stored it
         session.execute(update(Run).values(status_reason=""))
         session.execute(update(Transition).values(reason=""))
     for command in ("show", "watch"):
-        said = run(data_dir, command, "1").output
+        said = run(served_dir, command, "1").output
         assert "finished" in said
         assert "no reason" not in said.lower()

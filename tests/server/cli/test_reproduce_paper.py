@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +10,11 @@ from click.testing import CliRunner, Result
 
 from server.cli.reproduce import reproduce
 from server.cli.reproduce_paper import newest
-from server.database.connection import Database
 from stablessm_core.client import Client
 from studies.paper.catalogue import NAMES, design
 from studies.paper.registry import load
 from studies.paper.submission import start
-from tests.server.http_service import TOKEN, running
-
-
-@pytest.fixture
-def data_dir(sqlite: Database, tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "state"
-    with running(sqlite.url, tmp_path) as (address, _):
-        folder.mkdir(exist_ok=True)
-        (folder / "up.json").write_text(json.dumps({"pid": os.getpid(), "url": address}))
-        (folder / "token").write_text(TOKEN)
-        yield folder
+from tests.server.http_service import TOKEN
 
 
 def call(*words: str) -> Result:
@@ -65,13 +52,13 @@ def test_wrong_arguments_are_refused_with_what_is_allowed(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_all_resume_continues_the_newest_reproduction_of_the_same_study_and_size(data_dir: Path) -> None:
-    url = json.loads((data_dir / "up.json").read_text())["url"]
+def test_all_resume_continues_the_newest_reproduction_of_the_same_study_and_size(served_dir: Path) -> None:
+    url = json.loads((served_dir / "up.json").read_text())["url"]
     with Client(url, TOKEN) as client:
         _, older = start(client, design("fig3", None, "quick"), load())
         _, newer = start(client, design("fig3", None, "quick"), load())
         start(client, design("table7", None, "quick"), load())
-    assert newest("fig3", None, "quick", data_dir) in newer
+    assert newest("fig3", None, "quick", served_dir) in newer
     assert set(older).isdisjoint(newer)
-    assert newest("fig3", None, "full", data_dir) is None
-    assert newest("table2", "paper", "quick", data_dir) is None
+    assert newest("fig3", None, "full", served_dir) is None
+    assert newest("table2", "paper", "quick", served_dir) is None
