@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -66,8 +66,9 @@ def sweep_grid(session: Session, sweep: Sweep, rows: str | None = None, columns:
     runs = list(session.scalars(select(Run).where(Run.sweep_id == sweep.id, NOT_IN_TRASH).order_by(Run.id)))
     row_values, column_values = (tuple(sweep.grid[path]) if path else (None,) for path in (row, column))
     where: dict[tuple[int, int], list[Run]] = {}
+    in_rows, in_columns = _positions_of_many(row, row_values), _positions_of_many(column, column_values)
     for run in runs:
-        for cell in itertools.product(positions(run.config, row, row_values), positions(run.config, column, column_values)):
+        for cell in itertools.product(in_rows(run.config), in_columns(run.config)):
             where.setdefault(cell, []).append(run)
     cells = tuple(tuple(_cell(where.get((i, j), [])) for j in range(len(column_values))) for i in range(len(row_values)))
     statuses = {status: sum(run.status == status for run in runs) for status in sorted({run.status for run in runs})}
@@ -131,6 +132,25 @@ def _cell(runs: Sequence[Run]) -> Cell:
     return Cell(summary(end_of(run) for run in runs), tuple(run.id for run in runs))
 
 
+def _positions_of_many(path: str | None, values: Sequence[Any]) -> Callable[[Mapping[str, Any]], list[int]]:
+    """`positions` as a function of the configuration alone, for the many runs of a sweep, which share few values."""
+    known: dict[str, list[int]] = {}
+
+    def found(config: Mapping[str, Any]) -> list[int]:
+        stored = _sections(config, path or "")
+        if stored not in known:
+            known[stored] = positions(config, path, values)
+        return known[stored]
+
+    return found
+
+
+def _sections(config: Mapping[str, Any], path: str) -> str:
+    """The sections of a configuration on which a run's value of this setting depends, as JSON."""
+    section = path.partition(".")[0]
+    return json.dumps({name: config[name] for name in dict.fromkeys(("task", section)) if name in config}, sort_keys=True)
+
+
 def positions(config: Mapping[str, Any], path: str | None, values: Sequence[Any]) -> list[int]:
     """The positions of a run's value among the `values` of an axis. The stored value may be an expanded form, such as a whole
     section instead of a layer's name."""
@@ -140,8 +160,7 @@ def positions(config: Mapping[str, Any], path: str | None, values: Sequence[Any]
     found = [i for i, value in enumerate(values) if _spelled(value) == spelled]
     if found and NATIVE not in values:
         return found
-    section = path.partition(".")[0]
-    stored = json.dumps({name: config[name] for name in dict.fromkeys(("task", section)) if name in config}, sort_keys=True)
+    section, stored = path.partition(".")[0], _sections(config, path)
     return [i for i, value in enumerate(values) if i in found or _settles(stored, section, path, json.dumps(value))]
 
 
