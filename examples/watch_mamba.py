@@ -14,7 +14,9 @@ from transformers import MambaConfig, MambaForCausalLM
 import stablessm
 
 STEPS, LENGTH = 60, 24
-text = lzma.decompress((Path(os.environ["STABLESSM_DATA"]) / "tinyshakespeare" / "input.txt.xz").read_bytes())
+text = lzma.decompress(
+    (Path(os.environ.get("STABLESSM_DATA", "../shared/data")) / "tinyshakespeare" / "input.txt.xz").read_bytes()
+)
 data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
 
 

@@ -15,7 +15,9 @@ from transformers import MambaConfig, MambaForCausalLM, Trainer, TrainingArgumen
 from stablessm.integrations.transformers import StableSSMCallback
 
 STEPS, LENGTH = 60, 24
-text = lzma.decompress((Path(os.environ["STABLESSM_DATA"]) / "tinyshakespeare" / "input.txt.xz").read_bytes())[: 300 * LENGTH]
+text = lzma.decompress(
+    (Path(os.environ.get("STABLESSM_DATA", "../shared/data")) / "tinyshakespeare" / "input.txt.xz").read_bytes()
+)[: 300 * LENGTH]
 pieces = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().view(-1, LENGTH)
 examples = [{"input_ids": piece, "labels": piece} for piece in pieces]
 

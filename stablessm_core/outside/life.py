@@ -22,6 +22,7 @@ from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.outside.uplink import Uplink
 from stablessm_core.telemetry.detectors.alert import Alert
 from stablessm_core.telemetry.messages import EndMessage
+from stablessm_core.telemetry.series import TRAIN_LOSS
 from stablessm_core.telemetry.sink import Flush
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class RunLife:
         self._logged: deque[Logged] = deque(maxlen=MAX_LOGGED)
         self._alerts: deque[Alert] = deque(maxlen=MAX_LOGGED)
         self._log_step = arguments.from_step or 0
+        self._logged_loss: float | None = None  # the last loss that the program logged, for a loop that calls no `loss`
         self._uplink: Uplink | None = None
         self._how: dict[str, Any] = {"every": arguments.every}
         self._layers: list[dict[str, Any]] = []
@@ -116,7 +118,8 @@ class RunLife:
                 self.say(f"the last numbers could not be read ({type(error).__name__}: {error})")
         dropped = 0 if self._recording is None else self._recording.dropped
         result: dict[str, Any] = {**self._final_numbers(), "telemetry_dropped": dropped}
-        if self._recording is not None and (loss := self._recording.latest.get("train/loss")) is not None:
+        loss = None if self._recording is None else self._recording.latest.get(TRAIN_LOSS)
+        if (loss := self._logged_loss if loss is None else loss) is not None:
             result["train_loss"] = loss
         # the message of an exception may be a sentence
         joint = f"{cause.removesuffix('.')}, after" if ": " in cause else f"{cause} after"
@@ -271,6 +274,8 @@ class RunLife:
             logged.append(self._logged.popleft())
         for message in messages_of(logged):
             self._sink.put(message)
+            if losses := message.values.get(TRAIN_LOSS):
+                self._logged_loss = losses[-1]
         while self._alerts:
             self._sink.put(Flush([], [self._alerts.popleft()], self._sink.step, None))
 

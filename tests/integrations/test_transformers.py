@@ -52,6 +52,7 @@ def test_the_code_of_the_page_records_every_step_as_the_optimizer_received_it(tm
     }
     assert dict(found.metrics["train/loss"])[20] == pytest.approx(logged["loss"], rel=1e-6)
     assert {"train/grad_norm", "train/learning_rate", "train/epoch"} <= found.metrics.keys()
+    assert found.ends[0].result["train_loss"] == found.metrics["train/loss"][-1][1]
 
 
 def test_without_clipping_the_gradients_are_raw_and_evaluations_are_metrics(tmp_path: Path) -> None:

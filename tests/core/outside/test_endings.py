@@ -12,6 +12,7 @@ import pytest
 
 import stablessm
 from tests.core.outside.reading import Recorded, read
+from tests.core.outside.stand_ins import model_of
 
 # 30 quick steps, a pause, then the end that argument 2 names
 PROGRAM = """
@@ -106,6 +107,15 @@ def test_forked_children_and_workers_write_nothing_and_end_at_once(tmp_path: Pat
     assert found.metrics["a"] == [(i + 1, i) for i in range(30)]
     assert found.sink.alerts == []
     assert [e.status for e in found.ends] == ["finished"]
+
+
+def test_the_last_loss_that_a_program_only_logs_is_its_result(tmp_path: Path) -> None:
+    model, optimizer = model_of(1)
+    with stablessm.watch(model, optimizer, mode="offline", dir=tmp_path) as run:
+        for step in range(1, 4):
+            optimizer.step()
+            run.log({"train/loss": 1.0 / step, "other": 5})
+    assert read(tmp_path).ends[0].result["train_loss"] == 1.0 / 3
 
 
 def test_an_exception_that_cannot_be_shown_is_the_one_that_the_program_sees(tmp_path: Path) -> None:
