@@ -72,7 +72,8 @@ def findings_of(report: Mapping[str, Any]) -> Findings:
     cells = [_cell(one) for one in report["findings"]["cells"]]
     points = [_point(one) for one in report["findings"]["points"]]
     sweeps = [int(one["id"]) for one in report["sweeps"]]
-    return Findings(size, sweeps, cells, points, list(report["problems"]), list(report["versions"]))
+    machines = [str(machine) for machine in report.get("machines", ())]
+    return Findings(size, sweeps, cells, points, list(report["problems"]), list(report["versions"]), machines=machines)
 
 
 def deaths_of_arms(cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -72,7 +72,8 @@ def preamble(found: Findings) -> Iterator[str]:
         f"Size `{size.name}`: {size.steps} steps at width {size.model['d_model']} on {size.task['name']} of length "
         f"{size.task['length']}, AdamW, learning rates {rates}, {size.seeds} seeds; {runs} runs, {deaths} deaths. Stability map: "
         f"{len(found.points)} runs of {size.map.steps} steps. Sweeps {', '.join(map(str, found.sweeps))}; "
-        f"{', '.join(found.versions) or 'versions unknown'}. Brackets are 95 % Wilson intervals.{scaled(size)}"
+        f"{', '.join(found.versions) or 'versions unknown'}; {'; '.join(found.machines) or 'machine unknown'}. Brackets are 95 % "
+        f"Wilson intervals.{scaled(size)}"
     )
     reasons = Counter(death.reason for _, _, death in deaths_of(found.cells) if death.reason)
     problems = found.problems + [f"{count} autopsies without a result: {reason}" for reason, count in reasons.items()]

@@ -42,7 +42,7 @@ SIGNALS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal
 UNSEEN = ("os._exit", "SIGKILL")  # ends of which the program itself hears nothing
 # status, reason before " after step", and exit code
 ENDS = {
-    "exception": ("failed", "ValueError: the loop broke", 1),
+    "exception": ("failed", "ValueError: the loop broke,", 1),
     "exit 3": ("failed", "exit code 3", 3),
     "Ctrl-C": ("cancelled", "Ctrl-C", -signal.SIGINT),
     "SIGTERM": ("cancelled", "SIGTERM", 128 + signal.SIGTERM),
