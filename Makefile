@@ -77,8 +77,8 @@ all: setup  ## run the long suites (core, kernels, chaos, attack, machines, ...)
 	@REQUIRE_SERVICES=1 $(BIN)/python -m tests.long_suites run $(SUITES)
 
 references: setup $(REFERENCES)/.installed  ## compare the layers with public ones, which it installs beside .venv; ARGS as above
-	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references --ignore tests/references/test_fla.py $(ARGS)
-	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references/test_fla.py $(ARGS)
+	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references --ignore-glob "tests/references/test_fla*.py" $(ARGS)
+	@REQUIRE_REFERENCES=1 $(REFERENCES)/bin/python -m pytest tests/references/test_fla.py tests/references/test_fla_watched.py $(ARGS)
 
 peers: setup $(PEERS)/.installed  ## install beside .venv what benchmarks compare with: .venv-peers/bin/python -m benchmarks.scan
 

@@ -218,7 +218,13 @@ SUITES = {
     ),
     "references": Suite(
         ("tests/references",),
-        ("stablessm_core/layers", "stablessm_core/matrix_state", "stablessm_core/scan", "tests/references"),
+        (
+            "stablessm_core/layers",
+            "stablessm_core/matrix_state",
+            "stablessm_core/scan",
+            "stablessm_core/outside/tables.py",
+            "tests/references",
+        ),
     ),
 }
 

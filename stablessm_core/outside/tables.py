@@ -113,7 +113,8 @@ def _rwkv4(module: Any) -> Eigenvalues:
 
 
 def _rwkv6(module: Any) -> Eigenvalues:
-    return Eigenvalues(_shape(tensor_at(module, "w_lora.lora.2.bias"), None), Form("exp", "discrete", "none"), note=AT_GATE_ZERO)
+    weight = _shape(tensor_at(module, "w_proj.linear.lora.2.bias"), None)
+    return Eigenvalues(weight, Form("exp", "discrete", "none"), note=AT_GATE_ZERO)
 
 
 def _xlstm(module: Any) -> Eigenvalues:
@@ -125,6 +126,9 @@ def _xlstm(module: Any) -> Eigenvalues:
 
 def _gla(module: Any) -> Eigenvalues:
     bias = _shape(tensor_at(module, "gk_proj.1.bias"), None)
+    for setting, known in (("gate_logit_normalizer", 16), ("clamp_min", None)):
+        if (given := getattr(module, setting, known)) != known:
+            raise Mismatch(f"{setting} is {given}; {known} is known")
     return Eigenvalues(bias, GATE, StepSize(bias, "decay_of_sixteenth"), note=AT_GATE_ZERO)
 
 
@@ -159,7 +163,9 @@ def _s5(module: Any) -> Eigenvalues:
     weight, log_step = tensor_at(module, "Lambda"), tensor_at(module, "log_step")
     if not weight.is_complex() or log_step.numel() not in (1, weight.numel()):
         raise Mismatch(f"Lambda is {weight.dtype} with {log_step.numel()} step sizes for {weight.numel()} eigenvalues")
-    rule = "bilinear" if getattr(module, "discretization", "zoh") == "bilinear" else "zoh"
+    # s5-pytorch keeps only the function that its setting chose
+    chosen = getattr(module, "discretization", None) or getattr(getattr(module, "discretize", None), "__name__", "")
+    rule = "bilinear" if "bilinear" in str(chosen) else "zoh"
     form = Form("direct", "continuous", rule, dt="dt", phase="imaginary")
     return Eigenvalues(weight, form, StepSize(log_step, "exp"), pairs=True)
 

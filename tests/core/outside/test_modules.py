@@ -102,7 +102,7 @@ EVERY = {
     },
     "RecurrentGemmaRglru": rg_lru,
     "RwkvSelfAttention": lambda: (module("RwkvSelfAttention", time_decay=A12, time_first=A12), torch.exp(-torch.exp(A12))),
-    "RWKV6Attention": lambda: (module("RWKV6Attention", w_lora__lora__2__bias=A4), torch.exp(-torch.exp(A4))),
+    "RWKV6Attention": lambda: (module("RWKV6Attention", w_proj__linear__lora__2__bias=A4), torch.exp(-torch.exp(A4))),
     "mLSTMLayer": lambda: (module("mLSTMLayer", fgate_preact__bias=20 * A3), torch.sigmoid(15 * torch.tanh(20 * A3 / 15))),
     "GatedLinearAttention": lambda: (module("GatedLinearAttention", gk_proj__1__bias=A4), torch.exp(logsigmoid(A4) / 16)),
     "S4DKernel": s4d,
