@@ -9,7 +9,9 @@ import logging
 import os
 import random
 import shutil
+import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -29,6 +31,9 @@ from psycopg import sql
 from sqlalchemy import make_url
 from xdist.scheduler import LoadScopeScheduling
 
+# A test run in the background ignores Ctrl-C, and so would the programs that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Set before any test imports torch: with such small tensors, several threads per operation only slow the tests down.
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")

@@ -87,7 +87,6 @@ def test_the_run_ends_as_the_training_ends(error: type[BaseException], status: s
 
 PROGRAM = """
 import os, signal, sys, lightning
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores Ctrl-C
 from stablessm.integrations.lightning import StableSSMLogger
 from tests.integrations.conftest import loader
 from tests.integrations.lightning_modules import QUIET, Module
