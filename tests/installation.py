@@ -90,6 +90,17 @@ class Installation:
             time.sleep(0.1)
         raise AssertionError(f"no {what} within {seconds:g} s\n{self.output()}")
 
+    def wait_until_it_answers(self) -> None:
+        """Wait until the server answers, with or without a worker."""
+
+        def answers() -> bool:
+            try:
+                return httpx.get(f"{self.url}/healthz", timeout=60).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        self.wait("answer", answers)
+
     def wait_until_ready(self) -> None:
         """Wait until the server answers and a worker that can train has registered."""
 

@@ -23,17 +23,10 @@ def address(sqlite_url: str, data_dir: Path, free_port: int) -> Iterator[str]:
     made = Installation(data_dir, free_port, environment={"STABLESSM_DATABASE_URL": sqlite_url, "STABLESSM_TOKEN": TOKEN})
     try:
         made.start("serve", "--port", str(free_port), "--data-dir", str(data_dir))
-        made.wait("answer", lambda: _answers(made.url))
+        made.wait_until_it_answers()
         yield made.url
     finally:
         made.kill_all()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=60).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.installation import Installation
@@ -29,17 +28,10 @@ def address(sqlite_url: str, data_dir: Path, free_port: int) -> Iterator[str]:
     made = Installation(data_dir, free_port, environment=environment)
     try:
         made.start("serve", "--port", str(free_port), "--data-dir", str(data_dir))
-        made.wait("answer", lambda: _answers(made.url))
+        made.wait_until_it_answers()
         yield made.url
     finally:
         made.kill_all()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=60).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_an_administrator_adds_and_tests_a_destination_and_silences_a_project(

@@ -24,7 +24,7 @@ def test_no_way_of_signing_in_leaks_a_secret(sqlite_url: str, data_dir: Path, fr
     )
     try:
         server.start("serve", "--port", str(free_port))
-        server.wait("answer", lambda: _answers(server.url))
+        server.wait_until_it_answers()
         owner = (data_dir / "token").read_text().strip()
         wrong = "a-wrong-token-that-somebody-typed-0123456789"
         with httpx.Client(base_url=server.url, timeout=60) as client:
@@ -57,13 +57,6 @@ def test_no_way_of_signing_in_leaks_a_secret(sqlite_url: str, data_dir: Path, fr
         assert wrong not in texts["log"]
     finally:
         server.kill_all()
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=30).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_the_password_of_an_unreachable_database_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
