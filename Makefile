@@ -64,7 +64,7 @@ $(STAMP): $(DECLARED) | $(RUN_STAMP)
 run: setup-run  ## start StableSSM with a demo on http://127.0.0.1:8000
 	@exec $(BIN)/stablessm up --demo $(ARGS)
 
-check: setup  ## within a minute: `make lint`, beside it the tests that need no service, browser, kernel interpreter or sleep
+check: setup  ## `make lint`, beside it the tests that need no service, browser, kernel interpreter or sleep
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target lint-python lint-types lint-js quick-tests
 
 quick-tests: setup

@@ -1,4 +1,7 @@
-"""Silences, which keep messages back until a time. Users may silence their own runs, administrators may silence everything."""
+"""Silences: no message about what they cover is sent until their time is over.
+
+Users may silence their own runs, and administrators everything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does wrong, or what fails around it, falsifies no number and loses none unsaid."""
+"""No mistake of a program and no failure around it changes a recorded number. A number that is lost is reported as lost."""
 
 from __future__ import annotations
 
