@@ -53,8 +53,8 @@ def limit_body(scope: Scope, receive: Receive) -> Receive:
         if complete or not has_body:
             return await receive()
         try:
-            # each piece must arrive within BODY_SECONDS
-            message = await asyncio.wait_for(receive(), max(0.0, min(BODY_SECONDS, deadline - time.monotonic())))
+            async with asyncio.timeout(max(0.0, min(BODY_SECONDS, deadline - time.monotonic()))):  # for each piece
+                message = await receive()
         except TimeoutError:
             raise HTTPException(408, f"the request body did not arrive within {seconds:g} s") from None
         size += len(message.get("body", b""))

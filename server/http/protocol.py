@@ -1,5 +1,5 @@
-"""The HTTP protocol of a connection. It adds a deadline for request headers to uvicorn's protocol, so that the connections of
-silent and slow clients are closed.
+"""The HTTP protocol of a connection: uvicorn's, with limits on the time, the size and the number of requests, so that silent,
+slow and hostile clients occupy little memory and no connection for long.
 
 Live streams also use this protocol to check whether a viewer still reads, and to close the connection if the viewer does not.
 """
@@ -11,38 +11,31 @@ import socket
 import struct
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_SECONDS = 15.0
 HEADER_BYTES = 65_536  # maximum size of a request line and its headers, in bytes; `series` and `q` may be long
+FRAMING = 8  # bytes of chunk sizes and trailers that are allowed per byte of a chunked body
+MAX_PIPELINED = 64  # requests that wait for the response to an earlier request on the same connection
 TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: on close, the kernel discards unsent bytes
 
 
-class Connection(h11.Connection):
-    """Refuses a header that is longer than HEADER_BYTES. h11 itself only checks incomplete headers."""
-
-    def next_event(self) -> Any:
-        """The next event. Raises RemoteProtocolError if the header is too long."""
-        if self.their_state is not h11.IDLE:
-            return super().next_event()
-        before = len(self.trailing_data[0])
-        event = super().next_event()
-        if isinstance(event, h11.Request) and before - len(self.trailing_data[0]) > HEADER_BYTES:
-            raise h11.RemoteProtocolError("the header is too long", error_status_hint=431)
-        return event
+class Refused(Exception):
+    """Raised in a callback of the parser, to which uvicorn responds with status 400."""
 
 
-class Protocol(H11Protocol):
+class Protocol(HttpToolsProtocol):
     """Closes a connection if a request header is still incomplete HEADER_SECONDS after its first byte. For the first request,
-    this time starts when the connection opens."""
+    this time starts when the connection opens. A body has its own deadline (server.http.bodies)."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _in_header = False  # True from the first byte of a request to the end of its header
+    _body = 0  # bytes of the body of the request that is being received
+    _other = 0  # bytes of its header, chunk sizes and trailers, without those that came together with the request before it
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.conn = Connection(h11.SERVER, HEADER_BYTES)
         self.app_state = {**self.app_state, "connection": self}
 
     @property
@@ -61,27 +54,65 @@ class Protocol(H11Protocol):
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, DISCARD)
             self.transport.abort()
 
+    # ---- what asyncio and uvicorn call ----
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
+        self._other += len(data)
         super().data_received(data)
-        self._watch()
+        if self._other > HEADER_BYTES + FRAMING * self._body and not self.transport.is_closing():
+            self.send_400_response("Invalid HTTP request received.")
+        if self._responding:
+            self._disarm()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()  # the start of the next request may have arrived already
+        if self._in_header and not self._responding and self._deadline is None:  # the next request has begun already
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._disarm()  # the header is complete; the body has its own deadline
-        elif self._deadline is None and self.conn.trailing_data[0]:
-            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+    # ---- what the parser calls ----
+
+    def on_message_begin(self) -> None:
+        self._in_header = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_header:  # otherwise it is a trailer, which nobody reads
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
+        if line + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers) + len("\r\n") > HEADER_BYTES:
+            raise Refused("the header is too long")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise Refused("too many requests at once")
+        self._in_header = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._other -= len(body)
+        self._body += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._other = self._body = 0
+        super().on_message_complete()
+
+    # ---- the deadline ----
+
+    @property
+    def _responding(self) -> bool:
+        """True if a request is being answered, which includes the time to receive its body."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -90,7 +121,7 @@ class Protocol(H11Protocol):
 
     def _too_slow(self) -> None:
         self._deadline = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            if self.conn.trailing_data[0]:
+        if not self._responding and not self.transport.is_closing():
+            if self._in_header:
                 self.transport.write(TIMEOUT)
             self.transport.close()

@@ -119,8 +119,13 @@ def test_a_persistent_connection_serves_many_requests(place: tuple[str, int]) ->
      b"\x16\x03\x01\x02\x00\x01\x00\x01",
      b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
      b"POST /api/runs HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n",
-     b"GET / HTTP/1.1\r\nHost: a\r\nX\x00Y: 1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : a\r\n\r\n"],
-    ids=["long path", "long header", "many headers", "random", "version", "TLS", "two lengths", "coding", "NUL", "space"],
+     b"POST /api/runs HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: a\r\nX\x00Y: 1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+     b"GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n 2\r\n\r\n",
+     b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", b"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n",
+     b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n"],
+    ids=["long path", "long header", "many headers", "random", "version", "TLS", "two lengths", "coding", "length and coding",
+         "NUL", "space", "folded", "CONNECT", "no path", "not ASCII"],
 )  # fmt: skip
 def test_a_malformed_or_too_long_request_is_refused(place: tuple[str, int], request_head: bytes) -> None:
     with socket.create_connection(place) as connection:
@@ -162,6 +167,66 @@ def test_a_slowly_sent_body_is_cut_off(place: tuple[str, int]) -> None:
         except OSError:
             pass
         assert everything(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_an_endless_trailer_is_refused(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 600.0)
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Transfer-Encoding: chunked")
+    with opened(place, start + b"2\r\n{}\r\n0\r\nX: ") as connection:
+        sent = 0
+        try:
+            for sent in range(200):  # noqa: B007
+                connection.sendall(b"x" * 65_536)
+                time.sleep(0.01)
+        except OSError:
+            pass
+        assert everything(connection).split(b" ")[1:2] in ([b"400"], [])
+    assert sent < 199
+
+
+def test_trailers_after_a_chunked_body_change_nothing(place: tuple[str, int]) -> None:
+    start = head(place, "POST", "/api/runs", "Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    with opened(place, start + b"2\r\n{}\r\n0\r\nContent-Type: text/plain\r\nOrigin: http://evil\r\n\r\n") as connection:
+        assert everything(connection).startswith(b"HTTP/1.1 422")  # the body `{}` was read, and it lacks the configuration
+
+
+@pytest.mark.parametrize(("requests", "answered"), [(30, 30), (2000, None)])
+def test_requests_sent_at_once_are_answered_in_order_and_a_flood_of_them_is_refused(
+    place: tuple[str, int], requests: int, answered: int | None
+) -> None:
+    with opened(place, head(place) * (requests - 1) + head(place, "GET", "/healthz", "Connection: close")) as connection:
+        data = everything(connection)
+    if answered is None:
+        assert data.count(b"HTTP/1.1 200") <= 2 * protocol.MAX_PIPELINED
+    else:
+        assert data.count(b"HTTP/1.1 200") == answered
+
+
+def test_a_proposal_to_speak_http_2_is_ignored_with_and_without_a_body(place: tuple[str, int]) -> None:
+    offer = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA"
+    with opened(place, head(place, "GET", "/healthz", *offer)) as connection:
+        connection.settimeout(90)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+    more = *offer, "Content-Type: application/json", "Content-Length: 2"
+    with opened(place, head(place, "POST", "/api/runs", *more) + b"{}") as connection:
+        connection.settimeout(90)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 422")
+        connection.sendall(head(place, "GET", "/healthz", "Connection: close"))
+        assert b"HTTP/1.1 200" in everything(connection)
+
+
+def test_stray_line_ends_do_not_keep_a_connection_open(place: tuple[str, int]) -> None:
+    with opened(place, head(place)) as connection:
+        connection.settimeout(90)
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        begun = time.monotonic()
+        try:
+            while time.monotonic() - begun < 60:
+                connection.sendall(b"\r\n")
+                time.sleep(0.1)
+        except OSError:
+            pass
+        assert time.monotonic() - begun < 60
 
 
 def test_a_chunked_body_that_never_ends_is_cut_off(place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
