@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -20,9 +20,11 @@ from server.lifecycle.worker_wakeups import EVENTS_CHANNEL, EVENTS_NOTIFY
 from server.logs import OncePerCause
 
 Publish = Callable[[int], None]
+TOGETHER_SECONDS = 0.05  # a server looks no more often (server.live.listener)
 PAUSE_SECONDS = 5.0  # time to wait after a failure, in seconds
 
 log = logging.getLogger(__name__)
+_NOTIFY = text("SELECT pg_notify(:channel, run) FROM unnest(CAST(:runs AS text[])) AS run")
 
 
 def publisher(database: Database, broker_url: str | None) -> Publish:
@@ -35,13 +37,18 @@ def publisher(database: Database, broker_url: str | None) -> Publish:
 
         limits = {"socket_timeout": 1, "socket_connect_timeout": 1, "retry": Retry(NoBackoff(), 0)}
         client = redis.Redis.from_url(broker_url, **limits)
-        return _Publisher(lambda run_id: client.publish(EVENTS_CHANNEL, str(run_id)), redis.RedisError).publish
+
+        def publish(run_ids: Collection[int]) -> None:
+            for run_id in run_ids:
+                client.publish(EVENTS_CHANNEL, str(run_id))
+
+        return _Publisher(publish, redis.RedisError).publish
     if database.dialect == "postgresql":
         engine = database.engine.execution_options(isolation_level="AUTOCOMMIT")
 
-        def notify(run_id: int) -> None:
+        def notify(run_ids: Collection[int]) -> None:
             with engine.connect() as connection:
-                connection.execute(text("SELECT pg_notify(:channel, :run)"), {"channel": EVENTS_NOTIFY, "run": str(run_id)})
+                connection.execute(_NOTIFY, {"channel": EVENTS_NOTIFY, "runs": [str(run_id) for run_id in run_ids]})
 
         return _Publisher(notify, SQLAlchemyError).publish
     return lambda _run_id: None
@@ -50,10 +57,10 @@ def publisher(database: Database, broker_url: str | None) -> Publish:
 class _Publisher:
     """Sends from its own thread, started on first use, so that a slow Redis or Postgres delays neither lanes nor writers.
 
-    Several notifications for one run that wait at the same time are sent as one.
+    The first notification is sent at once. Those of the next TOGETHER_SECONDS are sent together, each run once.
     """
 
-    def __init__(self, send: Callable[[int], object], broken: type[Exception]) -> None:
+    def __init__(self, send: Callable[[Collection[int]], object], broken: type[Exception]) -> None:
         self._send, self._broken = send, broken
         self._failures = OncePerCause()
         self._waiting: set[int] = set()
@@ -72,13 +79,14 @@ class _Publisher:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                run_id = self._waiting.pop()
+                run_ids, self._waiting = self._waiting, set()
             try:
-                self._send(run_id)
+                self._send(run_ids)
             except self._broken as error:
                 if self._failures.is_news(error):
-                    log.warning("wake-ups are lost, viewers poll meanwhile: %s", error, extra={"run": run_id})
+                    log.warning("wake-ups are lost, viewers poll meanwhile: %s", error, extra={"runs": len(run_ids)})
                 time.sleep(PAUSE_SECONDS)
             else:
                 if missed := self._failures.worked():
                     log.info("wake-ups arrive again", extra={"missed": missed})
+                time.sleep(TOGETHER_SECONDS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from server.database.connection import Database
@@ -142,6 +143,23 @@ def test_new_events_are_published_through_postgresql_without_redis(postgres_url:
             publisher(database, None)(42)
             heard = [n.payload for n in connection.notifies(timeout=5, stop_after=1)]
     assert heard == ["42"]
+    database.close()
+
+
+@pytest.mark.postgres
+def test_new_events_of_many_runs_are_published_in_few_transactions(postgres_url: str) -> None:
+    database, statements = Database(postgres_url), list[str]()
+    event.listen(database.engine, "before_cursor_execute", lambda _c, _u, statement, *_: statements.append(statement))
+    with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"LISTEN {EVENTS_NOTIFY}")
+        publish, heard, deadline = publisher(database, None), set[str](), time.monotonic() + 90
+        for run in range(200):
+            publish(run)
+        while len(heard) < 200:
+            assert time.monotonic() < deadline
+            heard |= {n.payload for n in connection.notifies(timeout=5, stop_after=1)}
+    assert heard == {str(run) for run in range(200)}
+    assert len([one for one in statements if "pg_notify" in one]) < 20
     database.close()
 
 
