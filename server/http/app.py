@@ -124,6 +124,7 @@ _OF_RUNS = (
     stream,
 )
 _PARTS = (
+    ingest,  # first, because a request tries the routes in order, and most requests are posts of records
     *_OF_RUNS,
     alerts,
     sweeps,
@@ -131,7 +132,6 @@ _PARTS = (
     claims,
     paper_table,
     exports,
-    ingest,
     queues,
     service,
     tokens,

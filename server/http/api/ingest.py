@@ -14,6 +14,7 @@ from server.http.schemas.ingest import OpenAnswer, OpenRequest, RecordsAnswer
 from server.http.schemas.runs import RunId
 from server.lifecycle.opening import Opening, open_run
 from server.lifecycle.reports import Reports
+from server.series.encoding import dumps, json_response
 from stablessm_core.telemetry.frames import CONTENT_TYPE, LIMITS, BadFrame, read_records
 from stablessm_core.telemetry.how import How
 
@@ -74,10 +75,11 @@ async def post_records(
         return await loop.run_in_executor(reports.threads, _store, reports, run_id, x_attempt, principal, body)
 
 
-def _store(reports: Reports, run_id: int, attempt: int, principal: Any, body: bytes) -> dict[str, Any]:
+def _store(reports: Reports, run_id: int, attempt: int, principal: Any, body: bytes) -> Response:
     try:
         stored = reports.store(run_id, attempt, principal, read_records(body))
     except BadFrame as bad:
         field = f"frames.{bad.index}" + (f".{bad.field}" if bad.field else "")
         raise Invalid(str(bad)[:2000], field=field[:200], allowed=bad.allowed[:1000]) from None
-    return {"seq": stored.seq, "stored_through": stored.stored_through, "stop_requested": stored.stop_requested}
+    answer = {"seq": stored.seq, "stored_through": stored.stored_through, "stop_requested": stored.stop_requested}
+    return json_response(dumps(answer))
