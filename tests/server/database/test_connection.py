@@ -167,3 +167,14 @@ def test_each_autocommit_query_sees_the_newest_data(postgres_url: str) -> None:
             writer.execute(update(Run).values(step=77))
         assert session.scalar(select(Run.step).where(Run.id == run_id)) == 77
     database.close()
+
+
+def test_a_new_sqlite_file_has_large_pages_and_an_older_file_keeps_its_small_ones(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "old.db").execute("CREATE TABLE old (x)").connection.close()
+    for name, expected in (("new.db", 16_384), ("old.db", 4096)):
+        database = Database(f"sqlite:///{tmp_path / name}")
+        database.migrate()
+        submitted(database)
+        with database.read() as session:
+            assert session.scalar(text("PRAGMA page_size")) == expected
+        database.close()
