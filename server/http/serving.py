@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import logging
 import logging.config
 import socket
@@ -26,6 +29,8 @@ log = logging.getLogger("stablessm.server")
 SHUTDOWN_SECONDS = 5
 MAX_CONNECTIONS = 2000
 FILES = MAX_CONNECTIONS + 512  # number of open files: one per connection, and some for the database, the assets and the broker
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # options of glibc's mallopt
+KEPT_BYTES = {M_TRIM_THRESHOLD: 32 << 20, M_MMAP_THRESHOLD: 8 << 20}
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -73,16 +78,26 @@ def make_server(settings: Settings) -> Server:
 
 def serve(settings: Settings, fd: int | None = None) -> int:
     """Serve until a signal arrives and return the exit status. `fd`: a listening socket from the parent process."""
+    _keep_freed_memory()
     server = make_server(settings)
     log_uncaught()
     _check_schema(settings)
     if fd is None:  # otherwise the parent prints the address
         server.on_listening = lambda: announce(settings)
+    gc.freeze()  # a full collection that visited these 200,000 objects would delay every request by 0.1 to 0.3 s
     try:
         server.run(sockets=[socket.socket(fileno=fd)] if fd is not None else None)
     except KeyboardInterrupt:
         pass  # uvicorn raises the signal again once it has shut down
     return 0 if server.started else 1
+
+
+def _keep_freed_memory() -> None:
+    """Make glibc keep the memory that a request has freed. Otherwise each post of a megabyte returns its memory to the system and
+    gets it again page by page, which takes a sixth of the post's time."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        for option, value in KEPT_BYTES.items():
+            ctypes.CDLL(None).mallopt(option, value)
 
 
 def announce(settings: Settings) -> None:
