@@ -21,6 +21,8 @@ from benchmarks.ingest import LIVE_WIDTH, bodies, layer, open_run, post
 from benchmarks.live import WATCH
 from benchmarks.live_tab import LiveRun
 from benchmarks.service import POSTGRES, Serving, browser, machine, new_database, percentiles, serving
+from server.database.connection import Database
+from server.lifecycle.event_wakeups import publisher
 from stablessm_core.telemetry.frames import CONTENT_TYPE
 
 STEPS = 5  # that are stored at a time
@@ -45,7 +47,8 @@ def main() -> None:
                 page.goto(server.login_url, timeout=120_000)
                 run, store = reported(server)
                 print(f"{name}, reported: {delays(page, server, run, store, given.seconds, given.rate)}", flush=True)
-                print(f"{name}, trained: {delays(page, server, own.run, trained(own), given.seconds, given.rate)}", flush=True)
+                store = trained(own, database)
+                print(f"{name}, trained: {delays(page, server, own.run, store, given.seconds, given.rate)}", flush=True)
     print(machine())
 
 
@@ -69,11 +72,13 @@ def reported(server: Serving) -> tuple[int, Callable[[], int]]:
     return int(path.split("/")[4]), store
 
 
-def trained(run: LiveRun) -> Callable[[], int]:
-    """A function that stores the next steps of a run as a worker does, and returns the last of them."""
+def trained(run: LiveRun, database: Database) -> Callable[[], int]:
+    """A function that stores and announces the next steps of a run as a worker does, and returns the last of them."""
+    publish = publisher(database, None)
 
     def store() -> int:
         run.write(STEPS)
+        publish(run.run)
         return run.step
 
     return store
