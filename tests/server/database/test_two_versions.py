@@ -191,21 +191,26 @@ def _last_release(folder: Path) -> Path:
     """Unpack the source of the release that the changelog names last: the commit that gave the program its version."""
     version = re.search(r"^## (\d\S+) - ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert version is not None
-    command = ["git", "log", f'-S__version__ = "{version[1]}"', "--format=%H", "--reverse", "--", "stablessm_core/__init__.py"]
-    return _unpacked(folder, command, version[1])
+    found = _git("log", f'-S__version__ = "{version[1]}"', "--format=%H", "--reverse", "--", "stablessm_core/__init__.py")
+    return _unpacked(folder, found[0] if found else "nothing", version[1])
 
 
 def _previous_release(folder: Path) -> Path:
-    """Unpack the source of the last commit before the newest schema."""
+    """Unpack the source of the last commit before the newest schema. Commits of the same minutes are parts of one change, so they
+    are skipped: a part may not run."""
     newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
-    command = ["git", "log", "--diff-filter=A", "--format=%H^", "-1", "--", str(newest.relative_to(ROOT))]
-    return _unpacked(folder, command, newest.name)
+    added = _git("log", "--diff-filter=A", "--format=%H %ct", "-1", "--", str(newest.relative_to(ROOT)))
+    before = _git("rev-list", "--first-parent", "-1", f"--before={int(added[1]) - 600}", added[0]) if added else []
+    return _unpacked(folder, before[0] if before else "nothing", newest.name)
 
 
-def _unpacked(folder: Path, command: list[str], what: str) -> Path:
-    """Unpack the first commit that the command prints. Skips the test if this checkout lacks its history."""
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip().partition("\n")[0]
-    archive = subprocess.run(["git", "archive", commit or "nothing"], cwd=ROOT, capture_output=True)
+def _git(*arguments: str) -> list[str]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.split()
+
+
+def _unpacked(folder: Path, commit: str, what: str) -> Path:
+    """Unpack the source of a commit. Skips the test if this checkout lacks its history."""
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
     if archive.returncode:
         pytest.skip(f"the history of this checkout does not reach back before {what}")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
