@@ -11,7 +11,8 @@ import socket
 import struct
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Message
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 HEADER_SECONDS = 15.0
 HEADER_BYTES = 65_536  # maximum size of a request line and its headers, in bytes; `series` and `q` may be long
@@ -23,6 +24,36 @@ DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: on close, the kernel discards un
 
 class Refused(Exception):
     """Raised in a callback of the parser, to which uvicorn responds with status 400."""
+
+
+class OldCycle(RequestResponseCycle):
+    """A request of HTTP/1.0. A response of unknown length ends with the connection, because HTTP/1.0 knows no chunks. uvicorn
+    would send chunks."""
+
+    _unframed = False
+
+    async def send(self, message: Message) -> None:  # type: ignore[override]
+        if not self.response_started:
+            self._unframed = not any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+        if not self._unframed:
+            await super().send(message)  # type: ignore[arg-type]
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self.response_started = True
+            lines = [name + b": " + value + b"\r\n" for name, value in [*self.default_headers, *message.get("headers", ())]]
+            self.transport.write(b"".join([STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]))
+            return
+        if self.scope["method"] != "HEAD":
+            self.transport.write(message.get("body", b""))
+        if not message.get("more_body", False):
+            self.response_complete = True
+            self.message_event.set()
+            self.transport.close()
+            self.on_response()
 
 
 class Protocol(HttpToolsProtocol):
@@ -97,6 +128,8 @@ class Protocol(HttpToolsProtocol):
             raise Refused("too many requests at once")
         self._in_header = False
         super().on_headers_complete()
+        if self.cycle.scope["http_version"] == "1.0":
+            self.cycle.__class__ = OldCycle  # before its task runs
 
     def on_body(self, body: bytes) -> None:
         self._other -= len(body)
