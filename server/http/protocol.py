@@ -1,5 +1,5 @@
-"""The HTTP protocol of a connection: uvicorn's, with limits on the time, the size and the number of requests, so that silent,
-slow and hostile clients occupy little memory and no connection for long.
+"""The HTTP protocol of a connection. It adds limits to uvicorn's protocol: on the time and the size of a request header, and on
+the number of waiting requests. So silent, slow and hostile clients hold no connection for long and occupy little memory.
 
 Live streams also use this protocol to check whether a viewer still reads, and to close the connection if the viewer does not.
 """
@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 from starlette.types import Message
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HEADER_VALUE_RE, STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 HEADER_SECONDS = 15.0
 HEADER_BYTES = 65_536  # maximum size of a request line and its headers, in bytes; `series` and `q` may be long
@@ -23,12 +23,12 @@ DISCARD = struct.pack("ii", 1, 0)  # SO_LINGER: on close, the kernel discards un
 
 
 class Refused(Exception):
-    """Raised in a callback of the parser, to which uvicorn responds with status 400."""
+    """Raised while a request is parsed. uvicorn then responds with status 400."""
 
 
 class OldCycle(RequestResponseCycle):
-    """A request of HTTP/1.0. A response of unknown length ends with the connection, because HTTP/1.0 knows no chunks. uvicorn
-    would send chunks."""
+    """A request of HTTP/1.0, to which uvicorn would send chunks. HTTP/1.0 has no chunks: the end of the connection is the end of
+    a response of unknown length."""
 
     _unframed = False
 
@@ -44,7 +44,10 @@ class OldCycle(RequestResponseCycle):
             return
         if not self.response_started:
             self.response_started = True
-            lines = [name + b": " + value + b"\r\n" for name, value in [*self.default_headers, *message.get("headers", ())]]
+            headers = [*self.default_headers, *message.get("headers", ())]
+            if any(HEADER_VALUE_RE.search(value) for _, value in headers):  # a line end would begin another header
+                raise RuntimeError("invalid HTTP header value")
+            lines = [name + b": " + value + b"\r\n" for name, value in headers]
             self.transport.write(b"".join([STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]))
             return
         if self.scope["method"] != "HEAD":
@@ -89,7 +92,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        self._arm()
 
     def data_received(self, data: bytes) -> None:
         self._other += len(data)
@@ -98,13 +101,13 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
         if self._responding:
             self._disarm()
-        elif self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        else:
+            self._arm()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._in_header and not self._responding and self._deadline is None:  # the next request has begun already
-            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        if self._in_header and not self._responding:  # the next request has begun already
+            self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -144,8 +147,12 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def _responding(self) -> bool:
-        """True if a request is being answered, which includes the time to receive its body."""
+        """True from the end of a request's header to the end of its response."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _arm(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
