@@ -93,8 +93,8 @@ def serve(settings: Settings, fd: int | None = None) -> int:
 
 
 def _keep_freed_memory() -> None:
-    """Make glibc keep the memory that a request has freed. Otherwise each post of a megabyte returns its memory to the system and
-    gets it again page by page, which takes a sixth of the post's time."""
+    """Make glibc keep freed memory. By default, a post of a megabyte spends a sixth of its time on returning its memory to the
+    system and fetching it again."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         for option, value in KEPT_BYTES.items():
             ctypes.CDLL(None).mallopt(option, value)

@@ -22,7 +22,7 @@ from studies.paper.outcomes import Outcome, Source, mixed, outcome_of, trained_w
 STUDY, PART = "rates", "search"
 LOWEST, HIGHEST, LEAP = 0.0003125, 1000.0, 16.0  # 1000 is the largest learning rate that a run may have
 RESOLUTION = {"full": 2**0.5, "quick": 4.0}
-# in a probe with two seeds, runs with a stable map live at learning rate 40 and die at 640; with direct, at 0.005 and 0.016
+# A probe with two seeds: with a stable map, runs live at 40 and die at 640. With direct, they live at 0.005 and die at 0.016.
 START, START_DIRECT = 41.0, 0.005
 MOST_RUNS = 8  # of one seed
 

@@ -196,8 +196,8 @@ def _last_release(folder: Path) -> Path:
 
 
 def _previous_release(folder: Path) -> Path:
-    """Unpack the source of the last commit before the newest schema. Commits of the same minutes are parts of one change, so they
-    are skipped: a part may not run."""
+    """Unpack the source of the last commit before the change that brought the newest schema. Commits of its last ten minutes
+    count as parts of this change, and a part alone may not run."""
     newest = max((ROOT / "migrations" / "versions").glob("0*.py"))
     added = _git("log", "--diff-filter=A", "--format=%H %ct", "-1", "--", str(newest.relative_to(ROOT)))
     before = _git("rev-list", "--first-parent", "-1", f"--before={int(added[1]) - 600}", added[0]) if added else []
