@@ -20,7 +20,7 @@ from server.cli.reproduce_paper import (
     write_reports,
 )
 from studies.paper.rates import rates_design
-from studies.paper.rates_report import pair_sentences, rates_report
+from studies.paper.rates_report import rates_report
 from studies.paper.rates_rounds import begin, take_up_rates, train_rounds
 
 
@@ -47,6 +47,6 @@ def rates(quick: bool, seeds: int | None, resume: int | None, output: tuple[Path
             message = "interrupted; the submitted runs continue, and `stablessm reproduce rates --resume SWEEP` goes on from them"
             raise click.ClickException(message) from None
     report = rates_report(found, registry)
-    for sentence in (*report["problems"], *pair_sentences(report)):
+    for sentence in (*report["problems"], *report["findings"]):
         click.echo(sentence)
     write_reports(report, registry, output)

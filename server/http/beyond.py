@@ -10,8 +10,7 @@ from stablessm_core.telemetry.nonfinite import json_safe
 from studies.culprits_report import STUDY as CULPRITS
 from studies.culprits_report import deaths_of_arms, findings_of, summary
 from studies.paper.rates import STUDY as RATES
-from studies.paper.rates_report import pair_sentences
-from studies.paper.words import number
+from studies.paper.words import tables as tables_of
 from web.charts import CHARTS
 from web.paper_figures import paper_figure
 
@@ -50,17 +49,13 @@ def _study(name: str, report: Mapping[str, Any] | None, source: str | None) -> d
     }  # fmt: skip
     if report is None:
         return answer
-    tables = [
-        {"caption": one["caption"], "rows": [list(one["columns"]), *([number(x) for x in row] for row in one["rows"])]}
-        for one in report["tables"]
-    ]
     of_culprits = findings_of(report) if name == CULPRITS else None
     return answer | {
         "report": name,
         "size": report["size"],
         "seeds": report["seeds"],
-        "findings": pair_sentences(report) if of_culprits is None else summary(of_culprits),
-        "tables": tables,
+        "findings": report.get("findings", []) if of_culprits is None else summary(of_culprits),
+        "tables": [{"caption": caption, "rows": rows} for caption, rows in tables_of(report)],
         "figures": len(report["figures"]),
         "deaths": [] if of_culprits is None else deaths_of_arms(of_culprits.cells),
         "sweeps": [one["id"] for one in report["sweeps"]] if source == "runs" else [],

@@ -32,6 +32,8 @@ def _sections(report: Mapping[str, Any], registry: Registry) -> list[tuple[str, 
     found = [("Where the numbers come from", origin(report))]
     if labels:
         found.insert(0, ("Note", list(dict.fromkeys(labels))))
+    if report.get("findings"):
+        found.insert(0, ("What was found", list(report["findings"])))
     if report["problems"]:
         found.append(("What is missing or mixed", list(report["problems"])))
     if report["departures"]:

@@ -11,7 +11,8 @@ from studies.paper.outcomes import Collected, Outcome, State
 
 Numbers = dict[int, float]  # by seed; a seed without a number is left out
 UNCERTAIN: tuple[State, ...] = ("arithmetic", "unchecked")
-ENDED: tuple[State, ...] = ("finite", "died", *UNCERTAIN)
+DEAD: tuple[State, ...] = ("died", *UNCERTAIN)
+ENDED: tuple[State, ...] = ("finite", *DEAD)
 BINARY = ("finite", "trained")  # measures that are 0 or 1
 ON_DEATHS = ("finite", "trained", "largest_rate")  # measures that change if an uncertain death counts as a survival
 

@@ -73,20 +73,24 @@ def collect(source: Source, design: Design, group: Group) -> Collected:
         found.problems.append("The design of this study has changed since its runs were submitted.")
     trained: list[Mapping[str, Any]] = []
     for part in design.parts:
-        if part.name not in by_part:
-            found.problems.append(f"The sweep of the part “{part.name}” does not exist.")
-            continue
-        sweep = by_part[part.name]
-        runs = source.runs(int(sweep["id"]))
-        found.sweeps.append({"id": int(sweep["id"]), "part": part.name, "created_at": sweep["created_at"], "runs": len(runs)})
-        read = [one for run in runs if (one := outcome_of(source, part, run)) is not None]
-        found.outcomes += sorted(read, key=lambda one: (one.variant, one.rate, one.seed, one.run_id))
-        found.problems += _missing(design, part, runs, read)
-        trained += runs
+        trained += collect_part(found, source, part, by_part.get(part.name))
     found.versions, found.machines = trained_with(trained)
     if len(found.versions) > 1:
         found.problems.append(mixed(found.versions))
     return found
+
+
+def collect_part(found: Collected, source: Source, part: Part, sweep: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Add the outcomes and the problems of one part, whose sweep this is. Returns its runs."""
+    if sweep is None:
+        found.problems.append(f"The sweep of the part “{part.name}” does not exist.")
+        return []
+    runs = source.runs(int(sweep["id"]))
+    found.sweeps.append({"id": int(sweep["id"]), "part": part.name, "created_at": sweep["created_at"], "runs": len(runs)})
+    read = [one for run in runs if (one := outcome_of(source, part, run)) is not None]
+    found.outcomes += sorted(read, key=lambda one: (one.variant, one.rate, one.seed, one.run_id))
+    found.problems += _missing(found.design, part, runs, read)
+    return runs
 
 
 def trained_with(runs: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -1,21 +1,30 @@
-"""The report of the largest stable rates: one row per map, exact sign tests of all pairs of maps, and the rate of each seed."""
+"""The report of the largest stable rates: one row per map, of what the runs died, exact sign tests of all pairs of maps, and the
+rate of each seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from stablessm_core.statistics import ALPHA, Claim, LargestRate, adjusted, bears_larger_rate
-from studies.paper.measures import UNCERTAIN
-from studies.paper.rates import Searched
+from studies.paper.measures import DEAD, ENDED, UNCERTAIN
+from studies.paper.rates import DECAY, Searched
 from studies.paper.registry import Registry
-from studies.paper.report import rounded
+from studies.paper.report import cells_of, rounded
+from studies.paper.words import number
 
 Rates = dict[str, dict[int, LargestRate]]
 UNKNOWN = "cannot tell"
+IN_FLOAT64 = {
+    "dynamics": "not finite",
+    "range": "finite, too large for float32",
+    "arithmetic": "finite",
+    "unknown": "not repeated",
+}
 EXPLORATORY = (
     "Exploratory: no test of this study was registered. The p-values are those of two-sided exact sign tests, paired by seed, "
     "after Holm's correction over all pairs of maps."
@@ -25,8 +34,8 @@ EXPLORATORY = (
 def rates_report(found: Searched, registry: Registry) -> dict[str, Any]:
     """The report as plain data, with the fields of all other reports. Equal runs give equal bytes."""
     rates = {name: search.results() for name, search in found.searches.items()}
-    (part,) = found.design.parts
-    configuration = {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)}
+    control = found.control.design.parts[0]
+    cells = cells_of(found.control, control)
     report: dict[str, Any] = {
         "study": found.group.study,
         "preset": None,
@@ -45,19 +54,91 @@ def rates_report(found: Searched, registry: Registry) -> dict[str, Any]:
         "departures": [EXPLORATORY, *found.design.departures],
         "problems": found.problems,
         "verdicts": [],
-        "cells": [],
-        "tables": [_map_table(found, rates), _pair_table(found, rates), _seed_table(found, rates)],
+        "findings": [],
+        "cells": cells,
+        "tables": [_map_table(found, rates), _death_table(found), _pair_table(found, rates), _seed_table(found, rates)],
         "figures": _figures(found, rates),
-        "configurations": [configuration],
+        "configurations": [
+            {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)} for part in found.design.parts
+        ],
     }
+    report["findings"] = [*_death_sentences(found), *_pair_sentences(report["tables"][2])]
     plain: dict[str, Any] = rounded(report)
     return plain
 
 
-def pair_sentences(report: Mapping[str, Any]) -> list[str]:
+def _pair_sentences(table: Mapping[str, Any]) -> list[str]:
     """The answers about all pairs of maps as sentences."""
-    table = report["tables"][1]
     return [f"{question} {verdict.capitalize()}: {reason}." for question, verdict, reason, *_ in table["rows"]]
+
+
+def _death_sentences(found: Searched) -> Iterator[str]:
+    """Which maps died, of what, and what weight decay does to the others."""
+    part = found.design.parts[0]
+    immortal = [
+        name for name, search in found.searches.items()
+        if len(ends := search.results()) == found.design.seeds and all(one.open_ended for one in ends.values())
+    ]  # fmt: skip
+    for name, ids in found.deciding_deaths().items():
+        if ids:
+            yield f"{name}: {len(ids)} runs died next to the largest stable rates. {_causes(found, ids)}"
+    if immortal:
+        yield (
+            f"{', '.join(immortal)}: without weight decay, every run stays finite, even at {number(part.rates[-1])}, the largest "
+            "rate of the grid."
+        )
+    for rate in found.control.design.parts[0].rates:
+        runs = [one for one in found.control.outcomes if one.rate == rate and one.state in ENDED]
+        dead = [one.run_id for one in runs if one.state in DEAD]
+        factor = 1 - rate * DECAY
+        yield (
+            f"With weight decay {DECAY:g} and a rate of {number(rate)}, a step multiplies decayed weights by {number(factor)} at "
+            f"first: {len(runs) - len(dead)} of {len(runs)} runs stay finite."
+        ) + (f" {_causes(found, dead)}" if dead else "")
+
+
+def _causes(found: Searched, ids: Sequence[int]) -> str:
+    """Such as "Cause by verdict: eigenvalue overflow 12."."""
+    return f"Cause by verdict: {_counted(spoken(found.deaths[one][0]) for one in ids)}."
+
+
+def _death_table(found: Searched) -> dict[str, Any]:
+    """Of what the runs next to the largest stable rates and those of the control died: one row per map."""
+    rows: list[list[Any]] = []
+    for part, of_map in zip(found.design.parts, (found.deciding_deaths(), found.control_deaths()), strict=True):
+        for name, ids in of_map.items():
+            deaths = [found.deaths[one] for one in ids]
+            if deaths:
+                rows.append(
+                    [
+                        name,
+                        part.name,
+                        f"{len(deaths)}",
+                        _counted(spoken(cause) for cause, _ in deaths),
+                        _counted(IN_FLOAT64[death.kind] for _, death in deaths),
+                        _counted(death.place for _, death in deaths),
+                        _living(death.frozen for _, death in deaths),
+                        _living(death.tenth for _, death in deaths),
+                    ]
+                )
+    columns = ["map", "part", "deaths", "cause that the verdict names", "in float64", "first number that is not finite",
+               "live with frozen eigenvalues", "live at a tenth of the rate"]  # fmt: skip
+    caption = "Deaths next to the largest stable rates, and of the control: cause, and what the autopsy measured"
+    return {"caption": caption, "columns": columns, "rows": rows}
+
+
+def spoken(cause: str) -> str:
+    """The name of a cause as words."""
+    return cause.replace("_", " ").replace("lr ", "learning rate ")
+
+
+def _counted(words: Iterable[str]) -> str:
+    return ", ".join(f"{word} {count}" for word, count in sorted(Counter(words).items(), key=lambda one: (-one[1], one[0])))
+
+
+def _living(lives: Iterable[bool | None]) -> str:
+    tried = [one for one in lives if one is not None]
+    return f"{sum(tried)}/{len(tried)}" if tried else "not tried"
 
 
 def _map_table(found: Searched, rates: Rates) -> dict[str, Any]:
@@ -144,7 +225,7 @@ def _seed_table(found: Searched, rates: Rates) -> dict[str, Any]:
 
 
 def _figures(found: Searched, rates: Rates) -> list[dict[str, Any]]:
-    (part,) = found.design.parts
+    part = found.design.parts[0]
     ranges, shares = {}, {}
     for name, of_seed in rates.items():
         values = sorted(one.rate for one in of_seed.values())

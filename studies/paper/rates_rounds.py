@@ -13,7 +13,7 @@ from studies.paper.groups import Group, idempotency_key, new_group, read_tags, s
 from studies.paper.outcomes import Source
 from studies.paper.rates import STUDY, Searched, collect_rates, rates_design, seeds_of, sweeps_in_order
 from studies.paper.registry import Registry
-from studies.paper.submission import Report, queue_stopped, wait_for_autopsies
+from studies.paper.submission import Report, queue_stopped, submit, wait_for_autopsies
 from studies.progress import left, wait_for_sweeps
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def take_up_rates(client: Client, sweep_id: int) -> tuple[Design, Group]:
 
 
 def train_rounds(client: Client, source: Source, design: Design, group: Group, report: Report) -> Searched:
-    """Train rounds until every search has its rate, then wait for the autopsies of the deaths next to these
-    rates. Returns what was found.
+    """Train rounds until every search has its rate, then the control, and wait for the autopsies of the deaths next to these
+    rates and of the control. Returns what was found.
 
     The sweeps that the group already has are waited for first. A run that was deleted or failed is trained again.
     """
@@ -69,14 +69,18 @@ def train_rounds(client: Client, source: Source, design: Design, group: Group, r
             known = ids
         wait_for_sweeps(client, ids, report)
         trained += 1
-    dead = [run_id for run_id in found.deciding_deaths() if client.run(run_id)["status"] == "diverged"]
+    (control,) = submit(client, replace(design, parts=design.parts[1:]), group)
+    report(f"the control with weight decay: {len(client.sweep(control)['runs']):,} runs")
+    wait_for_sweeps(client, [control], report)
+    found = collect_rates(source, design, group)
+    dead = [run_id for of_map in (found.deciding_deaths(), found.control_deaths()) for ids in of_map.values() for run_id in ids]
     wait_for_autopsies(client, dead, report)
     return collect_rates(source, design, group)
 
 
 def submit_round(client: Client, design: Design, group: Group, number: int, blocks: Sequence[Block]) -> list[int]:
     """Queue the runs of a round, one sweep for each block. Returns the ids of the sweeps."""
-    (part,) = design.parts
+    part = design.parts[0]
     found = []
     for place, (rate, maps, seeds) in enumerate(blocks, 1):
         own = replace(part, name=f"round {number}.{place}")

@@ -39,7 +39,7 @@ def trained_report(found: Collected, registry: Registry) -> dict[str, Any]:
         claims, registry, lambda test, variant, spared: numbers_of(found, test, variant, spared=spared), found.seeds,
         problems + ([CHANGED] if changed else []), sum(one.state in UNCERTAIN for one in found.outcomes),
     )  # fmt: skip
-    cells = [cell for part in found.design.parts for cell in _cells(found, part)]
+    cells = [cell for part in found.design.parts for cell in cells_of(found, part)]
     report: dict[str, Any] = {
         "study": found.group.study,
         "preset": found.group.preset,
@@ -132,7 +132,8 @@ def against_registry(report: Mapping[str, Any], registry: Registry) -> dict[str,
     return dict(report) | {"claims_changed": True, "problems": problems, "verdicts": verdicts}
 
 
-def _cells(found: Collected, part: Part) -> list[dict[str, Any]]:
+def cells_of(found: Collected, part: Part) -> list[dict[str, Any]]:
+    """The cells of a part: one per learning rate and variant."""
     return [
         _cell(part, variant, rate, list(found.of(part.name, variant, rate).values()))
         for rate in part.rates

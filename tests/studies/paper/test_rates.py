@@ -23,7 +23,7 @@ from studies.paper.designs import Design
 from studies.paper.formats import html_text, latex, markdown
 from studies.paper.images import real
 from studies.paper.rates import MOST_RUNS, collect_rates, new_searches, rates_design
-from studies.paper.rates_report import pair_sentences, rates_report
+from studies.paper.rates_report import rates_report
 from studies.paper.rates_rounds import begin, blocks_of, take_up_rates, train_rounds
 from studies.paper.registry import load
 from studies.paper.report import dumps
@@ -78,7 +78,8 @@ def train_next(database: Database, confirmed: bool = True) -> bool:
         return False
     config = own.config if isinstance(own.config, dict) else own.config.model_dump(mode="json")
     name = config["model"]["reparameterization"]["name"]
-    lives = config["optimizer"]["lr"] <= true_rate(name, config["train"]["seed"])
+    rate, decay = config["optimizer"]["lr"], config["optimizer"]["weight_decay"]
+    lives = rate * decay < 2 if decay else rate <= true_rate(name, config["train"]["seed"])
     result = {"train_loss": 0.5, "eval_loss": 0.5, "eval_accuracy": 0.6} if lives else {"train_loss": math.nan}
     where = None if lives else {"step": 3, "layer": 0, "eigenvalue": 1, "tensor": "w", "value": "NaN"}
     with database.write() as session:
@@ -142,9 +143,17 @@ def test_rounds_find_every_seeds_rate_and_an_exact_test_compares_the_maps(
     assert said[0] == "round 1, 3 left with this one: 48 runs, about 1.5 min left"
     assert "if interrupted, continue with --resume 1" in said[1]
     report = rates_report(found, REGISTRY)
-    assert any(
-        one.startswith("Does best bear a larger learning rate than exp? Holds: p = 0.0029") for one in pair_sentences(report)
+    assert any(one.startswith("Does best bear a larger learning rate than exp? Holds: p = 0.0029") for one in report["findings"])
+    assert report["findings"][0] == "direct: 12 runs died next to the largest stable rates. Cause by verdict: unknown 12."
+    assert report["findings"][5] == (
+        "With weight decay 0.01 and a rate of 327.7, a step multiplies decayed weights by -2.277 at first: 0 of 3 runs stay "
+        "finite. Cause by verdict: unknown 3."
     )
+    deaths = ["direct", "search", "12", "unknown 12", "not finite 12", "norm 12", "not tried", "0/12"]
+    assert report["tables"][1]["rows"][0] == deaths
+    assert [(cell["rate"], cell["variant"], cell["finite"], cell["ended"]) for cell in report["cells"][2:4]] == [
+        (81.92, "best", 1, 1), (327.68, "softplus", 0, 1),
+    ]  # fmt: skip
     assert report["tables"][0]["rows"][0] == ["direct", "12/12", 0.005, 0.005, 0.02, 0.005, 0.02, "12/12", "0", "0"]
     assert dumps(report) == dumps(rates_report(collect_rates(source, design, group), REGISTRY)), "the same bytes again"
     for write in (markdown, latex, html_text):
@@ -177,7 +186,7 @@ def test_an_interrupted_search_goes_on_from_its_runs_and_trains_deleted_ones_aga
     client.bulk("delete", [found.runs["direct", 0, true_rate("direct", 0)].run_id])
     missing = collect_rates(source, again, same)
     assert any("is not known." in problem for problem in missing.problems)
-    assert all("Cannot tell" in one for one in pair_sentences(rates_report(missing, REGISTRY)))
+    assert all("Cannot tell" in one for one in rates_report(missing, REGISTRY)["findings"] if one.startswith("Does "))
     healed = train_rounds(client, source, again, same, print)
     assert healed.problems == []
     assert sum(one["runs"] for one in healed.sweeps) == total, "the deleted run was trained again"
@@ -193,7 +202,7 @@ def test_deaths_that_float64_does_not_confirm_are_counted_and_can_decide_nothing
     found = train_rounds(client, Sweeps(client, group.group), design, group, print)
     report = rates_report(found, REGISTRY)
     assert report["tables"][0]["rows"][0][-1] == "12"
-    assert any("the answer depends on deaths that float64 does not confirm" in one for one in pair_sentences(report))
+    assert any("the answer depends on deaths that float64 does not confirm" in one for one in report["findings"])
 
 
 def test_a_sweep_of_another_study_is_refused(client: Client) -> None:
