@@ -5,7 +5,16 @@ seed by seed. A claim holds, does not hold, or the runs cannot tell. Nothing her
 imported inside the functions that need it, because it takes most of a second.
 """
 
-from stablessm_core.statistics.intervals import Equivalence, Interval, Share, bootstrap, equivalence, share, wilson
+from stablessm_core.statistics.intervals import (
+    Equivalence,
+    Interval,
+    Share,
+    bootstrap,
+    bootstrap_mean,
+    equivalence,
+    share,
+    wilson,
+)
 from stablessm_core.statistics.largest_rate import LargestRate, RateSearch, largest_rate_on_grid, largest_stable_rate
 from stablessm_core.statistics.outcomes import Outcome, Outcomes, outcome, outcomes
 from stablessm_core.statistics.paired import EXACT_PAIRS, Paired, discordant, holm, mcnemar, sign_flips, signs
@@ -27,6 +36,7 @@ __all__ = [
     "adjusted",
     "bears_larger_rate",
     "bootstrap",
+    "bootstrap_mean",
     "compare_maps",
     "discordant",
     "equivalence",

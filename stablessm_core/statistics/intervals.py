@@ -9,6 +9,7 @@ from statistics import NormalDist
 from typing import Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 Cells = TypeVar("Cells")
 
@@ -84,11 +85,30 @@ def bootstrap(
     if not values_by_seed:
         raise ValueError("values_by_seed is empty; allowed: at least one seed")
     values = [values_by_seed[key] for key in sorted(values_by_seed)]
-    tail = (1 - _confidence(confidence)) / 2
-    drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
-    found = np.array([statistic([values[i] for i in sample]) for sample in drawn], dtype=np.float64)
+    found = [statistic([values[i] for i in sample]) for sample in _samples(len(values), seed, resamples)]
+    return _percentiles(np.array(found, dtype=np.float64), confidence)
+
+
+def bootstrap_mean(values: Sequence[float], seed: int = 0, *, confidence: float = 0.95, resamples: int = 2_000) -> Interval:
+    """The `bootstrap` interval of the mean of one number per seed, computed for all samples at once.
+
+    Raises ValueError without a value and for values that are not finite.
+    """
+    if not len(values):
+        raise ValueError("values is empty; allowed: at least one number")
+    given = np.asarray(values, dtype=np.float64)
+    return _percentiles(given[_samples(len(given), seed, resamples)].mean(axis=1), confidence)
+
+
+def _samples(count: int, seed: int, resamples: int) -> NDArray[np.int64]:
+    """The positions that each sample takes, (resamples, count)."""
+    return np.random.default_rng(seed).integers(count, size=(resamples, count))
+
+
+def _percentiles(found: NDArray[np.float64], confidence: float) -> Interval:
     if not np.isfinite(found).all():
         raise ValueError("the statistic is not finite in a sample; count runs that are not finite in the outcome `finite`")
+    tail = (1 - _confidence(confidence)) / 2
     low, high = np.quantile(found, [tail, 1 - tail]).tolist()
     return Interval(low, high)
 

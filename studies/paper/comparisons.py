@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stablessm_core.statistics import bootstrap, holm, sign_flips, signs, wilson
+from stablessm_core.statistics import bootstrap_mean, holm, sign_flips, signs, wilson
 
 BY_SIGN = ("largest_rate", "finite", "trained")  # measures with few different values: only the sign of an advantage counts
 
@@ -54,7 +54,7 @@ def compare(better: str, than: str, advantages: Sequence[float], *, measure: str
     if not len(values):
         return Compared(better, than, 0, 0.0, -np.inf, np.inf, 0, 0, 1.0, 0, 1.0)
     p = signs(wins, losses).p if measure in BY_SIGN else sign_flips(values.tolist(), [0.0] * len(values))
-    span = bootstrap(dict(enumerate(values.tolist())), lambda drawn: float(np.mean(drawn)))
+    span = bootstrap_mean(values.tolist())
     p_below = signs(below, len(values) - below).p
     return Compared(better, than, len(values), float(values.mean()), span.low, span.high, wins, losses, p, below, p_below)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 
+import numpy as np
 import pytest
 
-from stablessm_core.statistics import Interval, bootstrap, equivalence, wilson
+from stablessm_core.statistics import Interval, bootstrap, bootstrap_mean, equivalence, wilson
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,16 @@ def test_the_bootstrap_refuses_runs_that_are_not_finite() -> None:
         bootstrap({0: 1.0, 1: math.nan}, statistics.fmean)
     with pytest.raises(ValueError, match="at least one seed"):
         bootstrap({}, len)
+
+
+def test_the_interval_of_the_mean_has_the_bits_of_the_general_bootstrap() -> None:
+    for count in (1, 3, 12, 20):
+        values = [1000 * math.sin(3 * seed) for seed in range(count)]
+        assert bootstrap_mean(values) == bootstrap(dict(enumerate(values)), lambda drawn: float(np.mean(drawn)))
+    with pytest.raises(ValueError, match="the statistic is not finite"):
+        bootstrap_mean([1.0, math.nan])
+    with pytest.raises(ValueError, match="at least one number"):
+        bootstrap_mean([])
 
 
 def test_no_difference_needs_enough_seeds_within_the_margin() -> None:
