@@ -7,9 +7,11 @@ there is no autopsy, or because it has no result.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal, Protocol
 
 from stablessm_core.spec.model import Model
@@ -136,7 +138,13 @@ def outcome_of(source: Source, part: Part, run: Mapping[str, Any]) -> Outcome | 
 
 
 def _dump(section: Mapping[str, Any]) -> dict[str, Any]:
-    return Model.model_validate(section).model_dump(mode="json")
+    return _complete(json.dumps(section))
+
+
+@cache  # each of hundreds of runs is compared with the few sections of its part
+def _complete(section: str) -> dict[str, Any]:
+    """This `model` section with all of its fields, as runs store it."""
+    return Model.model_validate_json(section).model_dump(mode="json")
 
 
 def _state(source: Source, run: Mapping[str, Any], values: Mapping[str, float]) -> State:
