@@ -19,10 +19,9 @@ from sqlalchemy import BigInteger, ColumnElement, Float, Table, Text, bindparam,
 from sqlalchemy.orm import Session
 
 from server.database.models import AlertRow, BlockRow, Run, SeriesRow
-from server.database.payloads import checksum
 from server.series.alerts import insert_alerts
 from server.series.last_values import newest_values, with_new_values_text
-from server.series.recording import more_extreme
+from server.series.recording import block_row, more_extreme
 from stablessm_core.telemetry.blocks import BUCKET, LEVELS
 from stablessm_core.telemetry.detectors import Alert
 from stablessm_core.telemetry.free_json import Refused
@@ -154,7 +153,8 @@ def insert_event(
 
     more: alerts that the server raised itself. late: True if the run has ended. Its blocks are then merged and judged again.
     """
-    rows, dialect = [_row(run_id, attempt, block) for block in blocks], session.get_bind().dialect.name
+    rows = [block_row(run_id, attempt, block, block.columns, block.payload) for block in blocks]
+    dialect = session.get_bind().dialect.name
     given: dict[str, Any] = {"run": run_id, "to_step": max(flush.step for flush in flushes)}
     given["new_bytes"] = sum(len(row["payload"]) for row in rows)
     for name, extreme in SO_FAR.items():
@@ -214,19 +214,3 @@ def _event(given: frozenset[str], dialect: str, *, again: bool) -> Any:
     if again:
         values |= {"compacted_at": None, "judged_at": None}
     return update(_RUN).where(_RUN.c.id == bindparam("run")).values(values).returning(*STATE)
-
-
-def _row(run_id: int, attempt: int, block: PackedBlock) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "group_name": block.group,
-        "level": block.level,
-        "first_step": block.first_step,
-        "last_step": block.last_step,
-        "stride": block.stride,
-        "point_count": block.point_count,
-        "column_count": block.columns,
-        "attempt": attempt,
-        "payload": block.payload,
-        "checksum": checksum(block.payload, attempt, block.point_count),
-    }

@@ -28,6 +28,7 @@ from stablessm_core.telemetry.merged_payloads import cut, pack
 from stablessm_core.telemetry.metrics import MAX_METRICS, is_metric_group
 from stablessm_core.telemetry.scattered import pack_scattered
 from stablessm_core.telemetry.series import DERIVED_GROUPS, SO_FAR, SeriesSpec
+from stablessm_core.telemetry.strict_messages import PackedBlock
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ def store_flush(
     so_far: the extreme values in these steps, keyed by the names in SO_FAR. The run's row keeps the most extreme value of all
         steps, even if the step of this value is truncated later.
     """
-    rows = [_block_row(run_id, attempt, block) for block in blocks]  # compress before locking the row
+    # compress before locking the row
+    rows = [block_row(run_id, attempt, block, block.values.shape[0], encode(block.values)) for block in blocks]
     # `step` only grows here: repeating an older flush must not reset the progress (only `truncate` does)
     values: dict[str, Any] = {"seq": Run.seq + 1, "step": case((Run.step > step, Run.step), else_=step)}
     values["bytes_stored"] = Run.bytes_stored + sum(len(row["payload"]) for row in rows)
@@ -250,8 +252,8 @@ def more_extreme(name: str, value: float | ColumnElement[float]) -> Any:
     return case((or_(column.is_(None), column < new if SO_FAR[name] is max else column > new), new), else_=column)
 
 
-def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
-    payload = encode(block.values)
+def block_row(run_id: int, attempt: int, block: Block | PackedBlock, columns: int, payload: bytes) -> dict[str, Any]:
+    """The database row of a block. columns: the number of series. payload: the encoded values."""
     return {
         "run_id": run_id,
         "group_name": block.group,
@@ -260,7 +262,7 @@ def _block_row(run_id: int, attempt: int, block: Block) -> dict[str, Any]:
         "last_step": block.last_step,
         "stride": block.stride,
         "point_count": block.point_count,
-        "column_count": block.values.shape[0],
+        "column_count": columns,
         "attempt": attempt,
         "payload": payload,
         "checksum": checksum(payload, attempt, block.point_count),
