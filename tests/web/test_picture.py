@@ -26,6 +26,7 @@ from web.picture.traces import DASHES
 COLUMN, PAGE = size_of("column", None, None, 2), size_of("page", None, None, 2)
 MM = 72 / 25.4
 CHARTS = (drawn.loss_of, drawn.bands, drawn.heat_map, drawn.eigenvalues, drawn.unit_disc, drawn.ranges, drawn.swept)
+pytestmark = pytest.mark.slow  # matplotlib takes seconds to import and to draw
 
 
 def box(pdf: bytes) -> tuple[float, float]:
@@ -40,7 +41,6 @@ def words(svg: bytes) -> list[str]:
     return [html.unescape(text.strip()) for text in re.findall(r"<!-- (.*?) -->", svg.decode())]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.__name__)
 def test_every_kind_of_chart_is_a_file_of_its_format_and_the_same_bytes_again(chart: Callable[[], dict[str, Any]]) -> None:
     figure = chart()
@@ -140,7 +140,6 @@ def test_a_size_that_contradicts_itself_or_fills_the_memory_is_refused(given: An
         size_of(*given)
 
 
-@pytest.mark.slow
 def test_the_server_imports_matplotlib_only_for_a_picture() -> None:
     code = "import sys, server.http.app; print([name for name in sys.modules if name.split('.')[0] == 'matplotlib'])"
     root = Path(__file__).resolve().parents[2]

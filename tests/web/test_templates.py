@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,16 @@ def asset(name: str) -> str:
     return f"/static/v/{name}"
 
 
-def render(template: str, **context: Any) -> Tags:
+@cache
+def environment() -> Environment:
+    """The templates of the pages, each compiled once for all tests."""
     # With StrictUndefined, a template that uses an undefined value fails instead of leaving an empty space.
-    environment = Environment(loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined)
-    environment.filters.update(FILTERS)
+    made = Environment(loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined)
+    made.filters.update(FILTERS)
+    return made
+
+
+def render(template: str, **context: Any) -> Tags:
     frame = {
         "page": template.removesuffix(".html"),
         "version": "0.1",
@@ -80,7 +87,7 @@ def render(template: str, **context: Any) -> Tags:
         "plotly_url": "/p.js",
         "json_url": "/api/x",
     }
-    html = environment.get_template(template).render(**{"title": EVIL, **frame, **context})
+    html = environment().get_template(template).render(**{"title": EVIL, **frame, **context})
     return Tags(html)
 
 

@@ -332,7 +332,9 @@ CASES: dict[str, tuple[Callable[[Loop], None], Callable[[Any], torch.optim.Optim
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case.startswith("compiled") else case for case in CASES]
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_the_row_of_a_step_has_the_gradient_that_the_optimizer_uses(case: str, tmp_path: Path) -> None:
     run, make, net = CASES[case]

@@ -152,6 +152,7 @@ def test_a_file_system_without_locks_does_not_make_a_file_look_in_use(tmp_path: 
     assert not in_use(path)
 
 
+@pytest.mark.slow
 def test_metrics_logged_quickly_fit_into_the_records_that_the_server_takes() -> None:
     logged = [(step, {f"metric/{i}": -1.2345678901234567e-300 / (i + 1) for i in range(8)}) for step in range(60_000)]
     messages = list(messages_of(logged))

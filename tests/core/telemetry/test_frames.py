@@ -235,6 +235,7 @@ def test_a_payload_with_a_table_of_steps_is_refused() -> None:
         read_records(frame(scalars(size=len(packed)), packed))
 
 
+@pytest.mark.slow
 def test_20_000_mutations_are_read_or_refused_in_bounded_memory() -> None:
     rng, records = random.Random(23), [to_bytes(message) for message in messages()]
     read = refused = peak = 0

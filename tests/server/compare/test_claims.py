@@ -67,6 +67,7 @@ def claims(client: httpx.Client) -> dict[str, dict[str, Any]]:
     return {one["question"]: one for one in client.get("/api/compare/claims?sweep=1").raise_for_status().json()["claims"]}
 
 
+@pytest.mark.slow
 def test_three_of_three_seeds_cannot_tell_on_every_page_and_in_every_file(client: httpx.Client, sqlite: Database) -> None:
     plant(client, sqlite, 3, direct_dies)
     found = claims(client)["larger_rate"]
@@ -86,6 +87,7 @@ def test_losses_are_compared_only_where_both_runs_trained(client: httpx.Client, 
     assert "reach a lower loss than direct where both trained?" in found["asked"]
 
 
+@pytest.mark.slow
 def test_twelve_of_twelve_seeds_hold_on_every_page_and_in_every_file(client: httpx.Client, sqlite: Database) -> None:
     plant(client, sqlite, 12, direct_dies)
     found = claims(client)["larger_rate"]
@@ -106,6 +108,7 @@ def test_against_the_other_map_the_same_claim_does_not_hold(client: httpx.Client
     )
 
 
+@pytest.mark.slow
 def test_one_nan_among_twelve_is_eleven_of_twelve_everywhere(client: httpx.Client, sqlite: Database) -> None:
     plant(
         client, sqlite, 12, lambda map_, _, seed: "diverged" if (map_, seed) == ("direct", 5) else 0.5, **{"optimizer.lr": [0.1]}
@@ -184,6 +187,7 @@ def judged(sqlite: Database, loss: Loss) -> list[GroupClaim]:
         return group_claims(compare(session, runs, group_by=[GROUP_BY], curves=False))
 
 
+@pytest.mark.slow
 def test_maps_with_the_same_outcomes_never_differ(client: httpx.Client, sqlite: Database) -> None:
     plant(client, sqlite, 12, direct_dies)
     rng = random.Random(3)

@@ -163,6 +163,7 @@ def truncated_and_flipped(path: Path) -> list[bytes]:
     return cut + flipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["tensorboard", "torch", "wandb", "mlflow", "mlflow_folder", "trackio", "lightning", "parquet"])
 def test_a_damaged_file_is_one_sentence_and_never_another_exception(tool: str, samples: Path, tmp_path: Path) -> None:
     if tool == "parquet":

@@ -28,6 +28,7 @@ from tests.server.http_service import TOKEN, running
 from tests.server.recording import submitted
 
 TEN_MILLION = 10_000_000
+pytestmark = pytest.mark.slow  # archives of millions of points
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,7 @@ def test_the_later_of_two_values_at_one_step_counts(database: Database) -> None:
     assert points(database, own, "a") == [(5, 4.0), (10, 7.0), (20, 8.0)]
 
 
+@pytest.mark.slow
 def test_a_thousand_single_points_need_few_rows(database: Database) -> None:
     own = claimed(database)
     steps = np.cumsum(np.random.default_rng(0).integers(1, 700, 1100)).tolist()

@@ -43,6 +43,7 @@ def test_only_direct_and_relu_have_no_stable_supremum() -> None:
     assert np.isinf([found["direct"], found["relu"]]).all()
 
 
+@pytest.mark.slow
 def test_the_studies_without_runs_take_seconds_judge_every_claim_and_repeat_their_bytes() -> None:
     registry, begun = load(), time.process_time()
     reports = {name: computed(name, registry) for name in AT_ONCE}
