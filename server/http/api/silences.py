@@ -1,6 +1,6 @@
-"""Silences: no message about what they cover is sent until their time is over.
+"""A silence stops the messages about a run, a project or a kind of event until it ends.
 
-Users may silence their own runs, and administrators everything.
+Users may silence their own runs. Administrators may silence everything.
 """
 
 from __future__ import annotations
