@@ -15,7 +15,7 @@ from web.charts import CHARTS
 from web.paper_figures import paper_figure
 
 QUESTIONS = {
-    RATES: "At which learning rate does each seed stop to survive, with each map?",
+    RATES: "Up to which learning rate does each seed survive, with each map?",
     CULPRITS: "Who killed the run: the eigenvalues, other weights, or float32's arithmetic?",
 }
 TITLES = {RATES: "Largest stable learning rates, seed by seed", CULPRITS: "Who kills a state-space model?"}
@@ -55,7 +55,7 @@ def _study(name: str, report: Mapping[str, Any] | None, source: str | None) -> d
         "size": report["size"],
         "seeds": report["seeds"],
         "findings": report.get("findings", []) if of_culprits is None else summary(of_culprits),
-        "tables": [{"caption": caption, "rows": rows} for caption, rows in tables_of(report)],
+        "tables": [{"caption": caption[0].upper() + caption[1:], "rows": rows} for caption, rows in tables_of(report)],
         "figures": len(report["figures"]),
         "deaths": [] if of_culprits is None else deaths_of_arms(of_culprits.cells),
         "sweeps": [one["id"] for one in report["sweeps"]] if source == "runs" else [],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,11 +31,20 @@ EXPLORATORY = (
 )
 
 
+class Pair(NamedTuple):
+    """Two maps, and the answer whether the first bears a larger learning rate than the second. why: the reason of the answer."""
+
+    first: str
+    second: str
+    answer: str
+    why: str
+    claim: Claim
+
+
 def rates_report(found: Searched, registry: Registry) -> dict[str, Any]:
     """The report as plain data, with the fields of all other reports. Equal runs give equal bytes."""
     rates = {name: search.results() for name, search in found.searches.items()}
-    control = found.control.design.parts[0]
-    cells = cells_of(found.control, control)
+    pairs = _judged_pairs(found, rates)
     report: dict[str, Any] = {
         "study": found.group.study,
         "preset": None,
@@ -54,22 +63,26 @@ def rates_report(found: Searched, registry: Registry) -> dict[str, Any]:
         "departures": [EXPLORATORY, *found.design.departures],
         "problems": found.problems,
         "verdicts": [],
-        "findings": [],
-        "cells": cells,
-        "tables": [_map_table(found, rates), _death_table(found), _pair_table(found, rates), _seed_table(found, rates)],
+        "findings": [*_death_sentences(found), *_pair_sentences(pairs)],
+        "cells": cells_of(found.control, found.control.design.parts[0]),
+        "tables": [_map_table(found, rates), _death_table(found), _pair_table(pairs), _seed_table(found, rates)],
         "figures": _figures(found, rates),
         "configurations": [
             {"part": part.name, "base": dict(part.base), "grid": found.design.grid(part)} for part in found.design.parts
         ],
     }
-    report["findings"] = [*_death_sentences(found), *_pair_sentences(report["tables"][2])]
     plain: dict[str, Any] = rounded(report)
     return plain
 
 
-def _pair_sentences(table: Mapping[str, Any]) -> list[str]:
-    """The answers about all pairs of maps as sentences."""
-    return [f"{question} {verdict.capitalize()}: {reason}." for question, verdict, reason, *_ in table["rows"]]
+def _pair_sentences(pairs: Sequence[Pair]) -> Iterator[str]:
+    """The answers about all pairs of maps, together for the maps with the same answer about a second map."""
+    firsts: dict[tuple[str, str, str], list[str]] = {}
+    for one in pairs:
+        firsts.setdefault((one.second, one.answer, one.why), []).append(one.first)
+    for (second, answer, why), names in firsts.items():
+        bear = f"{', '.join(names)} {'bears' if len(names) == 1 else 'bear'} a larger learning rate than {second}"
+        yield f"{bear}: {why}." if answer == "holds" else f"Whether {bear}: {answer}, {why}."
 
 
 def _death_sentences(found: Searched) -> Iterator[str]:
@@ -98,8 +111,11 @@ def _death_sentences(found: Searched) -> Iterator[str]:
 
 
 def _causes(found: Searched, ids: Sequence[int]) -> str:
-    """Such as "Cause by verdict: eigenvalue overflow 12."."""
-    return f"Cause by verdict: {_counted(spoken(found.deaths[one][0]) for one in ids)}."
+    """Such as "Cause by verdict: eigenvalue overflow 12. With frozen eigenvalues 12/12 live."."""
+    deaths = [found.deaths[one] for one in ids]
+    said = f"Cause by verdict: {_counted(spoken(cause) for cause, _ in deaths)}."
+    frozen = [death.frozen for _, death in deaths]
+    return said if set(frozen) == {None} else f"{said} With frozen eigenvalues {_living(frozen)} live."
 
 
 def _death_table(found: Searched) -> dict[str, Any]:
@@ -169,18 +185,29 @@ def _quartiles(values: Sequence[float]) -> list[float]:
     return [float(x) for x in np.quantile(values, (0.25, 0.5, 0.75), method="inverted_cdf")]
 
 
-def _pair_table(found: Searched, rates: Rates) -> dict[str, Any]:
+def _judged_pairs(found: Searched, rates: Rates) -> list[Pair]:
+    """All pairs of maps with the answer whether the first bears a larger learning rate."""
     pairs = _pairs(rates)
     claims, spared = _claims(rates, pairs), _claims(_confirmed(found, rates), pairs)
-    rows: list[list[Any]] = []
+    judged = []
     for (first, second), claim in claims.items():
-        verdict, reason = str(claim.verdict), claim.reason
+        answer, why = str(claim.verdict), claim.reason
         if found.problems:
-            verdict, reason = UNKNOWN, " ".join(found.problems).removesuffix(".")
-        elif spared[first, second].verdict != verdict:
-            verdict, reason = UNKNOWN, f"the answer depends on deaths that float64 does not confirm ({verdict} with them)"
-        question = f"Does {first} bear a larger learning rate than {second}?"
-        rows.append([question, verdict, reason, str(claim.first), str(claim.second), claim.p])
+            answer, why = UNKNOWN, " ".join(found.problems).removesuffix(".")
+        elif spared[first, second].verdict != answer:
+            answer, why = UNKNOWN, f"the answer depends on deaths that float64 does not confirm ({answer} with them)"
+        judged.append(Pair(first, second, answer, why, claim))
+    return judged
+
+
+def _pair_table(pairs: Sequence[Pair]) -> dict[str, Any]:
+    rows = [
+        [
+            f"Does {one.first} bear a larger learning rate than {one.second}?",
+            *(one.answer, one.why, str(one.claim.first), str(one.claim.second), one.claim.p),
+        ]
+        for one in pairs
+    ]
     columns = ["question", "answer", "why", "seeds at which the first map's rate is larger", "the second map's", "p, Holm"]
     return {"caption": "All pairs of maps", "columns": columns, "rows": rows}
 
