@@ -13,7 +13,10 @@ PYTEST := $(BIN)/pytest --numprocesses 5 --dist loadscope --no-loadscope-reorder
 # the tests start hundreds of processes, and each would compile every module again
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
+# what `make check` leaves out, rooms in which that is every test, and the rooms that know no service
 SET_APART := slow or long or interpreter or postgres or redis or browser
+NEVER_QUICK := $(addprefix tests/,browser/ chaos/ end_to_end/ integrations/ references/ __pycache__/)
+CORE_TESTS := tests/core/ tests/studies/
 SOURCES := stablessm stablessm_core server worker studies web migrations tests benchmarks docs examples service
 # the sources of the environment, and the sources of the C kernels alone
 DECLARED := pyproject.toml service/pyproject.toml constraints.txt service/build_backend.py
@@ -30,7 +33,7 @@ IMPORT_SERVICE := import server.cli.serve, worker.service
 IMPORT_TRAINING := from worker.fork_server import preload; preload()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run run check quick-tests test all references peers kernels attack chaos load lint lint-python lint-types lint-js format docs audit clean
+.PHONY: help setup setup-run run check quick-core quick-rooms test all references peers kernels attack chaos load lint lint-python lint-types lint-js format docs audit clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 10
@@ -65,10 +68,11 @@ run: setup-run  ## start StableSSM with a demo on http://127.0.0.1:8000
 	@exec $(BIN)/stablessm up --demo $(ARGS)
 
 check: setup  ## `make lint`, beside it the tests that need no service, browser, kernel interpreter or sleep
-	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target lint-python lint-types lint-js quick-tests
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target lint-python lint-types lint-js quick-core quick-rooms
 
-quick-tests: setup
-	@$(PYTEST) --numprocesses 2 -m "not ($(SET_APART))" $(ARGS)
+# two processes of which each imports only what its rooms need
+quick-core quick-rooms: setup
+	@$(BIN)/pytest --numprocesses 0 -m "not ($(SET_APART))" $(if $(filter quick-core,$@),$(CORE_TESTS),$(filter-out $(CORE_TESTS) $(NEVER_QUICK),$(wildcard tests/*/)))
 
 test: setup  ## run the tests but for the long suites; REQUIRE_SERVICES=1 fails what would be skipped, ARGS="tests/core -k scan" narrows
 	@exec $(PYTEST) -m "not long" --durations 30 $(ARGS)

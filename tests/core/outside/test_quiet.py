@@ -160,6 +160,7 @@ def test_a_step_takes_few_operations_however_many_layers_and_none_waits_for_the_
     assert not [name for names in every for name in names if "_local_scalar_dense" in name or "nonzero" in name]
 
 
+@pytest.mark.slow
 def test_a_full_queue_drops_rows_and_never_waits(tmp_path: Path) -> None:
     model, optimizer = model_of(1)
     run = stablessm.watch(model, optimizer, mode="offline", dir=tmp_path)
@@ -181,6 +182,7 @@ def test_a_full_queue_drops_rows_and_never_waits(tmp_path: Path) -> None:
     assert run.step == 6001
 
 
+@pytest.mark.slow
 def test_no_call_waits_for_a_disk_and_a_network_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, optimizer = model_of(2)
     goes_on, write, hung = threading.Event(), offline._write_all, []

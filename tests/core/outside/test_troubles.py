@@ -106,6 +106,7 @@ def test_the_default_dtype_and_device_of_torch_do_not_change_the_rows(tmp_path: 
     assert found.series("ssm/0/weight")[1][0].tolist() == before.tolist()
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_written_before_the_end_are_counted_and_no_thread_stays(tmp_path: Path) -> None:
     model, optimizer = model_of(1)
     run = stablessm.watch(model, optimizer, mode="offline", dir=tmp_path)
@@ -149,6 +150,7 @@ def test_a_loss_that_starts_late_is_named_once(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr().err.count("the loss is not recorded") == 1
 
 
+@pytest.mark.slow
 def test_layers_that_are_added_while_the_run_is_being_opened_reach_the_server() -> None:
     class Slow(BaseHTTPRequestHandler):
         layers: ClassVar[list[int]] = []
@@ -187,6 +189,7 @@ def test_two_alerts_at_one_step_are_two_events(tmp_path: Path) -> None:
     assert len({alert.event for alert in read(tmp_path).sink.alerts}) == 2
 
 
+@pytest.mark.slow
 def test_a_continued_run_without_a_server_needs_the_number_of_its_last_step(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

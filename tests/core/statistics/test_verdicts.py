@@ -45,6 +45,7 @@ def test_equal_rates_never_hold_and_are_refuted_only_within_a_stated_margin() ->
     assert bears_larger_rate(seeds(top, 12), seeds(top, 12), margin=2).verdict == "cannot tell"  # both may bear any larger rate
 
 
+@pytest.mark.slow
 def test_among_thousands_of_drawn_pairs_of_equal_maps_a_claim_holds_as_rarely_as_alpha_allows() -> None:
     rng, held, pairs = random.Random(1), 0, 1000
 

@@ -62,6 +62,7 @@ def test_last_step_returns_the_last_recorded_step_of_a_block() -> None:
     assert Block("g", 1, 1, 5 * BUCKET, np.zeros((2, 4, 2))).last_step == 1 + 5 * (2 * BUCKET - 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(cuts=st.lists(st.integers(1, 700), min_size=1, max_size=12), every=st.sampled_from([1, 7]), seed=st.integers(0, 99))
 def test_summary_levels_do_not_depend_on_flush_boundaries(cuts: list[int], every: int, seed: int) -> None:

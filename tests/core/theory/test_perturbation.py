@@ -44,6 +44,7 @@ def test_curves_start_at_the_error_without_noise_and_never_fall(name: str, mode:
     assert again.error.shape == (4,)
 
 
+@pytest.mark.slow
 def test_the_worst_case_lies_between_every_random_move_and_its_upper_bound() -> None:
     for name in ("direct", "softplus", "best"):
         w = _weights(name)

@@ -79,6 +79,7 @@ def test_decay_of_all_parameters_shrinks_every_parameter(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_decay_of_all_parameters_is_adamw_over_all_parameters_step_by_step() -> None:
     """As the StableSSM authors train: torch.optim.AdamW(model.parameters()), whose rate a scheduler lowers after each epoch."""
     config = parse_config({

@@ -274,6 +274,7 @@ class Stuck(MemorySink):
         super().write(flush)
 
 
+@pytest.mark.slow
 def test_a_stuck_sink_blocks_training_once_and_the_recorder_counts_the_dropped_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "PATIENCE", 0.2)
     sink = Stuck()
