@@ -295,6 +295,7 @@ def test_a_compiled_step_with_telemetry_trains_like_an_eager_step_within_roundin
     torch.manual_seed(1)
     eager.go(200)
     torch.manual_seed(1)
+    torch._dynamo.utils.counters.clear()  # other tests of this process compile, too
     # without vector instructions, which take a third of the compiler's time and do not matter for this test
     with inductor.patch({"cpp.vec_isa_ok": False}):
         execution = prepare(compiled.step, "compile", steps=200)
