@@ -13,9 +13,10 @@ PYTEST := $(BIN)/pytest --numprocesses 5 --dist loadscope --no-loadscope-reorder
 # the tests start hundreds of processes, and each would compile every module again
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
-# what `make check` leaves out, rooms in which that is every test, and the rooms that know no service
+# what `make check` leaves out, and the rooms of which it leaves out every test
 SET_APART := slow or long or interpreter or postgres or redis or browser
 NEVER_QUICK := $(addprefix tests/,browser/ chaos/ end_to_end/ integrations/ references/ __pycache__/)
+# about half of the work of `make check`
 CORE_TESTS := tests/core/ tests/studies/
 SOURCES := stablessm stablessm_core server worker studies web migrations tests benchmarks docs examples service
 # the sources of the environment, and the sources of the C kernels alone
