@@ -26,6 +26,7 @@ from studies.paper.outcomes import Collected, Outcome, Source, collect_part, mix
 
 STUDY, PART, CONTROL = "rates", "search", "weight decay"
 DECAY = 0.01  # of the control: the default of AdamW
+NOT_JUDGED = "not judged"  # the run has no verdict yet; "unknown" is a verdict
 LOWEST, HIGHEST, LEAP = 0.0003125, 1000.0, 16.0  # 1000 is the largest learning rate that a run may have
 RESOLUTION = {"full": 2**0.5, "quick": 4.0}
 # A probe with two seeds: with a stable map, runs live at 40 and die at 640. With direct, they live at 0.005 and die at 0.016.
@@ -69,6 +70,10 @@ class Searched:
             name: [self.runs[name, seed, one.above].run_id for seed, one in search.results().items() if not one.open_ended]
             for name, search in self.searches.items()
         }
+
+    def decisive(self) -> list[int]:
+        """The runs whose deaths need an autopsy: those of `deciding_deaths` and of `control_deaths`."""
+        return [one for of_map in (self.deciding_deaths(), self.control_deaths()) for ids in of_map.values() for one in ids]
 
     def control_deaths(self) -> dict[str, list[int]]:
         """By map, the runs of the control that died."""
@@ -165,9 +170,8 @@ def collect_rates(source: Source, design: Design, group: Group) -> Searched:
     trained += collect_part(found.control, source, control, of_control)
     found.sweeps += found.control.sweeps
     found.versions, found.machines = trained_with(trained)
-    causes = {int(run["id"]): str(run["cause"] or "unknown") for run in trained}
-    dead = [one for of_map in (found.deciding_deaths(), found.control_deaths()) for ids in of_map.values() for one in ids]
-    found.deaths = {one: (causes[one], death_of(source.autopsy(one))) for one in dead}
+    causes = {int(run["id"]): str(run["cause"] or NOT_JUDGED) for run in trained}
+    found.deaths = {one: (causes[one], death_of(source.autopsy(one))) for one in found.decisive()}
     found.problems = [*_problems(found, foreign), *found.control.problems]
     return found
 

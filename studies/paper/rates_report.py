@@ -86,7 +86,7 @@ def _pair_sentences(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _death_sentences(found: Searched) -> Iterator[str]:
-    """Which maps died, of what, and what weight decay does to the others."""
+    """For each map, whether its runs died and of what. Then how many runs of the control stay finite."""
     part = found.design.parts[0]
     immortal = [
         name for name, search in found.searches.items()
@@ -119,7 +119,7 @@ def _causes(found: Searched, ids: Sequence[int]) -> str:
 
 
 def _death_table(found: Searched) -> dict[str, Any]:
-    """Of what the runs next to the largest stable rates and those of the control died: one row per map."""
+    """One row per map and part: the causes of its deaths, and what the autopsies measured."""
     rows: list[list[Any]] = []
     for part, of_map in zip(found.design.parts, (found.deciding_deaths(), found.control_deaths()), strict=True):
         for name, ids in of_map.items():

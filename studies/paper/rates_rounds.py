@@ -73,8 +73,7 @@ def train_rounds(client: Client, source: Source, design: Design, group: Group, r
     report(f"the control with weight decay: {len(client.sweep(control)['runs']):,} runs")
     wait_for_sweeps(client, [control], report)
     found = collect_rates(source, design, group)
-    dead = [run_id for of_map in (found.deciding_deaths(), found.control_deaths()) for ids in of_map.values() for run_id in ids]
-    wait_for_autopsies(client, dead, report)
+    wait_for_autopsies(client, found.decisive(), report)
     return collect_rates(source, design, group)
 
 
