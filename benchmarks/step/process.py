@@ -30,10 +30,13 @@ class InTorch:
         return str(stablessm_core.__file__)
 
     def computes_by(self) -> str:
-        """The backend of the scan, and the library for matrix products if the revision can choose between libraries."""
+        """The backend of the scan, the instruction set of the compiled kernels, and the library for matrix products if the
+        revision can choose between libraries."""
         from stablessm_core.scan import resolve_backend
 
         found = f"{resolve_backend('auto', 'cpu')} scan"
+        if find_module("stablessm_core.kernels.library"):
+            found += f", {importlib.import_module('stablessm_core.kernels.library').target()} kernels"
         # the module's current name, and its earlier name
         for name in ("stablessm_core.numerics.products", "stablessm_core.products"):
             if find_module(name):

@@ -1,13 +1,13 @@
-/* The activations in single precision, and their derivatives, on vectors of 16 numbers.
+/* The activations in single precision, and their derivatives, on vectors of LANES numbers.
  *
  * All except ReLU use expm1(x) = 2^k expm1(r) + (2^k - 1) with k = round(x / ln 2), r = x - k ln 2 and a minimax polynomial of
  * (expm1(r) - r) / r^2 on |r| <= ln(2) / 2. erf(y) = 1 - exp(-y q(y)) with a minimax polynomial q of -log(erfc(y)) / y on
  * [0, 4]. NaN stays NaN, because comparisons with NaN are false, so that clamping never replaces NaN by a bound. Infinite
  * inputs give the result of the formula, such as NaN for silu(-inf). */
 
-typedef float floats __attribute__((vector_size(64)));
-typedef float unaligned_floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(64)));
+typedef float floats __attribute__((vector_size(LANES * 4)));
+typedef float unaligned_floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(LANES * 4)));
 #define BROADCAST(x) ((floats){0} + (x))
 
 INLINE floats choose_floats(ints mask, floats yes, floats no) { return (floats)(((ints)yes & mask) | ((ints)no & ~mask)); }
@@ -104,16 +104,16 @@ INLINE floats activation_gradient_floats(int activation, floats grad, floats h, 
     }
 }
 
-/* load the first n of 16 numbers and set the remaining numbers to zero */
+/* load the first n of LANES numbers and set the remaining numbers to zero */
 INLINE floats load_floats(const float *p, long n) {
-    if (n >= 16) return (floats) * (const unaligned_floats *)p;
+    if (n >= LANES) return (floats) * (const unaligned_floats *)p;
     floats x = {0};
     memcpy(&x, p, n * sizeof(float));
     return x;
 }
 
 INLINE void store_floats(float *p, floats x, long n) {
-    if (n >= 16) *(unaligned_floats *)p = (unaligned_floats)x;
+    if (n >= LANES) *(unaligned_floats *)p = (unaligned_floats)x;
     else memcpy(p, &x, n * sizeof(float));
 }
 
@@ -121,7 +121,7 @@ INLINE void store_floats(float *p, floats x, long n) {
 #define ACTIVATE(name, ACT) \
     static NOINLINE void activate_##name(long steps, long n, long step, const float *h, float *z) { \
         for (; steps > 0; steps--, h += step, z += step) \
-            for (long i = 0; i < n; i += 16) store_floats(z + i, activation_floats(ACT, load_floats(h + i, n - i)), n - i); \
+            for (long i = 0; i < n; i += LANES) store_floats(z + i, activation_floats(ACT, load_floats(h + i, n - i)), n - i); \
     }
 ACTIVATE(tanh, TANH) ACTIVATE(gelu, GELU) ACTIVATE(silu, SILU) ACTIVATE(relu, RELU)
 
@@ -138,7 +138,7 @@ static void activate(long activation, long steps, long n, long step, const float
 #define ACTIVATION_GRADIENT(name, ACT) \
     static NOINLINE void activation_gradient_##name(long steps, long n, const float *grad, long grad_step, const float *h, const float *z, long step, float *out) { \
         for (; steps > 0; steps--, grad += grad_step, h += step, z += step, out += n) \
-            for (long i = 0; i < n; i += 16) { \
+            for (long i = 0; i < n; i += LANES) { \
                 floats x = activation_gradient_floats(ACT, load_floats(grad + i, n - i), load_floats(h + i, n - i), load_floats(z + i, n - i)); \
                 store_floats(out + i, x, n - i); \
             } \

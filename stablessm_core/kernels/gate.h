@@ -13,7 +13,7 @@ static void gate_task(const void *job, long index) {
     long end = (index + 1) * GATE_ROWS < j->rows ? (index + 1) * GATE_ROWS : j->rows;
     for (long row = index * GATE_ROWS; row < end; row++) {
         const float *g = j->gu + 2 * row * j->n, *u = g + j->n;
-        for (long i = 0; i < j->n; i += 16)
+        for (long i = 0; i < j->n; i += LANES)
             store_floats(j->m + row * j->n + i, silu_floats(load_floats(g + i, j->n - i)) * load_floats(u + i, j->n - i), j->n - i);
     }
 }
@@ -24,7 +24,7 @@ static void gate_gradient_task(const void *job, long index) {
     for (long row = index * GATE_ROWS; row < end; row++) {
         const float *g = j->gu + 2 * row * j->n, *dm = j->dm + row * j->n;
         float *dg = j->dgu + 2 * row * j->n;
-        for (long i = 0; i < j->n; i += 16) {
+        for (long i = 0; i < j->n; i += LANES) {
             const long left = j->n - i;
             floats x = load_floats(g + i, left), d = load_floats(dm + i, left), s = sigmoid_floats(x);
             store_floats(dg + j->n + i, d * (x * s), left);

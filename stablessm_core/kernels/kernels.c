@@ -1,9 +1,10 @@
 /* The kernels for CPUs. build.py compiles this file once per instruction set; library.py loads the result and calls it.
  *
- * The code uses GCC's vector types, which clang also supports. The source fixes the widths of the vectors, and a*b+c is rounded
- * once on processors that have an instruction for it. So two libraries whose instruction sets differ only in the width of
- * registers give the same bits. Work is split into tasks. Each thread takes the next task from a shared counter. No result
- * depends on which thread runs a task. */
+ * The code uses GCC's vector types, which clang also supports. No vector is wider than a register, because GCC keeps a wider
+ * vector in memory, which makes the kernels two to six times slower. The order of every sum is independent of the width of
+ * registers, and a*b+c is rounded once on processors that have an instruction for it. So two libraries whose instruction sets
+ * differ only in the width of registers give the same bits. Work is split into tasks. Each thread takes the next task from a
+ * shared counter. No result depends on which thread runs a task. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -52,16 +53,20 @@ static void run_tasks(void (*task)(const void *, long), const void *job, long co
     else run_task_list(&list);
 }
 
+#if defined(__AVX512F__)
+#define LANES 16 /* number of float32 values in a register */
+#elif defined(__AVX__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
 /* ---- the scan ---- */
 
 enum { IDENTITY, TANH, GELU, SILU, RELU };
 
-#define MAX_VECTOR 8 /* number of elements in the widest vector, which is one cache line of doubles */
-#ifdef __AVX512F__ /* MAX_BLOCK: maximum number of vectors in a block, limited by the registers; no result depends on it */
-#define MAX_BLOCK 8
-#else
-#define MAX_BLOCK 4
-#endif
+#define MAX_VECTOR (LANES / 2) /* number of elements in the widest vector, which is one register of doubles */
+#define MAX_BLOCK 8 /* maximum number of vectors in a block, limited by the registers; no result depends on it */
 #define LINE 64 /* size of a cache line, in bytes */
 #define TILE 64 /* length of a tile, in steps */
 /* length of a tile, in steps, if rows are not whole cache lines; short, so that the L1 cache joins the parts of a line */

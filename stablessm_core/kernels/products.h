@@ -3,17 +3,13 @@
  * b and of c. Each element of c is summed over k in order, so the bits of c depend neither on the tiles nor on the width of
  * registers. */
 
-/* number of rows in a tile and number of vectors in each row, chosen so that all sums of a tile fit into the registers */
-#if defined(__AVX512F__)
+/* number of rows in the largest tile, chosen so that all sums of the tile fit into the registers: there are 16 or 32 of them */
+#if defined(__AVX512F__) || defined(__aarch64__)
 #define TILE_ROWS 8
-#define TILE_VECTORS 2
-#elif defined(__AVX2__) || defined(__aarch64__)
-#define TILE_ROWS 6
-#define TILE_VECTORS 1
 #else
-#define TILE_ROWS 2
-#define TILE_VECTORS 1
+#define TILE_ROWS 6
 #endif
+#define TILE_VECTORS 2 /* maximum number of vectors in a row of a tile */
 
 typedef struct {
     const float *a, *b;
@@ -28,42 +24,41 @@ INLINE void product_tile(const int R, const int V, const product_job *j, long i,
     const long a_row = j->a_row, a_step = j->a_step, b_step = j->b_step, c_row = j->c_row;
     floats sum[TILE_ROWS][TILE_VECTORS], x[TILE_VECTORS];
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) sum[r][v] = j->add ? load_floats(c + r * c_row + 16 * v, 16) : (floats){0};
+        for (int v = 0; v < V; v++) sum[r][v] = j->add ? load_floats(c + r * c_row + LANES * v, LANES) : (floats){0};
     for (long k = j->depth; k > 0; k--, a += a_step, b += b_step) {
-        for (int v = 0; v < V; v++) x[v] = load_floats(b + 16 * v, 16);
+        for (int v = 0; v < V; v++) x[v] = load_floats(b + LANES * v, LANES);
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) sum[r][v] += a[r * a_row] * x[v];
     }
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) store_floats(c + r * c_row + 16 * v, sum[r][v], 16);
+        for (int v = 0; v < V; v++) store_floats(c + r * c_row + LANES * v, sum[r][v], LANES);
 }
 
 #define PRODUCT(R, V) \
     static NOINLINE void product_##R##V(const product_job *j, long i, long n) { product_tile(R, V, j, i, n); }
-#if TILE_VECTORS == 2
-PRODUCT(8, 2) PRODUCT(4, 2) PRODUCT(2, 2) PRODUCT(1, 2)
-PRODUCT(8, 1) PRODUCT(4, 1)
-#elif TILE_ROWS == 6
-PRODUCT(6, 1) PRODUCT(4, 1)
+#define PRODUCTS(R) PRODUCT(R, 1) PRODUCT(R, 2)
+#if TILE_ROWS == 8
+PRODUCTS(8)
+#else
+PRODUCTS(6)
 #endif
-PRODUCT(2, 1) PRODUCT(1, 1)
+PRODUCTS(4) PRODUCTS(2) PRODUCTS(1)
 static const struct {
     int rows;
     void (*make[TILE_VECTORS])(const product_job *, long, long);
 } products[] = {
-#if TILE_VECTORS == 2
-    {8, {product_81, product_82}}, {4, {product_41, product_42}}, {2, {product_21, product_22}}, {1, {product_11, product_12}},
-#elif TILE_ROWS == 6
-    {6, {product_61}}, {4, {product_41}}, {2, {product_21}}, {1, {product_11}},
+#if TILE_ROWS == 8
+    {8, {product_81, product_82}},
 #else
-    {2, {product_21}}, {1, {product_11}},
+    {6, {product_61, product_62}},
 #endif
+    {4, {product_41, product_42}}, {2, {product_21, product_22}}, {1, {product_11, product_12}},
 };
 
 /* computes c (rows, columns); `columns` must be a multiple of 16 */
 static void product(const product_job *j, long rows, long columns) {
-    for (long n = 0, vectors; n < columns; n += 16 * vectors) {
-        vectors = columns - n >= 16 * TILE_VECTORS ? TILE_VECTORS : 1;
+    for (long n = 0, vectors; n < columns; n += LANES * vectors) {
+        vectors = columns - n >= LANES * TILE_VECTORS ? TILE_VECTORS : 1;
         int size = 0;
         for (long i = 0; i < rows; i += products[size].rows) {
             while (rows - i < products[size].rows) size++;

@@ -27,19 +27,21 @@ const char *const stablessm_row_operations = ROW_OPERATIONS(ROW_NAME);
 
 enum { PIECES = 5, PART = 3, STRETCH = 4 }; /* how many numbers describe a piece, a part of a list and a stretch */
 
-typedef double row_wide __attribute__((vector_size(64)));
-typedef float row_narrow __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double row_wide __attribute__((vector_size(LANES * 4)));
+typedef float row_narrow __attribute__((vector_size(LANES * 2), aligned(4), may_alias));
 
 static double row_squares(const float *p, long count) {
-    row_wide a = {0}, b = {0};
+    row_wide sums[32 / LANES]; /* 16 sums; sum i contains every 16th square, from number i */
+    double a[16];
     long i = 0;
-    for (; i + 16 <= count; i += 16) {
-        row_wide x = __builtin_convertvector(*(const row_narrow *)(p + i), row_wide);
-        row_wide y = __builtin_convertvector(*(const row_narrow *)(p + i + 8), row_wide);
-        a += x * x;
-        b += y * y;
-    }
-    a += b;
+    for (int k = 0; k < 32 / LANES; k++) sums[k] = (row_wide){0};
+    for (; i + 16 <= count; i += 16)
+        for (int k = 0; k < 32 / LANES; k++) {
+            row_wide x = __builtin_convertvector(*(const row_narrow *)(p + i + k * (LANES / 2)), row_wide);
+            sums[k] += x * x;
+        }
+    memcpy(a, sums, sizeof a);
+    for (int k = 0; k < 8; k++) a[k] += a[k + 8];
     double sum = ((a[0] + a[4]) + (a[1] + a[5])) + ((a[2] + a[6]) + (a[3] + a[7]));
     for (; i < count; i++) sum += (double)p[i] * p[i];
     return sum;
@@ -97,18 +99,17 @@ static float row_norm(const int64_t *list, const int64_t *slots, long i, int gra
 /* The largest |x|; NaN if any x is NaN. The bits of |x|, read as an integer, have the order of |x|, and every NaN is above
  * infinity. */
 static float row_magnitude(const int32_t *p, long count) {
-    typedef int32_t bits __attribute__((vector_size(64)));
-    bits most = {0}, x, above;
+    ints most = {0}, x, above;
     int32_t largest = 0;
     float result;
     long i = 0;
-    for (; i + 16 <= count; i += 16) {
+    for (; i + LANES <= count; i += LANES) {
         memcpy(&x, p + i, sizeof x);
         x &= 0x7fffffff;
         above = x > most;
         most = (x & above) | (most & ~above);
     }
-    for (int lane = 0; lane < 16; lane++) largest = most[lane] > largest ? most[lane] : largest;
+    for (int lane = 0; lane < LANES; lane++) largest = most[lane] > largest ? most[lane] : largest;
     for (; i < count; i++) largest = (p[i] & 0x7fffffff) > largest ? p[i] & 0x7fffffff : largest;
     memcpy(&result, &largest, sizeof result);
     return result;

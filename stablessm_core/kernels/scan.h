@@ -173,16 +173,10 @@ ALL(1, 1, 0)
 #if WIDTH == MAX_VECTOR
 ALL(2, 0, 0)
 ALL(4, 0, 0)
-#if MAX_BLOCK == 8
 ALL(8, 0, 0)
 ALL(8, 0, 1)
 static const N(forward_call) N(forwards)[][2] = {F(8, 0, 1), F(8, 0, 0), F(4, 0, 0), F(2, 0, 0), F(1, 0, 0), F(1, 1, 0)};
 static const N(adjoint_call) N(adjoints)[][2][2] = {A(8, 0, 1), A(8, 0, 0), A(4, 0, 0), A(2, 0, 0), A(1, 0, 0), A(1, 1, 0)};
-#else
-ALL(4, 0, 1)
-static const N(forward_call) N(forwards)[][2] = {F(4, 0, 1), F(4, 0, 0), F(2, 0, 0), F(1, 0, 0), F(1, 1, 0)};
-static const N(adjoint_call) N(adjoints)[][2][2] = {A(4, 0, 1), A(4, 0, 0), A(2, 0, 0), A(1, 0, 0), A(1, 1, 0)};
-#endif
 #else
 static const N(forward_call) N(forwards)[][2] = {F(1, 0, 0), F(1, 0, 0), F(1, 1, 0)};
 static const N(adjoint_call) N(adjoints)[][2][2] = {A(1, 0, 0), A(1, 0, 0), A(1, 1, 0)};

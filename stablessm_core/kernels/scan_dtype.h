@@ -7,27 +7,31 @@
 #define STREAMS 0
 #endif
 
-#define WIDTH MAX_VECTOR
-#define N(name) JOIN(JOIN(name, KIND), w1)
+#if MAX_VECTOR >= 8
+#define WIDTH 8
+#define N(name) JOIN(JOIN(name, KIND), 8)
 #include "vectors.h"
 #include "scan.h"
 #include "undefine_vectors.h"
+#endif
 
-#define WIDTH (MAX_VECTOR / 2)
-#define N(name) JOIN(JOIN(name, KIND), w2)
+#if MAX_VECTOR >= 4
+#define WIDTH 4
+#define N(name) JOIN(JOIN(name, KIND), 4)
 #include "vectors.h"
 #include "scan.h"
 #include "undefine_vectors.h"
+#endif
 
-#define WIDTH (MAX_VECTOR / 4)
-#define N(name) JOIN(JOIN(name, KIND), w4)
+#define WIDTH 2
+#define N(name) JOIN(JOIN(name, KIND), 2)
 #include "vectors.h"
 #include "scan.h"
 #include "undefine_vectors.h"
 
 #if !COMPLEX
 #define WIDTH 1
-#define N(name) JOIN(JOIN(name, KIND), w8)
+#define N(name) JOIN(JOIN(name, KIND), 1)
 #include "vectors.h"
 #include "scan.h"
 #include "undefine_vectors.h"
@@ -52,14 +56,19 @@ static void K(scan_task)(const scan_job *j, long index, int backward) {
         j->sum ? j->sum + row * j->columns : 0,
     };
     const long n = n1 - n0;
-    if (n >= MAX_VECTOR) JOIN(K(columns), w1)(j, &r, n0, n1, backward);
-    else if (n >= MAX_VECTOR / 2) JOIN(K(columns), w2)(j, &r, n0, n1, backward);
-#if COMPLEX
-    else JOIN(K(columns), w4)(j, &r, n0, n1, backward);
-#else
-    else if (n >= MAX_VECTOR / 4) JOIN(K(columns), w4)(j, &r, n0, n1, backward);
-    else JOIN(K(columns), w8)(j, &r, n0, n1, backward);
+#if MAX_VECTOR >= 8
+    if (n >= 8) JOIN(K(columns), 8)(j, &r, n0, n1, backward);
+    else
 #endif
+#if MAX_VECTOR >= 4
+    if (n >= 4) JOIN(K(columns), 4)(j, &r, n0, n1, backward);
+    else
+#endif
+#if !COMPLEX
+    if (n < 2) JOIN(K(columns), 1)(j, &r, n0, n1, backward);
+    else
+#endif
+    JOIN(K(columns), 2)(j, &r, n0, n1, backward);
 #if STREAMS
     if (j->stream) _mm_sfence(); /* make streamed results visible to the thread that waits for this task */
 #endif

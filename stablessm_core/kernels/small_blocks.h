@@ -23,10 +23,10 @@ INLINE long group_size(long count) { return (count + MAX_GROUPS - 1) / MAX_GROUP
 /* to = the sum over the groups. Each group has `count` numbers and starts `group_stride` numbers after the start of the
  * previous group. gain: NULL, or one factor for every `row` numbers. */
 static void sum_groups(long groups, long group_stride, const float *from, long count, const float *gain, long row, float *to) {
-    for (long i = 0; i < count; i += 16) {
-        floats total = load_floats(from + i, 16);
-        for (long g = 1; g < groups; g++) total += load_floats(from + g * group_stride + i, 16);
-        store_floats(to + i, gain ? gain[i / row] * total : total, 16);
+    for (long i = 0; i < count; i += LANES) {
+        floats total = load_floats(from + i, LANES);
+        for (long g = 1; g < groups; g++) total += load_floats(from + g * group_stride + i, LANES);
+        store_floats(to + i, gain ? gain[i / row] * total : total, LANES);
     }
 }
 
@@ -67,9 +67,9 @@ static void state_space_task(const void *job, long index) {
     for (long t = 0; t < j->length; t += ROWS) {
         const long rows = j->length - t < ROWS ? j->length - t : ROWS;
         for (long r = t; r < t + rows; r++)
-            for (long i = 0; i < d; i += 16) {
-                floats z = load_floats(y + r * d + i, 16);
-                store_floats(y + r * d + i, load_floats(x + r * d + i, 16) + load_floats(j->D + i, 16) * z, 16);
+            for (long i = 0; i < d; i += LANES) {
+                floats z = load_floats(y + r * d + i, LANES);
+                store_floats(y + r * d + i, load_floats(x + r * d + i, LANES) + load_floats(j->D + i, LANES) * z, LANES);
             }
         matmul(rows, n, d, (j->activation ? active : h) + t * n, j->C, y + t * d, 1);
     }
@@ -100,10 +100,10 @@ static void state_space_gradient_task(const void *job, long group) {
             recompute_layer_norm(rows, d, x + t * d, j->weight, j->bias, norms + 2 * t, z);
             add_weight_gradient(rows, n, d, g + t * n, z, dB);
             for (long r = 0; r < rows; r++)
-                for (long i = 0; i < d; i += 16) {
-                    floats up = load_floats(dy + (t + r) * d + i, 16);
-                    store_floats(dD + i, load_floats(dD + i, 16) + up * load_floats(z + r * d + i, 16), 16);
-                    store_floats(z + r * d + i, up * load_floats(j->D + i, 16), 16);
+                for (long i = 0; i < d; i += LANES) {
+                    floats up = load_floats(dy + (t + r) * d + i, LANES);
+                    store_floats(dD + i, load_floats(dD + i, LANES) + up * load_floats(z + r * d + i, LANES), LANES);
+                    store_floats(z + r * d + i, up * load_floats(j->D + i, LANES), LANES);
                 }
             matmul(rows, n, d, g + t * n, j->B, z, 1);
             layer_norm_gradient(rows, d, z, x + t * d, j->weight, norms + 2 * t, dy + t * d, dx + t * d, d_weight, d_bias);
@@ -170,11 +170,11 @@ long stablessm_state_space_gradient(const int64_t *p, parallel_call parallel, lo
 /* computes m = silu(g) u, replaces g by silu(g), and stores sigmoid(g), so that the gradient needs no exponential */
 static void gate_rows(long rows, long n, float *gu, float *sigmoid, float *m) {
     for (; rows > 0; rows--, gu += 2 * n, sigmoid += n, m += n)
-        for (long i = 0; i < n; i += 16) {
-            floats g = load_floats(gu + i, 16), s = sigmoid_floats(g), silu = g * s;
-            store_floats(gu + i, silu, 16);
-            store_floats(sigmoid + i, s, 16);
-            store_floats(m + i, silu * load_floats(gu + n + i, 16), 16);
+        for (long i = 0; i < n; i += LANES) {
+            floats g = load_floats(gu + i, LANES), s = sigmoid_floats(g), silu = g * s;
+            store_floats(gu + i, silu, LANES);
+            store_floats(sigmoid + i, s, LANES);
+            store_floats(m + i, silu * load_floats(gu + n + i, LANES), LANES);
         }
 }
 
@@ -182,12 +182,12 @@ static void gate_rows(long rows, long n, float *gu, float *sigmoid, float *m) {
  * row. silu'(g) = s + silu(g) (1 - s) with s = sigmoid(g). */
 static void gate_gradient_rows(long rows, long n, const float *gu, const float *sigmoid, const float *dm, float *m, float *dgu) {
     for (; rows > 0; rows--, gu += 2 * n, sigmoid += n, dm += n, m += n, dgu += 2 * n)
-        for (long i = 0; i < n; i += 16) {
-            floats silu = load_floats(gu + i, 16), u = load_floats(gu + n + i, 16), s = load_floats(sigmoid + i, 16);
-            floats d = load_floats(dm + i, 16);
-            store_floats(m + i, silu * u, 16);
-            store_floats(dgu + i, d * u * (silu * (1.0f - s) + s), 16);
-            store_floats(dgu + n + i, d * silu, 16);
+        for (long i = 0; i < n; i += LANES) {
+            floats silu = load_floats(gu + i, LANES), u = load_floats(gu + n + i, LANES), s = load_floats(sigmoid + i, LANES);
+            floats d = load_floats(dm + i, LANES);
+            store_floats(m + i, silu * u, LANES);
+            store_floats(dgu + i, d * u * (silu * (1.0f - s) + s), LANES);
+            store_floats(dgu + n + i, d * silu, LANES);
         }
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,18 @@ def test_the_available_compiler_builds_a_library_that_contains_the_hash_of_its_s
     assert made == build.library_path(target, tmp_path)
     assert build.source_hash().encode() in made.read_bytes()
     assert os.listdir(tmp_path) == [made.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", build.TARGETS.get(build.machine(), ()))
+def test_gcc_keeps_the_vectors_of_the_blocks_in_registers(target: str) -> None:
+    """A vector that is wider than a register lives in memory, which makes the kernels several times slower."""
+    command = build.compiler()
+    if command is None or build.compiler_family(command, dict(os.environ)) != "gcc":
+        pytest.skip("only GCC tells which vectors it splits")
+    flags = [*build.FLAGS, build.TARGETS[build.machine()][target][0], '-DSTABLESSM_SOURCE=""', "-Wvector-operation-performance"]
+    arguments = [*command, *flags, "-S", "-o", os.devnull, str(build.HERE / "kernels.c")]
+    warnings = subprocess.run(arguments, capture_output=True, text=True, check=True).stderr
+    split = set(re.findall(r"([a-z_]+\.[ch]):\d+:\d+: warning: vector", warnings))
+    # in the scan, conversions of one or two columns are split; in the telemetry, the conversion of two numbers with SSE
+    assert split <= {"vectors.h", "scan.h", "row.h"}

@@ -23,9 +23,9 @@ def _restore_library():
     products.use(before)
 
 
-def test_a_new_run_uses_the_compiled_kernels_and_records_its_matrix_product_library() -> None:
+def test_a_new_run_uses_the_compiled_kernels_and_records_their_instruction_set_and_its_matrix_product_library() -> None:
     found = choose_numerics("auto", CPU)
-    assert found.described() == {"scan_backend": "cpu", "products": products.choice_facts()}
+    assert found.described() == {"scan_backend": "cpu", "kernels": library.target(), "products": products.choice_facts()}
     assert choose_numerics("torch", CPU).described() == {"scan_backend": "torch"}
 
 
