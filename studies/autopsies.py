@@ -46,7 +46,7 @@ class Death:
 def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[[str], None]) -> dict[int, dict[str, Any]]:
     """The answer about the autopsy of each of these diverged runs, once every autopsy has ended. `report` receives progress.
 
-    A run that has no autopsy gets one, unless the server allows none.
+    The autopsies are asked for, so they go before others. A run that has no autopsy gets one, unless the server allows none.
     """
     ended: dict[int, dict[str, Any]] = {}
     asked: set[int] = set()
@@ -57,13 +57,14 @@ def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Callable[
                 continue
             answer = _ended(client, run_id, ask=run_id not in asked)
             asked.add(run_id)
-            if answer is None:
-                break  # autopsies end in the order in which the runs died, more or less
-            ended[run_id] = answer
+            if answer is not None:
+                ended[run_id] = answer
+            elif len(asked) == len(run_ids):
+                break  # all are asked for, and they end in this order, more or less
         waiting, now = len(run_ids) - len(ended), time.monotonic()
         if now - reported_at > REPORT_SECONDS or not waiting:
             reported_at = now
-            report(f"{len(ended):,} of {len(run_ids):,} autopsies have ended" + left(len(ended), waiting, now - started))
+            report(f"{len(ended):,} of {len(run_ids):,} deaths repeated in float64" + left(len(ended), waiting, now - started))
         if not waiting:
             return ended
         time.sleep(POLL_SECONDS)

@@ -141,8 +141,8 @@ def beat_autopsy(session: Session, job: Job) -> bool:
 def end_autopsy(session: Session, job: Job, *, findings: Mapping[str, Any] | None, reason: str = "") -> bool:
     """Store the findings, or why there are none. False: the autopsy no longer belongs to this worker, and nothing was stored.
 
-    findings: as `check_findings` returns them. The run's verdict counts as not computed from here on, so a worker that dies now
-    leaves it to the server.
+    findings: as `check_findings` returns them. The run has no verdict from here on, so nobody reads a cause that ignores the
+    findings, and a worker that dies now leaves the verdict to the server.
     """
     run = _locked(session, job.run_id)
     row = _own(session, job.run_id, job.owner, job.started_at)
@@ -151,7 +151,7 @@ def end_autopsy(session: Session, job: Job, *, findings: Mapping[str, Any] | Non
     state = "failed" if findings is None else "done"
     _change(row, run, state=state, reason=reason[:MAX_REASON], findings=findings, ended_at=time.time(), owner=None)
     if findings is not None and run.attempt == row.attempt and run.status in FINAL:
-        run.judged_at = None
+        run.cause = run.judged_at = None
     return True
 
 

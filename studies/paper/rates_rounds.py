@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from studies.autopsies import wait_for_autopsies
 from studies.paper.designs import Design
 from studies.paper.groups import Group, idempotency_key, new_group, read_tags, sweep_name, tags
 from studies.paper.outcomes import Source
-from studies.paper.rates import STUDY, Searched, collect_rates, rates_design, seeds_of, sweeps_in_order
+from studies.paper.rates import NOT_JUDGED, STUDY, Searched, collect_rates, rates_design, seeds_of, sweeps_in_order
 from studies.paper.registry import Registry
-from studies.paper.submission import Report, queue_stopped, submit, wait_for_autopsies
-from studies.progress import left, wait_for_sweeps
+from studies.paper.submission import Report, queue_stopped, submit
+from studies.progress import POLL_SECONDS, left, wait_for_sweeps
 
 if TYPE_CHECKING:
     from stablessm_core.client import Client
 
+VERDICT_SECONDS = 60.0  # a server that judges nothing for so long has stopped
 Block = tuple[float, tuple[str, ...], tuple[int, ...]]  # a rate, maps and seeds that train it
 
 
@@ -74,7 +76,18 @@ def train_rounds(client: Client, source: Source, design: Design, group: Group, r
     wait_for_sweeps(client, [control], report)
     found = collect_rates(source, design, group)
     wait_for_autopsies(client, found.decisive(), report)
-    return collect_rates(source, design, group)
+    return _with_verdicts(lambda: collect_rates(source, design, group))
+
+
+def _with_verdicts(collect: Callable[[], Searched]) -> Searched:
+    """What `collect` finds once every death has a verdict. The end of an autopsy takes the verdict away, and the worker or the
+    server computes a new one within seconds."""
+    until = time.monotonic() + VERDICT_SECONDS
+    while True:
+        found = collect()
+        if all(cause != NOT_JUDGED for cause, _ in found.deaths.values()) or time.monotonic() > until:
+            return found
+        time.sleep(POLL_SECONDS)
 
 
 def submit_round(client: Client, design: Design, group: Group, number: int, blocks: Sequence[Block]) -> list[int]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stablessm_core.client import ApiError
+from studies.autopsies import wait_for_autopsies
 from studies.paper.catalogue import design as design_of
 from studies.paper.designs import Design
 from studies.paper.groups import Group, idempotency_key, new_group, read_tags, sweep_name, sweeps_of, tags
 from studies.paper.registry import Registry
-from studies.progress import POLL_SECONDS, REPORT_SECONDS, left, wait_for_sweeps
+from studies.progress import wait_for_sweeps
 
 if TYPE_CHECKING:
     from stablessm_core.client import Client
 
 Report = Callable[[str], None]
-WITHOUT_AUTOPSY = ("none", "queued", "running")
 
 
 def start(client: Client, design: Design, registry: Registry) -> tuple[Group, list[int]]:
@@ -78,34 +76,3 @@ def wait(client: Client, sweep_ids: list[int], report: Report) -> None:
     wait_for_sweeps(client, sweep_ids, report)
     dead = [run["id"] for number in sweep_ids for run in client.sweep(number)["runs"] if run["status"] == "diverged"]
     wait_for_autopsies(client, dead, report)
-
-
-def wait_for_autopsies(client: Client, run_ids: Sequence[int], report: Report) -> None:
-    """Return when the autopsy of each of these diverged runs has ended. They are asked for, so they go before others."""
-    waiting, asked, reported, started = list(run_ids), set(), 0.0, time.monotonic()
-    while waiting:
-        still = []
-        for run_id in waiting:
-            found = client.autopsy(run_id)
-            if found["state"] in ("none", "queued") and run_id not in asked:
-                asked.add(run_id)
-                found = _ask(client, run_id) or found
-            if found["state"] in WITHOUT_AUTOPSY:
-                still.append(run_id)
-        waiting, now = still, time.monotonic()
-        if now - reported > REPORT_SECONDS or not waiting:
-            reported = now
-            done = len(run_ids) - len(waiting)
-            report(f"{done:,} of {len(run_ids):,} deaths repeated in float64" + left(done, len(waiting), now - started))
-        if waiting:
-            time.sleep(POLL_SECONDS)
-
-
-def _ask(client: Client, run_id: int) -> dict[str, Any] | None:
-    """Ask for an autopsy; None if it has begun in the meantime."""
-    try:
-        return client.request_autopsy(run_id)
-    except ApiError as error:
-        if error.status != 409:
-            raise
-        return None

@@ -4,9 +4,11 @@ missing."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from studies.paper import rates, rates_rounds
 from studies.paper.designs import Design
 from studies.paper.formats import html_text, latex, markdown
 from studies.paper.images import real
-from studies.paper.rates import MOST_RUNS, collect_rates, new_searches, rates_design
+from studies.paper.rates import MOST_RUNS, NOT_JUDGED, collect_rates, new_searches, rates_design
 from studies.paper.rates_report import rates_report
 from studies.paper.rates_rounds import begin, blocks_of, take_up_rates, train_rounds
 from studies.paper.registry import load
@@ -91,7 +93,15 @@ def train_next(database: Database, confirmed: bool = True) -> bool:
             assert job is not None
             found = findings(float64=DEAD) if confirmed else findings(**CALM)
             assert autopsies.end_autopsy(session, job, findings=check_findings(found))
+            judge(session.get_one(Run, own.run_id))
     return True
+
+
+def judge(run: Run) -> None:
+    """Plant the cause of a death: runs with the map `direct` die of their eigenvalues, others of their learning rate."""
+    name = run.config["model"]["reparameterization"]["name"]
+    run.cause = "eigenvalue_overflow" if name == "direct" else "lr_too_large"
+    run.judged_at = 1.0
 
 
 def work(
@@ -146,15 +156,18 @@ def test_rounds_find_every_seeds_rate_and_an_exact_test_compares_the_maps(
     assert (
         report["findings"][-1] == "best bears a larger learning rate than exp: p = 0.0029, adjusted for 6 comparisons, 12 seeds."
     )
-    assert report["findings"][0] == "direct: 12 runs died next to the largest stable rates. Cause by verdict: not judged 12."
+    assert (
+        report["findings"][0]
+        == "direct: 12 runs died next to the largest stable rates. Cause by verdict: eigenvalue overflow 12."
+    )
     assert report["findings"][3] == (
         "best: without weight decay, every run stays finite, even at 327.7, the largest rate of the grid."
     )
     assert report["findings"][5] == (
         "With weight decay 0.01 and a rate of 327.7, a step multiplies decayed weights by -2.277 at first: 0 of 3 runs stay "
-        "finite. Cause by verdict: not judged 3."
+        "finite. Cause by verdict: learning rate too large 3."
     )
-    deaths = ["direct", "search", "12", "not judged 12", "not finite 12", "norm 12", "not tried", "0/12"]
+    deaths = ["direct", "search", "12", "eigenvalue overflow 12", "not finite 12", "norm 12", "not tried", "0/12"]
     assert report["tables"][1]["rows"][0] == deaths
     assert [(cell["rate"], cell["variant"], cell["finite"], cell["ended"]) for cell in report["cells"][2:4]] == [
         (81.92, "best", 1, 1), (327.68, "softplus", 0, 1),
@@ -210,6 +223,28 @@ def test_deaths_that_float64_does_not_confirm_are_counted_and_can_decide_nothing
     report = rates_report(found, REGISTRY)
     assert report["tables"][0]["rows"][0][-1] == "12"
     assert any("the answer depends on deaths that float64 does not confirm" in one for one in report["findings"])
+
+
+@pytest.mark.slow
+def test_the_report_waits_for_the_verdict_that_the_end_of_an_autopsy_has_taken_away(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(database, monkeypatch)
+    design = rates_design("quick", 1)
+    group = begin(design, REGISTRY)
+    source = Sweeps(client, group.group)
+    [died] = train_rounds(client, source, design, group, print).deciding_deaths()["direct"]
+    with database.write() as session:
+        run = session.get_one(Run, died)
+        run.cause = run.judged_at = None
+    assert collect_rates(source, design, group).deaths[died][0] == NOT_JUDGED
+
+    def judge_in_the_meantime(_seconds: float) -> None:
+        with database.write() as session:
+            judge(session.get_one(Run, died))
+
+    monkeypatch.setattr(rates_rounds, "time", SimpleNamespace(monotonic=time.monotonic, sleep=judge_in_the_meantime))
+    assert train_rounds(client, source, design, group, print).deaths[died][0] == "eigenvalue_overflow"
 
 
 def test_a_sweep_of_another_study_is_refused(client: Client) -> None:
