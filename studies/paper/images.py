@@ -46,7 +46,7 @@ def real(size: str) -> Design:
         )
     part = Part("main", base, variants, RATES if full else QUICK_RATES, "eval_loss", TRAINED)
     title = "Table 2, the layer of the paper's text"
-    return Design("table2", "paper", size, title, (part,), tuple(departures), 12 if full else 4, CHANCE, 55 if full else 2)
+    return Design("table2", "paper", size, title, (part,), tuple(departures), 12 if full else 4, CHANCE, 18 if full else 2)
 
 
 def s4d_variants(shape: dict[str, Any], states: int, scale: float) -> dict[str, dict[str, Any]]:

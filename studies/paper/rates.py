@@ -108,7 +108,7 @@ def rates_design(size: str, seeds: int | None = None) -> Design:
         *table.departures,
     )
     title = "Largest stable learning rates, seed by seed"
-    minutes = 40 if size == "full" else 2
+    minutes = 18 if size == "full" else 2
     return replace(
         table, study=STUDY, preset=None, title=title, parts=(own, control), departures=departures, minutes=minutes,
         seeds=seeds or table.seeds,

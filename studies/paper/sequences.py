@@ -43,7 +43,7 @@ def recall(size: str) -> Design:
     )
     title = "Table 7, associative recall with 20 tokens"
     chance = "accuracy on the last token twice as high as guessing among the values"
-    return Design("table7", None, size, title, tuple(parts), departures, 12 if full else 4, chance, 15 if full else 2)
+    return Design("table7", None, size, title, tuple(parts), departures, 12 if full else 4, chance, 11 if full else 2)
 
 
 def bound(vocabulary: int) -> float:
