@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stablessm_core.kernels import library
+from stablessm_core.kernels import build, library
 from stablessm_core.numerics import products
 from stablessm_core.scan import resolve_backend, why_not_compiled, why_not_triton
 
@@ -35,7 +35,7 @@ class Numerics:
         """The fields that are stored in the environment of the run. kernels: the instruction set of the compiled kernels."""
         return (
             {"scan_backend": self.scan_backend}
-            | ({"kernels": library.target()} if self.scan_backend == "cpu" else {})
+            | ({"kernels": f"{build.machine()}-{library.target()}"} if self.scan_backend == "cpu" else {})
             | ({"scan_backend_reason": self.reason} if self.reason else {})
             | ({"products": self.products} if self.products else {})
         )

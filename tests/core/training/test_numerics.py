@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stablessm_core.kernels import library
+from stablessm_core.kernels import build, library
 from stablessm_core.numerics import products
 from stablessm_core.training import checkpoint as files
 from stablessm_core.training.numerics import choose_numerics, saved_by_default
@@ -25,7 +25,8 @@ def _restore_library():
 
 def test_a_new_run_uses_the_compiled_kernels_and_records_their_instruction_set_and_its_matrix_product_library() -> None:
     found = choose_numerics("auto", CPU)
-    assert found.described() == {"scan_backend": "cpu", "kernels": library.target(), "products": products.choice_facts()}
+    kernels = f"{build.machine()}-{library.target()}"
+    assert found.described() == {"scan_backend": "cpu", "kernels": kernels, "products": products.choice_facts()}
     assert choose_numerics("torch", CPU).described() == {"scan_backend": "torch"}
 
 
