@@ -107,7 +107,7 @@ def released(size: str) -> Design:
     )
     departures += () if full else (scaled(500, steps, 3),)
     title = "Table 2, the layer of the authors' code"
-    return Design("table2", "released", size, title, tuple(parts), departures, 12 if full else 3, CHANCE, 35 if full else 2)
+    return Design("table2", "released", size, title, tuple(parts), departures, 12 if full else 3, CHANCE, 41 if full else 2)
 
 
 def sample(size: str) -> Design:
