@@ -34,8 +34,9 @@ class InTorch:
         revision can choose between libraries."""
         from stablessm_core.scan import resolve_backend
 
-        found = f"{resolve_backend('auto', 'cpu')} scan"
-        if find_module("stablessm_core.kernels.library"):
+        backend = resolve_backend("auto", "cpu")
+        found = f"{backend} scan"
+        if backend == "cpu" and find_module("stablessm_core.kernels.library"):
             found += f", {importlib.import_module('stablessm_core.kernels.library').target()} kernels"
         # the module's current name, and its earlier name
         for name in ("stablessm_core.numerics.products", "stablessm_core.products"):
