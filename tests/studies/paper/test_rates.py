@@ -20,6 +20,7 @@ from server.lifecycle import autopsies
 from server.lifecycle import transitions as lifecycle
 from server.lifecycle.autopsy_findings import check_findings
 from stablessm_core.client import Client
+from studies import autopsies as waiting
 from studies.paper import rates, rates_rounds
 from studies.paper.designs import Design
 from studies.paper.formats import html_text, latex, markdown
@@ -245,6 +246,33 @@ def test_the_report_waits_for_the_verdict_that_the_end_of_an_autopsy_has_taken_a
 
     monkeypatch.setattr(rates_rounds, "time", SimpleNamespace(monotonic=time.monotonic, sleep=judge_in_the_meantime))
     assert train_rounds(client, source, design, group, print).deaths[died][0] == "eigenvalue_overflow"
+
+
+@pytest.mark.slow
+def test_every_autopsy_is_asked_for_before_the_first_one_ends(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit_sweep({"task": {"name": "polynomial_memory"}}, {"train.seed": [0, 1]})
+    died = []
+    for _ in range(2):
+        own = claim(database)
+        where = {"step": 3, "layer": 0, "eigenvalue": 1, "tensor": "w", "value": "NaN"}
+        with database.write() as session:
+            lifecycle.finish(session, own.run_id, own.attempt, "diverged", "", {"train_loss": math.nan}, where)
+            autopsies.queue_autopsy(session, session.get_one(Run, own.run_id), step=3)
+        died.append(own.run_id)
+
+    def end_both(_seconds: float) -> None:
+        with database.write() as session:
+            for run_id in died:
+                job = autopsies.claim_autopsy(session, run_id, "here:1:1")
+                assert job is not None
+                assert job.asked, "somebody has asked for it"
+                assert autopsies.end_autopsy(session, job, findings=check_findings(findings(float64=DEAD)))
+
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=time.monotonic, sleep=end_both))
+    answers = waiting.wait_for_autopsies(client, died, print)
+    assert {run_id: answer["state"] for run_id, answer in answers.items()} == dict.fromkeys(died, "done")
 
 
 def test_a_sweep_of_another_study_is_refused(client: Client) -> None:
