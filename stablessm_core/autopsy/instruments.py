@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stablessm_core.layers.parts import long_convolution
 from stablessm_core.network import small_blocks
 from stablessm_core.scan import autograd
 from stablessm_core.watch.watchable import Watchable
@@ -40,6 +41,8 @@ NARROW = (torch.float16, torch.bfloat16, torch.float32)
 UNWRAPPED = {
     torch.ops.stablessm.scan_states.default: autograd.states,
     torch.ops.stablessm.scan_adjoints.default: autograd.adjoints,
+    torch.ops.stablessm.convolution.default: long_convolution.convolution,
+    torch.ops.stablessm.convolution_gradients.default: long_convolution.convolution_gradients,
 }
 BEFORE = 1 << 30  # what existed before the step has numbers from -BEFORE on
 LARGE_CONSTANT = 1e6  # a scalar argument of at least this size may be a mark, such as -1e38 for "nothing yet", not a magnitude
@@ -48,6 +51,7 @@ LARGE_CONSTANT = 1e6  # a scalar argument of at least this size may be a mark, s
 RESULT_NAMES: dict[str, tuple[str, ...]] = {
     "scan_states": ("h",),
     "scan_adjoints": ("gradient of h", "gradient of lambda", "gradient of h0"),
+    "convolution_gradients": ("gradient of the input", "gradient of the kernel"),
     "native_layer_norm": ("normalised input", "mean", "reciprocal standard deviation"),
     "native_layer_norm_backward": ("gradient of the input", "gradient of the weight", "gradient of the bias"),
 }

@@ -174,6 +174,22 @@ typedef struct {
 #include "scan_dtype.h"
 #endif
 
+/* ---- convolutions ---- */
+
+#define CONVOLUTION_TILE 8 /* number of sums in a tile */
+#define CONVOLUTION_STEP 4 /* divides the tile; a tile, this many inputs and a factor fit into 16 registers */
+#define CONVOLUTION_BLOCK 64 /* number of products that are summed first; a multiple of the step */
+#define CONVOLUTION_ROOM(length) (((length) + CONVOLUTION_TILE - 1) / CONVOLUTION_TILE * CONVOLUTION_TILE)
+#define CONVOLUTION_SUMS 64 /* number of sums over rows that are computed together */
+
+#define KIND f32
+#define REAL float
+#include "convolution.h"
+
+#define KIND f64
+#define REAL double
+#include "convolution.h"
+
 /* ---- telemetry ---- */
 
 #include "row.h"

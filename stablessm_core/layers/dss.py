@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from stablessm_core.layers.base import ConvolutionLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import fft_convolution
 from stablessm_core.layers.parts.gates import gate_statistics
 from stablessm_core.layers.parts.hippo import legs_basis
+from stablessm_core.layers.parts.long_convolution import long_convolution
 from stablessm_core.layers.parts.modes import final_states, mode_kernel, wide
 from stablessm_core.layers.parts.step_sizes import log_uniform
 from stablessm_core.numerics.differentiation import transformed
@@ -50,7 +50,7 @@ class DSS(ConvolutionLayer):
     readout, which is a GELU followed by nn.Linear.
 
     reparameterization: a continuous map. length: L of "softmax". If `length` is None, L is the length of each input. In that
-    case there is no recurrence, so `step` raises an error. form: "convolution" (by FFT) or "scan" (over the states). "scan"
+    case there is no recurrence, so `step` raises an error. form: "convolution" or "scan" (over the states). "scan"
     needs much more memory than "convolution". The two forms agree up to rounding.
     """
 
@@ -93,7 +93,7 @@ class DSS(ConvolutionLayer):
             kernel = mode_kernel(decaying, W * early.to(W.dtype), length)
             if self.version == "softmax" and _any(grows):
                 kernel = kernel + mode_kernel(decaying, W * late.to(W.dtype), length).flip(1)
-            y = fft_convolution(x, kernel, self.D)
+            y = long_convolution(x, kernel, self.D, backend=self.scan_backend)
             self.watch_later(_final_sizes, decaying, early.to(W.dtype), late.to(W.dtype), x)
         self._gates = {"dt": gate_statistics(self.log_dt[None, :, :1].exp())}
         out: Tensor = self.readout(y)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings, build_layer
-from stablessm_core.layers.parts.convolution import ShortConvolution
+from stablessm_core.layers.parts.short_convolution import ShortConvolution
 from stablessm_core.spec.layers.hyena import Hyena
 from stablessm_core.watch.watchable import Record
 

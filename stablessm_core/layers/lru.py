@@ -56,7 +56,7 @@ class LRU(WatchedLayer):
         self.B = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
         self.C = nn.Parameter(torch.randn(d_model, d_state, 2) / math.sqrt(d_state))
         self.D = nn.Parameter(torch.randn(d_model))
-        self.readout = GatedReadout(d_model, "lecun")
+        self.readout = GatedReadout(d_model, "lecun", self.scan_backend)
 
     def forward(self, x: Tensor) -> Tensor:
         driven = complex_product(x, self._scaled_input())

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import ShortConvolution
 from stablessm_core.layers.parts.gates import decay_of
 from stablessm_core.layers.parts.selective_scan import selective_scan
+from stablessm_core.layers.parts.short_convolution import ShortConvolution
 from stablessm_core.layers.parts.step_sizes import LARGEST, SMALLEST, softplus_bias
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization, initial_eigenvalues
 from stablessm_core.spec.layers.mamba import TAPS, Mamba, dt_rank

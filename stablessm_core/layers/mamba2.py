@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import ShortConvolution
 from stablessm_core.layers.parts.normalisation import GatedRMSNorm
+from stablessm_core.layers.parts.short_convolution import ShortConvolution
 from stablessm_core.layers.parts.step_sizes import softplus_bias
 from stablessm_core.matrix_state import scalar_decay, step
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization

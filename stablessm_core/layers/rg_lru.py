@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import ShortConvolution
+from stablessm_core.layers.parts.short_convolution import ShortConvolution
 from stablessm_core.numerics.differentiation import elementwise
 from stablessm_core.reparameterization import Reparameterization, get_reparameterization
 from stablessm_core.scan import linear_scan

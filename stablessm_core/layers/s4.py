@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from stablessm_core.layers.base import ConvolutionLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import fft_convolution
 from stablessm_core.layers.parts.hippo import legs
+from stablessm_core.layers.parts.long_convolution import long_convolution
 from stablessm_core.layers.parts.readout import GatedReadout
 from stablessm_core.layers.parts.s4_kernel import (
     Step,
@@ -59,8 +59,9 @@ class S4(ConvolutionLayer):
         dt_min: float = 1e-3,
         dt_max: float = 0.1,
         kernel: str = "powers",
+        scan_backend: str = "auto",
     ) -> None:
-        super().__init__(reparameterization)
+        super().__init__(reparameterization, scan_backend)
         self.kernel = kernel
         frequencies, P, B = legs(d_state)
         start = reparameterization.inverse(torch.full_like(frequencies, -0.5))
@@ -72,12 +73,12 @@ class S4(ConvolutionLayer):
         self.B = nn.Parameter(_each(torch.stack([B, real], -1), d_model))
         self.C = nn.Parameter(torch.randn(d_model, d_state // 2, 2) / math.sqrt(2))
         self.D = nn.Parameter(torch.randn(d_model))
-        self.readout = GatedReadout(d_model, "uniform")
+        self.readout = GatedReadout(d_model, "uniform", self.scan_backend)
 
     def forward(self, x: Tensor) -> Tensor:
         with self.full_precision(x):
             system = self._system()
-            y = fft_convolution(x, KERNELS[self.kernel](system, x.shape[1]), self.D)
+            y = long_convolution(x, KERNELS[self.kernel](system, x.shape[1]), self.D, backend=self.scan_backend)
             self.watch_later(_final_size, x, *bilinear_step(system))
         z: Tensor = self.readout(y)
         return z
@@ -145,4 +146,5 @@ def build(section: sections.S4, given: Surroundings) -> S4:
         dt_min=section.dt_min,
         dt_max=section.dt_max,
         kernel=section.kernel,
+        scan_backend=given.scan_backend,
     )

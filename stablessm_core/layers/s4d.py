@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from stablessm_core.layers.base import ConvolutionLayer
 from stablessm_core.layers.building import Surroundings
-from stablessm_core.layers.parts.convolution import fft_convolution
+from stablessm_core.layers.parts.long_convolution import long_convolution
 from stablessm_core.layers.parts.modes import final_states, mode_kernel, wide
 from stablessm_core.layers.parts.readout import GatedReadout
 from stablessm_core.layers.parts.step_sizes import log_uniform
@@ -39,7 +39,7 @@ class S4D(ConvolutionLayer):
     Parameters: w, A_imag (d_model, d_state/2), log_dt (d_model,), C (d_model, d_state/2, 2), D (d_model,), and the parameters
     of the readout.
 
-    reparameterization: a continuous map. form: "convolution" (by FFT, with the kernel 2 Re sum_n C_n B_bar_n lambda_bar_n^l) or
+    reparameterization: a continuous map. form: "convolution" (with the kernel 2 Re sum_n C_n B_bar_n lambda_bar_n^l) or
     "scan" (over the states). "scan" needs d_state times as much memory as "convolution". The two forms agree up to rounding.
     """
 
@@ -68,7 +68,7 @@ class S4D(ConvolutionLayer):
         self.log_dt = nn.Parameter(log_uniform(*dt_range, d_model))
         self.C = nn.Parameter(torch.randn(d_model, modes, 2) / math.sqrt(2))
         self.D = nn.Parameter(torch.randn(d_model))
-        self.readout = GatedReadout(d_model, "uniform")
+        self.readout = GatedReadout(d_model, "uniform", self.scan_backend)
 
     def forward(self, x: Tensor) -> Tensor:
         lambda_bar, gain = self._modes()
@@ -78,7 +78,7 @@ class S4D(ConvolutionLayer):
             y = 2 * self._output(h) + self.D * x
         else:
             kernel = mode_kernel(lambda_bar, 2 * torch.view_as_complex(self.C) * gain, x.shape[1])
-            y = fft_convolution(x, kernel, self.D)
+            y = long_convolution(x, kernel, self.D, backend=self.scan_backend)
             self.watch_later(_final_sizes, lambda_bar, gain, x)
         z: Tensor = self.readout(y)
         return z

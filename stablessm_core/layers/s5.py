@@ -68,7 +68,7 @@ class S5(WatchedLayer):
         self.B = nn.Parameter(torch.view_as_real(B).float())
         self.C = nn.Parameter(torch.view_as_real(C).float())
         self.D = nn.Parameter(torch.randn(d_model))
-        self.readout = _readout(activation, d_model)
+        self.readout = _readout(activation, d_model, scan_backend)
 
     def forward(self, x: Tensor) -> Tensor:
         lambda_bar, B_bar = self._transition()
@@ -107,14 +107,14 @@ class S5(WatchedLayer):
         return z
 
 
-def _readout(activation: str, d_model: int) -> nn.Module:
+def _readout(activation: str, d_model: int, backend: str) -> nn.Module:
     match activation:
         case "half_glu1":
             return HalfGatedReadout(d_model, gated="gelu")
         case "half_glu2":
             return HalfGatedReadout(d_model, gated="linear")
         case "full_glu":
-            return GatedReadout(d_model, "lecun")
+            return GatedReadout(d_model, "lecun", backend)
         case "gelu":
             return nn.GELU()
     raise ValueError(f"activation is {activation!r}; allowed: half_glu1, half_glu2, full_glu, gelu")

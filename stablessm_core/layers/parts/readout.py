@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from stablessm_core.kernels import library
+from stablessm_core.network import blocks
+from stablessm_core.scan.autograd import is_unobserved
 
 Initial = Literal["lecun", "uniform"]
 
@@ -18,10 +22,12 @@ class GatedReadout(nn.Module):
     Parameters: weight (2 d_model, d_model), the rows of W_1, then the rows of W_2; bias (2 d_model,). initial: the initial
     values. "lecun", as in flax's Dense: normal weights of variance 1/d_model, truncated at two standard deviations, and zero
     biases. "uniform", as in PyTorch's Linear: weights and biases are uniform in [-1/sqrt(d_model), 1/sqrt(d_model)].
+    backend: the backend of scans; compiled kernels are used only if it is "cpu".
     """
 
-    def __init__(self, d_model: int, initial: Initial) -> None:
+    def __init__(self, d_model: int, initial: Initial, backend: str = "auto") -> None:
         super().__init__()
+        self.backend = backend
         self.weight = nn.Parameter(torch.empty(2 * d_model, d_model))
         self.bias = nn.Parameter(torch.zeros(2 * d_model))
         if initial == "lecun":
@@ -32,7 +38,7 @@ class GatedReadout(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, y: Tensor) -> Tensor:
-        return functional.glu(functional.linear(functional.gelu(y), self.weight, self.bias), dim=-1)
+        return gated(functional.linear(functional.gelu(y), self.weight, self.bias), self.backend)
 
 
 class HalfGatedReadout(nn.Module):
@@ -50,6 +56,38 @@ class HalfGatedReadout(nn.Module):
     def forward(self, y: Tensor) -> Tensor:
         g = functional.gelu(y)
         return (g if self.gated == "gelu" else y) * torch.sigmoid(functional.linear(g, self.weight, self.bias))
+
+
+def gated(halves: Tensor, backend: str = "auto") -> Tensor:
+    """u * sigmoid(g) for halves = (u, g) (..., 2 channels): `torch.nn.functional.glu`, in C if the backend of scans is "cpu"."""
+    if torch.compiler.is_compiling() or not blocks.can_run(backend, halves):
+        return functional.glu(halves, dim=-1)
+    z: Tensor = _Gated.apply(halves)  # type: ignore[no-untyped-call]
+    return z
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, halves: Tensor) -> Tensor:
+        halves = halves.contiguous()
+        ctx.save_for_backward(halves)
+        channels = halves.shape[-1] // 2
+        z = halves.new_empty(*halves.shape[:-1], channels)
+        numbers = z.numel() // channels, channels, halves.data_ptr(), z.data_ptr()
+        library.call("stablessm_glu", numbers, z.numel())
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (halves,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or not is_unobserved(halves, grad):
+            by_torch: Tensor = torch.ops.aten.glu_backward(grad, halves, -1)
+            return by_torch
+        grad, d_halves = grad.contiguous(), torch.empty_like(halves)
+        channels = halves.shape[-1] // 2
+        numbers = grad.numel() // channels, channels, halves.data_ptr(), grad.data_ptr(), d_halves.data_ptr()
+        library.call("stablessm_glu_gradient", numbers, d_halves.numel())
+        return d_halves
 
 
 def lecun_normal_(weight: Tensor, fan_in: int) -> Tensor:

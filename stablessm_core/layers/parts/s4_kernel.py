@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stablessm_core.layers.parts.convolution import fast_length
+from stablessm_core.layers.parts.long_convolution import fast_length
 from stablessm_core.layers.parts.modes import narrowed, wide, wide_complex
 
 SHORTEST = 64  # minimum computed kernel length: in shorter kernels, I - A_bar^length cancels in float32; 64 steps are cheap

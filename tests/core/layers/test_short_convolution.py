@@ -1,9 +1,9 @@
-"""Causal convolutions: correct sums, no influence of future inputs, no wrap-around."""
+"""The convolution with a few taps: correct sums, single steps and derivatives."""
 
 import pytest
 import torch
 
-from stablessm_core.layers.parts.convolution import ShortConvolution, fast_length, fft_convolution
+from stablessm_core.layers.parts.short_convolution import ShortConvolution
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 64])
@@ -34,28 +34,3 @@ def test_the_short_convolution_matches_its_vmap_form_and_has_exact_derivatives(l
     assert torch.autograd.gradgradcheck(lambda x, *_: conv(x), inputs)
     with torch.autocast("cpu", torch.bfloat16):
         assert conv.float()(x.detach().float()).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 100, 4097])
-def test_the_fft_convolution_matches_the_causal_sum(length: int) -> None:
-    x, kernel = torch.randn(2, length, 3, dtype=torch.float64), torch.randn(3, length, dtype=torch.float64)
-    y = fft_convolution(x, kernel)
-    assert y.shape == x.shape
-    skip = torch.randn(3, dtype=torch.float64)
-    torch.testing.assert_close(fft_convolution(x, kernel, skip), y + skip * x, rtol=1e-10, atol=1e-10)
-    for t in {0, length // 2, length - 1}:
-        wanted = (kernel[:, : t + 1].flip(1).T * x[:, : t + 1]).sum(1)
-        torch.testing.assert_close(y[:, t], wanted, rtol=1e-10, atol=1e-10)
-
-
-def test_the_fft_convolution_has_exact_gradients_and_keeps_float32_under_autocast() -> None:
-    x = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
-    kernel = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(fft_convolution, (x, kernel))
-    assert torch.autograd.gradgradcheck(fft_convolution, (x, kernel))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert fft_convolution(x.detach().bfloat16(), kernel.detach().float()).dtype == torch.float32
-
-
-def test_fft_lengths_are_even_and_have_only_small_prime_factors() -> None:
-    assert [fast_length(n) for n in (1, 2, 7, 13, 511, 2 * 4097 - 1)] == [2, 2, 8, 16, 512, 8640]
