@@ -94,14 +94,16 @@ class _Runs:
     def next(self, ended: Message) -> Message:
         """Wait for the next run. If the worker ends, so does this process. ended: the run before.
 
-        Runs of the same sizes use the same memory again. Otherwise the memory of the ended run is freed, because it would be
-        recorded as that of the next run.
+        Runs of the same sizes use the same memory and the same data again. Otherwise the memory of the ended run is freed,
+        because it would be recorded as that of the next run.
         """
+        from stablessm_core.spec.data.files import forget_last
         from stablessm_core.training.environment import return_freed_memory
 
         gc.collect()
         assignment = self._arrived.get()
         if _sizes(assignment["config"]) != _sizes(ended["config"]):
+            forget_last()
             return_freed_memory()
         return assignment
 

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stablessm_core.spec.data.cifar10_records import full_set, load_cifar10
+from stablessm_core.spec.data.files import existing, read_unless_last
 from stablessm_core.spec.tasks.cifar10 import Cifar10
 from stablessm_core.tasks.images import ImageTask
-from stablessm_core.tasks.splits import divide
+from stablessm_core.tasks.splits import Images, divide
 
 IMAGES = 60_000
 
@@ -25,14 +26,20 @@ def cifar10(section: Cifar10, data_root: Path) -> ImageTask:
     Pixels are normalised as in state-spaces/s4, `src/dataloaders/basic.py`: grey pixels as (p - 122.6) / 61, colours by the mean
     and standard deviation of each channel.
     """
-    train, test = load_cifar10(data_root, "train"), load_cifar10(data_root, "test")
-    if not section.colour:
-        train, test = (grey(train[0]), train[1]), (grey(test[0]), test[1])
-    mean, deviation = COLOUR if section.colour else GREY
-    parts = divide(train, test, section.split, full=IMAGES)
+    split, colour = section.split, section.colour
+
+    def read() -> tuple[Images, Images, Images | None]:
+        train, test = load_cifar10(data_root, "train"), load_cifar10(data_root, "test")
+        if not colour:
+            train, test = (grey(train[0]), train[1]), (grey(test[0]), test[1])
+        return divide(train, test, split, full=IMAGES)
+
+    mean, deviation = COLOUR if colour else GREY
+    key = "cifar10", data_root, split, colour
+    parts = read_unless_last(key, existing(data_root, section.own_files), read)
     task = ImageTask(*parts, permuted=section.permuted, mean=mean, deviation=deviation, subset=section.subset)
-    if section.split != "standard":
-        task.facts["split"] = section.split
+    if split != "standard":
+        task.facts["split"] = split
     task.facts["data"] = "full set" if full_set(data_root) else "sample (not comparable to published results)"
     return task
 

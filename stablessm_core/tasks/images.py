@@ -17,9 +17,10 @@ SUBSET = -1  # the place of an epoch's number in the seed of the random numbers 
 class ImageTask(Task):
     """Classification of images of whole numbers. Each epoch visits every training image once, in a new order.
 
-    train, evaluation: images (count, pixels) or (count, pixels, channels), and their labels. test: the test images, if
-    `evaluation` has validation images. mean, deviation: the mean and standard deviation by which pixels are normalised; one
-    number, or one per channel. subset: train only this number of training images, drawn by the run's seed.
+    train, evaluation: images (count, pixels) or (count, pixels, channels), and their labels. They are never changed, and copied
+    only if `permuted` is true. test: the test images, if `evaluation` has validation images. mean, deviation: the mean and
+    standard deviation by which pixels are normalised; one number, or one per channel. subset: train only this number of training
+    images, drawn by the run's seed.
     """
 
     kind = "classification"
@@ -48,7 +49,7 @@ class ImageTask(Task):
 
         def ready(images: Images) -> OnDevice:
             pixels, labels = images
-            ordered = pixels.reshape(len(pixels), self.length, -1)[:, order].copy()
+            ordered = np.ascontiguousarray(pixels.reshape(len(pixels), self.length, -1)[:, order])
             return OnDevice(torch.from_numpy(ordered), torch.from_numpy(labels.astype(np.int64)))
 
         self._train, self._evaluation, self._test = ready(train), ready(evaluation), None if test is None else ready(test)

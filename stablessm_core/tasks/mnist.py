@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stablessm_core.spec.data.files import existing, read_unless_last
 from stablessm_core.spec.data.mnist_idx import load_mnist
 from stablessm_core.spec.tasks.mnist import Mnist
 from stablessm_core.tasks.images import ImageTask
-from stablessm_core.tasks.splits import divide
+from stablessm_core.tasks.splits import Images, divide
 
 IMAGES = 70_000
 
@@ -21,17 +22,24 @@ def mnist(section: Mnist, data_root: Path) -> ImageTask:
 
     Pixels are (p / 255 - 0.1307) / 0.3081. With `pool` 2, a step is the mean of 2 x 2 of these pixels.
     """
-    train, evaluation, test = divide(load_mnist(data_root, "train"), load_mnist(data_root, "test"), section.split, full=IMAGES)
-    if section.pool > 1:
-        train, evaluation = (sums(train[0], section.pool), train[1]), (sums(evaluation[0], section.pool), evaluation[1])
-        test = None if test is None else (sums(test[0], section.pool), test[1])
-    scale = 255 * section.pool**2
+    split, pool = section.split, section.pool
+
+    def load(part: str) -> Images:
+        images, labels = load_mnist(data_root, part)
+        return (sums(images, pool) if pool > 1 else images), labels
+
+    def read() -> tuple[Images, Images, Images | None]:
+        return divide(load("train"), load("test"), split, full=IMAGES)
+
+    key = "mnist", data_root, split, pool
+    train, evaluation, test = read_unless_last(key, existing(data_root, section.own_files), read)
+    scale = 255 * pool**2
     task = ImageTask(
         train, evaluation, test,
         permuted=section.permuted, mean=scale * 0.1307, deviation=scale * 0.3081, subset=section.subset,
     )  # fmt: skip
-    if section.split != "standard":
-        task.facts["split"] = section.split
+    if split != "standard":
+        task.facts["split"] = split
     return task
 
 

@@ -7,14 +7,16 @@ import lzma
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 CHUNK = 1 << 20
+T = TypeVar("T")
 
 _Version = tuple[tuple[str, int, int], ...]  # path, modification time and size of each file
 _known: dict[tuple[str, str], tuple[_Version, int | DataError]] = {}
+_last: tuple[tuple[object, ...], _Version, Any] | None = None  # the last result of `read_unless_last`
 _lock = threading.Lock()
 
 
@@ -65,8 +67,7 @@ def once_per_version(key: tuple[str, str], paths: list[Path], read: Callable[[],
 
     A call for unchanged files costs one `stat` call per file. key: (task name, name of the data).
     """
-    stats = [(str(path), path.stat()) for path in paths]
-    version = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    version = _version(paths)
     with _lock:
         known = _known.get(key)
     if known is None or known[0] != version:
@@ -79,6 +80,38 @@ def once_per_version(key: tuple[str, str], paths: list[Path], read: Callable[[],
     if isinstance(known[1], DataError):
         raise type(known[1])(str(known[1]))
     return known[1]
+
+
+def read_unless_last(key: tuple[object, ...], paths: list[Path], read: Callable[[], T]) -> T:
+    """The result of read(), or the result of the last call if it had the same key and the files `paths` have not changed.
+
+    Only one result is kept, because it may be large. Its readers share it, so they must not change it.
+    """
+    global _last
+    version = _version(paths)
+    if _last is not None and _last[:2] == (key, version):
+        kept: T = _last[2]
+        return kept
+    _last = None  # frees the memory before the next data is read
+    made = read()
+    _last = key, version, made
+    return made
+
+
+def forget_last() -> None:
+    """Free the memory of the result that `read_unless_last` keeps."""
+    global _last
+    _last = None
+
+
+def existing(data_root: Path, names: Iterable[str]) -> list[Path]:
+    """The paths of those files that exist in the data directory, sorted by name."""
+    return [path for path in (data_root / name for name in sorted(names)) if path.exists()]
+
+
+def _version(paths: list[Path]) -> _Version:
+    stats = [(str(path), path.stat()) for path in paths]
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
 def _open(path: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:

@@ -61,7 +61,7 @@ def read_idx(path: Path, *, magic: int) -> NDArray[np.uint8]:
     if present != promised:
         amount = "more" if present > promised else f"only {present:,} bytes"
         raise DataError(f"{path}: its header promises {layout}, but the file holds {amount}")
-    return np.frombuffer(b"".join(pieces), dtype=np.uint8).reshape(shape)
+    return np.frombuffer(bytearray().join(pieces), dtype=np.uint8).reshape(shape)
 
 
 def _find(data_root: Path, name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from stablessm_core.spec.data.cifar10_records import ENDINGS, FOLDERS, FULL, SAMPLE, load_cifar10
-from stablessm_core.spec.data.files import once_per_version
+from stablessm_core.spec.data.files import existing, once_per_version
 from stablessm_core.spec.section import not_allowed
 from stablessm_core.spec.task import TaskSection
 
@@ -68,10 +68,9 @@ class Cifar10(TaskSection):
         return self.name
 
     def check_data(self, data_root: Path) -> None:
-        paths = [data_root / name for name in sorted(self.own_files)]
         once_per_version(
             ("cifar10", str(data_root)),
-            [path for path in paths if path.exists()],
+            existing(data_root, self.own_files),
             lambda: sum(len(load_cifar10(data_root, split)[1]) for split in FULL),
         )
 

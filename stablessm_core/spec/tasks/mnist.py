@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from stablessm_core.spec.data.files import once_per_version
+from stablessm_core.spec.data.files import existing, once_per_version
 from stablessm_core.spec.data.mnist_idx import SPLITS, load_mnist
 from stablessm_core.spec.section import not_allowed
 from stablessm_core.spec.task import TaskSection
@@ -59,10 +59,9 @@ class Mnist(TaskSection):
         return self.name
 
     def check_data(self, data_root: Path) -> None:
-        paths = [data_root / name for name in sorted(self.own_files)]
         once_per_version(
             ("mnist", str(data_root)),
-            [path for path in paths if path.exists()],
+            existing(data_root, self.own_files),
             lambda: sum(len(load_mnist(data_root, split)[1]) for split in SPLITS),
         )
 

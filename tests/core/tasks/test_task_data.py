@@ -5,19 +5,24 @@ import lzma
 import os
 import struct
 import tracemalloc
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from stablessm_core.spec.config import parse_config
+from stablessm_core.spec.data import files, text
 from stablessm_core.spec.data import mnist_idx as idx
-from stablessm_core.spec.data import text
 from stablessm_core.spec.data.files import DataError, chunks, locate
 from stablessm_core.spec.data_sets import available_data
 from stablessm_core.spec.tasks import TASKS
 from stablessm_core.spec.tasks.cifar10 import Cifar10
 from stablessm_core.spec.tasks.mnist import Mnist
+from stablessm_core.tasks import cifar10, mnist
+from tests.core.tasks.made import made
 
 pytestmark = pytest.mark.slow
 
@@ -211,6 +216,52 @@ def test_a_replaced_file_is_read_again_and_an_unchanged_file_is_not(tmp_path: Pa
     assert char_problem(tmp_path, "t.txt") is None
     assert char_problem(tmp_path, "t.txt", length=5) is None
     assert len(reads) == 2
+
+
+def write_cifar10(root: Path, count: int) -> Path:
+    folder = root / "cifar10-sample"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("train-first4000.bin", "test-first1000.bin"):
+        records = RNG.integers(0, 10, (count, 3073), dtype=np.uint8)
+        (folder / name).write_bytes(records.tobytes())
+    return folder
+
+
+@pytest.mark.parametrize(("name", "write"), [("mnist", write_mnist), ("cifar10", write_cifar10)])
+def test_runs_on_the_same_images_read_them_once_until_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Path, int], Path]
+) -> None:
+    reads: list[str] = []
+    loader = mnist if name == "mnist" else cifar10
+    load = getattr(loader, f"load_{name}")
+    monkeypatch.setattr(loader, f"load_{name}", lambda root, split: (reads.append(split), load(root, split))[1])
+
+    def images(**options: object) -> torch.Tensor:
+        task = made(name, tmp_path, **options)
+        return torch.cat([x for x, _ in task.evaluation_batches(100, "cpu")])
+
+    folder = write(tmp_path, 40)
+    first = images()
+    assert torch.equal(images(), first)
+    assert torch.equal(images(permuted=True).sort(1)[0], first.sort(1)[0])  # the order of the pixels is the run's own
+    assert torch.equal(images(), first)
+    assert reads == ["train", "test"]
+    images(split="pooled")  # other images
+    assert len(reads) == 4
+    for path in folder.iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="no such file"):
+        images(split="pooled")
+    write(tmp_path, 40)
+    assert not torch.equal(images(), first)
+
+
+def test_the_images_of_the_last_run_can_be_forgotten(tmp_path: Path) -> None:
+    read = [np.zeros(3)]
+    kept = weakref.ref(files.read_unless_last(("zeros",), [], read.pop))
+    assert kept() is not None
+    files.forget_last()
+    assert kept() is None
 
 
 def test_a_worker_reports_every_task_and_text_it_can_train_on(tmp_path: Path) -> None:
