@@ -1,14 +1,19 @@
 """Causal convolutions over time whose kernels are as long as the sequences.
 
 On a CPU, C code computes every product of sequences of up to DIRECT_LENGTH steps, because this takes less time than Fourier
-transforms. There a NaN or an infinity never reaches earlier steps. Longer sequences and other devices use Fourier transforms.
-The rounding errors of both ways are about equal.
+transforms. Longer sequences and other devices use Fourier transforms.
+
+A transform's rounding errors are relative to the largest sum of all steps. So if a kernel grows, as the kernel of an unstable
+eigenvalue does, the sums of the early steps are lost in these errors: if it grows by e^0.2 per step, float32 has no correct digit
+in most of 196 steps. Therefore the C code also computes kernels of any length that grow. There every sum has its own rounding
+errors, and a NaN or an infinity never reaches earlier steps.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +24,7 @@ from stablessm_core.scan.autograd import is_unobserved
 
 # up to this length, all products take less time than Fourier transforms (benchmarks/convolution.py); by instruction set
 DIRECT_LENGTH = {"v2": 192, "v3": 384, "v4": 384, "v8": 192}
+GROWTH = 1e3  # a kernel grows if its largest number is more than GROWTH times the largest number of its first quarter
 KINDS = {torch.float32: "f32", torch.float64: "f64"}
 
 
@@ -35,15 +41,24 @@ def long_convolution(x: Tensor, kernel: Tensor, skip: Tensor | None = None, *, b
         x = x.to(kernel.dtype)
         if transformed():
             return _convolved(x, kernel)
-        way: Any = _DirectConvolution if _is_direct(x, backend) else _FourierConvolution
+        way: Any = _DirectConvolution if _is_direct(x, kernel, backend) else _FourierConvolution
         y: Tensor = way.apply(x, kernel)
     return y
 
 
-def _is_direct(x: Tensor, backend: str) -> bool:
-    if torch.compiler.is_compiling() or resolve_backend(backend, x.device) != "cpu":
+def _is_direct(x: Tensor, kernel: Tensor, backend: str) -> bool:
+    if torch.compiler.is_compiling() or resolve_backend(backend, x.device) != "cpu" or not x.shape[1]:
         return False
-    return 0 < x.shape[1] <= DIRECT_LENGTH[library.target()]
+    return x.shape[1] <= DIRECT_LENGTH[library.target()] or _grows(kernel)
+
+
+def _grows(kernel: Tensor) -> bool:
+    """True if the kernel of a channel grows, or is not finite."""
+    if type(kernel) not in (Tensor, torch.nn.Parameter):
+        return False  # a tensor without values, as in a trace
+    sizes = np.abs(kernel.detach().numpy())
+    early = sizes[:, : -(-sizes.shape[1] // 4)]
+    return not (sizes.max(1, initial=0) <= GROWTH * early.max(1, initial=0)).all()
 
 
 class _DirectConvolution(torch.autograd.Function):

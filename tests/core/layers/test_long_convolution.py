@@ -108,6 +108,34 @@ def test_a_bad_number_reaches_neither_earlier_steps_nor_other_sequences(bad: flo
 
 
 @compiled
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_bad_number_of_a_long_kernel_reaches_no_earlier_step(bad: float) -> None:
+    x, kernel = given(2, 600, 3, torch.float32)
+    kernel[1, 500] = bad
+    y = long_convolution(x, kernel)
+    assert y[:, :500].isfinite().all()
+    assert y[..., [0, 2]].isfinite().all()
+    assert not y[:, 500:, 1].isfinite().any()
+
+
+@compiled
+@pytest.mark.parametrize("length", [196, 1000])
+def test_a_kernel_that_grows_loses_no_digit_of_the_early_steps(length: int) -> None:
+    """With Fourier transforms, the early steps are rounding errors of the late steps."""
+    (x, kernel), growth = given(2, length, 3, torch.float32), 40 / length
+    kernel = kernel.abs() * torch.exp(growth * torch.arange(length))
+    x, upstream = x.abs().requires_grad_(), torch.ones_like(x)
+    y = long_convolution(x, kernel)
+    (dx,) = torch.autograd.grad(y, x, upstream)
+    exact = x.detach().double().requires_grad_()
+    wanted = explicit(exact, kernel.double())
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=0)
+    torch.testing.assert_close(dx.double(), *torch.autograd.grad(wanted, exact, upstream.double()), rtol=1e-5, atol=0)
+    by_transforms = convolutions._FourierConvolution.apply(x, kernel)  # type: ignore[no-untyped-call]
+    assert ((by_transforms.double() - wanted).abs() > wanted)[:, : length // 4].all(0).any()
+
+
+@compiled
 def test_no_number_of_threads_changes_a_bit() -> None:
     x, kernel = (t.requires_grad_() for t in given(16, 200, 24, torch.float32))
 
