@@ -104,8 +104,8 @@ def released(size: str) -> Design:
         "Training and test images are pooled and split again, as in the authors' code. The loss is that of the validation images "
         "at the last step; theirs is that of the test images at the best validation.",
         "The cosine falls at every step, not once per epoch, because a run sees less than one epoch.",
-        "The convolutions are sums of products. The authors' code uses Fourier transforms, which lose the early sums of a kernel "
-        "that grows, such as that of the unstable start, in the rounding errors of the late sums.",
+        "The convolutions over 196 steps are sums of products. The authors' code uses Fourier transforms, which lose the early "
+        "sums of a kernel that grows, such as that of the unstable start, in the rounding errors of the late sums.",
     )
     departures += () if full else (scaled(500, steps, 3),)
     title = "Table 2, the layer of the authors' code"
