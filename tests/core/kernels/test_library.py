@@ -22,6 +22,8 @@ CAPABILITIES = {"default": "v2", "avx2": "v3", "avx512": "v4"}
 SCANS = """
 import sys, torch
 from stablessm_core.kernels import library
+from stablessm_core.layers.parts.long_convolution import convolution, convolution_gradients
+from stablessm_core.layers.parts.readout import gated
 from stablessm_core.network import small_blocks
 from stablessm_core.scan import compiled
 torch.manual_seed(0)
@@ -42,6 +44,13 @@ for batch, length, d_model, inner in ((3, 150, 32, 16), (2, 30, 16, 48)):
     given = some(inner, d_model), some(inner, d_model), some(d_model, inner)
     y, kept = small_blocks.gated_mlp(x, norm, *given)
     made[f"gated {d_model}"] = [y, *small_blocks.gated_mlp_gradient(x, norm, *given, kept, x)]
+for dtype in (torch.float32, torch.float64):
+    for shape in ((1, 3, 1), (3, 100, 5), (2, 203, 40)):
+        x, kernel = torch.randn(shape, dtype=dtype), torch.randn(shape[2], shape[1], dtype=dtype)
+        made[f"convolution {dtype} {shape}"] = [convolution(x, kernel), *convolution_gradients(x, kernel, x, True, True)]
+halves = torch.randn(50, 46, requires_grad=True)
+z = gated(halves)
+made["gate"] = [z.detach(), *torch.autograd.grad(z.sum(), halves)]
 torch.save([library.target(), torch.backends.cpu.get_cpu_capability(), made], sys.argv[1])
 """
 
