@@ -129,4 +129,4 @@ def sample(size: str) -> Design:
     )
     part = Part("sample", base, variants, rates, "eval_loss", TRAINED, exploratory=True)
     title = "Table 3 on a sample that is not CIFAR-10"
-    return Design("table3", None, size, title, (part,), departures, 12 if full else 2, CHANCE, 11 if full else 2)
+    return Design("table3", None, size, title, (part,), departures, 12 if full else 2, CHANCE, 10 if full else 2)
