@@ -68,6 +68,7 @@ def test_a_sequence_too_long_for_all_products_does_not_wrap_around() -> None:
         torch.testing.assert_close(y[:, t], wanted, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # raised by PyTorch's first use of forward mode
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_derivatives_are_exact_in_every_mode(backend: str) -> None:
