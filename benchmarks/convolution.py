@@ -3,7 +3,8 @@
     python -m benchmarks.convolution [--threads 1] [--output FILE]
 
 The benchmark times the forward and backward pass of `long_convolution`. The two ways take turns, and a ratio is the median of
-the ratios of the single turns. The lengths up to which the products are faster give DIRECT_LENGTH in layers/parts/long_convolution.py.
+the ratios of the single turns. The lengths up to which the products are faster give DIRECT_LENGTH in
+stablessm_core/layers/parts/long_convolution.py.
 """
 
 from __future__ import annotations
