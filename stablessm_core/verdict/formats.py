@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+CAP = 8e307  # formulas cut exp(x) off at x = 709, where it is 8.2e307
+
 
 def number(x: float, digits: int = 3) -> str:
     """The number x as text for users: in decimal notation from 0.001 to 100,000, otherwise with a power of ten."""
@@ -18,6 +20,11 @@ def number(x: float, digits: int = 3) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
+def bounded(x: float) -> str:
+    """The number, or "more than 8e307" where it reached the largest value that the formulas of the eigenvalues give."""
+    return f"more than {number(CAP)}" if math.isfinite(x) and x >= CAP else number(x)
+
+
 def near_one(x: float) -> str:
     """A number with enough digits to tell it from 1."""
     away = abs(abs(x) - 1)
@@ -26,6 +33,8 @@ def near_one(x: float) -> str:
 
 def power(size: float, length: int) -> str:
     """The power of an absolute value as text, such as "|2.4203|^100 = 2.4e38". The size has enough digits to check the power."""
+    if size >= CAP:
+        return f"more than {number(CAP)}, to the power {length}"
     exponent = length * math.log10(size)
     mantissa = 10 ** (exponent - math.floor(exponent))
     digits = max(3, 3 + math.floor(math.log10(length)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +10,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stablessm_core.maps import MAPS
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How, how_of_config
@@ -108,13 +108,6 @@ class Layer:
     wide: bool = False
 
     @property
-    def can_cross(self) -> bool:
-        """True if the layer's map lets eigenvalues leave the stable region."""
-        if self.form is not None and (self.form.map in ("fixed", "none") or not self.form.bounded):
-            return False
-        return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
-
-    @property
     def may_exceed(self) -> bool:
         """True if eigenvalues outside the boundary are meant, as in DSS with softmax, and cannot make a state overflow."""
         return self.form is not None and not self.form.bounded
@@ -175,12 +168,52 @@ class Run:
 
     @property
     def optimizer(self) -> str:
-        """The name of the optimizer; empty if it is unknown."""
+        """The name of the optimizer in small letters; empty if it is unknown."""
         return self.how.optimizer or ""
 
     @property
     def momentum(self) -> float:
         return self.how.momentum or 0.0
+
+    @property
+    def lr(self) -> float:
+        """The configured learning rate; NaN if it is unknown."""
+        return float(self._configured("lr", math.nan))
+
+    @property
+    def recurrent_lr(self) -> float:
+        """The learning rate of the eigenvalue weights."""
+        own = self._configured("recurrent_lr", None)
+        return float(own or self.lr)
+
+    @property
+    def recurrent_ratio(self) -> float | None:
+        """The learning rate of the eigenvalue weights divided by the common one. The ratio is constant, and only the common rate is
+        recorded. None if it is unknown."""
+        if self.reported is not None:
+            return None
+        own = self._configured("recurrent_lr", None)
+        return 1.0 if own is None or self.lr == 0 else float(own) / self.lr
+
+    @property
+    def weight_decay(self) -> float | None:
+        """The weight decay of the common weights; None if it is unknown."""
+        return None if self.reported is not None else float(self._configured("weight_decay", 0.0) or 0.0)
+
+    @property
+    def recurrent_weight_decay(self) -> float | None:
+        """The weight decay of the eigenvalue weights; None if it is unknown."""
+        return None if self.reported is not None else float(self._configured("recurrent_weight_decay", 0.0) or 0.0)
+
+    @property
+    def grad_clip(self) -> float | None:
+        return self.how.grad_clip
+
+    def _configured(self, name: str, otherwise: Any) -> Any:
+        """A setting of the optimizer. The configuration of a reported run is never read: its names are another program's."""
+        if self.reported is not None:
+            return otherwise
+        return self.config["optimizer"].get(name, otherwise)
 
     @property
     def optimizer_label(self) -> str:
@@ -225,6 +258,13 @@ class Run:
         """Where a value first became NaN or infinite: step, layer, eigenvalue, tensor, value. None if all values are finite."""
         if self.divergence:
             return dict(self.divergence)
+        if self.reported is not None:
+            return min(self.nonfinite_alerts, key=lambda alert: int(alert["step"]), default=None)
         if self.config.get("train", {}).get("on_nonfinite") != "continue":
             return None
-        return next((dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite), None)
+        return next(iter(self.nonfinite_alerts), None)
+
+    @property
+    def nonfinite_alerts(self) -> list[dict[str, Any]]:
+        """The alerts about numbers that were not finite."""
+        return [dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite]

@@ -15,12 +15,14 @@ import numpy as np
 from stablessm_core.telemetry.stability import overflow_budget
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.batches import BadBatch, bad_batch
-from stablessm_core.verdict.decide import GREW, decide
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes import decide
+from stablessm_core.verdict.causes.step_size import GREW
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 from stablessm_core.verdict.levels import lasting_excess
 from stablessm_core.verdict.replayed import completed
 
-KINDS = ("crossing", "loss", "gradient", "batch", "fatal")
+KINDS = ("crossing", "loss", "gradient", "batch", "rate", "fatal")
 ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find the crossing
 
 
@@ -96,19 +98,22 @@ def _gradient(run: Run, scalars: Scalars, end: int) -> Trouble | None:
 
 def _ends(run: Run, source: Source, scalars: Scalars, end: int) -> list[Trouble]:
     """The crossing that led to the overflow, if there is one, and the fatal step."""
-    cause = decide(replace(run, autopsy=None), source)
+    case = Case(replace(run, autopsy=None), source)
+    cause, answer = decide(case)
     rows = np.flatnonzero(scalars.step <= end)
-    by_update = cause.cause in ("step_size", "lr_too_large")  # the update of the row before was fatal
+    by_update = cause.name in ("step_size", "lr_too_large")  # the update of the row before was fatal
     if len(rows) and (by_update or run.every > 1):
         ends = [_before(run, "fatal", scalars.step, int(rows[-1]))]
     else:
         ends = [Trouble(step=end, kind="fatal", shown=end)]
-    if cause.cause == "step_size" and cause.layer is not None:
-        ends += _step_sizes(run, source, cause.layer, end)
-    if cause.kick is not None:
-        ends.append(Trouble(step=cause.kick.step, kind="gradient", shown=cause.kick.step))
-    if cause.cause == "eigenvalue_overflow" and cause.layer is not None:
-        crossing = _crossing(run, source, cause.layer, cause.eigenvalue, end)
+    if cause.name == "step_size" and answer.layer is not None:
+        ends += _step_sizes(run, source, answer.layer, end)
+    if cause.name == "unknown" and case.kick is not None:
+        ends.append(Trouble(step=case.kick.step, kind="gradient", shown=case.kick.step))
+    if cause.name == "optimizer" and (jump := case.rate_jump) is not None:
+        ends.append(Trouble(step=jump.step, kind="rate", shown=jump.step))
+    if cause.name == "eigenvalue_overflow" and answer.layer is not None:
+        crossing = _crossing(run, source, answer.layer, answer.eigenvalue, end)
         ends += [] if crossing is None else [crossing]
     return ends
 

@@ -21,11 +21,12 @@ def run_of(
     evaluated: Any = ((), ()), form: Form = FORM, **of_run: Any,
 ) -> tuple[verdict.Run, MemorySource]:  # fmt: skip
     """A run with these recorded losses. It diverged at its last row if the last loss is not finite. eigenvalue: the values of
-    eigenvalue 0 of two; eigenvalue 1 stays at 0.5. largest: the largest target of each batch. of_run: fields of the Run."""
+    eigenvalue 0 of two; eigenvalue 1 stays near 0.5. largest: the largest target of each batch. of_run: fields of the Run."""
     loss = np.asarray(loss, float)
     step = 1 + every * np.arange(len(loss))
-    first = np.full(len(loss), 0.9) if eigenvalue is None else np.asarray(eigenvalue, float)
-    weight = np.stack([first, np.full(len(loss), 0.5)], 1)
+    moved = 1e-3 * (1 - np.arange(len(loss)) / max(1, len(loss) - 1))  # every weight moves a little
+    first = 0.9 - moved if eigenvalue is None else np.asarray(eigenvalue, float)
+    weight = np.stack([first, 0.5 - moved], 1)
     rows = verdict.Rows.derived(form, step, {"weight": weight, "grad_over_weight": np.ones_like(weight)})
     scalars = verdict.Scalars(
         step=step, loss=loss, grad_norm=np.ones(len(loss)) if grad_norm is None else np.asarray(grad_norm, float),

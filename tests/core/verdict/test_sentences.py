@@ -102,7 +102,7 @@ def test_a_model_with_one_eigenvalue_has_no_plural() -> None:
     rows = verdict.Rows.derived(
         Form.of_map("direct", "discrete"),
         source.rows.step,
-        {"weight": np.full((40, 1), 0.9), "grad_over_weight": np.ones((40, 1))},
+        {"weight": np.linspace(0.8, 0.9, 40)[:, None], "grad_over_weight": np.ones((40, 1))},
     )
     layer = replace(run.layers[0], width=1)
     one = replace(run, layers=(layer,))
@@ -164,7 +164,7 @@ def test_without_the_size_of_the_batch_the_cause_is_open() -> None:
     assert "How large the numbers of the batch were is not recorded" in found["summary"]
     sized = judge(run, MemorySource(replace(calm, largest_target=np.full(7, 3.8)), source.layers))
     assert (sized["cause"], sized["runner_up"]) == ("unknown", "bad_loss")
-    assert "The largest number of its batch was 3.8, usual in this run." in sized["summary"]
+    assert "The largest number of its batch was 3.8 (median of the batches before: 3.8)." in sized["summary"]
 
 
 def test_the_advised_rate_covers_the_eigenvalue_that_steps_furthest() -> None:

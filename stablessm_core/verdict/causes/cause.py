@@ -1,0 +1,53 @@
+"""What a cause consists of: its name and label, when it applies, what it says, and what it advises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.inputs import Layer
+from stablessm_core.verdict.sentences import Said
+
+CONFIDENCES = ("measured", "inferred", "cannot_tell")
+
+Try = tuple[dict[str, Any], str]  # ({setting by dotted path: value}, why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a cause concludes about a case.
+
+    confidence: one of CONFIDENCES. layer, eigenvalue: the eigenvalue that is to blame, and its layer. thrown_by: what moved the
+    eigenvalue across the boundary. runner_up: the name of the second cause that the data allow. about: what the cause found; only
+    the cause's own functions read it.
+    """
+
+    confidence: str
+    layer: Layer | None = None
+    eigenvalue: int | None = None
+    thrown_by: str | None = None
+    runner_up: str | None = None
+    about: Any = None
+
+
+def nothing(_case: Case, _answer: Answer) -> list[Any]:
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A cause of a divergence.
+
+    name: as in the API. label: after "cause:", such as "the data". find: what the cause concludes, or None where it does not
+    apply or a trial contradicts it. summary, evidence: the sentences about it, in addition to those about every divergence.
+    advice: changes of the configuration, the most promising first.
+    """
+
+    name: str
+    label: str
+    find: Callable[[Case], Answer | None]
+    summary: Callable[[Case, Answer], list[Said]]
+    evidence: Callable[[Case, Answer], list[Said]] = nothing
+    advice: Callable[[Case, Answer], list[Try]] = nothing

@@ -1,0 +1,87 @@
+"""The whole training exploded: the loss rose far above its best, or true results outgrew float32."""
+
+from __future__ import annotations
+
+from stablessm_core.verdict.advice import against_explosion
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes.cause import Answer, Cause
+from stablessm_core.verdict.formats import number
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, MODERATE
+from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.words import against_best, tensor_label
+
+
+def _find(case: Case) -> Answer | None:
+    if case.state and case.worst is not None and case.worst.outside and not case.dies_soon("recurrence_frozen"):
+        return None  # a state overflowed whose eigenvalue is outside, but not far enough: nothing explains it
+    outgrew = case.largest >= MODERATE and bool(case.lives("tenth_of_rate"))
+    if not case.risen and not outgrew:
+        return None
+    measured = (
+        outgrew or case.dies_soon("recurrence_frozen") or (case.largest >= MODERATE and not case.lives("recurrence_frozen"))
+    )
+    return Answer(confidence="measured" if measured else "inferred", runner_up=_second(case))
+
+
+def _second(case: Case) -> str | None:
+    if case.lives("batch_left_out") or case.run.every > 1:
+        return "bad_input"
+    if case.contributes(case.worst):
+        return "eigenvalue_overflow"
+    return None if case.lives("tenth_of_rate") is False or not case.risen else "lr_too_large"
+
+
+@sentence("train/loss", holds="the loss of the last finite row was at least 10 x its best")
+def training_exploded(case: Case) -> str | None:
+    growth = case.growth
+    if growth is None or not case.risen:
+        return None
+    since = f" from step {growth.rose_at:,} on" if growth.rose_at else ""
+    return (
+        f"The whole training exploded{since}: at step {growth.step:,} the loss was {against_best(growth)}, and at step "
+        f"{case.step:,} {tensor_label(case, first=False)} was no longer finite."
+    )
+
+
+@sentence(
+    "autopsy.modules", "autopsy.float64", "autopsy.counterfactuals",
+    holds="a true result of the fatal step exceeds 1e18, and the run lives with a tenth of the learning rate",
+)  # fmt: skip
+def numbers_exploded(case: Case) -> str | None:
+    if case.risen or not case.largest >= MODERATE:
+        return None
+    beyond = "cannot hold" if case.largest > FLOAT32_LARGEST else "cannot square" if case.largest**2 > FLOAT32_LARGEST else ""
+    limit = (
+        f" float32, which ends at {number(FLOAT32_LARGEST)}, {beyond} them."
+        if beyond
+        else " A few of them, squared and added, exceed float32."
+    )
+    return f"The numbers of the model exploded: at step {case.step:,} they reached {number(case.largest)}.{limit}"
+
+
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="a recorded eigenvalue was outside the boundary, and the overflow budget of the worst one is below its limit",
+)  # fmt: skip
+def outside_without_overflow(case: Case) -> str | None:
+    worst = case.worst
+    if not case.firsts or worst is None or worst.budget is None or worst.budget >= case.run.limit_of(worst.layer):
+        return None
+    return "Eigenvalues were outside the stability boundary, but not far enough to overflow a state."
+
+
+@sentence("ssm/{layer}/boundary_distance", holds="every recorded distance of every layer is 0 or more, and at least one is known")
+def never_outside(case: Case) -> str | None:
+    if case.firsts or case.worst is None or case.worst.outside:
+        return None
+    return "No recorded eigenvalue was ever outside the stability boundary."
+
+
+def _summary(case: Case, _answer: Answer) -> list[Said]:
+    return said(training_exploded(case), numbers_exploded(case), outside_without_overflow(case), never_outside(case))
+
+
+CAUSE = Cause(
+    name="explosion", label="the whole training exploded", find=_find, summary=_summary,
+    advice=lambda case, _answer: against_explosion(case),
+)  # fmt: skip

@@ -1,0 +1,77 @@
+"""The optimizer's own arithmetic: a weight decay that multiplies the weights, or a learning rate that jumped.
+
+Both are fitted on recorded rows: the weights of two steps give the factor, and the learning rate of every step is recorded.
+"""
+
+from __future__ import annotations
+
+from stablessm_core.verdict import batches
+from stablessm_core.verdict.advice import round_down
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes.cause import Answer, Cause, Try
+from stablessm_core.verdict.formats import number, plural
+from stablessm_core.verdict.optimizer_facts import DecayGrowth, RateJump
+from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.words import ended
+
+
+def _find(case: Case) -> Answer | None:
+    decay = case.decay_growth
+    if decay is not None and case.lives("no_weight_decay") is not False:
+        measured = case.lives("no_weight_decay")
+        return Answer(confidence="measured" if measured else "inferred", layer=case.layer_of(decay.layer), about=decay)
+    jump = case.rate_jump
+    if jump is None or case.lives("usual_rate") is False:
+        return None
+    began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT
+    if not (case.lives("usual_rate") or began_then):
+        return None
+    return Answer(confidence="measured" if case.lives("usual_rate") else "inferred", runner_up="explosion", about=jump)
+
+
+@sentence(
+    "ssm/{layer}/weight", "train/weight_norm", "optim/lr",
+    holds="in each of at least 4 recorded steps the weights were multiplied by the same factor beyond 1, within a twentieth",
+)  # fmt: skip
+def weights_multiplied(case: Case, decay: DecayGrowth) -> str:
+    whose = "all weights" if decay.layer is None else f"the eigenvalue weights of layer {decay.layer}"
+    why = ""
+    if decay.product is not None:
+        rate = "learning rate" if decay.layer is None else "recurrent rate"
+        why = f" The {rate} times the weight decay is {number(decay.product)}; above 2, weights grow in each step."
+    return (
+        f"The optimizer itself multiplied {whose} by {number(decay.factor)} in each step: their norm rose from "
+        f"{number(decay.before)} at step {decay.since:,} to {number(decay.after)} at step {decay.step:,}.{why}"
+        f"{ended(case, decay.since)}"
+    )
+
+
+@sentence(
+    "optim/lr", "train/loss",
+    holds="the recorded learning rate rose to at least 10 x the largest one before, at most 20 recorded steps before the loss rose "
+    "or the run ended",
+)  # fmt: skip
+def learning_rate_jumped(case: Case, jump: RateJump) -> str:
+    kept = "" if jump.rows == 1 else f", for {plural(jump.rows, 'recorded step')}"
+    return (
+        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}{kept}."
+        f"{ended(case, jump.step)}"
+    )
+
+
+def _summary(case: Case, answer: Answer) -> list[Said]:
+    if isinstance(answer.about, RateJump):
+        return said(learning_rate_jumped(case, answer.about))
+    return said(weights_multiplied(case, answer.about))
+
+
+def _advice(case: Case, answer: Answer) -> list[Try]:
+    if isinstance(answer.about, RateJump):
+        return []
+    lr = case.run.lr if answer.layer is None else case.run.recurrent_lr
+    path = "optimizer.weight_decay" if answer.layer is None else "optimizer.recurrent_weight_decay"
+    why = "learning rate x weight decay far below 1 shrinks the weights a little in each step, as it should"
+    return [({path: round_down(min(0.01, 0.1 / lr))}, why)]
+
+
+CAUSE = Cause(name="optimizer", label="the optimizer's own arithmetic", find=_find, summary=_summary, advice=_advice)

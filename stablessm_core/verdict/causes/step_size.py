@@ -1,0 +1,97 @@
+"""In continuous time, a step size dt ran away: states overflowed with every eigenvalue inside the boundary."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from stablessm_core.verdict import eigenvalues
+from stablessm_core.verdict.advice import round_down
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes.cause import Answer, Cause, Try
+from stablessm_core.verdict.formats import bounded, number
+from stablessm_core.verdict.measured import MODERATE
+from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.words import eigenvalue_label, tensor_label
+
+GREW = 100.0  # step size divided by its initial value: at this ratio, dt has run away
+RAN_AWAY = 1e6  # the same without a sign that a state became too large
+
+
+class StepSizes(NamedTuple):
+    """The largest step size of a layer at the start and at the end, and the eigenvalue with the latter."""
+
+    began: float
+    now: float
+    eigenvalue: int
+
+
+def _find(case: Case) -> Answer | None:
+    """If no state overflowed, a norm may have squared states that were too large. Then dt must have grown RAN_AWAY-fold, or the
+    autopsy must show such numbers. A trial with frozen step sizes that dies too contradicts this cause."""
+    if case.layer is None or not case.layer.continuous or (case.worst is not None and case.worst.outside):
+        return None
+    if case.dies_soon("recurrence_frozen"):
+        return None  # freezing the recurrence freezes dt, too
+    sizes = eigenvalues.largest_step_sizes(case.run, case.source, case.layer, case.step)
+    large = case.state or case.largest >= MODERATE
+    if sizes is None or (case.risen and not case.state):
+        return None
+    if np.isfinite(sizes[1]) and not sizes[1] >= (GREW if large else RAN_AWAY) * sizes[0]:
+        return None
+    lives = case.lives("recurrence_frozen")
+    return Answer(
+        confidence="measured" if lives else "inferred", layer=case.layer, eigenvalue=sizes[2], about=StepSizes(*sizes)
+    )  # fmt: skip
+
+
+@sentence(
+    "ssm/{layer}/dt", "ssm/{layer}/boundary_distance",
+    holds="dt grew at least 100-fold (10^6-fold without a large state), and no recorded eigenvalue is outside the boundary",
+)  # fmt: skip
+def step_size_ran_away(case: Case, answer: Answer) -> str | None:
+    if case.worst is not None and case.worst.outside:
+        return None
+    began, now, which = answer.about
+    where = "" if answer.layer is None else f" ({eigenvalue_label(case.run, answer.layer.index, which)})"
+    return (
+        f"The step size dt ran away, from at most {number(began)} at the start to {bounded(now)}{where}, and at step "
+        f"{case.step:,} {tensor_label(case, first=False)} was no longer finite. No recorded eigenvalue was outside the boundary."
+    )
+
+
+@sentence("ssm/{layer}/dt", holds="dt is recorded at the start and at the end, and changed")
+def largest_step_sizes(case: Case, sizes: StepSizes) -> tuple[str, dict[str, float | int]] | None:
+    began, now, which = sizes
+    if began == now:
+        return None
+    text = f"Largest step size dt: {number(began)} at the start, {bounded(now)} at step {case.step:,}."
+    return text, {"dt_at_start": began, "dt": now, "eigenvalue": which}
+
+
+def _summary(case: Case, answer: Answer) -> list[Said]:
+    return said(step_size_ran_away(case, answer))
+
+
+def _evidence(case: Case, answer: Answer) -> list[Said]:
+    return said(largest_step_sizes(case, answer.about))
+
+
+def _advice(case: Case, _answer: Answer) -> list[Try]:
+    own = case.run.recurrent_lr
+    reason = f"dt learns with the recurrent learning rate, here {number(own)}"
+    if case.run.optimizer == "adamw":
+        reason = f"under AdamW one step multiplies or divides dt by about e^{number(own)}, because log dt moves by the rate"
+    return [
+        ({"optimizer.recurrent_lr": round_down(min(own / 100, 0.01))}, reason),
+        (
+            {"model.reparameterization.time": "discrete", "model.eigenvalue_range": None},
+            "discrete time has no step size that could run away",
+        ),
+    ]
+
+
+CAUSE = Cause(
+    name="step_size", label="the step size dt ran away", find=_find, summary=_summary, evidence=_evidence, advice=_advice
+)

@@ -1,0 +1,46 @@
+"""No cause applies: the verdict says what is known, and offers the two most informative tests."""
+
+from __future__ import annotations
+
+from stablessm_core.verdict.advice import tests_of_the_cause
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes.cause import Answer, Cause
+from stablessm_core.verdict.causes.unknown_step import _end, _in_backward
+from stablessm_core.verdict.measured import MODERATE
+from stablessm_core.verdict.sentences import Said, said, sentence
+
+
+def _find(case: Case) -> Answer:
+    return Answer(confidence="cannot_tell", runner_up="explosion" if case.largest >= MODERATE else None)
+
+
+@sentence("alerts", holds="no cause applies")
+def cannot_tell(case: Case) -> str:
+    return f"{_end(case)}{_in_backward(case)}. The recorded numbers cannot tell why."
+
+
+@sentence("alerts", holds="every state of a layer became NaN at once, and none is infinite")
+def came_from_below(case: Case) -> str | None:
+    if case.inherited is None:
+        return None
+    return f"Every state of layer {case.inherited} is NaN, so NaN reached it from below."
+
+
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="eigenvalues were outside the boundary, and the overflow budget of the worst one is below its limit",
+)  # fmt: skip
+def outside_but_not_far(case: Case) -> str | None:
+    worst = case.worst
+    if not case.firsts or worst is None or worst.budget is None or worst.budget >= case.run.limit_of(worst.layer):
+        return None
+    return "Eigenvalues had been outside the boundary, but not far enough to overflow a state."
+
+
+def _summary(case: Case, _answer: Answer) -> list[Said]:
+    return said(cannot_tell(case), came_from_below(case), outside_but_not_far(case))
+
+
+CAUSE = Cause(
+    name="unknown", label="cause unknown", find=_find, summary=_summary, advice=lambda case, _answer: tests_of_the_cause(case)
+)
