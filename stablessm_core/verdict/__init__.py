@@ -21,7 +21,6 @@ from stablessm_core.verdict.trouble import Trouble, trouble_start
 from stablessm_core.verdict.words import THROWN_BY as THROWN_WORDS
 
 THROWN_BY = tuple(THROWN_WORDS)
-TESTED = ("eigenvalue_overflow", "explosion", "lr_too_large", "step_size")  # causes that a frozen recurrence tests
 
 __all__ = [
     "CAUSES", "CONFIDENCES", "LABELS", "SENTENCES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "Trouble",
@@ -33,22 +32,19 @@ NO_CAUSE: Verdict = {"cause": None, "thrown_by": None, "confidence": None, "runn
 
 
 def judge(run: Run, source: Source) -> Verdict:
-    """The verdict: {cause, thrown_by, confidence, runner_up, summary, sentences, culprit, trouble, events, evidence, try, unstable,
-    confirmed}.
+    """The verdict: {cause, thrown_by, confidence, runner_up, summary, sentences, culprit, trouble, events, evidence, try,
+    unstable, confirmed}.
 
     cause: one of CAUSES; None if every number of the training is finite. thrown_by: one of THROWN_BY if an eigenvalue
     overflowed. confidence: one of CONFIDENCES. "measured": the cause rests on the autopsy or on a record of the cause itself;
     "inferred": it follows from recorded numbers; "cannot_tell": the cause is unknown. None without a cause. runner_up: the second
     cause that the data allow, or None. summary: the text of `sentences`, a list of {sentence, text, basis}. culprit: {layer,
     eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or None. events, evidence: lists of items with a `text`
-    and a `basis`. try: [{change, because}]. unstable: see `unstable`. confirmed: an empty list. The caller fills this list with the
-    `confirmation`s from the run's forks.
+    and a `basis`. try: [{change, because}]. unstable: see `unstable`. confirmed: an empty list. The caller fills this list with
+    the `confirmation`s from the run's forks.
     """
     run, source = completed(run, source)
-    if run.fatal is not None:
-        verdict = _of_death(run, source)
-    else:
-        verdict = _of_finite(run, source)
+    verdict = _of_death(run, source) if run.fatal is not None else _of_finite(run, source)
     trouble = None if run.reported is not None else trouble_start(run, source)
     return verdict | {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
 
@@ -57,7 +53,7 @@ def _of_death(run: Run, source: Source) -> Verdict:
     case = Case(run, source)
     cause, answer = decide(case)
     sentences = cause.summary(case, answer)
-    if cause.name in TESTED:
+    if cause.tested_by is not None:
         sentences += said(frozen_trial(case))
     happened, start = events(case, cause.name, answer), ""
     if run.reported is not None:

@@ -30,8 +30,8 @@ Try = tuple[Change, str]
 def offered(case: Case, tries: list[Try]) -> list[dict[str, Any]]:
     """[{change: {dotted path: value}, because}], the most promising change first. Every change gives a valid configuration.
 
-    A change that the autopsy tried comes first if the run lived with it. It is left out if the run died, and so is every change of
-    the same setting to another value of the same kind: a second map after a map that died, a rate above one that died.
+    A change that the autopsy tried comes first if the run lived with it. It is left out if the run died, and so is every change
+    of the same setting to another value of the same kind: a second map after a map that died, a rate above one that died.
     """
     if case.run.reported is not None:
         return []  # its configuration is another program's

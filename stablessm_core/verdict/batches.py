@@ -130,7 +130,8 @@ class ChangedBatches:
 def changed_batches(scalars: Scalars, end: int) -> ChangedBatches | None:
     """The step from which every recorded batch up to `end` is far above all batches before. None if there is no such step.
 
-    At least 2 rows lie on each side. Each largest number after is at least 3 times every one before, and the medians differ by FAR.
+    At least 2 rows lie on each side. Each largest number after is at least 3 times every one before, and the medians differ by
+    FAR.
     """
     for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
         if column is None:

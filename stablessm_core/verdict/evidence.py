@@ -108,7 +108,8 @@ def gradient_agrees(autopsy: Autopsy) -> tuple[str, Numbers] | None:
         return None
     step, norm, slope = int(one["step"]), number_of(one["norm"]), number_of(one["slope"])
     text = (
-        f"The gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by {number(slope)} per "
+        f"The gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
+        f"{number(slope)} per "
         "unit of distance along it."
     )
     return text, {"step": step, "norm": norm, "slope": slope}
@@ -121,7 +122,8 @@ def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
         return None
     step, norm = int(one["step"]), number_of(one["norm"])
     text = (
-        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: along it, the slope of the "
+        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: along it, the "
+        "slope of the "
         "loss depends on the distance, even over tiny distances."
     )
     return text, {"step": step, "norm": norm}
@@ -198,7 +200,8 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
         return None
     recorded = "recorded " if case.run.every > 1 else ""
     text = (
-        f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, {number(growth.grad_growth)} x its "
+        f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
+        f"{number(growth.grad_growth)} x its "
         f"size at {recorded}step {growth.since:,}."
     )
     return text, {"grad_norm": growth.grad_norm, "growth": growth.grad_growth}
@@ -244,7 +247,8 @@ def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
     if case.inherited is None or case.flags:
         return None
     text = (
-        f"Every state of layer {case.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did not begin "
+        f"Every state of layer {case.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did "
+        "not begin "
         "there."
     )
     return text, {"layer": case.inherited}
@@ -282,7 +286,8 @@ def _place(worst: eigenvalues.Worst) -> Numbers:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/gate_mean", "ssm/{layer}/dt",
-    holds="the decay of the worst eigenvalue is a rate times a step size or gate, and both are recorded at the start and at the end",
+    holds="the decay of the worst eigenvalue is a rate times a step size or gate, and both are recorded at the start and at "
+    "the end",
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
@@ -292,7 +297,8 @@ def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     parts = ((moved.weight, "weight"), (moved.step, moved.what))
     larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
     text = (
-        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: the rate "
+        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: "
+        "the rate "
         f"of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x. The {larger} moved it more."
     )
     return text, {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
@@ -334,7 +340,8 @@ def steps_measured_again(run: Run) -> tuple[str, Numbers] | None:
     if run.complete_from is None or run.recorded_every == 1:
         return None
     text = (
-        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from {run.complete_from:,} on "
+        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from "
+        f"{run.complete_from:,} on "
         "again and measured all of them."
     )
     return text, {"limit_of_data": True}
@@ -355,7 +362,8 @@ def only_extremes(run: Run) -> tuple[str, Numbers] | None:
     if not any(layer.wide for layer in run.layers):
         return None
     text = (
-        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient and weight "
+        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient "
+        "and weight "
         "step are not."
     )
     return text, {"limit_of_data": True}

@@ -1,5 +1,5 @@
-"""The verdict on a run whose training values are all finite: what its loss and its evaluations say, what its data and weights did,
-which eigenvalues are outside the stability boundary, and why no state has overflowed."""
+"""The verdict on a run whose training values are all finite: what its loss and its evaluations say, what its data and weights
+did, which eigenvalues are outside the stability boundary, and why no state has overflowed."""
 
 from __future__ import annotations
 
@@ -191,14 +191,16 @@ def learned_nothing(ending: Ending) -> str | None:
         return None
     than = "no better than" if end >= constant else "about as good as"
     return (
-        f"The model has learned nothing: its loss, {number(end)} at the end and {number(float(np.median(begun)))} at the start, is "
+        f"The model has learned nothing: its loss, {number(end)} at the end and {number(float(np.median(begun)))} at the "
+        "start, is "
         f"{than} that of a constant prediction ({number(constant)})."
     )
 
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is not below "
+    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is "
+    "not below "
     "that of the first ones by more than losses of the first rows differ",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
@@ -228,7 +230,8 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run trains its eigenvalues, they have gradients, and at the last recorded row some equal their first value in every bit",
+    holds="the run trains its eigenvalues, they have gradients, and at the last recorded row some equal their first value in "
+    "every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0
@@ -279,7 +282,8 @@ def rate_jumped(ending: Ending) -> str | None:
     if not jump.step <= growth.rose_at <= jump.step + optimizer_facts.FIT_ROWS * ending.run.every:
         return None
     return (
-        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and the loss "
+        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and "
+        "the loss "
         f"rose at step {growth.rose_at:,}."
     )
 
@@ -362,7 +366,8 @@ def eigenvalues_outside(ending: Ending) -> str | None:
     size = worst.value if worst.value is not None else 1 - worst.distance
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
     return (
-        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} {recorded}, at "
+        f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
+        f"{recorded}, at "
         f"least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
     )
 
@@ -375,7 +380,10 @@ def budget_is_spent(ending: Ending) -> str | None:
     if worst is None or not worst.outside or worst.budget is None or worst.budget < run.limit_of(worst.layer):
         return None
     limit = number(run.limit_of(worst.layer))
-    return f"Its overflow budget is {number(worst.budget)}, at or above the limit of {limit}: with random inputs its state would overflow."
+    return (
+        f"Its overflow budget is {number(worst.budget)}, at or above the limit of {limit}: with random inputs its state "
+        "would overflow."
+    )
 
 
 @sentence(

@@ -188,8 +188,8 @@ class Run:
 
     @property
     def recurrent_ratio(self) -> float | None:
-        """The learning rate of the eigenvalue weights divided by the common one. The ratio is constant, and only the common rate is
-        recorded. None if it is unknown."""
+        """The learning rate of the eigenvalue weights divided by the common one. The ratio is constant, and only the common
+        rate is recorded. None if it is unknown."""
         if self.reported is not None:
             return None
         own = self._configured("recurrent_lr", None)

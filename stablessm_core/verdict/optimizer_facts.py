@@ -1,4 +1,5 @@
-"""What the optimizer itself did to the weights, fitted on recorded rows: a factor of each step, and jumps of the learning rate."""
+"""What the optimizer itself did to the weights, fitted on recorded rows: a factor of each step, and jumps of the learning
+rate."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ JUMPED = 10.0  # learning rate divided by the largest one before: at this ratio 
 @dataclass(frozen=True)
 class DecayGrowth:
     """Weights that each step multiplied by `factor`. layer: whose eigenvalue weights; None for all weights. since, before: the
-    first fitted step and the norm there. step, after: the last one. product: rate x weight decay; None if the decay is unknown."""
+    first fitted step and the norm there. step, after: the last one. product: rate x weight decay; None if the decay is
+    unknown."""
 
     layer: int | None
     factor: float

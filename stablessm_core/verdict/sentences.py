@@ -2,8 +2,8 @@
 
 A sentence is a function that returns its text, or None where its predicate does not hold. The decorator `sentence` states the
 predicate in words (`holds`) and the records that the predicate reads (`rests_on`: series, alerts, or fields of the autopsy's
-findings). tests/core/verdict/test_every_sentence.py shows for each of them one record where it is said, and one near it where it is
-not said.
+findings). tests/core/verdict/test_every_sentence.py shows for each of them one record where it is said, and one near it where
+it is not said.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ OUTCOMES = {"lives": "✓", "dies": "✕", "open": "…"}  # of a fork that test
 
 
 def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
-    """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers. A reported run's layer is named by its path, too."""
+    """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers. A reported run's layer is named by its path,
+    too."""
     path = f" ({run.paths[layer]})" if run.reported is not None and layer < len(run.paths) and run.paths[layer] else ""
     if eigenvalue is None:
         text = f"layer {layer}{path}"

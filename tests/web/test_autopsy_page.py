@@ -133,7 +133,7 @@ def test_the_verdict_says_what_was_measured_and_what_was_inferred() -> None:
                             "evidence": [pages.VERDICT["evidence"][0] | {"basis": "measured"}]}  # fmt: skip
     tags = page(findings.DONE, verdict=told)
     assert [attrs["data-basis"] for attrs in tags.all("data-basis")] == ["measured", "inferred", "measured"]
-    assert "the arithmetic of our own code" in tags.text
+    assert "rounding in float32" in tags.text
     assert "The next best explanation: the whole training exploded." in tags.text
     older: dict[str, Any] = {key: value for key, value in pages.VERDICT.items() if key not in ("confidence", "runner_up")}
     older |= {name: [{k: v for k, v in one.items() if k != "basis"} for one in older[name]] for name in ("events", "evidence")}

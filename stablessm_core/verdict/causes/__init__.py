@@ -1,4 +1,5 @@
-"""The causes of a divergence, one file each, and the order in which they are asked. The first cause that applies is the verdict's.
+"""The causes of a divergence, one file each, and the order in which they are asked. The first cause that applies is the
+verdict's.
 
 The folder is the list: a new cause is its file and its place in ORDER.
 """
@@ -42,6 +43,7 @@ def _causes() -> dict[str, Cause]:
 IN_ORDER = _causes()
 LABELS = {cause.name: cause.label for cause in IN_ORDER.values()}  # by the name in the API
 CAUSES = tuple(LABELS)
+TESTED_BY = {cause.name: cause.tested_by for cause in IN_ORDER.values()}
 
 
 def decide(case: Case) -> tuple[Cause, Answer]:

@@ -105,7 +105,8 @@ def every_target_left_out(case: Case) -> str | None:
     if not _ignored(case) or case.autopsy is None or case.autopsy.classes is None:
         return None
     return (
-        f"The data: all {case.autopsy.classes['count']:,} targets of step {case.step:,} are the class that the loss leaves out, so "
+        f"The data: all {case.autopsy.classes['count']:,} targets of step {case.step:,} are the class that the loss leaves "
+        "out, so "
         "the loss divides 0 by 0."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.inputs import Layer
@@ -42,7 +42,8 @@ class Cause:
 
     name: as in the API. label: after "cause:", such as "the data". find: what the cause concludes, or None where it does not
     apply or a trial contradicts it. summary, evidence: the sentences about it, in addition to those about every divergence.
-    advice: changes of the configuration, the most promising first.
+    advice: changes of the configuration, the most promising first. tested_by: the change that tests this cause best, "recurrence"
+    for frozen eigenvalues or "rate" for a lower learning rate; None if neither does.
     """
 
     name: str
@@ -51,3 +52,4 @@ class Cause:
     summary: Callable[[Case, Answer], list[Said]]
     evidence: Callable[[Case, Answer], list[Said]] = nothing
     advice: Callable[[Case, Answer], list[Try]] = nothing
+    tested_by: Literal["recurrence", "rate"] | None = None

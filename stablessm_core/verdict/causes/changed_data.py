@@ -6,7 +6,7 @@ from stablessm_core.telemetry import series as names
 from stablessm_core.verdict import batches
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
-from stablessm_core.verdict.formats import number, plural
+from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import WHICH, ended
 
@@ -38,7 +38,8 @@ def _began_then(case: Case, step: int) -> bool:
 def every_batch_far_above(case: Case, change: batches.ChangedBatches) -> str:
     part = WHICH[change.which].removeprefix("the ")
     return (
-        f"The data changed at step {change.step:,}: since then the largest {part} of {plural(change.rows, 'recorded batch', 'es')} "
+        f"The data changed at step {change.step:,}: since then the largest {part} of "
+        f"{change.rows:,} recorded batches "
         f"was at least {number(change.smallest_after)}; before, it was at most {number(change.largest_before)}."
         f"{ended(case, change.step)}"
     )
@@ -50,7 +51,8 @@ def every_batch_far_above(case: Case, change: batches.ChangedBatches) -> str:
 )
 def more_than_one_batch(case: Case, bad: batches.BadBatch) -> str:
     return (
-        f"The data changed at step {bad.step:,}: the run lives if every batch has its usual size, and dies if only the batch of step "
+        f"The data changed at step {bad.step:,}: the run lives if every batch has its usual size, and dies if only the batch "
+        "of step "
         f"{bad.step:,} is left out.{ended(case, bad.step)}"
     )
 

@@ -47,12 +47,14 @@ def _scale(onset: Onset) -> float:
 
 @sentence(
     "autopsy.onset", "train/loss",
-    holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs from its "
+    holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs "
+    "from its "
     "yardstick by 10 x more than before, or has the other sign",
 )  # fmt: skip
 def same_outputs_another_loss(case: Case, onset: Onset) -> str:
     return (
-        f"The loss function changed at step {onset.step:,}: the loss went from {number(onset.loss_before)} to {number(onset.loss)}, "
+        f"The loss function changed at step {onset.step:,}: the loss went from {number(onset.loss_before)} to "
+        f"{number(onset.loss)}, "
         f"while the {onset.yardstick_name} of the same outputs and targets went from {number(onset.yardstick_before)} to "
         f"{number(onset.yardstick)}.{ended(case, onset.step)}"
     )
@@ -63,7 +65,8 @@ def loss_keeps_a_state(onset: Onset) -> str | None:
     if math.isnan(onset.loss_again) or onset.loss_again == onset.loss:
         return None
     return (
-        f"The loss function keeps a state: asked twice about the outputs of step {onset.step:,}, it gave {number(onset.loss, 5)} and "
+        f"The loss function keeps a state: asked twice about the outputs of step {onset.step:,}, it gave "
+        f"{number(onset.loss, 5)} and "
         f"{number(onset.loss_again, 5)}."
     )
 

@@ -1,8 +1,8 @@
 """An eigenvalue is outside the stability boundary, and its powers over one sequence exceed the range of float32.
 
-Thresholds and the rules for what moved the eigenvalue come from 2,703 short runs. Under AdamW the size of a step does not depend on
-the size of the gradient, so the optimizer's steps moved it. Under SGD the loss of the last finite row shows whether the recurrence
-diverged on its own or the whole training exploded.
+Thresholds and the rules for what moved the eigenvalue come from 2,703 short runs. Under AdamW the size of a step does not
+depend on the size of the gradient, so the optimizer's steps moved it. Under SGD the loss of the last finite row shows whether
+the recurrence diverged on its own or the whole training exploded.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def _rise_in_fatal_step(case: Case) -> float:
 
 @sentence(
     "ssm/{layer}/boundary_distance", "alerts", "autopsy.float64",
-    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 % if a "
+    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 "
+    "% if a "
     "state of this layer was not finite, 30 % if the run lives with a frozen recurrence)",
 )  # fmt: skip
 def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
@@ -177,7 +178,8 @@ def _growth(case: Case, one: Overflow) -> str:
         return f"{grown}, and {run.squares} squares its input, which float32 can do up to {number(limit)}"
     if squared:
         return (
-            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the {number(limit)} that "
+            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the "
+            f"{number(limit)} that "
             "float32 can square"
         )
     if over:
@@ -210,7 +212,8 @@ def either_began_it(case: Case, answer: Answer) -> str | None:
     if answer.thrown_by != "both" or case.growth is None:
         return None
     return (
-        f"By then the loss was {against_best(case.growth)}: recorded numbers cannot tell whether the recurrence or the training as a "
+        f"By then the loss was {against_best(case.growth)}: recorded numbers cannot tell whether the recurrence or the "
+        "training as a "
         "whole began it."
     )
 
@@ -318,7 +321,12 @@ def crossing_step(run: Run, one: eigenvalues.Crossing) -> tuple[str, dict[str, f
         )
     if one.relative_step is not None and math.isfinite(one.relative_step):
         text += f" Measured: {number(one.relative_step)} x. Anything above 1 can cross."
-    numbers = {"step": one.before, "layer": one.layer, "eigenvalue": one.eigenvalue, "distance": one.distance_before}
+    numbers: dict[str, float | int | str | None] = {
+        "step": one.before,
+        "layer": one.layer,
+        "eigenvalue": one.eigenvalue,
+        "distance": one.distance_before,
+    }
     numbers |= {"slope": one.slope, "weight_step": one.weight_step, "lr": one.lr, "basis": basis}
     return text, numbers | {"predicted_relative_step": one.predicted, "relative_step": one.relative_step}
 
@@ -378,7 +386,8 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
         own = run.recurrent_lr
         slower = round_down(own / furthest)
         why = (
-            f"at a recurrent rate of {number(own)} one step could cover up to {number(furthest)} x the distance to the boundary; at "
+            f"at a recurrent rate of {number(own)} one step could cover up to {number(furthest)} x the distance to the "
+            "boundary; at "
             f"{number(slower)} no eigenvalue could have reached it in one step"
         )
         tries.append(({"optimizer.recurrent_lr": slower}, why))
@@ -390,6 +399,11 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
 
 
 CAUSE = Cause(
-    name="eigenvalue_overflow", label="an unstable eigenvalue overflowed", find=_find, summary=_summary, evidence=_evidence,
+    name="eigenvalue_overflow",
+    label="an unstable eigenvalue overflowed",
+    find=_find,
+    summary=_summary,
+    evidence=_evidence,
     advice=_advice,
-)  # fmt: skip
+    tested_by="recurrence",
+)

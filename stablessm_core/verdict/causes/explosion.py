@@ -82,6 +82,10 @@ def _summary(case: Case, _answer: Answer) -> list[Said]:
 
 
 CAUSE = Cause(
-    name="explosion", label="the whole training exploded", find=_find, summary=_summary,
+    name="explosion",
+    label="the whole training exploded",
+    find=_find,
+    summary=_summary,
     advice=lambda case, _answer: against_explosion(case),
-)  # fmt: skip
+    tested_by="recurrence",
+)

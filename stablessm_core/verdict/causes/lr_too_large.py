@@ -54,4 +54,6 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
     return [lower_lr(usual, why)]
 
 
-CAUSE = Cause(name="lr_too_large", label="a learning rate far too large", find=_find, summary=_summary, advice=_advice)
+CAUSE = Cause(
+    name="lr_too_large", label="a learning rate far too large", find=_find, summary=_summary, advice=_advice, tested_by="rate"
+)

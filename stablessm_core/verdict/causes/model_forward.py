@@ -43,7 +43,8 @@ def _fails_the_same_way(first: object, repeat: object) -> bool:
 
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
-    holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18, no eigenvalue had used "
+    holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18, no eigenvalue "
+    "had used "
     "0.3 of its budget limit, and float64 fails in the same operation, or the loss had not risen and no slower trial lives",
 )  # fmt: skip
 def forward_made_it(case: Case) -> str | None:

@@ -21,7 +21,8 @@ def _find(case: Case) -> Answer | None:
 @sentence("autopsy.form", holds="with the weights of the fatal step, the layer's output is not what its recorded form gives")
 def layer_departs_from_its_form(case: Case, check: FormCheck) -> str:
     return (
-        f"Layer {check.layer} does not compute its recorded form: with the weights of step {case.step:,}, its results differ from "
+        f"Layer {check.layer} does not compute its recorded form: with the weights of step {case.step:,}, its results differ "
+        "from "
         f"the form's by {number(check.error)} x their size. What is recorded as its eigenvalues is not what the layer does."
         f"{ended(case, 0)}"
     )

@@ -48,7 +48,8 @@ def weights_multiplied(case: Case, decay: DecayGrowth) -> str:
 
 @sentence(
     "optim/lr", "train/loss",
-    holds="the recorded learning rate rose to at least 10 x the largest one before, at most 20 recorded steps before the loss rose "
+    holds="the recorded learning rate rose to at least 10 x the largest one before, at most 20 recorded steps before the "
+    "loss rose "
     "or the run ended",
 )  # fmt: skip
 def learning_rate_jumped(case: Case, jump: RateJump) -> str:

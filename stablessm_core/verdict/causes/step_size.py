@@ -93,5 +93,11 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
 
 
 CAUSE = Cause(
-    name="step_size", label="the step size dt ran away", find=_find, summary=_summary, evidence=_evidence, advice=_advice
+    name="step_size",
+    label="the step size dt ran away",
+    find=_find,
+    summary=_summary,
+    evidence=_evidence,
+    advice=_advice,
+    tested_by="recurrence",
 )

@@ -170,7 +170,10 @@ def calm_before(case: Case) -> str | None:
     growth = case.growth
     if growth is None or growth.rose_at is not None or case.step == 1:
         return None
-    return f"{_end(case)}{_in_backward(case)}. One step earlier the loss was {against_best(growth)}, and the update between was small."
+    return (
+        f"{_end(case)}{_in_backward(case)}. One step earlier the loss was {against_best(growth)}, and the update between was "
+        "small."
+    )
 
 
 @sentence(
@@ -181,7 +184,8 @@ def ended_between_rows(case: Case) -> str | None:
     if growth is None or growth.rose_at is not None:
         return None
     return (
-        f"{_end(case)}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)}; the steps between were "
+        f"{_end(case)}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)}; the steps between "
+        "were "
         "not recorded, so the cause may be a bad batch or an eigenvalue."
     )
 
@@ -193,7 +197,8 @@ def rose_between_rows(case: Case) -> str | None:
         return None
     return (
         f"{_end(case)}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
-        f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so the cause "
+        f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so "
+        "the cause "
         "may be a bad batch or an explosion of the whole training."
     )
 
@@ -208,7 +213,8 @@ def batch_is_known(case: Case) -> str | None:
         return None
     before = "" if usual is None else f" (median of the batches before: {number(usual)})"
     return (
-        f"The largest number of its batch was {number(largest)}{before}. The recorded numbers cannot tell whether the loss function or "
+        f"The largest number of its batch was {number(largest)}{before}. The recorded numbers cannot tell whether the loss "
+        "function or "
         "the model made it."
     )
 

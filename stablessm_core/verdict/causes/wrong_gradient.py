@@ -54,7 +54,8 @@ def gradient_disagrees(case: Case, wrong: WrongGradient) -> str | None:
     if wrong.differs is not None:
         return None
     return (
-        f"The backward pass gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, but along it the loss "
+        f"The backward pass gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, but along it the "
+        "loss "
         f"changes by {number(wrong.slope)} per unit of distance. A right gradient has equal numbers.{ended(case, wrong.step)}"
     )
 
