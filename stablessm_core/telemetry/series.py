@@ -29,6 +29,7 @@ GRAD_NORM = "optim/grad_norm"
 WEIGHT_NORM = "train/weight_norm"
 LOSS_OVER_BEST = "train/loss_over_best"
 EVAL_LOSS = "eval/loss"
+EVALUATIONS = frozenset(("eval", "evaluation", "val", "valid", "validation", "dev", "test"))  # what people call an evaluation
 EVAL_ACCURACY = "eval/accuracy"
 TESTED_LOSS, TESTED_ACCURACY = "test/loss", "test/accuracy"
 MEMORY = "memory/function"
@@ -149,6 +150,13 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "boundary_distance_smallest": ("", "The 16 smallest 1 - |lambda_bar| of the layer, NaN first, then the smallest."),
     "boundary_distance_smallest_index": ("", "The indices of the eigenvalues with the 16 smallest 1 - |lambda_bar|."),
 }
+
+
+def is_evaluation_loss(name: str) -> bool:
+    """Whether a series is the loss of an evaluation: its name says "loss" and one of EVALUATIONS, as in "val/loss", "eval_loss",
+    "validation.nll_loss" and "test/loss_epoch"."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return "loss" in words and not EVALUATIONS.isdisjoint(words)
 
 
 def layer_group(layer: int | str) -> str:

@@ -174,10 +174,10 @@ def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
     return gap * lr * norm * reach / size
 
 
-def bad_evaluation(source: Source, upto: int) -> tuple[int, float] | None:
-    """The step and the loss of the first evaluation with a loss that is not finite, up to this step."""
+def bad_evaluation(source: Source, upto: int | None = None) -> tuple[int, float] | None:
+    """The step and the loss of the first evaluation with a loss that is not finite, up to this step if one is given."""
     step, loss = source.evaluations()
-    bad = np.flatnonzero((step <= upto) & ~np.isfinite(loss))
+    bad = np.flatnonzero(~np.isfinite(loss) & (True if upto is None else step <= upto))
     return (int(step[bad[0]]), float(loss[bad[0]])) if len(bad) else None
 
 

@@ -85,7 +85,7 @@ class Ending:
 
     @cached_property
     def evaluated(self) -> tuple[int, float] | None:
-        return facts.bad_evaluation(self.source, max(self.run.step, self.last))
+        return facts.bad_evaluation(self.source)
 
     @property
     def constant_loss(self) -> float | None:

@@ -256,8 +256,9 @@ class Run:
     @property
     def fatal(self) -> dict[str, Any] | None:
         """Where a value first became NaN or infinite: step, layer, eigenvalue, tensor, value. None if all values are finite."""
-        if self.divergence:
-            return dict(self.divergence)
+        if self.divergence and isinstance(self.divergence.get("step"), int):
+            places = {name: _index(self.divergence.get(name)) for name in ("layer", "eigenvalue")}
+            return dict(self.divergence) | places
         if self.reported is not None:
             return min(self.nonfinite_alerts, key=lambda alert: int(alert["step"]), default=None)
         if self.config.get("train", {}).get("on_nonfinite") != "continue":
@@ -268,3 +269,8 @@ class Run:
     def nonfinite_alerts(self) -> list[dict[str, Any]]:
         """The alerts about numbers that were not finite."""
         return [dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite]
+
+
+def _index(value: Any) -> int | None:
+    """A layer or an eigenvalue as another program reported it; None if it is no index."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

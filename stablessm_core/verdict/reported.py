@@ -31,7 +31,7 @@ def begin(run: Run, known: bool) -> str:
             return f"{heard} The run goes on if the program reports again; `stablessm sync` sends what its file still holds."
     if not run.step:
         return "Nothing is recorded yet."
-    return "" if known else f"So far, {run.step:,} steps are recorded."
+    return f"So far, at step {run.step:,}:" if known else f"So far, {run.step:,} steps are recorded."
 
 
 @sentence(

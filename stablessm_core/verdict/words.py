@@ -38,7 +38,12 @@ def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, fir
 
 def tensor_label(case: Case, *, first: bool = True) -> str:
     """The name of the tensor that became NaN or infinite. first: the name begins a sentence."""
-    return ("The loss" if first else "the loss") if case.tensor in ("", "loss") else case.tensor
+    if case.tensor in ("", "loss"):
+        return "The loss" if first else "the loss"
+    layer = case.fatal.get("layer")
+    if case.run.reported is None or layer is None:
+        return case.tensor
+    return f"{case.tensor} at {eigenvalue_label(case.run, layer, case.fatal.get('eigenvalue'))}"
 
 
 def ended(case: Case, since: int) -> str:

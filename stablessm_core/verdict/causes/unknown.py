@@ -19,6 +19,13 @@ def cannot_tell(case: Case) -> str:
     return f"{_end(case)}{_in_backward(case)}. The recorded numbers cannot tell why."
 
 
+@sentence("alerts", holds="another program reported the run, and what it recorded first is a weight or a gradient of a layer")
+def order_is_no_proof(case: Case) -> str | None:
+    if case.run.reported is None or case.fatal.get("layer") is None:
+        return None
+    return "Within a step, tensors are recorded in a fixed order: the first one on record need not be the first that failed."
+
+
 @sentence("alerts", holds="every state of a layer became NaN at once, and none is infinite")
 def came_from_below(case: Case) -> str | None:
     if case.inherited is None:
@@ -38,7 +45,7 @@ def outside_but_not_far(case: Case) -> str | None:
 
 
 def _summary(case: Case, _answer: Answer) -> list[Said]:
-    return said(cannot_tell(case), came_from_below(case), outside_but_not_far(case))
+    return said(cannot_tell(case), order_is_no_proof(case), came_from_below(case), outside_but_not_far(case))
 
 
 CAUSE = Cause(
