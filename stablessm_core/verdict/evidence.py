@@ -13,7 +13,7 @@ from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.case import SOON, Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
 from stablessm_core.verdict.causes.eigenvalue_overflow import overflow_budget
-from stablessm_core.verdict.formats import near_one, number, ordinal, plural, value_of
+from stablessm_core.verdict.formats import bounded, near_one, number, ordinal, plural, value_of
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.measured import FLOAT32_LARGEST, PASSES, Autopsy, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
@@ -86,7 +86,7 @@ def step_in_float64(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     if repeat.get("finite"):
         text = f"In float64, step {step:,} is finite: its loss is {number(number_of(repeat.get('loss')))}"
         if largest > FLOAT32_LARGEST:
-            text += f" and its largest number {number(largest)}, more than float32 can hold ({number(FLOAT32_LARGEST)})"
+            text += f" and its largest number {bounded(largest)}, more than float32 can hold ({number(FLOAT32_LARGEST)})"
         elif not math.isnan(largest):
             text += f" and the largest result of a module {number(largest)}"
         text += "."

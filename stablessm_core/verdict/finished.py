@@ -26,6 +26,7 @@ LAST_ROWS = 10  # the loss at the start and at the end is the median of this man
 WORSE = 3.0  # loss at the end divided by the loss at the start: at this ratio it ended far above its start
 AS_CONSTANT = 0.97  # loss at the end divided by that of a constant prediction: from this share on, nothing was learned beyond it
 JUDGED_FROM = 20  # minimum number of recorded rows of a run that can have learned nothing
+STILL = 0.25  # share of the eigenvalue weights that never moved, from which on the verdict says so
 SEARCHED = 4 * facts.LOSS_TAIL  # number of last rows that are searched for a change of the data
 
 Boundary = eigenvalues.Worst | None
@@ -245,7 +246,7 @@ def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
         has_gradient = np.isfinite(last.ratio[0]) & (last.ratio[0] > 0)
         still += int((has_gradient & (first.weight[0] == last.weight[0])).sum())
         of += last.weight.shape[1]
-    if not still:
+    if not still or still < STILL * of:
         return None
     whose = "None" if still == of else f"{still:,}"
     verb = "has moved" if still == of else "have not moved" if still > 1 else "has not moved"

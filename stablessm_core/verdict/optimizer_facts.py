@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
+from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 
 DECAY_STEPS = 4  # minimum number of steps that must have multiplied the weights by the same factor
 SAME = 0.05  # relative difference up to which two factors are the same
+ADAM_STEP = 1.5  # the largest usual step of AdamW, as a multiple of the learning rate
 GROWS = 1.05  # minimum size of a factor that makes weights grow
 FIT_ROWS = 20  # number of last rows that are fitted
 JUMPED = 10.0  # learning rate divided by the largest one before: at this ratio it jumped
@@ -62,6 +63,8 @@ def _of_layer(run: Run, source: Source, scalars: Scalars, layer: Layer, end: int
     if layer.wide:
         return None
     rows = source.layer(layer.index, end - FIT_ROWS, end)
+    if (configured := _configured_decay(run, scalars, layer, rows, end)) is not None:
+        return configured
     if rows.weight is None or len(rows) < DECAY_STEPS + 1 or (np.diff(rows.step) != 1).any():
         return None
     weight = rows.weight[np.isfinite(rows.weight).all(axis=1)]
@@ -88,6 +91,27 @@ def _of_layer(run: Run, source: Source, scalars: Scalars, layer: Layer, end: int
     steps = rows.step[np.isfinite(rows.weight).all(axis=1)]
     first = len(weight) - 1 - count
     return DecayGrowth(layer.index, factor, int(steps[first]), float(norms[first]), int(steps[-1]), float(norms[-1]), product)
+
+
+def _configured_decay(run: Run, scalars: Scalars, layer: Layer, rows: Rows, end: int) -> DecayGrowth | None:
+    """The factor 1 - rate x decay of AdamW beyond 1, if it explains two or more steps of nearly all weights: what remains is at
+    most the learning rate, which bounds AdamW's own step."""
+    decay, ratio = run.recurrent_weight_decay, run.recurrent_ratio
+    lr = scalars.lr[(scalars.step < end) & np.isfinite(scalars.lr)]
+    if run.optimizer != "adamw" or not decay or not ratio or not len(lr) or rows.weight is None or len(rows) < 3:
+        return None
+    rate, product = float(lr[-1]) * ratio, float(lr[-1]) * ratio * decay
+    weight = rows.weight[np.isfinite(rows.weight).all(axis=1)]
+    steps = rows.step[np.isfinite(rows.weight).all(axis=1)]
+    if product <= 2 or len(weight) < 3 or (np.diff(steps) != 1).any():
+        return None
+    explained = np.abs(weight[1:] - (1 - product) * weight[:-1]) <= ADAM_STEP * rate + 1e-6 * np.abs(weight[1:])
+    if explained.mean() < 0.9 or np.median(np.abs(weight[:-1])) * product <= rate:
+        return None
+    norms = np.linalg.norm(weight, axis=1)
+    return DecayGrowth(
+        layer.index, 1 - product, int(steps[0]), float(norms[0]), int(steps[-1]), float(norms[-1]), product
+    )  # fmt: skip
 
 
 def _rows_at_the_end(holds: np.ndarray) -> int:

@@ -31,7 +31,8 @@ def _find(case: Case) -> Answer | None:
 
 @sentence(
     "ssm/{layer}/weight", "train/weight_norm", "optim/lr",
-    holds="in each of at least 4 recorded steps the weights were multiplied by the same factor beyond 1, within a twentieth",
+    holds="in each of at least 4 recorded steps the weights were multiplied by the same factor beyond 1, within a twentieth; or "
+    "AdamW's rate x decay is above 2 and explains at least 2 steps of nearly all weights up to 1.5 x the rate",
 )  # fmt: skip
 def weights_multiplied(case: Case, decay: DecayGrowth) -> str:
     whose = "all weights" if decay.layer is None else f"the eigenvalue weights of layer {decay.layer}"
