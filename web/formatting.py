@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.autopsy.words import BEGINS, describe_classes, describe_measurements
 from stablessm_core.spec.layers import layers_text
 from stablessm_core.spec.titles import setting_title
 from stablessm_core.verdict.float64 import compare_with_float64
@@ -87,7 +89,7 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "quoted": quoted,
     "number": number,
     "duration": duration,
@@ -98,6 +100,11 @@ FILTERS: dict[str, Callable[..., str]] = {
     "sentence": sentence,
     "sentences": sentences,
     "compare_with_float64": compare_with_float64,
+    "measurements": lambda found: describe_measurements(found, number),
+    "classes": describe_classes,
+    "trouble_begins": BEGINS.__getitem__,
+    "change_label": lambda name: CHANGES[name].label,
+    "change_line": lambda name: CHANGES[name].line,
 }
 
 
