@@ -11,6 +11,7 @@ SHOWS: dict[str, str] = {
     "loss": "the loss rises far above its level",
     "gradient": "the gradient rises far above its level",
     "batch": "the batch has unusual numbers",
+    "rate": "the learning rate jumps",
     "fatal": "a number becomes NaN or infinite",
 }
 # what the step does in which the trouble begins: it is one step earlier, because a row shows the weights before its update
@@ -19,6 +20,7 @@ BEGINS: dict[str, str] = {
     "loss": "after its update, the loss is far above its level",
     "gradient": "after its update, the gradient is far above its level",
     "batch": "its batch has unusual numbers",
+    "rate": "its learning rate is far above every rate before",
     "fatal": "there was no earlier sign",
 }
 KINDS = tuple(SHOWS)

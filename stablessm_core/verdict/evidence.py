@@ -129,9 +129,9 @@ def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     return text, {"step": step, "norm": norm}
 
 
-@sentence("autopsy.state", holds="the task gave two answers to the same question")
+@sentence("autopsy.hidden_state", holds="the task gave two answers to the same question")
 def training_keeps_a_state(autopsy: Autopsy) -> str | None:
-    state = autopsy.findings.get("state")
+    state = autopsy.findings.get("hidden_state")
     return str(state) if state else None
 
 
