@@ -12,6 +12,7 @@ SHOWS: dict[str, str] = {
     "gradient": "the gradient rises far above its level",
     "batch": "the batch has unusual numbers",
     "rate": "the learning rate jumps",
+    "decay": "the weight decay makes weights grow",
     "fatal": "a number becomes NaN or infinite",
 }
 # what the step does in which the trouble begins: it is one step earlier, because a row shows the weights before its update
@@ -21,6 +22,7 @@ BEGINS: dict[str, str] = {
     "gradient": "after its update, the gradient is far above its level",
     "batch": "its batch has unusual numbers",
     "rate": "its learning rate is far above every rate before",
+    "decay": "its weight decay makes weights grow",
     "fatal": "there was no earlier sign",
 }
 KINDS = tuple(SHOWS)

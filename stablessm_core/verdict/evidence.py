@@ -291,11 +291,11 @@ def _place(worst: eigenvalues.Worst) -> Numbers:
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
-    if moved is None or worst is None:
+    if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
     parts = ((moved.weight, "weight"), (moved.step, moved.what))
-    larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
+    larger = max((abs(math.log(abs(part))), name) for part, name in parts)[1]
     text = (
         f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: "
         "the rate "

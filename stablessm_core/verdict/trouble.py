@@ -20,9 +20,10 @@ from stablessm_core.verdict.causes import decide
 from stablessm_core.verdict.causes.step_size import GREW
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 from stablessm_core.verdict.levels import lasting_excess
+from stablessm_core.verdict.optimizer_facts import DecayGrowth, RateJump
 from stablessm_core.verdict.replayed import completed
 
-KINDS = ("crossing", "loss", "gradient", "batch", "rate", "fatal")
+KINDS = ("crossing", "loss", "gradient", "batch", "rate", "decay", "fatal")
 ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find the crossing
 
 
@@ -110,8 +111,11 @@ def _ends(run: Run, source: Source, scalars: Scalars, end: int) -> list[Trouble]
         ends += _step_sizes(run, source, answer.layer, end)
     if cause.name == "unknown" and case.kick is not None:
         ends.append(Trouble(step=case.kick.step, kind="gradient", shown=case.kick.step))
-    if cause.name == "optimizer" and (jump := case.rate_jump) is not None:
-        ends.append(Trouble(step=jump.step, kind="rate", shown=jump.step))
+    if cause.name == "optimizer" and isinstance(answer.about, RateJump):
+        ends.append(Trouble(step=answer.about.step, kind="rate", shown=answer.about.step))
+    if cause.name == "optimizer" and isinstance(answer.about, DecayGrowth):
+        began = answer.about.since if answer.about.began is None else answer.about.began
+        ends.append(Trouble(step=began, kind="decay", shown=began + 1))
     if cause.name == "eigenvalue_overflow" and answer.layer is not None:
         crossing = _crossing(run, source, answer.layer, answer.eigenvalue, end)
         ends += [] if crossing is None else [crossing]

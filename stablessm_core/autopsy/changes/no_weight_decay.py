@@ -33,5 +33,5 @@ CHANGE = Change(
     how="without weight decay",
     line="line-6",
     make=make,
-    place=usual_place(55.0),  # a decay kills only together with a large rate, which the tenth of the rate shows
+    place=usual_place(55.0, decay=1.0),  # a decay kills only together with a large rate, which the tenth of the rate shows
 )

@@ -34,6 +34,6 @@ CHANGE = Change(
     how="with the learning rate that was usual before",
     line="line-7",
     make=make,
-    place=usual_place(15.0),  # where the rate jumped, it says more than a tenth of the rate; elsewhere it costs nothing
+    place=usual_place(15.0, rate=1.0),  # where the rate jumped, it says more than a tenth of the rate; elsewhere it costs nothing
     harmless=True,
 )

@@ -49,10 +49,11 @@ def _find(case: Case) -> Answer | None:
     one = _overflow(case)
     if one is None:
         return None
-    frozen, dies_too = case.lives("recurrence_frozen"), case.dies_soon("recurrence_frozen")
+    frozen = case.lives("recurrence_frozen")
+    dies_too = case.dies_soon("recurrence_frozen") and _began_before(case, one)
     thrown_by = _thrown_by(case, one)
-    if thrown_by not in ("explosion", "both") and _contradicted(case):
-        return None
+    if thrown_by not in ("explosion", "both") and dies_too and _dies_no_later(case):
+        return None  # the eigenvalues are not needed for this death
     second = None if thrown_by not in ("explosion", "both") else "explosion"
     confidence = "inferred"
     if frozen and thrown_by in ("explosion", "both"):
@@ -70,10 +71,18 @@ def _find(case: Case) -> Answer | None:
     )
 
 
-def _contradicted(case: Case) -> bool:
-    """Whether the run dies no later with frozen eigenvalues, so that they are not needed for its death."""
-    one = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
-    return one is not None and case.lives("recurrence_frozen") is False and int(one["step"]) <= case.step
+def _began_before(case: Case, one: Overflow) -> bool:
+    """Whether the trial with a frozen recurrence began before the update that moved the eigenvalue across the boundary. A trial
+    that begins later keeps the eigenvalue outside, and says nothing."""
+    trial = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
+    if trial is None or one.crossing is None:
+        return trial is not None
+    return int(trial["from_step"]) + 1 < one.crossing.step
+
+
+def _dies_no_later(case: Case) -> bool:
+    trial = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
+    return trial is not None and int(trial["step"]) <= case.step
 
 
 def _overflow(case: Case) -> Overflow | None:
@@ -122,7 +131,7 @@ def _thrown_by(case: Case, one: Overflow) -> str:
     times = 1.0 if case.growth is None else max(case.growth.times, _rise_in_fatal_step(case))
     if case.run.optimizer == "adamw":
         first_updates = case.step - case.run.first_step < EARLY and case.update is not None and large_first_updates(case)
-        exploded = times >= EXPLODED and (case.dies_soon("recurrence_frozen") or first_updates)
+        exploded = times >= EXPLODED and ((case.dies_soon("recurrence_frozen") and _began_before(case, one)) or first_updates)
         return "explosion" if exploded else "optimizer_step"
     if times >= EXPLODED:
         return "explosion"

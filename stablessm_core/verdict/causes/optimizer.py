@@ -17,11 +17,11 @@ from stablessm_core.verdict.words import ended
 
 def _find(case: Case) -> Answer | None:
     decay = case.decay_growth
-    if decay is not None and case.lives("no_weight_decay") is not False:
+    if decay is not None and not case.dies_soon("no_weight_decay"):
         measured = case.lives("no_weight_decay")
         return Answer(confidence="measured" if measured else "inferred", layer=case.layer_of(decay.layer), about=decay)
     jump = case.rate_jump
-    if jump is None or case.lives("usual_rate") is False:
+    if jump is None or case.dies_soon("usual_rate"):
         return None
     began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT
     if not (case.lives("usual_rate") or began_then):
