@@ -27,15 +27,11 @@ def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
     """The evidence for the verdict on a diverged run."""
     items = autopsied(case)
     items += cause.evidence(case, answer)
-    items += said(loss_at_the_end(case), norm_of_gradient(case))
-    if cause.name in ("explosion", "lr_too_large", "bad_input", "unknown"):
-        items += said(size_of_update(case))
+    items += said(loss_at_the_end(case), norm_of_gradient(case), size_of_update(case))
     items += said(largest_of_bad_batch(case), flag_of_batch(case), nan_from_below(case))
-    if cause.name != "eigenvalue_overflow" and not case.flags:
+    if not case.flags and not any(one.sentence == "overflow_budget" for one in items):
         items += said(nearest_eigenvalue(case), furthest_eigenvalue(case), parts_of_decay(case))
-    if case.run.how.precision == "bfloat16" and cause.name != "precision":
-        items += said(range_of_bfloat16(case.run))
-    items += said(evaluation_not_finite(case.evaluated))
+    items += said(range_of_bfloat16(case.run), evaluation_not_finite(case.evaluated))
     return items + limits_of_data(case)
 
 

@@ -12,6 +12,8 @@ from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number, plural
 from stablessm_core.verdict.optimizer_facts import DecayGrowth, RateJump
 from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.timeline import Event, event
+from stablessm_core.verdict.trouble import Trouble
 from stablessm_core.verdict.words import ended
 
 
@@ -76,4 +78,23 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
     return [({path: round_down(min(0.01, 0.1 / lr))}, why)]
 
 
-CAUSE = Cause(name="optimizer", label="the optimizer's own arithmetic", find=_find, summary=_summary, advice=_advice)
+def _events(_case: Case, answer: Answer) -> list[Event]:
+    jump = answer.about
+    if not isinstance(jump, RateJump):
+        return []
+    text = f"The learning rate rose from at most {number(jump.before)} to {number(jump.after)}."
+    return [event(jump.step, "rate_jumped", text)]
+
+
+def _begins(_case: Case, answer: Answer) -> list[Trouble]:
+    about = answer.about
+    if isinstance(about, RateJump):
+        return [Trouble(step=about.step, kind="rate", shown=about.step)]
+    began = about.since if about.began is None else about.began
+    return [Trouble(step=began, kind="decay", shown=began + 1)]
+
+
+CAUSE = Cause(
+    name="optimizer", label="the optimizer's own arithmetic", find=_find, summary=_summary, advice=_advice, events=_events,
+    begins=_begins,
+)  # fmt: skip
