@@ -20,7 +20,8 @@ from stablessm_core.watch.watchable import Record
 
 TOLERANCE = 1e-4  # maximum |claimed - measured eigenvalue|; rounding errors in float32 are far smaller
 ROUNDING = 8 * float(np.finfo(np.float32).eps)  # maximum relative error of an angle, which can be many radians per step
-NUDGE = 16 * float(np.finfo(np.float32).eps)  # relative change of the weights that stands for all rounding of a step
+NUDGE = 16 * float(np.finfo(np.float32).eps)  # relative change of weights and input that stands for all rounding of a step
+SIZES = (1.0, 1e-3, 1e-6)  # of the input, for weights of any size
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -45,23 +46,32 @@ def probe_form(layer: WatchedLayer, name: str, d_model: int) -> str:
 
 
 def form_error(layer: WatchedLayer, d_model: int) -> tuple[float | None, str]:
-    """(error, ""): how far one step departs from the form at most, as a share of the eigenvalue, or of 1 if it is smaller.
+    """(error, ""): how far one step departs from the form at least, as a share of the eigenvalue, or of 1 if it is smaller.
 
-    Unlike `probe_form`, this compares large eigenvalues as well, as trained weights give them: what the rounding of the weights
-    can explain is no error. (None, reason) if the layer cannot be probed. The arguments are those of `probe_form`.
+    Unlike `probe_form`, this compares large eigenvalues and large weights as well, as training gives them. What the rounding of
+    weights and input can explain is no error. The states of a step may be so large that they hide the factor that multiplies
+    them, so the smallest error over inputs of several sizes counts. (None, reason) if the layer cannot be probed. The arguments
+    are those of `probe_form`.
     """
     if layer.not_probed:
         return None, layer.not_probed
+    x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
     with _keep_unchanged(layer), np.errstate(all="ignore"):
-        x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
-        actual, claimed = _measure(layer, x_t)
-        more, less = (_measure(layer, x_t, nudge)[1] for nudge in (1 + NUDGE, 1 - NUDGE))
-        if not (np.isfinite(actual).all() and np.isfinite(claimed).all()):
-            return None, "its eigenvalues are not finite"
-        size = np.maximum(1.0, np.abs(claimed))
-        explained = np.nan_to_num(np.abs(more - less), nan=np.inf) + ROUNDING * _angle(layer.records()[0])[:, None] * size
-        error = np.maximum(0.0, np.abs(actual - claimed) - explained) / size
-    return float(error.max()), ""
+        errors = [_unexplained(layer, size * x_t) for size in SIZES]
+    known = [error for error in errors if error is not None]
+    return (min(known), "") if known else (None, "its eigenvalues are not finite")
+
+
+def _unexplained(layer: WatchedLayer, x_t: Tensor) -> float | None:
+    """The largest relative error of an eigenvalue that rounding does not explain; None if an eigenvalue is not finite."""
+    actual, claimed = _measure(layer, x_t)
+    if not (np.isfinite(actual).all() and np.isfinite(claimed).all()):
+        return None
+    more, less = (_measure(layer, nudge * x_t, nudge) for nudge in (1 + NUDGE, 1 - NUDGE))
+    rounded = sum(np.nan_to_num(np.abs(one - other), nan=np.inf) for one, other in zip(more, less, strict=True))
+    size = np.maximum(1.0, np.abs(claimed))
+    explained = rounded + ROUNDING * _angle(layer.records()[0])[:, None] * size
+    return float((np.maximum(0.0, np.abs(actual - claimed) - explained) / size).max())
 
 
 @contextmanager
