@@ -62,7 +62,7 @@ def test_the_control_comes_first_and_the_others_in_the_order_that_fits_the_troub
     assert {order[0] for order in orders.values()} == {"unchanged"}
     assert {kind: order[1] for kind, order in orders.items()} == {
         "batch": "batch_left_out", "crossing": "recurrence_frozen", "loss": "tenth_of_rate", "gradient": "tenth_of_rate",
-        "fatal": "tenth_of_rate",
+        "fatal": "tenth_of_rate", "rate": "usual_rate", "decay": "no_weight_decay",
     }  # fmt: skip
 
 
