@@ -73,7 +73,7 @@ def first_number_not_finite(autopsy: Autopsy) -> tuple[str, Numbers] | None:
 
 @sentence("autopsy.first_nonfinite", basis="inferred", holds="a norm made the number from inputs of 1e18 or more")
 def norm_squares(autopsy: Autopsy) -> str | None:
-    if autopsy.first is None or "norm" not in str(autopsy.first.get("operation")) or autopsy.input_of_first < FAILS_TO_SQUARE:
+    if "norm" not in str((autopsy.first or {}).get("operation")) or not autopsy.input_of_first >= FAILS_TO_SQUARE:
         return None
     return "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
 
