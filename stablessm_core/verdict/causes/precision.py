@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number
@@ -75,7 +77,8 @@ def run_is_float16(case: Case) -> str | None:
 def count_of_float16_losses(case: Case) -> tuple[str, dict[str, int]] | None:
     if not case.half_losses:
         return None
-    count = len(set(case.scalars.loss.tolist()))
+    losses = case.scalars.loss[(case.scalars.step < case.step) & np.isfinite(case.scalars.loss)]
+    count = len(np.unique(losses))
     text = f"All of the {count} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is."
     return text, {"losses": count}
 

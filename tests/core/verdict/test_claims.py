@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.verdict import examples_of_evidence
+from tests.core.verdict import examples_of_causes, examples_of_evidence
 from tests.core.verdict.examples import texts
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
@@ -20,3 +20,8 @@ def test_a_batch_above_1e18_is_not_far_above_usual_batches_that_are_as_large() -
     found = texts(run_of(UNKNOWN, largest=[9e17] * 6 + [1e18]))
     assert "far above usual" not in found["batch_far_above_usual"]
     assert "Its largest target is 1e18, and float32 cannot hold the sum of 341 such squares." in found["batch_far_above_usual"]
+
+
+def test_only_finite_losses_before_the_end_are_counted_as_float16_numbers() -> None:
+    text = texts(examples_of_causes.count_of_float16_losses(0.125))["count_of_float16_losses"]
+    assert text.startswith("All of the 8 different recorded losses are float16 numbers")
