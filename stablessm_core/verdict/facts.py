@@ -148,6 +148,7 @@ def loss_descent(scalars: Scalars, end: int) -> Descent | None:
         return None
     steady = np.flatnonzero(~falls)
     since = int(steady[-1]) + 1 if len(steady) else 0
+    since += int(loss[since] >= 0)  # a first fall from above 0 may be longer than the next one
     return Descent(int(step[since]), float(loss[since]), int(step[-1]), float(loss[-1]))
 
 

@@ -147,7 +147,7 @@ def loss_made_it(given: float) -> Record:
     return run_of(UNKNOWN, autopsy=findings(7, first_nonfinite=made, float64=BROKEN))
 
 
-@example(said=-14.1, near=-13.9, text="to -14.1 at step 7, more in each step.")
+@example(said=-14.1, near=-13.9, text="from -1 at step 4 to -14.1 at step 7, more in each step.")
 def loss_falls_without_bound(loss: float) -> Record:
     return run_of([1, 0.5, 0.2, -1, -3, -7, loss, NAN])
 

@@ -22,6 +22,11 @@ def test_a_batch_above_1e18_is_not_far_above_usual_batches_that_are_as_large() -
     assert "Its largest target is 1e18, and float32 cannot hold the sum of 341 such squares." in found["batch_far_above_usual"]
 
 
+def test_a_fall_is_told_from_the_first_loss_below_zero() -> None:
+    found = texts(run_of([1, 1, 5, -1, -3, -51, NAN]))["loss_falls_without_bound"]
+    assert "from -1 at step 4 to -51 at step 6, more in each step" in found, "from 5 to -1 it fell by more than from -1 to -3"
+
+
 def test_only_finite_losses_before_the_end_are_counted_as_float16_numbers() -> None:
     text = texts(examples_of_causes.count_of_float16_losses(0.125))["count_of_float16_losses"]
     assert text.startswith("All of the 8 different recorded losses are float16 numbers")
