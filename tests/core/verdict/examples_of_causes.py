@@ -133,7 +133,7 @@ def same_outputs_another_loss(loss: float) -> Record:
     return run_of(UNKNOWN, autopsy=findings(7, onset=onset(loss), modules=modules(1e39)))
 
 
-@example(said=20.001, near=20.0, text="it gave 20 and 20.001")
+@example(said=20.001, near=20.0, text="the loss function gave 20 and 20.001, so it keeps a state or draws random numbers.")
 def loss_keeps_a_state(again: float) -> Record:
     return run_of(UNKNOWN, autopsy=findings(7, onset=onset(20.0, again), modules=modules(1e39)))
 

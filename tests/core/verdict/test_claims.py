@@ -27,6 +27,10 @@ def test_a_fall_is_told_from_the_first_loss_below_zero() -> None:
     assert "from -1 at step 4 to -51 at step 6, more in each step" in found, "from 5 to -1 it fell by more than from -1 to -3"
 
 
+def test_two_losses_that_differ_by_rounding_show_no_state() -> None:
+    assert "loss_keeps_a_state" not in texts(examples_of_causes.loss_keeps_a_state(20.000001))
+
+
 def test_only_finite_losses_before_the_end_are_counted_as_float16_numbers() -> None:
     text = texts(examples_of_causes.count_of_float16_losses(0.125))["count_of_float16_losses"]
     assert text.startswith("All of the 8 different recorded losses are float16 numbers")
