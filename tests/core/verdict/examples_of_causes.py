@@ -72,7 +72,11 @@ def gradient_disagrees(norm: float) -> Record:
     return run_of(UNKNOWN, autopsy=findings(7, gradient=gradient(6, norm, 0.5), modules=modules(1e39)), name="sgd")
 
 
-@example(said=1.66, near=1.64, text="at step 6: its norm is 1.66, and without these kernels it is 1.5")
+@example(
+    said=1.66,
+    near=1.64,
+    text="at step 6: its norm is 1.66, but without these kernels it is 1.5, and along it the loss changes by 1.52",
+)
 def gradient_differs(recorded: float) -> Record:
     wrong = gradient(6, 1.5, 1.52, recorded=recorded, differs="kernels")
     return run_of(UNKNOWN, autopsy=findings(7, gradient=wrong, modules=modules(1e39)), name="sgd")

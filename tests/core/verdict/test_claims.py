@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.core.verdict import examples_of_causes, examples_of_evidence
 from tests.core.verdict.examples import texts
+from tests.core.verdict.findings import findings, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 UNKNOWN = [*CALM, NAN]
@@ -34,3 +35,17 @@ def test_two_losses_that_differ_by_rounding_show_no_state() -> None:
 def test_only_finite_losses_before_the_end_are_counted_as_float16_numbers() -> None:
     text = texts(examples_of_causes.count_of_float16_losses(0.125))["count_of_float16_losses"]
     assert text.startswith("All of the 8 different recorded losses are float16 numbers")
+
+
+# ---- the gradient ----
+
+
+def test_a_gradient_that_is_wrong_in_training_mode_is_compared_with_the_slope_of_training_mode() -> None:
+    wrong = gradient(6, 737.0, 1.5, differs="training_mode")
+    found = texts(run_of(UNKNOWN, autopsy=findings(7, gradient=wrong, modules=modules(1e39)), name="sgd"))["gradient_differs"]
+    assert "its norm is 737, but along it the loss changes by 1.5 per unit of distance. In evaluation mode" in found
+
+
+def test_the_sign_of_a_slope_is_told() -> None:
+    wrong = findings(7, gradient=gradient(6, 1.5, -1.5), modules=modules(1e39))
+    assert "along it the loss changes by -1.5" in texts(run_of(UNKNOWN, autopsy=wrong, name="sgd"))["gradient_disagrees"]
