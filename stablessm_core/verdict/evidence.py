@@ -21,6 +21,7 @@ from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
 Numbers = dict[str, Any]
 FAILS_TO_SQUARE = 1e18
+DIFFERS = 0.1  # relative difference above which the recorded norm of a gradient is another one than that in float64
 
 
 def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
@@ -49,7 +50,7 @@ def autopsied(case: Case) -> list[Said]:
     items = said(first_number_not_finite(autopsy), norm_squares(autopsy), step_in_float64(autopsy))
     items += said(gradient_agrees(autopsy), gradient_not_proved(autopsy), training_keeps_a_state(autopsy))
     tried = (autopsy.counterfactual(change) for change in CHANGES)
-    items += said(*(trial(one) for one in tried if one is not None), trials_not_comparable(autopsy))
+    items += said(*(trial(autopsy, one) for one in tried if one is not None), trials_not_comparable(autopsy))
     return items
 
 
@@ -100,31 +101,34 @@ def step_in_float64(autopsy: Autopsy) -> tuple[str, Numbers] | None:
 
 @sentence(
     "autopsy.gradient",
-    holds="the slope of the loss converged, and equals the norm of the gradient within a twentieth; so does the recorded norm",
+    holds="in float64, the slope of the loss along the gradient converged, and equals the norm of the gradient within a "
+    "twentieth",
 )  # fmt: skip
 def gradient_agrees(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     one = autopsy.findings.get("gradient") or {}
     if not autopsy.gradient_agrees:
         return None
-    step, norm, slope = int(one["step"]), number_of(one["norm"]), number_of(one["slope"])
+    step, norm, slope, recorded = int(one["step"]), *(number_of(one.get(name)) for name in ("norm", "slope", "recorded"))
+    other = f" The run recorded the norm {number(recorded)}." if abs(recorded - norm) > DIFFERS * norm else ""
     text = (
-        f"The gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
-        f"{number(slope)} per "
-        "unit of distance along it."
+        f"In float64, the gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
+        f"{number(slope)} per unit of distance along it.{other}"
     )
     return text, {"step": step, "norm": norm, "slope": slope}
 
 
-@sentence("autopsy.gradient", holds="the slope of the loss did not converge, so the gradient was neither confirmed nor refuted")
+@sentence(
+    "autopsy.gradient",
+    holds="the slope of the loss along the gradient did not converge, so the gradient was neither confirmed nor refuted",
+)
 def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     one = autopsy.findings.get("gradient") or {}
     if not one or one.get("converged") or "converged" not in one:
         return None
     step, norm = int(one["step"]), number_of(one["norm"])
     text = (
-        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: along it, the "
-        "slope of the "
-        "loss depends on the distance, even over tiny distances."
+        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: the slopes of the "
+        "loss over different distances along it disagree, or rounding hides them."
     )
     return text, {"step": step, "norm": norm}
 
@@ -135,9 +139,11 @@ def training_keeps_a_state(autopsy: Autopsy) -> str | None:
     return str(state) if state else None
 
 
-@sentence("autopsy.counterfactuals", holds="the trial ended, and the trials can be compared with the run")
-def trial(one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
-    if one.get("comparable") is False:
+@sentence(
+    "autopsy.counterfactuals", holds="the trial ended, and the trials can be compared with the run, or it is the unchanged one"
+)
+def trial(autopsy: Autopsy, one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
+    if not autopsy.comparable and one["change"] != "unchanged":
         return None
     how = CHANGES[str(one["change"])].how
     if one["change"] == "batch_left_out":
@@ -154,7 +160,10 @@ def trial(one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
 def trials_not_comparable(autopsy: Autopsy) -> str | None:
     if autopsy.comparable or not autopsy.findings.get("counterfactuals"):
         return None
-    return "The trials did not repeat the run, so they say nothing about its cause: the task or its loss may keep a state."
+    return (
+        "The trials cannot be compared with the run, so they say nothing about its cause: the unchanged one did not die at its "
+        "fatal step, or one that should only help died before it. The task or its loss may keep a state."
+    )
 
 
 @sentence("autopsy.counterfactuals", holds="the run was trained again with a frozen recurrence, and the trials can be compared")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.verdict import examples_of_causes, examples_of_evidence
 from tests.core.verdict.examples import texts
-from tests.core.verdict.findings import findings, gradient, modules
+from tests.core.verdict.findings import counterfactual, findings, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 UNKNOWN = [*CALM, NAN]
@@ -49,3 +49,28 @@ def test_a_gradient_that_is_wrong_in_training_mode_is_compared_with_the_slope_of
 def test_the_sign_of_a_slope_is_told() -> None:
     wrong = findings(7, gradient=gradient(6, 1.5, -1.5), modules=modules(1e39))
     assert "along it the loss changes by -1.5" in texts(run_of(UNKNOWN, autopsy=wrong, name="sgd"))["gradient_disagrees"]
+
+
+def test_a_right_gradient_in_float64_is_not_said_to_be_that_of_the_run() -> None:
+    right = gradient(6, 0.5, 0.5, recorded=3.0, repeated=3.0, differs="precision")
+    found = texts(examples_of_evidence.autopsied(gradient=right))["gradient_agrees"]
+    assert found.startswith("In float64, the gradient of step 6 agrees with the loss")
+    assert found.endswith("The run recorded the norm 3.")
+
+
+# ---- trials ----
+
+
+def test_trials_that_cannot_be_compared_are_not_quoted() -> None:
+    trials = [counterfactual("unchanged", False, 8), counterfactual("tenth_of_rate", True)]
+    found = texts(examples_of_evidence.autopsied(counterfactuals=trials))
+    assert found["trial"] == "Trained again from step 2 unchanged, the run dies at step 8."
+
+
+def test_trials_of_which_one_died_before_the_control_are_not_said_to_be_unlike_the_run() -> None:
+    trials = [
+        counterfactual("unchanged", False, 7) | {"comparable": False},
+        counterfactual("tenth_of_rate", False, 5) | {"comparable": False},
+    ]
+    found = texts(examples_of_evidence.autopsied(counterfactuals=trials))
+    assert "did not repeat the run" not in found["trials_not_comparable"]
