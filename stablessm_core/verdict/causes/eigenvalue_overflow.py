@@ -142,9 +142,10 @@ def _rise_in_fatal_step(case: Case) -> float:
 
 @sentence(
     "ssm/{layer}/boundary_distance", "alerts", "autopsy.float64",
-    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 "
-    "% if a "
-    "state of this layer was not finite, 30 % if the run lives with a frozen recurrence)",
+    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 % "
+    "if "
+    "a state of this layer was not finite, 30 % if the run lives with a frozen recurrence); from 80 % on, the added inputs are "
+    "said to exceed float32",
 )  # fmt: skip
 def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
     where = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)
@@ -174,6 +175,8 @@ def _growth(case: Case, one: Overflow) -> str:
     limit = math.sqrt(FLOAT32_LARGEST) if squared else FLOAT32_LARGEST
     grown = f": {power(size, run.length)}"
     over = budget > math.log(limit)
+    if budget < NEAR * math.log(limit):
+        return grown  # only a trial says that it was this eigenvalue
     if squared and over:
         return f"{grown}, and {run.squares} squares its input, which float32 can do up to {number(limit)}"
     if squared:
@@ -196,38 +199,48 @@ def exploding_training(case: Case, answer: Answer) -> str | None:
     return f"The whole training was exploding{since}: at step {growth.step:,} the loss was {against_best(growth)}."
 
 
-@sentence("train/loss", holds="the first updates changed half of the weights' norm or more, and the loss of the end is known")
-def updates_changed_everything(case: Case, answer: Answer) -> str | None:
-    if answer.thrown_by != "explosion" or case.risen:
+@sentence(
+    "train/loss",
+    holds="the run was thrown by an explosion, and the loss rose to 10 x its best only in the fatal step; or, if a trial with a "
+    "frozen recurrence dies too, to 3 x",
+)  # fmt: skip
+def loss_rose_too(case: Case, answer: Answer) -> str | None:
+    growth = case.growth
+    if answer.thrown_by != "explosion" or case.risen or growth is None:
         return None
-    before = (
-        f"{case.step - 1:,} is not recorded" if case.growth is None else f"{case.growth.step:,} was {number(case.growth.loss)}"
-    )
-    rose = "" if case.fatal_loss is None else f", and the loss of step {case.step:,} was {number(case.fatal_loss)}"
-    return f"The updates before it changed all weights, not only the eigenvalues: the loss of step {before}{rose}."
+    end = "" if case.fatal_loss is None else f", and at step {case.step:,} it was {number(case.fatal_loss)}"
+    return f"The loss rose, too: at step {growth.step:,} it was {against_best(growth)}{end}."
 
 
-@sentence("train/loss", basis="inferred", holds="under SGD, the last finite loss was 3 to 10 x its best")
+@sentence("train/loss", basis="inferred", holds="under SGD, the largest of the last finite losses was 3 to 10 x the best")
 def either_began_it(case: Case, answer: Answer) -> str | None:
     if answer.thrown_by != "both" or case.growth is None:
         return None
+    reached = against_best(case.growth)
+    if case.growth.times < CALM:  # it rose in the fatal step
+        reached = f"{number(_rise_in_fatal_step(case))} x its best ({number(case.growth.best)})"
     return (
-        f"By then the loss was {against_best(case.growth)}: recorded numbers cannot tell whether the recurrence or the "
-        "training as a "
-        "whole began it."
+        f"By then the loss was {reached}: recorded numbers cannot tell whether the recurrence or the training as a whole "
+        "began it."
     )
 
 
 @sentence(
     "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight",
-    holds="the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows",
+    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; it "
+    "is "
+    "said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
 )  # fmt: skip
 def gradient_spiked(_case: Case, answer: Answer) -> str | None:
-    spike = answer.about.spike
+    spike, crossing = answer.about.spike, answer.about.crossing
     if answer.thrown_by != "gradient_spike" or spike is None or spike.growth < facts.SPIKE:
         return None
-    grown = "from exactly 0" if math.isinf(spike.growth) else f"to {number(spike.growth)} x its median before"
-    return f"A spike of its gradient pushed it out: |g| rose {grown}, {number(spike.size)}, at step {spike.step:,}."
+    before = crossing is not None and spike.step < crossing.step
+    start = "A spike of its gradient pushed it out" if before else "Its gradient spiked"
+    grown = f"to {number(spike.size)}, {number(spike.growth)} x its median before,"
+    if math.isinf(spike.growth):
+        grown = f"from exactly 0 to {number(spike.size)}"
+    return f"{start}: |g| rose {grown} at step {spike.step:,}."
 
 
 @sentence(
@@ -277,7 +290,7 @@ def last_recorded_loss(case: Case, answer: Answer) -> str | None:
 def _summary(case: Case, answer: Answer) -> list[Said]:
     return said(
         eigenvalue_overflowed(case, answer.about),
-        exploding_training(case, answer), updates_changed_everything(case, answer), either_began_it(case, answer),
+        exploding_training(case, answer), loss_rose_too(case, answer), either_began_it(case, answer),
         gradient_spiked(case, answer), one_step_crossed(case, answer), steps_crossed(case, answer),
         no_warning(case, answer), last_recorded_loss(case, answer),
     )  # fmt: skip

@@ -32,8 +32,8 @@ def exploding_training(loss: float) -> Record:
     return run_of([*CALM, loss, NAN], eigenvalue=[0.9, *OUTSIDE], name="sgd")
 
 
-@example(said=5.0, near=4.9, text="the loss of step 6 was 0.5, and the loss of step 7 was 5.")
-def updates_changed_everything(loss: float) -> Record:
+@example(said=5.0, near=4.9, text="The loss rose, too: at step 6 it was its best so far, and at step 7 it was 5.")
+def loss_rose_too(loss: float) -> Record:
     """The loss of the fatal step is finite, and a gradient is not."""
     end = {"step": 7, "layer": None, "eigenvalue": None, "tensor": "encoder.weight.grad", "value": "NaN"}
     return run_of([*CALM, loss], eigenvalue=OUTSIDE, name="sgd", divergence=end, status="diverged")
@@ -49,7 +49,7 @@ def spiked(ratio: float) -> Record:
     return run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, ratio, 1, 1, 1, 1], name="sgd")
 
 
-@example(said=9.48, near=9.46, text="A spike of its gradient pushed it out: |g| rose")
+@example(said=9.48, near=9.46, text="A spike of its gradient pushed it out: |g| rose to 9.01, 10 x its median before, at step 3.")
 def gradient_spiked(ratio: float) -> Record:
     return spiked(ratio)
 

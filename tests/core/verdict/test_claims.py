@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.core.verdict import examples_of_causes, examples_of_evidence
+from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
 from tests.core.verdict.examples import texts
 from tests.core.verdict.findings import counterfactual, findings, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 UNKNOWN = [*CALM, NAN]
+OUTSIDE = [0.9, 0.9, 0.95, 1.2, 2.0, 2.4, 2.42]
 
 
 def test_a_norm_with_an_unknown_input_is_not_said_to_overflow() -> None:
@@ -74,3 +75,26 @@ def test_trials_of_which_one_died_before_the_control_are_not_said_to_be_unlike_t
     ]
     found = texts(examples_of_evidence.autopsied(counterfactuals=trials))
     assert "did not repeat the run" not in found["trials_not_comparable"]
+
+
+# ---- eigenvalues ----
+
+
+def test_a_spike_after_the_crossing_is_not_said_to_have_caused_it() -> None:
+    found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 1, 20, 1, 1, 1], name="sgd"))["gradient_spiked"]
+    assert "pushed it out" not in found
+    assert found.startswith("Its gradient spiked: ")
+
+
+def test_a_budget_far_below_its_limit_is_not_said_to_exceed_float32() -> None:
+    trials = [counterfactual("unchanged", False, 7), counterfactual("recurrence_frozen", True)]
+    lived = findings(7, modules=modules(1e39), counterfactuals=trials)
+    far_below = [0.9, 0.9, 0.95, 1.2, 1.3, 1.32, examples_of_eigenvalues.size(0.4)]
+    found = texts(run_of(UNKNOWN, eigenvalue=far_below, autopsy=lived))["eigenvalue_overflowed"]
+    assert found.endswith(": |1.426|^100 = 2.6e15.")
+
+
+def test_a_loss_that_rose_only_in_the_fatal_step_is_quoted_from_there() -> None:
+    end = {"step": 7, "layer": None, "eigenvalue": None, "tensor": "encoder.weight.grad", "value": "NaN"}
+    found = texts(run_of([*CALM, 2.0], eigenvalue=OUTSIDE, name="sgd", divergence=end, status="diverged"))["either_began_it"]
+    assert found.startswith("By then the loss was 4 x its best (0.5): ")
