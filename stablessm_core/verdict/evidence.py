@@ -21,6 +21,7 @@ from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
 Numbers = dict[str, Any]
 FAILS_TO_SQUARE = 1e18
+ALIKE = 0.01  # difference up to which the logarithms of two factors count as the same
 DIFFERS = 0.1  # relative difference above which the recorded norm of a gradient is another one than that in float64
 
 
@@ -303,12 +304,13 @@ def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     if moved is None or worst is None:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
-    parts = ((moved.weight, "weight"), (moved.step, moved.what))
-    larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
+    by_weight, by_step = (abs(math.log(abs(part) or math.inf)) for part in (moved.weight, moved.step))
+    more = f" The {'weight' if by_weight > by_step else moved.what} moved it more."
+    if math.isclose(by_weight, by_step, rel_tol=ALIKE, abs_tol=ALIKE):
+        more = ""
     text = (
-        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: "
-        "the rate "
-        f"of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x. The {larger} moved it more."
+        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: the "
+        f"rate of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x.{more}"
     )
     return text, {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
 

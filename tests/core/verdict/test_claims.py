@@ -98,3 +98,7 @@ def test_a_loss_that_rose_only_in_the_fatal_step_is_quoted_from_there() -> None:
     end = {"step": 7, "layer": None, "eigenvalue": None, "tensor": "encoder.weight.grad", "value": "NaN"}
     found = texts(run_of([*CALM, 2.0], eigenvalue=OUTSIDE, name="sgd", divergence=end, status="diverged"))["either_began_it"]
     assert found.startswith("By then the loss was 4 x its best (0.5): ")
+
+
+def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike() -> None:
+    assert "moved it more" not in texts(examples_of_evidence.parts_of_decay(0.1))["parts_of_decay"]
