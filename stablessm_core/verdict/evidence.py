@@ -252,14 +252,16 @@ def flag_of_batch(case: Case) -> tuple[str, Numbers] | None:
     return f"The batch of step {case.step:,} {how}.", {"batch_nonfinite": case.flags}
 
 
-@sentence("alerts", basis="inferred", holds="every state of a layer became NaN at once, and none is infinite")
+@sentence(
+    "alerts", basis="inferred", holds="at the fatal step, every state of a layer is NaN, and every number of the batch is finite"
+)
 def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
     if case.inherited is None or case.flags:
         return None
     text = (
-        f"Every state of layer {case.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did "
-        "not begin "
-        "there."
+        f"Every state of layer {case.inherited} is NaN and none is infinite. An overflow begins with single infinite states, "
+        "so NaN "
+        "came into this recurrence from elsewhere."
     )
     return text, {"layer": case.inherited}
 

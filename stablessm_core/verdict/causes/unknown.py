@@ -26,11 +26,11 @@ def order_is_no_proof(case: Case) -> str | None:
     return "Within a step, tensors are recorded in a fixed order: the first one on record need not be the first that failed."
 
 
-@sentence("alerts", holds="every state of a layer became NaN at once, and none is infinite")
+@sentence("alerts", basis="inferred", holds="at the fatal step, every state of a layer is NaN, and none is infinite")
 def came_from_below(case: Case) -> str | None:
     if case.inherited is None:
         return None
-    return f"Every state of layer {case.inherited} is NaN, so NaN reached it from below."
+    return f"Every state of layer {case.inherited} is NaN, and none is infinite, so NaN came into its recurrence from elsewhere."
 
 
 @sentence(
