@@ -328,7 +328,10 @@ def evaluation_not_finite(bad: tuple[int, float] | None) -> tuple[str, Numbers] 
 def range_of_bfloat16(run: Run) -> str | None:
     if run.how.precision != "bfloat16":
         return None
-    return "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
+    ours = " States and eigenvalues are float32." if run.reported is None else ""
+    return (
+        f"bfloat16 numbers end at 3.39e38, almost where float32 ends: rounding to them makes no infinity of a number below.{ours}"
+    )
 
 
 # ---- what the records cannot show ----

@@ -140,7 +140,7 @@ def evaluation_not_finite(loss: float) -> Record:
     return run_of(UNKNOWN, evaluated=([4], [loss]))
 
 
-@example(said="bfloat16", near="float32", text="bfloat16 has ")
+@example(said="bfloat16", near="float32", text="bfloat16 numbers end at 3.39e38")
 def range_of_bfloat16(precision: str) -> Record:
     config = configured(1, "adamw")
     config["train"]["precision"] = precision

@@ -100,5 +100,10 @@ def test_a_loss_that_rose_only_in_the_fatal_step_is_quoted_from_there() -> None:
     assert found.startswith("By then the loss was 4 x its best (0.5): ")
 
 
+def test_the_type_of_the_states_of_another_program_is_not_told() -> None:
+    how = examples_of_causes.How(optimizer="adamw", precision="bfloat16")
+    assert "States" not in texts(run_of(UNKNOWN, reported=how))["range_of_bfloat16"]
+
+
 def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike() -> None:
     assert "moved it more" not in texts(examples_of_evidence.parts_of_decay(0.1))["parts_of_decay"]
