@@ -61,13 +61,19 @@ def numbers_exploded(case: Case) -> str | None:
 
 @sentence(
     "ssm/{layer}/boundary_distance",
-    holds="a recorded eigenvalue was outside the boundary, and the overflow budget of the worst one is below its limit",
+    holds="a recorded eigenvalue was outside the boundary, and at the fatal row, or the recorded row before, the overflow "
+    "budget of "
+    "the worst one is below the limit of its layer",
 )  # fmt: skip
 def outside_without_overflow(case: Case) -> str | None:
     worst = case.worst
     if not case.firsts or worst is None or worst.budget is None or worst.budget >= case.run.limit_of(worst.layer):
         return None
-    return "Eigenvalues were outside the stability boundary, but not far enough to overflow a state."
+    return (
+        f"An eigenvalue was outside the stability boundary, first at step {case.firsts[0].step:,}, but at step {worst.step:,} "
+        "none "
+        "was far enough outside to overflow a state."
+    )
 
 
 @sentence("ssm/{layer}/boundary_distance", holds="every recorded distance of every layer is 0 or more, and at least one is known")
