@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stablessm_core.verdict.memory_source import between
 from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
 from tests.core.verdict.examples import texts
 from tests.core.verdict.findings import counterfactual, findings, gradient, modules
@@ -103,6 +106,13 @@ def test_a_loss_that_rose_only_in_the_fatal_step_is_quoted_from_there() -> None:
 def test_the_type_of_the_states_of_another_program_is_not_told() -> None:
     how = examples_of_causes.How(optimizer="adamw", precision="bfloat16")
     assert "States" not in texts(run_of(UNKNOWN, reported=how))["range_of_bfloat16"]
+
+
+def test_a_step_size_that_was_not_recorded_at_the_start_is_not_quoted() -> None:
+    run_, source = run_of(UNKNOWN, form=examples_of_causes.CONTINUOUS, dt=[1.0] * 6 + [float("inf")])
+    found = texts((run_, replace(source, layers={0: between(source.layers[0], 5, 7)})))
+    assert "not a number" not in found["step_size_ran_away"]
+    assert "largest_step_sizes" not in found
 
 
 def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike() -> None:
