@@ -117,3 +117,11 @@ def test_a_step_size_that_was_not_recorded_at_the_start_is_not_quoted() -> None:
 
 def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike() -> None:
     assert "moved it more" not in texts(examples_of_evidence.parts_of_decay(0.1))["parts_of_decay"]
+
+
+# ---- endings ----
+
+
+def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
+    run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
+    assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
