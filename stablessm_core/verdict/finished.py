@@ -146,15 +146,20 @@ def evaluation_lost(ending: Ending) -> str | None:
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="the median of the last losses is at least 3 x the first loss, or above it by twice the spread of the first",
+    holds="the median of the last losses (10 rows, or a quarter of a shorter run) is above 3 x the first loss; if losses of the "
+    "first rows are not all positive, above it by 2 x the larger of its size and their median distance from it",
 )
 def ended_above_start(ending: Ending) -> str | None:
     scale = _far_above(ending)
     if scale is None:
         return None
     start, end = scale
-    times = f", {number(end / start)} x its start ({number(start)})" if start > 0 else f"; it started at {number(start)}"
-    return f"The loss is far above its start: {number(end)} at step {ending.last:,}{times}."
+    times = (
+        f", {number(end / start)} x its first value ({number(start)})" if start > 0 else f"; its first value was {number(start)}"
+    )
+    rows = 0 if ending.losses is None else len(ending.losses[1])
+    what = f" is the median of its last {rows} recorded steps" if rows > 1 else f" at step {ending.last:,}"
+    return f"The loss is far above its start: {number(end)}{what}{times}."
 
 
 def _far_above(ending: Ending) -> tuple[float, float] | None:

@@ -13,7 +13,11 @@ def evaluation_lost(loss: float) -> Record:
     return run_of(CALM, evaluated=([6], [loss]))
 
 
-@example(said=3.1, near=3.0, text="The loss is far above its start: ")
+@example(
+    said=3.1,
+    near=3.0,
+    text="The loss is far above its start: 3.1 is the median of its last 10 recorded steps, 3.1 x its first value (1).",
+)
 def ended_above_start(end: float) -> Record:
     return run_of([1.0] * HALF + [end] * HALF)
 

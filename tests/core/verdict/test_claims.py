@@ -122,6 +122,11 @@ def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike
 # ---- endings ----
 
 
+def test_the_loss_far_above_its_start_is_the_median_of_the_last_rows_and_says_so() -> None:
+    found = texts(run_of([1.0] * 30 + [4.0, 5.0] * 5))["ended_above_start"]
+    assert "4.5 is the median of its last 10 recorded steps" in found
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
