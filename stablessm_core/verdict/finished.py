@@ -197,17 +197,18 @@ def learned_nothing(ending: Ending) -> str | None:
         return None
     than = "no better than" if end >= constant else "about as good as"
     return (
-        f"The model has learned nothing: its loss, {number(end)} at the end and {number(float(np.median(begun)))} at the "
-        "start, is "
-        f"{than} that of a constant prediction ({number(constant)})."
+        f"The model has learned nothing beyond a constant: its loss, {number(end)} at the end and "
+        f"{number(float(np.median(begun)))} at the start (medians of {plural(len(ended), 'recorded step')}), is {than} that of "
+        "the "
+        f"best constant prediction ({number(constant)})."
     )
 
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is "
-    "not below "
-    "that of the first ones by more than losses of the first rows differ",
+    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is not "
+    "below "
+    "that of the first ones by more than 1 % or by more than half the range of the first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.constant_loss is not None or ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
@@ -215,15 +216,19 @@ def loss_did_not_fall(ending: Ending) -> str | None:
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))
     spread = float(np.max(begun) - np.min(begun)) / 2
-    if end < start - spread or end < 0.99 * start:
+    if end < start - min(spread, 0.01 * abs(start)):
         return None
+    fell = "hardly fell" if end < start else "did not fall"
     return (
-        f"The loss did not fall: its median was {number(start)} over the first {plural(len(begun), 'recorded step')} and "
+        f"The loss {fell}: its median was {number(start)} over the first {plural(len(begun), 'recorded step')} and "
         f"{number(end)} over the last {plural(len(ended), 'recorded step')}."
     )
 
 
-@sentence(names.TRAIN_LOSS, holds="the run is still training, and the last loss is at least 10 x its best")
+@sentence(
+    names.TRAIN_LOSS,
+    holds="the run has not ended, its loss is not far above its start, and the last loss is at least 10 x its best",
+)
 def loss_is_high(ending: Ending) -> str | None:
     growth = ending.growth
     if growth is None or growth.rose_at is None:

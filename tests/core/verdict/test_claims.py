@@ -127,6 +127,14 @@ def test_the_loss_far_above_its_start_is_the_median_of_the_last_rows_and_says_so
     assert "4.5 is the median of its last 10 recorded steps" in found
 
 
+def test_a_loss_that_fell_less_than_it_scatters_is_not_said_to_have_risen() -> None:
+    assert texts(run_of([1.1, 0.9] * 10 + [0.995] * 20))["loss_did_not_fall"].startswith("The loss hardly fell:")
+
+
+def test_a_loss_below_zero_that_stayed_where_it_was_did_not_fall() -> None:
+    assert texts(run_of([-1.1, -0.9] * 20))["loss_did_not_fall"].startswith("The loss did not fall: its median was -1 ")
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
