@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
-from stablessm_core.autopsy.words import SHOWS
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.autopsy.words import BEGINS, SHOWS, describe_classes, describe_measurements
 from stablessm_core.spec.layers import layers_text
 from stablessm_core.spec.titles import setting_title
 from stablessm_core.verdict import LABELS
@@ -109,6 +110,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "confidence_meaning": lambda name: CONFIDENCE[name][1],
     "outcome_mark": OUTCOMES.__getitem__,
     "trouble_shows": lambda kind: SHOWS.get(kind, "it first shows"),
+    "measurements": lambda found: describe_measurements(found, number),
+    "classes": describe_classes,
+    "trouble_begins": BEGINS.__getitem__,
+    "change_label": lambda name: CHANGES[name].label,
+    "change_line": lambda name: CHANGES[name].line,
 }
 
 

@@ -24,8 +24,8 @@ from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.telemetry.detectors.raised_elsewhere import LR_LOWERED, ROLLED_BACK
 from stablessm_core.telemetry.nonfinite import json_safe
+from stablessm_core.verdict.beginning import trouble_start
 from stablessm_core.verdict.inputs import Source
-from stablessm_core.verdict.trouble import trouble_start
 from worker.attempt import damage_of
 from worker.failures import describe_error
 from worker.pipe import Message, Pipe

@@ -11,7 +11,7 @@ from stablessm_core.autopsy.request import AutopsyRequest, RecordedRow, SavedSta
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict import Run, Source
-from stablessm_core.verdict.trouble import trouble_start
+from stablessm_core.verdict.beginning import trouble_start
 
 
 def opened(recorded: Recorded, run: Run, source: Source, scratch: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ probes each kind of layer in a model once. A probe takes about a millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from stablessm_core.watch.watchable import Record
 
 TOLERANCE = 1e-4  # maximum |claimed - measured eigenvalue|; rounding errors in float32 are far smaller
 ROUNDING = 8 * float(np.finfo(np.float32).eps)  # maximum relative error of an angle, which can be many radians per step
+NUDGE = 16 * float(np.finfo(np.float32).eps)  # relative change of the weights that stands for all rounding of a step
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -36,33 +39,68 @@ def probe_form(layer: WatchedLayer, name: str, d_model: int) -> str:
     """
     if layer.not_probed:
         return layer.not_probed
+    with _keep_unchanged(layer):
+        _compare(layer, name, layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None])
+    return ""
+
+
+def form_error(layer: WatchedLayer, d_model: int) -> tuple[float | None, str]:
+    """(error, ""): how far one step departs from the form at most, as a share of the eigenvalue, or of 1 if it is smaller.
+
+    Unlike `probe_form`, this compares large eigenvalues as well, as trained weights give them: what the rounding of the weights
+    can explain is no error. (None, reason) if the layer cannot be probed. The arguments are those of `probe_form`.
+    """
+    if layer.not_probed:
+        return None, layer.not_probed
+    with _keep_unchanged(layer), np.errstate(all="ignore"):
+        x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
+        actual, claimed = _measure(layer, x_t)
+        more, less = (_measure(layer, x_t, nudge)[1] for nudge in (1 + NUDGE, 1 - NUDGE))
+        if not (np.isfinite(actual).all() and np.isfinite(claimed).all()):
+            return None, "its eigenvalues are not finite"
+        size = np.maximum(1.0, np.abs(claimed))
+        explained = np.nan_to_num(np.abs(more - less), nan=np.inf) + ROUNDING * _angle(layer.records()[0])[:, None] * size
+        error = np.maximum(0.0, np.abs(actual - claimed) - explained) / size
+    return float(error.max()), ""
+
+
+@contextmanager
+def _keep_unchanged(layer: WatchedLayer) -> Iterator[None]:
+    """Restore the layer's attributes and the random state at the end."""
     attributes = [(module, dict(vars(module))) for module in layer.modules()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            _compare(layer, name, layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None])
+            yield
     finally:
         for module, before in attributes:
             vars(module).clear()
             vars(module).update(before)
-    return ""
 
 
-def _compare(layer: WatchedLayer, name: str, x_t: Tensor) -> None:
+def _measure(layer: WatchedLayer, x_t: Tensor, nudge: float = 1.0) -> tuple[Array, Array]:
+    """(actual, claimed) eigenvalues of one step. nudge: multiplies the weights in the claimed ones."""
     record = layer.records()[0]
     form = record.form
     actual = layer.transition(x_t).to(torch.complex128).numpy()
     if actual.ndim != 2 or len(actual) != record.width:
-        raise FormError(
-            f"layer {name!r}: transition() has shape {actual.shape}; needs {record.width} eigenvalues, states of each"
-        )
+        raise FormError(f"transition() has shape {actual.shape}; needs {record.width} eigenvalues, states of each")
     if form.gate:  # the states of an eigenvalue may have different gates, so compare the slowest and the fastest state
         statistics = _gates(layer, record, x_t)
-        claimed = _by_size(np.stack([_claimed(record, statistics[gate]) for gate in ("gate_min", "gate_max")], 1))
+        claimed = _by_size(np.stack([_claimed(record, statistics[gate], nudge) for gate in ("gate_min", "gate_max")], 1))
         actual = _by_size(actual)
     else:
-        claimed = np.broadcast_to(_claimed(record, None)[:, None], actual.shape)
+        claimed = np.broadcast_to(_claimed(record, None, nudge)[:, None], actual.shape)
     if form.map in NO_MAP or form.phase == "half_plane" or (form.rule == "bilinear" and not form.complex):
         actual = np.abs(actual)  # the form does not determine signs and angles
+    return actual, claimed
+
+
+def _compare(layer: WatchedLayer, name: str, x_t: Tensor) -> None:
+    try:
+        actual, claimed = _measure(layer, x_t)
+    except FormError as error:
+        raise FormError(f"layer {name!r}: {error}") from None
+    record = layer.records()[0]
     with np.errstate(all="ignore"):
         wrong = ~(np.abs(actual - claimed) <= TOLERANCE + ROUNDING * _angle(record)[:, None])
         wrong &= np.isfinite(actual) | np.isfinite(claimed)
@@ -70,8 +108,8 @@ def _compare(layer: WatchedLayer, name: str, x_t: Tensor) -> None:
         eigenvalue, state = np.argwhere(wrong)[0]
         raise FormError(
             f"layer {name!r}: its form does not match its recurrence. Record {record.name or 'eigenvalues'!r}, eigenvalue "
-            f"{eigenvalue}: by the form ({_described(form)}) it is {_short(claimed[eigenvalue, state])}, but one step multiplies "
-            f"its state by {_short(actual[eigenvalue, state])}"
+            f"{eigenvalue}: by the form ({_described(record.form)}) it is {_short(claimed[eigenvalue, state])}, but one step "
+            f"multiplies its state by {_short(actual[eigenvalue, state])}"
         )
 
 
@@ -84,13 +122,14 @@ def _gates(layer: WatchedLayer, record: Record, x_t: Tensor) -> dict[str, Tensor
     return dict(zip(GATES, layer.gates()[record.gate], strict=True))
 
 
-def _claimed(record: Record, gate: Tensor | None) -> Array:
+def _claimed(record: Record, gate: Tensor | None, nudge: float = 1.0) -> Array:
     """The eigenvalues lambda_bar according to the record's form, complex (width,). gate: the value of each gate."""
     numbers = {"weight": record.weight, "phase_weight": record.phase, **dict.fromkeys(GATES, gate)}
     if record.log_dt is not None:
         numbers["dt"] = record.log_dt.exp()
     recorded = spread(
-        {kind: values.double().flatten().numpy() for kind, values in numbers.items() if values is not None}, record.width
+        {kind: values.double().flatten().numpy() * nudge for kind, values in numbers.items() if values is not None},
+        record.width,
     )
     eigenvalue: Array = record.form.derive("eigenvalue", recorded).astype(complex)
     if record.form.complex:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stablessm_core.verdict import reported
 from stablessm_core.verdict.advice import confirmation, offered
+from stablessm_core.verdict.beginning import trouble_start
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes import CAUSES, LABELS, decide
 from stablessm_core.verdict.causes.cause import CONFIDENCES
@@ -17,7 +18,7 @@ from stablessm_core.verdict.outside import unstable
 from stablessm_core.verdict.replayed import completed
 from stablessm_core.verdict.sentences import SENTENCES, Said, joined, said
 from stablessm_core.verdict.timeline import events, reactions
-from stablessm_core.verdict.trouble import Trouble, trouble_start
+from stablessm_core.verdict.trouble import Trouble
 from stablessm_core.verdict.words import THROWN_BY as THROWN_WORDS
 
 THROWN_BY = tuple(THROWN_WORDS)
@@ -55,7 +56,7 @@ def _of_death(run: Run, source: Source) -> Verdict:
     sentences = cause.summary(case, answer)
     if cause.tested_by is not None:
         sentences += said(frozen_trial(case))
-    happened, start = events(case, cause.name, answer), ""
+    happened, start = events(case, cause.events(case, answer)), ""
     if run.reported is not None:
         start, sentences = reported.begin(run, known=True), sentences + reported.last_loss(run, source)
         happened += [one for one in reported.nonfinite_events(run) if one["step"] > case.step]

@@ -19,6 +19,8 @@ from stablessm_core.telemetry.stability import (
 from stablessm_core.verdict.facts import SPIKE_ROWS
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 
+ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find where a trouble began
+
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:

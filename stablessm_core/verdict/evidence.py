@@ -29,15 +29,11 @@ def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
     """The evidence for the verdict on a diverged run."""
     items = autopsied(case)
     items += cause.evidence(case, answer)
-    items += said(loss_at_the_end(case), norm_of_gradient(case))
-    if cause.name in ("explosion", "lr_too_large", "bad_input", "unknown"):
-        items += said(size_of_update(case))
+    items += said(loss_at_the_end(case), norm_of_gradient(case), size_of_update(case))
     items += said(largest_of_bad_batch(case), flag_of_batch(case), nan_from_below(case))
-    if cause.name != "eigenvalue_overflow" and not case.flags:
+    if not case.flags and not any(one.sentence == "overflow_budget" for one in items):
         items += said(nearest_eigenvalue(case), furthest_eigenvalue(case), parts_of_decay(case))
-    if case.run.how.precision == "bfloat16" and cause.name != "precision":
-        items += said(range_of_bfloat16(case.run))
-    items += said(evaluation_not_finite(case.evaluated))
+    items += said(range_of_bfloat16(case.run), evaluation_not_finite(case.evaluated))
     return items + limits_of_data(case)
 
 
@@ -134,9 +130,9 @@ def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     return text, {"step": step, "norm": norm}
 
 
-@sentence("autopsy.state", holds="the task gave two answers to the same question")
+@sentence("autopsy.hidden_state", holds="the task gave two answers to the same question")
 def training_keeps_a_state(autopsy: Autopsy) -> str | None:
-    state = autopsy.findings.get("state")
+    state = autopsy.findings.get("hidden_state")
     return str(state) if state else None
 
 
@@ -303,10 +299,10 @@ def _place(worst: eigenvalues.Worst) -> Numbers:
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
-    if moved is None or worst is None:
+    if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
-    by_weight, by_step = (abs(math.log(abs(part) or math.inf)) for part in (moved.weight, moved.step))
+    by_weight, by_step = (abs(math.log(abs(part))) for part in (moved.weight, moved.step))
     more = f" The {'weight' if by_weight > by_step else moved.what} moved it more."
     if math.isclose(by_weight, by_step, rel_tol=ALIKE, abs_tol=ALIKE):
         more = ""

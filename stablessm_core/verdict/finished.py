@@ -211,7 +211,7 @@ def learned_nothing(ending: Ending) -> str | None:
     "that of the first ones by more than 1 % or by more than half the range of the first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
-    if ending.constant_loss is not None or ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
+    if ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
         return None
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))

@@ -4,7 +4,7 @@ rate."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class DecayGrowth:
     step: int
     after: float
     product: float | None = None
+    began: int | None = None  # the first recorded step with this product above 2, without a break since; None if it is unknown
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,14 @@ def decay_growth(run: Run, source: Source, scalars: Scalars, end: int) -> DecayG
     """The decay that made weights grow in each of the last steps before `end`: of one layer's eigenvalues, or of all weights."""
     if run.every > 1:
         return None
-    for layer in run.layers:
-        one = _of_layer(run, source, scalars, layer, end)
-        if one is not None:
-            return one
-    return _of_all_weights(run, scalars, end)
+    of_layers = (_of_layer(run, source, scalars, layer, end) for layer in run.layers)
+    one = next((one for one in of_layers if one is not None), None) or _of_all_weights(run, scalars, end)
+    if one is None or one.product is None:
+        return one
+    keep = (scalars.step < end) & np.isfinite(scalars.lr)
+    above = scalars.lr[keep] * (one.product / scalars.lr[keep][-1]) > 2
+    rows = _rows_at_the_end(above)
+    return replace(one, began=int(scalars.step[keep][-rows]) if rows else None)
 
 
 def _of_layer(run: Run, source: Source, scalars: Scalars, layer: Layer, end: int) -> DecayGrowth | None:

@@ -8,7 +8,6 @@ from typing import Any
 from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.batches import BadBatch
 from stablessm_core.verdict.case import Case
-from stablessm_core.verdict.causes.cause import Answer
 from stablessm_core.verdict.formats import near_one, number, value_of
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.words import WHICH, eigenvalue_label, tensor_label
@@ -29,14 +28,11 @@ def event(
     return {"step": step, "layer": layer, "eigenvalue": eigenvalue, "kind": kind, "text": text, "basis": basis}
 
 
-def events(case: Case, cause: str, answer: Answer) -> list[Event]:
-    """[{step, layer, eigenvalue, kind, text, basis}]: crossings, the rise of the loss, a gradient spike, warnings and the end."""
+def events(case: Case, own: list[Event]) -> list[Event]:
+    """[{step, layer, eigenvalue, kind, text, basis}]: crossings, the rise of the loss, bad batches, warnings, the events of the
+    cause (`own`), and the end."""
     run = case.run
-    crossings = list(case.firsts)
-    own = answer.about.crossing if cause == "eigenvalue_overflow" else None
-    if own is not None and own not in crossings:
-        crossings.append(own)
-    happened = [crossed(run, crossing) for crossing in crossings]
+    happened = [crossed(run, crossing) for crossing in case.firsts] + own
     growth = case.growth
     exploded = None if growth is None else growth.rose_at
     if growth is not None and exploded is not None:
@@ -48,12 +44,6 @@ def events(case: Case, cause: str, answer: Answer) -> list[Event]:
         against = "its median before" if kick.usual_loss is not None else "the norm of all weights"
         text = f"The norm of the whole gradient was {number(kick.grad_norm)}, {number(kick.times)} x {against}."
         happened.append(event(kick.step, "gradient_spike", text))
-    if case.rate_jump is not None:
-        jump = case.rate_jump
-        text = f"The learning rate rose from at most {number(jump.before)} to {number(jump.after)}."
-        happened.append(event(jump.step, "rate_jumped", text))
-    if cause == "eigenvalue_overflow" and (spike := _spiked(case, answer)) is not None:
-        happened.append(spike)
     happened += _warnings(case, exploded) + reactions(run) + evaluated(case.evaluated)
     location = (None, None) if not case.state or case.layer is None else (case.layer.index, case.eigenvalue)
     happened.append(event(case.step, "nonfinite", _end(case) + _others(case) + ".", *location))
@@ -98,19 +88,6 @@ def crossed(run: Run, one: eigenvalues.Crossing) -> Event:
     if one.relative_step is not None and math.isfinite(one.relative_step):
         text += f" Its step was {number(one.relative_step)} x the distance it had."
     return event(one.step, "crossing", text, one.layer, one.eigenvalue)
-
-
-def _spiked(case: Case, answer: Answer) -> Event | None:
-    """The event of a gradient spike, or None. There is none under AdamW: AdamW's steps do not grow with the gradient, so a
-    gradient spike would explain nothing."""
-    spike = answer.about.spike
-    if spike is None or answer.layer is None or spike.growth < facts.SPIKE or case.run.optimizer == "adamw":
-        return None
-    grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} x its median before"
-    label = eigenvalue_label(case.run, answer.layer.index, answer.eigenvalue, first=True)
-    return event(
-        spike.step, "gradient_spike", f"{label}: |g| {number(spike.size)}{grown}.", answer.layer.index, answer.eigenvalue
-    )
 
 
 REACTIONS = ("rolled_back", "lr_lowered", "stopped_early")  # alerts about what the trainer did

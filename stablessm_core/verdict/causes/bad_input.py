@@ -8,8 +8,9 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict.advice import CLIP, SKIP
-from stablessm_core.verdict.batches import FAR, changed_batches
+from stablessm_core.verdict.batches import FAR
 from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes import changed_data
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.measured import FLOAT32_LARGEST
@@ -32,7 +33,7 @@ def _find(case: Case) -> Answer | None:
         return None
     if _left_out(case, bad.step, lives=False) or _about_to_overflow(case, bad.step):
         return None
-    if bad.since is None and changed_batches(case.scalars, case.step) is not None:
+    if bad.since is None and changed_data.find(case) is not None:
         return None  # not one batch, but all from a step on
     return Answer(confidence="measured")
 

@@ -11,8 +11,6 @@ from stablessm_core.verdict.measured import PASSES, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import ended
 
-IN_LOSS = (None, "", "loss")  # modules that the autopsy names for operations of the loss function
-
 
 def _find(case: Case) -> Answer | None:
     if _made_here(case):
@@ -24,25 +22,27 @@ def _made_here(case: Case) -> bool:
     autopsy = case.autopsy
     if autopsy is None or autopsy.place not in ("loss", "backward") or case.half_losses or case.computes_in_half:
         return False
-    module = (autopsy.first or {}).get("module")
-    if not autopsy.from_ordinary_numbers or (autopsy.place == "backward" and module not in IN_LOSS):
+    first = autopsy.first or {}
+    if not autopsy.from_ordinary_numbers or (autopsy.place == "backward" and first.get("layer") is not None):
         return False
     fails_in_float64 = autopsy.float64 is not None and not autopsy.float64.get("finite")
     if autopsy.place == "backward":
         return fails_in_float64
-    return not autopsy.fits_float32 or not module
+    return not autopsy.fits_float32 or not first.get("module")
 
 
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
-    holds="the first number that is not finite was made in the loss function or its backward pass, from numbers below 1e18",
+    holds="the first number that is not finite was made by the loss function, or by the backward pass outside the layers, "
+    "from numbers "
+    "below 1e18",
 )  # fmt: skip
 def loss_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:
         return None
     first = case.autopsy.first or {}
     backward = first.get("pass") == "backward"
-    where = f"{PASSES['backward']} of the loss function" if backward else PASSES["loss"]
+    where = PASSES["backward" if backward else "loss"]
     given = number_of(first.get("largest_input"))
     made = "" if math.isnan(given) else f", from numbers up to {number(given)}"
     loss = f" The loss itself was finite: {number(case.fatal_loss)}." if backward and case.fatal_loss is not None else ""

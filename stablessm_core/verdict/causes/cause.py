@@ -9,6 +9,8 @@ from typing import Any, Literal
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.inputs import Layer
 from stablessm_core.verdict.sentences import Said
+from stablessm_core.verdict.timeline import Event
+from stablessm_core.verdict.trouble import Trouble
 
 CONFIDENCES = ("measured", "inferred", "cannot_tell")
 
@@ -43,7 +45,9 @@ class Cause:
     name: as in the API. label: after "cause:", such as "the data". find: what the cause concludes, or None where it does not
     apply or a trial contradicts it. summary, evidence: the sentences about it, in addition to those about every divergence.
     advice: changes of the configuration, the most promising first. tested_by: the change that tests this cause best, "recurrence"
-    for frozen eigenvalues or "rate" for a lower learning rate; None if neither does.
+    for frozen eigenvalues or "rate" for a lower learning rate; None if neither does. events: what happened, in addition to the
+    events of every divergence. begins: where such a trouble begins. by_update: whether the update before the fatal row did it, so
+    that a trial must begin before that update.
     """
 
     name: str
@@ -53,3 +57,6 @@ class Cause:
     evidence: Callable[[Case, Answer], list[Said]] = nothing
     advice: Callable[[Case, Answer], list[Try]] = nothing
     tested_by: Literal["recurrence", "rate"] | None = None
+    events: Callable[[Case, Answer], list[Event]] = nothing
+    begins: Callable[[Case, Answer], list[Trouble]] = nothing
+    by_update: bool = False

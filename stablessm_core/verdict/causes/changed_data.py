@@ -11,9 +11,9 @@ from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import WHICH, ended
 
 
-def _find(case: Case) -> Answer | None:
+def find(case: Case) -> Answer | None:
     bad = case.bad
-    if bad is not None and not bad.finite:
+    if bad is not None and (not bad.finite or bad.since is not None):
         return None
     change = batches.changed_batches(case.scalars, case.step)
     lives = case.lives("batches_scaled")
@@ -63,4 +63,4 @@ def _summary(case: Case, answer: Answer) -> list[Said]:
     return said(every_batch_far_above(case, answer.about))
 
 
-CAUSE = Cause(name="changed_data", label="the data changed", find=_find, summary=_summary)
+CAUSE = Cause(name="changed_data", label="the data changed", find=find, summary=_summary)

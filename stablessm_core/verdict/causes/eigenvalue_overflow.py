@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from stablessm_core.maps import MAPS
+from stablessm_core.telemetry import stability
 from stablessm_core.telemetry.stability import overflow_eigenvalue
 from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.advice import CLIP, STABLE_MAPS, against_explosion, freeze, round_down
@@ -22,6 +25,8 @@ from stablessm_core.verdict.inputs import Layer, Run
 from stablessm_core.verdict.levels import CALM
 from stablessm_core.verdict.measured import FLOAT32_LARGEST
 from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.timeline import Event, crossed, event
+from stablessm_core.verdict.trouble import Trouble, update_before
 from stablessm_core.verdict.words import against_best, eigenvalue_label, tensor_label
 
 OVERFLOWS = 0.95  # share of the budget limit at which a state counts as overflowed; every measured fatal row had at least 0.97
@@ -49,10 +54,11 @@ def _find(case: Case) -> Answer | None:
     one = _overflow(case)
     if one is None:
         return None
-    frozen, dies_too = case.lives("recurrence_frozen"), case.dies_soon("recurrence_frozen")
+    frozen = case.lives("recurrence_frozen")
+    dies_too = case.dies_soon("recurrence_frozen") and _began_before(case, one)
     thrown_by = _thrown_by(case, one)
-    if thrown_by not in ("explosion", "both") and _contradicted(case):
-        return None
+    if thrown_by not in ("explosion", "both") and dies_too and _dies_no_later(case):
+        return None  # the eigenvalues are not needed for this death
     second = None if thrown_by not in ("explosion", "both") else "explosion"
     confidence = "inferred"
     if frozen and thrown_by in ("explosion", "both"):
@@ -70,10 +76,18 @@ def _find(case: Case) -> Answer | None:
     )
 
 
-def _contradicted(case: Case) -> bool:
-    """Whether the run dies no later with frozen eigenvalues, so that they are not needed for its death."""
-    one = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
-    return one is not None and case.lives("recurrence_frozen") is False and int(one["step"]) <= case.step
+def _began_before(case: Case, one: Overflow) -> bool:
+    """Whether the trial with a frozen recurrence began before the update that moved the eigenvalue across the boundary. A trial
+    that begins later keeps the eigenvalue outside, and says nothing."""
+    trial = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
+    if trial is None or one.crossing is None:
+        return trial is not None
+    return int(trial["from_step"]) + 1 < one.crossing.step
+
+
+def _dies_no_later(case: Case) -> bool:
+    trial = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
+    return trial is not None and int(trial["step"]) <= case.step
 
 
 def _overflow(case: Case) -> Overflow | None:
@@ -122,7 +136,7 @@ def _thrown_by(case: Case, one: Overflow) -> str:
     times = 1.0 if case.growth is None else max(case.growth.times, _rise_in_fatal_step(case))
     if case.run.optimizer == "adamw":
         first_updates = case.step - case.run.first_step < EARLY and case.update is not None and large_first_updates(case)
-        exploded = times >= EXPLODED and (case.dies_soon("recurrence_frozen") or first_updates)
+        exploded = times >= EXPLODED and ((case.dies_soon("recurrence_frozen") and _began_before(case, one)) or first_updates)
         return "explosion" if exploded else "optimizer_step"
     if times >= EXPLODED:
         return "explosion"
@@ -411,6 +425,42 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
     return [*tries, freeze("if the run lives with frozen eigenvalues, the recurrence was the cause")]
 
 
+def _events(case: Case, answer: Answer) -> list[Event]:
+    """The crossing of the eigenvalue, and a spike of its gradient. There is no spike under AdamW: its steps do not grow with the
+    gradient, so a spike would explain nothing."""
+    one: Overflow = answer.about
+    events = [] if one.crossing is None or one.crossing in case.firsts else [crossed(case.run, one.crossing)]
+    spike = one.spike
+    if spike is None or not one.spiked or case.run.optimizer == "adamw":
+        return events
+    grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} x its median before"
+    label = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)
+    text = f"{label}: |g| {number(spike.size)}{grown}."
+    return [*events, event(spike.step, "gradient_spike", text, one.layer.index, one.eigenvalue)]
+
+
+def _begins(case: Case, answer: Answer) -> list[Trouble]:
+    """The row after the last good row of the guilty layer: its eigenvalue was inside the boundary, and no other eigenvalue of
+    the layer used more than half of its overflow budget."""
+    run, source, layer, end = case.run, case.source, answer.layer, case.step
+    if layer is None:
+        return []
+    low = end - min(facts.LOSS_TAIL, max(1, eigenvalues.ROWS_OF_LAYER // max(1, layer.width))) * run.every
+    rows = source.layer(layer.index, max(1, low), end)
+    only = None if layer.wide else answer.eigenvalue
+    outside = (rows.distance < 0).any(axis=1) if only is None else rows.distance_of(only) < 0
+    if only is not None and run.length is not None:
+        outside = outside | (stability.overflow_budget(run.length, rows.distance) > run.limit_of(layer.index) / 2).any(axis=1)
+    inside = np.flatnonzero(~outside)
+    if len(inside) and inside[-1] + 1 < len(rows):
+        return [update_before(run, "crossing", rows.step, int(inside[-1]) + 1)]
+    shown = source.first_outside(layer.index, only)
+    if shown is None:
+        return []
+    before = source.layer(layer.index, shown - 2 * run.recorded_every, shown).step
+    return [update_before(run, "crossing", before, len(before) - 1)] if len(before) else []
+
+
 CAUSE = Cause(
     name="eigenvalue_overflow",
     label="an unstable eigenvalue overflowed",
@@ -419,4 +469,6 @@ CAUSE = Cause(
     evidence=_evidence,
     advice=_advice,
     tested_by="recurrence",
+    events=_events,
+    begins=_begins,
 )

@@ -61,5 +61,6 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
 
 
 CAUSE = Cause(
-    name="lr_too_large", label="a learning rate far too large", find=_find, summary=_summary, advice=_advice, tested_by="rate"
-)
+    name="lr_too_large", label="a learning rate far too large", find=_find, summary=_summary, advice=_advice, tested_by="rate",
+    by_update=True,
+)  # fmt: skip

@@ -12,16 +12,18 @@ from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number, plural
 from stablessm_core.verdict.optimizer_facts import DecayGrowth, RateJump
 from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.timeline import Event, event
+from stablessm_core.verdict.trouble import Trouble
 from stablessm_core.verdict.words import ended
 
 
 def _find(case: Case) -> Answer | None:
     decay = case.decay_growth
-    if decay is not None and case.lives("no_weight_decay") is not False:
+    if decay is not None and not case.dies_soon("no_weight_decay"):
         measured = case.lives("no_weight_decay")
         return Answer(confidence="measured" if measured else "inferred", layer=case.layer_of(decay.layer), about=decay)
     jump = case.rate_jump
-    if jump is None or case.lives("usual_rate") is False:
+    if jump is None or case.dies_soon("usual_rate"):
         return None
     began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT
     if not (case.lives("usual_rate") or began_then):
@@ -76,4 +78,23 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
     return [({path: round_down(min(0.01, 0.1 / lr))}, why)]
 
 
-CAUSE = Cause(name="optimizer", label="the optimizer's own arithmetic", find=_find, summary=_summary, advice=_advice)
+def _events(_case: Case, answer: Answer) -> list[Event]:
+    jump = answer.about
+    if not isinstance(jump, RateJump):
+        return []
+    text = f"The learning rate rose from at most {number(jump.before)} to {number(jump.after)}."
+    return [event(jump.step, "rate_jumped", text)]
+
+
+def _begins(_case: Case, answer: Answer) -> list[Trouble]:
+    about = answer.about
+    if isinstance(about, RateJump):
+        return [Trouble(step=about.step, kind="rate", shown=about.step)]
+    began = about.since if about.began is None else about.began
+    return [Trouble(step=began, kind="decay", shown=began + 1)]
+
+
+CAUSE = Cause(
+    name="optimizer", label="the optimizer's own arithmetic", find=_find, summary=_summary, advice=_advice, events=_events,
+    begins=_begins,
+)  # fmt: skip

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stablessm_core.verdict import eigenvalues
+from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.advice import round_down
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import bounded, number
 from stablessm_core.verdict.measured import MODERATE
 from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.trouble import Trouble, update_before
 from stablessm_core.verdict.words import eigenvalue_label, tensor_label
 
 GREW = 100.0  # step size divided by its initial value: at this ratio, dt has run away
@@ -98,6 +99,20 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
     ]
 
 
+def _begins(case: Case, answer: Answer) -> list[Trouble]:
+    """The row in which a step size of the layer had grown GREW-fold since the first row, and stayed so large."""
+    run, source, layer, end = case.run, case.source, answer.layer, case.step
+    if layer is None:
+        return []
+    low = end - min(facts.LOSS_TAIL, max(1, eigenvalues.ROWS_OF_LAYER // max(1, layer.width))) * run.every
+    first, rows = source.layer(layer.index, 0, run.first_step + run.recorded_every), source.layer(layer.index, max(1, low), end)
+    if not len(first) or first.dt is None or rows.dt is None:
+        return []
+    usual = np.flatnonzero(~(rows.dt.max(axis=1) >= GREW * np.nanmax(first.dt[0])) & np.isfinite(rows.dt).all(axis=1))
+    later = int(usual[-1]) + 1 if len(usual) else 0
+    return [update_before(run, "fatal", rows.step, later)] if later < len(rows) else []
+
+
 CAUSE = Cause(
     name="step_size",
     label="the step size dt ran away",
@@ -106,4 +121,6 @@ CAUSE = Cause(
     evidence=_evidence,
     advice=_advice,
     tested_by="recurrence",
+    begins=_begins,
+    by_update=True,
 )

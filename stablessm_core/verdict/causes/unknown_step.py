@@ -13,6 +13,7 @@ from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.levels import CALM
 from stablessm_core.verdict.measured import MODERATE
 from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.trouble import Trouble
 from stablessm_core.verdict.words import against_best, tensor_label
 
 JUMP = 1e3  # loss divided by the largest loss so far: a small update cannot cause such a jump in one step
@@ -256,4 +257,10 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
     return tries + tests_of_the_cause(case)
 
 
-CAUSE = Cause(name="unknown", label="cause unknown", find=_find, summary=_summary, advice=_advice)
+def _begins(case: Case, answer: Answer) -> list[Trouble]:
+    if answer.about.kind != "kick" or case.kick is None:
+        return []
+    return [Trouble(step=case.kick.step, kind="gradient", shown=case.kick.step)]
+
+
+CAUSE = Cause(name="unknown", label="cause unknown", find=_find, summary=_summary, advice=_advice, begins=_begins)

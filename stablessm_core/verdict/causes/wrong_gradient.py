@@ -40,7 +40,7 @@ def _threw(case: Case, wrong: WrongGradient) -> bool:
 def _made_in_a_layer(case: Case) -> bool:
     """Whether the backward pass of a layer made the number that is not finite from ordinary numbers, in float64 too."""
     autopsy = case.autopsy
-    if autopsy is None or autopsy.place != "backward" or (autopsy.first or {}).get("module") in (None, "", "loss"):
+    if autopsy is None or autopsy.place != "backward" or (autopsy.first or {}).get("layer") is None:
         return False
     fails = autopsy.float64 is not None and not autopsy.float64.get("finite")
     return fails and autopsy.from_ordinary_numbers and not case.computes_in_half

@@ -58,7 +58,7 @@ def test_a_loss_that_makes_nan_from_ordinary_numbers_is_a_bad_loss(place: str) -
     autopsy["float64"] = {"finite": False, "loss": NAN, "largest": 220.0, "narrow": [], "first_nonfinite": None}
     found = verdict_of(UNKNOWN, autopsy)
     assert told(found) == ("bad_loss", "measured", None)
-    where = "loss function" if place == "loss" else "backward pass of the loss function"
+    where = "loss function" if place == "loss" else "backward pass"
     assert found["summary"].startswith(f"The {where} made the first number that is not finite, at step 7: NaN in aten.mul")
 
 
