@@ -241,8 +241,9 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run trains its eigenvalues, they have gradients, and at the last recorded row some equal their first value in "
-    "every bit",
+    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded weights "
+    "have "
+    "a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0
@@ -258,11 +259,12 @@ def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
         of += last.weight.shape[1]
     if not still or still < STILL * of:
         return None
-    whose = "None" if still == of else f"{still:,}"
-    verb = "has moved" if still == of else "have not moved" if still > 1 else "has not moved"
-    text = f"{whose} of the {of:,} eigenvalue weights {verb} since step {run.first_step:,}, although they have gradients."
-    if of == 1:
-        text = f"The only eigenvalue weight has not moved since step {run.first_step:,}, although it has a gradient."
+    equal, have = ("equals", "it has a gradient") if still == 1 else ("equal", "they have gradients")
+    whose = f"{still:,} of the {of:,} eigenvalue weights {equal}"
+    if still == of:
+        whose = f"All {of:,} eigenvalue weights equal" if of > 1 else "The only eigenvalue weight equals"
+    values = "their values" if still > 1 else "its value"
+    text = f"{whose} {values} of step {run.first_step:,} in every bit at step {ending.last:,}, although {have}."
     return text, {"still": still, "of": of}
 
 

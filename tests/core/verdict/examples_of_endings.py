@@ -48,7 +48,11 @@ def loss_is_high(loss: float) -> Record:
     return run_of([2.0, 1.5, 1.0, 0.8, 0.6, 0.5, loss], status="running")
 
 
-@example(said=0.9, near=0.901, text="1 of the 2 eigenvalue weights")
+@example(
+    said=0.9,
+    near=0.901,
+    text="1 of the 2 eigenvalue weights equals its value of step 1 in every bit at step 40, although it has a gradient.",
+)
 def weights_never_moved(last: float) -> Record:
     return run_of([1.0 - 0.01 * row for row in range(40)], eigenvalue=[0.9] * 39 + [last])
 
