@@ -312,34 +312,44 @@ def recurrence(ending: Ending) -> list[Said]:
     )  # fmt: skip
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="no distance is recorded, and no layer is meant to exceed the boundary")
+@sentence(
+    "ssm/{layer}/boundary_distance", holds="our run recorded no distance at its end, and no layer is meant to exceed the boundary"
+)
 def boundary_is_unknown(ending: Ending) -> str | None:
     if ending.worst is not None or any(layer.may_exceed for layer in ending.run.layers):
         return None
-    return "" if ending.run.reported is not None else "Where its eigenvalues are is not recorded."
+    return (
+        None if ending.run.reported is not None else "Whether its eigenvalues are inside the stability boundary is not recorded."
+    )
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="all layers with eigenvalues have a form that bounds states by other means")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="no distance is recorded of a layer that must stay inside, and a layer has a form that bounds states by other means",
+)
 def outside_is_meant(ending: Ending) -> str | None:
     if ending.worst is not None or not any(layer.may_exceed for layer in ending.run.layers):
         return None
     return "Eigenvalues outside the stability boundary are meant in this model, and cannot make a state overflow."
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="the distance of every recorded eigenvalue is above 0 at the last recorded row")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="at the last recorded row, the distance 1 - |eigenvalue| of every recorded eigenvalue is above 0",
+)
 def eigenvalues_inside(ending: Ending) -> str | None:
     worst, run = ending.worst, ending.run
     if worst is None or not worst.distance > 0:
         return None
     where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
-    recorded = "recorded " if run.reported is not None or any(layer.wide for layer in run.layers) else ""
+    recorded = "recorded " if run.reported is not None or worst.known < run.eigenvalues else ""
     count = f"All {worst.known:,} {recorded}eigenvalues are" if worst.known > 1 else f"The only {recorded}eigenvalue is"
     nearest = f"; the nearest, {where}, is at distance" if worst.known > 1 else ", at distance"
     return f"{count} inside the stability boundary{nearest} {number(worst.distance)}."
 
 
 @sentence(
-    "ssm/{layer}/boundary_distance", holds="no recorded eigenvalue is outside the boundary, and the nearest is exactly on it"
+    "ssm/{layer}/boundary_distance", holds="at the last recorded row, no recorded distance is below 0, and the smallest is 0"
 )
 def eigenvalues_on_boundary(ending: Ending) -> str | None:
     worst = ending.worst
@@ -401,7 +411,9 @@ def budget_is_spent(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/overflow_budget",
-    holds="an eigenvalue is outside the boundary, and the overflow budget of the worst one is below the limit of its layer",
+    holds="at the last recorded row an eigenvalue is outside the boundary, and the overflow budget of the worst one is below "
+    "the limit "
+    "of its layer",
 )  # fmt: skip
 def sequences_are_short(ending: Ending) -> str | None:
     worst, run = ending.worst, ending.run

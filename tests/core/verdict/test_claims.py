@@ -135,6 +135,11 @@ def test_a_loss_below_zero_that_stayed_where_it_was_did_not_fall() -> None:
     assert texts(run_of([-1.1, -0.9] * 20))["loss_did_not_fall"].startswith("The loss did not fall: its median was -1 ")
 
 
+def test_an_eigenvalue_without_a_recorded_distance_is_not_said_to_be_inside() -> None:
+    found = texts(run_of(CALM, other=[0.5] * 5 + [NAN]))["eigenvalues_inside"]
+    assert found == "The only recorded eigenvalue is inside the stability boundary, at distance 0.1."
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
