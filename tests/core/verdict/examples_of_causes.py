@@ -86,7 +86,7 @@ def gradient_differs(recorded: float) -> Record:
     said=9.9e17, near=1e18, text="The backward pass of blocks.0.ssm made the first number that is not finite, at step 7: NaN"
 )
 def backward_of_a_layer(given: float) -> Record:
-    made = first("backward", "aten.div", value="NaN", largest_input=given)
+    made = first("backward", "aten.div", value="NaN", layer=0, largest_input=given)
     return run_of(UNKNOWN, autopsy=findings(7, first_nonfinite=made, float64=BROKEN))
 
 

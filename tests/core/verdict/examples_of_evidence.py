@@ -59,7 +59,7 @@ def gradient_not_proved(converged: bool) -> Record:
 
 @example(said="The loss keeps a state.", near=None, text="The loss keeps a state.")
 def training_keeps_a_state(state: str | None) -> Record:
-    return autopsied(state=state)
+    return autopsied(hidden_state=state)
 
 
 @example(
