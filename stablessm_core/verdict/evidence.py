@@ -214,14 +214,20 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
 
 
 @sentence(
-    names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred", holds="rate, gradient and weights of the row before are known"
-)
+    names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred",
+    holds="the optimizer is SGD or AdamW, and of the row before, the rate, the norm of all weights and the norm of the "
+    "gradient (for "
+    "AdamW, the number of weights) are known",
+)  # fmt: skip
 def size_of_update(case: Case) -> tuple[str, Numbers] | None:
     run, update = case.run, case.update
-    if update is None:
+    if update is None or run.optimizer not in ("sgd", "adamw"):
         return None
-    what = "the norm of the gradient" if run.optimizer != "adamw" else "the root of the number of weights"
-    which = "The update before" if run.every == 1 else f"The updates since the last recorded step, {run.every} steps earlier,"
+    what = "the root of the number of weights"
+    if run.optimizer == "sgd":
+        what = "the largest norm of the last gradients" + " / (1 - momentum)" * bool(run.momentum)
+    last = int(case.scalars.step[case.scalars.step < case.step][-1])
+    which = "The update before" if case.step - last == 1 else f"The updates since step {last:,}"
     text = f"{which} could move the weights by about {number(update)} x their norm (learning rate x {what})."
     return text, {"update": update}
 

@@ -140,6 +140,12 @@ def test_an_eigenvalue_without_a_recorded_distance_is_not_said_to_be_inside() ->
     assert found == "The only recorded eigenvalue is inside the stability boundary, at distance 0.1."
 
 
+def test_the_size_of_an_update_is_told_only_for_optimizers_whose_formula_is_known() -> None:
+    run_, source = examples_of_evidence.size_of_update(4.0)
+    lion = replace(run_, reported=examples_of_causes.How(optimizer="lion", lr="recorded"))
+    assert "size_of_update" not in texts((lion, source))
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
