@@ -31,7 +31,12 @@ def first_gradient_threw_the_weights(norm: float) -> Record:
     return run_of([1, NAN], grad_norm=[norm, 1.0], columns={"weight_norm": [1.0] * 2}, name="sgd")
 
 
-@example(said=1000, near=999, text="The loss jumped in one step, from 0.5 to 1,000 at step 7")
+@example(
+    said=1000,
+    near=999,
+    text="The loss jumped in one step, from 0.5 to 1,000 at step 7, although the update before it was small, about 0.001 x the "
+    "norm",
+)
 def loss_jumped(loss: float) -> Record:
     return run_of([*CALM, loss, NAN], columns=heavy(8), name="sgd")
 
@@ -41,7 +46,11 @@ def no_update_before(loss: list[float]) -> Record:
     return run_of(loss, columns=heavy(len(loss)), name="sgd")
 
 
-@example(said=1.49, near=1.5, text="One step earlier the loss was 2.98 x its best (0.5)")
+@example(
+    said=1.49,
+    near=1.5,
+    text="One step earlier the loss was 2.98 x its best (0.5), and the update between was small, about 0.001 x the norm",
+)
 def calm_before(loss: float) -> Record:
     return run_of([*CALM, loss, NAN], columns=heavy(8), name="sgd")
 
