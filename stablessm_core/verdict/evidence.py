@@ -221,7 +221,7 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
 )  # fmt: skip
 def size_of_update(case: Case) -> tuple[str, Numbers] | None:
     run, update = case.run, case.update
-    if update is None or run.optimizer not in ("sgd", "adamw"):
+    if update is None:
         return None
     what = "the root of the number of weights"
     if run.optimizer == "sgd":

@@ -146,6 +146,12 @@ def test_the_size_of_an_update_is_told_only_for_optimizers_whose_formula_is_know
     assert "size_of_update" not in texts((lion, source))
 
 
+def test_no_update_is_called_small_under_an_optimizer_whose_formula_is_not_known() -> None:
+    run_, source = run_of(UNKNOWN, columns={"weight_norm": [100.0] * 7}, reported=examples_of_causes.How(optimizer="lion"))
+    assert "calm_before" not in texts((run_, source))
+    assert "calm_before" in texts((replace(run_, reported=examples_of_causes.How(optimizer="sgd")), source))
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
