@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stablessm_core.verdict import judge
 from stablessm_core.verdict.memory_source import between
 from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
 from tests.core.verdict.examples import texts
 from tests.core.verdict.findings import counterfactual, findings, gradient, modules
-from tests.core.verdict.recorded import CALM, NAN, run_of
+from tests.core.verdict.recorded import CALM, NAN, configured, run_of
 
 UNKNOWN = [*CALM, NAN]
 OUTSIDE = [0.9, 0.9, 0.95, 1.2, 2.0, 2.4, 2.42]
@@ -150,6 +151,21 @@ def test_no_update_is_called_small_under_an_optimizer_whose_formula_is_not_known
     run_, source = run_of(UNKNOWN, columns={"weight_norm": [100.0] * 7}, reported=examples_of_causes.How(optimizer="lion"))
     assert "calm_before" not in texts((run_, source))
     assert "calm_before" in texts((replace(run_, reported=examples_of_causes.How(optimizer="sgd")), source))
+
+
+def test_the_growth_of_all_weights_is_not_told_as_the_factor_of_the_optimizer() -> None:
+    config = configured(1, "adamw")
+    config["optimizer"]["weight_decay"] = 30.0  # at rate 0.1, each step multiplies the weights by -2
+    norms = [1.5**row for row in range(7)]
+    found = texts(run_of(UNKNOWN, columns={"weight_norm": norms}, config=config))["weights_multiplied"]
+    assert found.startswith("The optimizer itself multiplies all weights by -2 in each step, ")
+    assert "Their norm rose from 1 at step 1 to 7.59 at step 6, by 1.5 x per step." in found
+
+
+def test_weights_that_grow_alike_under_an_unknown_decay_are_no_proof_of_one() -> None:
+    weight, other = ([start * 1.1**row for row in range(7)] for start in (0.5, 0.3))
+    verdict = judge(*run_of(UNKNOWN, eigenvalue=weight, other=other, reported=examples_of_causes.How(optimizer="sgd")))
+    assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "weights_multiplied"] == ["inferred"]
 
 
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
