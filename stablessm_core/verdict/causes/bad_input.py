@@ -58,7 +58,7 @@ def _about_to_overflow(case: Case, step: int) -> bool:
     return worst is not None and worst.budget is not None and worst.budget >= NEAR * case.run.limit_of(worst.layer)
 
 
-@sentence(names.BATCH_NONFINITE, "alerts", "autopsy.batch", holds="the batch of this step held a number that is not finite")
+@sentence(names.BATCH_NONFINITE, "alerts", "autopsy.batch", holds="the batch of the fatal step held a number that is not finite")
 def batch_held_no_number(case: Case) -> str | None:
     bad = case.bad
     if bad is None or bad.finite:
@@ -90,7 +90,12 @@ def batch_far_above_usual(case: Case) -> str | None:
     return f"The data: the batch of step {bad.step:,} {text}{ended(case, bad.step)}"
 
 
-@sentence(*SIZES, holds="the largest numbers grew at least tenfold over four or more batches, up to the last one")
+@sentence(
+    *SIZES,
+    holds="up to the last batch, the largest numbers grew in at least 4 steps without a break, tenfold or more and not in one "
+    "step "
+    "alone; or tenfold over the last 20 batches, in nine of ten steps; and the last is at least 10 x the median before",
+)  # fmt: skip
 def batches_grew(case: Case) -> str | None:
     bad = case.bad
     if bad is None or bad.since is None or bad.largest is None or bad.usual is None:
@@ -102,14 +107,18 @@ def batches_grew(case: Case) -> str | None:
     )
 
 
-@sentence("autopsy.batch.classes", "train/loss", holds="every target of the batch is the class that the loss leaves out")
+@sentence(
+    "autopsy.batch.classes",
+    "train/loss",
+    holds="every target of the batch is the class that the loss leaves out, and no finite loss of this step is recorded",
+)
 def every_target_left_out(case: Case) -> str | None:
     if not _ignored(case) or case.autopsy is None or case.autopsy.classes is None:
         return None
     return (
         f"The data: all {case.autopsy.classes['count']:,} targets of step {case.step:,} are the class that the loss leaves "
-        "out, so "
-        "the loss divides 0 by 0."
+        "out, and "
+        "the mean over no targets is 0 / 0."
     )
 
 

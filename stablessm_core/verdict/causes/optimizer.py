@@ -63,7 +63,7 @@ def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, A
         text = (
             f"Each step multiplied the eigenvalue weights of layer {decay.layer} by the same factor, {number(decay.factor)}, "
             "as a "
-            f"weight decay does and a gradient does not: their norm rose {rose}."
+            f"weight decay does: their norm rose {rose}."
         )
     return text + ended(case, decay.since), {"basis": "inferred"} if decay.product is None else {}
 

@@ -44,7 +44,7 @@ def every_target_left_out(ignored: int) -> Record:
 
 @example(
     said=10, near=9.9,
-    text="The data changed at step 5: since then the largest target of 3 recorded batches was at least 10; before, it "
+    text="The data changed at step 5: since then the largest target of each of 3 recorded batches was at least 10; before, it "
     "was at most 1.",
 )  # fmt: skip
 def every_batch_far_above(after: float) -> Record:
@@ -52,7 +52,7 @@ def every_batch_far_above(after: float) -> Record:
 
 
 @example(
-    said=12, near=13, text="the run lives if every batch has its usual size, and dies if only the batch of step 5 is left out"
+    said=12, near=13, text="The run lives if every batch has its usual size, and dies if only the batch of step 5 is left out"
 )
 def more_than_one_batch(dies_at: int) -> Record:
     left_out = counterfactual("batch_left_out", False, dies_at) | {"from_step": 4}
@@ -159,7 +159,12 @@ def loss_falls_without_bound(loss: float) -> Record:
 # ---- the form, the step size, the optimizer ----
 
 
-@example(said=False, near=None, text="Layer 0 does not compute its recorded form: with the weights of step 7,")
+@example(
+    said=False,
+    near=None,
+    text="Layer 0 does not compute its recorded form: with the weights of step 7, an eigenvalue differs from the recorded one "
+    "by 0.2 x its size.",
+)
 def layer_departs_from_its_form(agrees: bool | None) -> Record:
     checks = [{"layer": 0, "agrees": agrees, "error": 0.2, "reason": None}]
     return run_of(UNKNOWN, autopsy=findings(7, form=checks, modules=modules(1e39)))
