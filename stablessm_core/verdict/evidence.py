@@ -207,8 +207,7 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
     recorded = "recorded " if case.run.every > 1 else ""
     text = (
         f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
-        f"{number(growth.grad_growth)} x its "
-        f"size at {recorded}step {growth.since:,}."
+        f"{number(growth.grad_growth)} x its size at {recorded}step {growth.since:,}."
     )
     return text, {"grad_norm": growth.grad_norm, "growth": growth.grad_growth}
 
@@ -216,8 +215,7 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
 @sentence(
     names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred",
     holds="the optimizer is SGD or AdamW, and of the row before, the rate, the norm of all weights and the norm of the "
-    "gradient (for "
-    "AdamW, the number of weights) are known",
+    "gradient (for AdamW, the number of weights) are known",
 )  # fmt: skip
 def size_of_update(case: Case) -> tuple[str, Numbers] | None:
     run, update = case.run, case.update
@@ -262,8 +260,7 @@ def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
         return None
     text = (
         f"Every state of layer {case.inherited} is NaN and none is infinite. An overflow begins with single infinite states, "
-        "so NaN "
-        "came into this recurrence from elsewhere."
+        "so NaN came into this recurrence from elsewhere."
     )
     return text, {"layer": case.inherited}
 
@@ -358,9 +355,8 @@ def steps_measured_again(run: Run) -> tuple[str, Numbers] | None:
     if run.complete_from is None or run.recorded_every == 1:
         return None
     text = (
-        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from "
-        f"{run.complete_from:,} on "
-        "again and measured all of them."
+        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from {run.complete_from:,} "
+        "on again and measured all of them."
     )
     return text, {"limit_of_data": True}
 
@@ -380,9 +376,8 @@ def only_extremes(run: Run) -> tuple[str, Numbers] | None:
     if not any(layer.wide for layer in run.layers):
         return None
     text = (
-        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient "
-        "and weight "
-        "step are not."
+        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient and "
+        "weight step are not."
     )
     return text, {"limit_of_data": True}
 

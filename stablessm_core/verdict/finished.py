@@ -199,16 +199,14 @@ def learned_nothing(ending: Ending) -> str | None:
     return (
         f"The model has learned nothing beyond a constant: its loss, {number(end)} at the end and "
         f"{number(float(np.median(begun)))} at the start (medians of {plural(len(ended), 'recorded step')}), is {than} that of "
-        "the "
-        f"best constant prediction ({number(constant)})."
+        f"the best constant prediction ({number(constant)})."
     )
 
 
 @sentence(
     names.TRAIN_LOSS,
     holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is not "
-    "below "
-    "that of the first ones by more than 1 % or by more than half the range of the first ones",
+    "below that of the first ones by more than 1 % or by more than half the range of the first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
@@ -241,9 +239,8 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded weights "
-    "have "
-    "a gradient at the last row and equal their value of the first row in every bit",
+    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded "
+    "weights have a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0
@@ -295,9 +292,8 @@ def rate_jumped(ending: Ending) -> str | None:
     if not jump.step <= growth.rose_at <= jump.step + optimizer_facts.FIT_ROWS * ending.run.every:
         return None
     return (
-        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and "
-        "the loss "
-        f"rose at step {growth.rose_at:,}."
+        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and the "
+        f"loss rose at step {growth.rose_at:,}."
     )
 
 
@@ -390,8 +386,7 @@ def eigenvalues_outside(ending: Ending) -> str | None:
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
     return (
         f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
-        f"{recorded}, at "
-        f"least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
+        f"{recorded}, at least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
     )
 
 
@@ -412,8 +407,7 @@ def budget_is_spent(ending: Ending) -> str | None:
 @sentence(
     "ssm/{layer}/overflow_budget",
     holds="at the last recorded row an eigenvalue is outside the boundary, and the overflow budget of the worst one is below "
-    "the limit "
-    "of its layer",
+    "the limit of its layer",
 )  # fmt: skip
 def sequences_are_short(ending: Ending) -> str | None:
     worst, run = ending.worst, ending.run

@@ -93,8 +93,7 @@ def batch_far_above_usual(case: Case) -> str | None:
 @sentence(
     *SIZES,
     holds="up to the last batch, the largest numbers grew in at least 4 steps without a break, tenfold or more and not in one "
-    "step "
-    "alone; or tenfold over the last 20 batches, in nine of ten steps; and the last is at least 10 x the median before",
+    "step alone; or tenfold over the last 20 batches, in nine of ten steps; and the last is at least 10 x the median before",
 )  # fmt: skip
 def batches_grew(case: Case) -> str | None:
     bad = case.bad
@@ -117,8 +116,7 @@ def every_target_left_out(case: Case) -> str | None:
         return None
     return (
         f"The data: all {case.autopsy.classes['count']:,} targets of step {case.step:,} are the class that the loss leaves "
-        "out, and "
-        "the mean over no targets is 0 / 0."
+        "out, and the mean over no targets is 0 / 0."
     )
 
 

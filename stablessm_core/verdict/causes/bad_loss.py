@@ -34,8 +34,7 @@ def _made_here(case: Case) -> bool:
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
     holds="the first number that is not finite was made by the loss function, or by the backward pass outside the layers, "
-    "from numbers "
-    "below 1e18",
+    "from numbers below 1e18",
 )  # fmt: skip
 def loss_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:

@@ -49,15 +49,13 @@ def _scale(onset: Onset) -> float:
 @sentence(
     "autopsy.onset", "train/loss",
     holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs "
-    "from its "
-    "yardstick by 10 x more than before, or has the other sign",
+    "from its yardstick by 10 x more than before, or has the other sign",
 )  # fmt: skip
 def same_outputs_another_loss(case: Case, onset: Onset) -> str:
     return (
         f"The loss function changed at step {onset.step:,}: the loss went from {number(onset.loss_before)} to "
-        f"{number(onset.loss)}, "
-        f"while the {onset.yardstick_name} of the same outputs and targets went from {number(onset.yardstick_before)} to "
-        f"{number(onset.yardstick)}.{ended(case, onset.step)}"
+        f"{number(onset.loss)}, while the {onset.yardstick_name} of the same outputs and targets went from "
+        f"{number(onset.yardstick_before)} to {number(onset.yardstick)}.{ended(case, onset.step)}"
     )
 
 

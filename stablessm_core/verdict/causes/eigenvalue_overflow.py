@@ -156,10 +156,9 @@ def _rise_in_fatal_step(case: Case) -> float:
 
 @sentence(
     "ssm/{layer}/boundary_distance", "alerts", "autopsy.float64",
-    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 % "
-    "if "
-    "a state of this layer was not finite, 30 % if the run lives with a frozen recurrence); from 80 % on, the added inputs are "
-    "said to exceed float32",
+    holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 "
+    "% if a state of this layer was not finite, 30 % if the run lives with a frozen recurrence); from 80 % on, the added "
+    "inputs are said to exceed float32",
 )  # fmt: skip
 def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
     where = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)
@@ -195,9 +194,8 @@ def _growth(case: Case, one: Overflow) -> str:
         return f"{grown}, and {run.squares} squares its input, which float32 can do up to {number(limit)}"
     if squared:
         return (
-            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the "
-            f"{number(limit)} that "
-            "float32 can square"
+            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the {number(limit)} "
+            "that float32 can square"
         )
     if over:
         return f"{grown}, and float32 ends at {number(limit)}"
@@ -241,9 +239,8 @@ def either_began_it(case: Case, answer: Answer) -> str | None:
 
 @sentence(
     "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight",
-    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; it "
-    "is "
-    "said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
+    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; "
+    "it is said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
 )  # fmt: skip
 def gradient_spiked(_case: Case, answer: Answer) -> str | None:
     spike, crossing = answer.about.spike, answer.about.crossing
@@ -414,8 +411,7 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
         slower = round_down(own / furthest)
         why = (
             f"at a recurrent rate of {number(own)} one step could cover up to {number(furthest)} x the distance to the "
-            "boundary; at "
-            f"{number(slower)} no eigenvalue could have reached it in one step"
+            f"boundary; at {number(slower)} no eigenvalue could have reached it in one step"
         )
         tries.append(({"optimizer.recurrent_lr": slower}, why))
     if answer.thrown_by in ("gradient_spike", "both") and one.spiked and not run.grad_clip:

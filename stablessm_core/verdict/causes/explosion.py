@@ -62,8 +62,7 @@ def numbers_exploded(case: Case) -> str | None:
 @sentence(
     "ssm/{layer}/boundary_distance",
     holds="a recorded eigenvalue was outside the boundary, and at the fatal row, or the recorded row before, the overflow "
-    "budget of "
-    "the worst one is below the limit of its layer",
+    "budget of the worst one is below the limit of its layer",
 )  # fmt: skip
 def outside_without_overflow(case: Case) -> str | None:
     worst = case.worst
@@ -71,8 +70,7 @@ def outside_without_overflow(case: Case) -> str | None:
         return None
     return (
         f"An eigenvalue was outside the stability boundary, first at step {case.firsts[0].step:,}, but at step {worst.step:,} "
-        "none "
-        "was far enough outside to overflow a state."
+        "none was far enough outside to overflow a state."
     )
 
 

@@ -45,8 +45,7 @@ def first_updates_were_fatal(case: Case) -> str:
     risen = f" The loss was {against_best(case.growth)}." if case.growth is not None and case.risen else ""
     return (
         f"The learning rate{rate} is far too large: {tensor_label(case, first=False)} was no longer finite in step {trained} "
-        "of the "
-        f"training.{risen}{size}"
+        f"of the training.{risen}{size}"
     )
 
 

@@ -26,9 +26,8 @@ def _find(case: Case) -> Answer | None:
 def layer_departs_from_its_form(case: Case, check: FormCheck) -> str:
     return (
         f"Layer {check.layer} does not compute its recorded form: with the weights of step {case.step:,}, an eigenvalue "
-        "differs from "
-        f"the recorded one by {number(check.error)} x its size. What is recorded as its eigenvalues is not what the layer does."
-        f"{ended(case, 0)}"
+        f"differs from the recorded one by {number(check.error)} x its size. What is recorded as its eigenvalues is not what "
+        f"the layer does.{ended(case, 0)}"
     )
 
 

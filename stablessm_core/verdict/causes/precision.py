@@ -45,9 +45,8 @@ def made_in_float16(case: Case) -> str | None:
     module = f" in {first['module']}" if first.get("module") else ""
     return (
         f"Half precision: at step {case.step:,}, {first.get('operation')}{module} ({PASSES[str(first.get('pass'))]}) gave "
-        f"{first.get('value')} in float16, from numbers up to {number(number_of(first.get('largest_input')))}. float16 "
-        "numbers end at "
-        "65,504, and float32 numbers at 3.4e38."
+        f"{first.get('value')} in float16, from numbers up to {number(number_of(first.get('largest_input')))}. float16 numbers "
+        "end at 65,504, and float32 numbers at 3.4e38."
     )
 
 
@@ -57,9 +56,8 @@ def losses_are_float16(case: Case) -> str | None:
         return None
     return (
         f"Half precision: every recorded loss is a float16 number, and these end at 65,504. {tensor_label(case)} became "
-        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}. The loss function should compute in float32, "
-        "which ends "
-        "at 3.4e38."
+        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}. The loss function should compute in float32, which "
+        "ends at 3.4e38."
     )
 
 

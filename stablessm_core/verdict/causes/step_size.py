@@ -51,8 +51,8 @@ def _find(case: Case) -> Answer | None:
 @sentence(
     "ssm/{layer}/dt", "ssm/{layer}/boundary_distance",
     holds="the largest dt of a layer grew at least 100-fold since the first row (10^6-fold without a state that is not finite "
-    "and "
-    "without a result of 1e18), and no recorded eigenvalue is outside the boundary at the fatal row or the recorded row before",
+    "and without a result of 1e18), and no recorded eigenvalue is outside the boundary at the fatal row or the recorded row "
+    "before",
 )  # fmt: skip
 def step_size_ran_away(case: Case, answer: Answer) -> str | None:
     if case.worst is not None and case.worst.outside:
@@ -63,8 +63,7 @@ def step_size_ran_away(case: Case, answer: Answer) -> str | None:
     inside = "" if case.worst is None else f" At step {case.worst.step:,} no recorded eigenvalue was outside the boundary."
     return (
         f"The step size dt ran away,{start} to {bounded(now)}{where}, and at step {case.step:,} "
-        f"{tensor_label(case, first=False)} "
-        f"was no longer finite.{inside}"
+        f"{tensor_label(case, first=False)} was no longer finite.{inside}"
     )
 
 

@@ -115,8 +115,8 @@ def _hidden(case: Case) -> Answer | None:
 @sentence(
     "optim/grad_norm", "train/loss",
     holds="under SGD, with every step recorded, the norm of the step before the loss rose, or of the last step, was at least "
-    "1,000 x "
-    "its median over the 20 rows before, and the loss differed from its median over 50 rows by at most 2 x its size or spread",
+    "1,000 x its median over the 20 rows before, and the loss differed from its median over 50 rows by at most 2 x its size "
+    "or spread",
 )  # fmt: skip
 def gradient_threw_the_weights(case: Case) -> str | None:
     kick = case.kick
@@ -132,8 +132,7 @@ def gradient_threw_the_weights(case: Case) -> str | None:
 @sentence(
     "optim/grad_norm", "train/weight_norm",
     holds="under SGD, with every step recorded, the gradient of the first row had at least 1,000 x the norm of all weights, "
-    "and the "
-    "loss rose, or the run ended, in the next step",
+    "and the loss rose, or the run ended, in the next step",
 )  # fmt: skip
 def first_gradient_threw_the_weights(case: Case) -> str | None:
     kick = case.kick
@@ -148,8 +147,7 @@ def first_gradient_threw_the_weights(case: Case) -> str | None:
 @sentence(
     "train/loss", "optim/lr", "optim/grad_norm",
     holds="every step is recorded, the loss rose in one step to at least 1,000 x every loss before, and the update before it "
-    "was at "
-    "most a tenth of the norm of all weights",
+    "was at most a tenth of the norm of all weights",
 )  # fmt: skip
 def loss_jumped(case: Case, update: float | None) -> str | None:
     growth = case.growth
@@ -179,8 +177,7 @@ def calm_before(case: Case, update: float | None) -> str | None:
         return None
     return (
         f"{_end(case)}{_in_backward(case)}. One step earlier the loss was {against_best(growth)}, and the update between was "
-        "small, "
-        f"about {number(update)} x the norm of all weights."
+        f"small, about {number(update)} x the norm of all weights."
     )
 
 
@@ -205,8 +202,7 @@ def rose_between_rows(case: Case) -> str | None:
     return (
         f"{_end(case)}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
         f"{number(growth.before_rise)} to {number(growth.at_rise)}; the steps between were not recorded, so the cause may be a "
-        "bad "
-        "batch or an explosion of the whole training."
+        "bad batch or an explosion of the whole training."
     )
 
 
@@ -221,8 +217,7 @@ def batch_is_known(case: Case) -> str | None:
     before = "" if usual is None else f" (median of the batches before: {number(usual)})"
     return (
         f"The largest number of its batch was {number(largest)}{before}. The recorded numbers cannot tell whether the loss "
-        "function or "
-        "the model made it."
+        "function or the model made it."
     )
 
 
