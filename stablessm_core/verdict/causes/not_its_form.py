@@ -20,8 +20,8 @@ def _find(case: Case) -> Answer | None:
 
 @sentence(
     "autopsy.form",
-    holds="with the weights of the fatal step, one step of the layer departs from its recorded form by more than rounding can "
-    "explain",
+    holds="with the weights of the fatal step, an eigenvalue of the layer differs from the recorded one by more than 1 % of "
+    "its size",
 )
 def layer_departs_from_its_form(case: Case, check: FormCheck) -> str:
     return (

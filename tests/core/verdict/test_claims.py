@@ -168,6 +168,13 @@ def test_weights_that_grow_alike_under_an_unknown_decay_are_no_proof_of_one() ->
     assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "weights_multiplied"] == ["inferred"]
 
 
+def test_a_batch_that_nobody_measured_is_not_said_to_be_finite() -> None:
+    run_, source = run_of(UNKNOWN, columns={"batch": [0] * 7}, autopsy=findings(7, batch=None, modules=modules(1e39)))
+    found = texts((run_, replace(source, rows=replace(source.rows, batch=None))))
+    assert "flag_of_batch" not in found
+    assert "batch_flag_missing" in found
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
