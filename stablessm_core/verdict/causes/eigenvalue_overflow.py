@@ -202,7 +202,7 @@ def _growth(case: Case, one: Overflow) -> str:
     return f"{grown}, and with the inputs of {run.length} steps added up, the state exceeds the limit of float32, {number(limit)}"
 
 
-@sentence("train/loss", holds="the loss rose to at least 10 x its best, and the run was thrown by an explosion")
+@sentence("train/loss", holds="the run was thrown by an explosion, and the last finite loss was at least 10 x its best")
 def exploding_training(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by != "explosion" or growth is None or not case.risen:
@@ -255,31 +255,44 @@ def gradient_spiked(_case: Case, answer: Answer) -> str | None:
 
 
 @sentence(
-    "ssm/{layer}/relative_step", holds="the step of the eigenvalue that crossed is recorded, and exceeds the distance that it had"
-)
+    "ssm/{layer}/relative_step",
+    holds="the length of the step that crossed is recorded, and is at least the distance that the eigenvalue had; the "
+    "optimizer's steps are blamed (AdamW, or SGD at a loss below 3 x its best without a spike, or the run lives with a frozen "
+    "recurrence)",
+)  # fmt: skip
 def one_step_crossed(case: Case, answer: Answer) -> str | None:
     one = answer.about.crossing
-    if answer.thrown_by != "optimizer_step" or one is None or one.relative_step is None or not math.isfinite(one.relative_step):
+    if answer.thrown_by != "optimizer_step" or one is None or not _covers_the_distance(one):
         return None
     name = case.run.optimizer_label or "optimizer"
     return f"One {name} step pushed it across: the step was {number(one.relative_step)} times as long as the remaining distance."
 
 
+def _covers_the_distance(one: eigenvalues.Crossing) -> bool:
+    """Whether the recorded step of the eigenvalue is long enough for the crossing."""
+    return one.relative_step is not None and 1 <= one.relative_step < math.inf
+
+
 @sentence(
     "ssm/{layer}/boundary_distance", basis="inferred",
-    holds="the eigenvalue was inside at an earlier recorded row, and the length of the step that crossed is not recorded",
+    holds="the eigenvalue was inside at an earlier recorded row, the optimizer's steps are blamed, and no single step is "
+    "recorded that was as long as the distance",
 )  # fmt: skip
 def steps_crossed(case: Case, answer: Answer) -> str | None:
     one = answer.about.crossing
     if answer.thrown_by != "optimizer_step" or one is None or (one.before is None and one.step <= case.run.first_step):
         return None
-    if one.relative_step is not None and math.isfinite(one.relative_step):
+    if _covers_the_distance(one):
         return None
     name = case.run.optimizer_label
     return f"{name}'s steps pushed it across." if name else "The optimizer's steps pushed it across."
 
 
-@sentence("train/loss", holds="the loss of the step before the end was below 3 x its best")
+@sentence(
+    "train/loss",
+    holds="every step is recorded, an optimizer's step or a spike is blamed, and the loss of the step before the "
+    "end was below 3 x its best",
+)
 def no_warning(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by not in ("optimizer_step", "gradient_spike") or growth is None or case.run.every > 1:
@@ -290,7 +303,9 @@ def no_warning(case: Case, answer: Answer) -> str | None:
     return f"The loss gave no warning: one step earlier it was {only}{against_best(growth)}."
 
 
-@sentence("train/loss", holds="steps are missing in the record, and the loss of an earlier row is known")
+@sentence(
+    "train/loss", holds="not every step is recorded, an optimizer's step or a spike is blamed, and an earlier loss is known"
+)
 def last_recorded_loss(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by not in ("optimizer_step", "gradient_spike") or growth is None or case.run.every == 1:
@@ -356,7 +371,9 @@ def crossing_step(run: Run, one: eigenvalues.Crossing) -> tuple[str, dict[str, f
 
 
 @sentence(
-    "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight", holds="|g| rose to at least 10 x its median of the 20 rows before"
+    "ssm/{layer}/grad_over_weight",
+    "ssm/{layer}/weight",
+    holds="not under AdamW; |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows",
 )
 def spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | int]] | None:
     if spike.growth < facts.SPIKE:
@@ -370,13 +387,17 @@ def spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | 
     return text, {"step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
 
 
-@sentence("ssm/{layer}/grad_over_weight", "ssm/{layer}/weight", holds="|g| stayed below 10 x its median in the last 20 rows")
+@sentence(
+    "ssm/{layer}/grad_over_weight",
+    "ssm/{layer}/weight",
+    holds="not under AdamW; over the last 20 rows, |g| was at most 10 x its median of the 20 rows before its largest value",
+)
 def no_spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | int]] | None:
     if spike.growth >= facts.SPIKE:
         return None
     text = (
-        f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} recorded steps |g| was at most {number(spike.size)}, "
-        f"{number(spike.growth)} x the median before."
+        f"Its gradient did not spike: over the last recorded steps, {facts.SPIKE_ROWS} at most, |g| was at most "
+        f"{number(spike.size)}, {number(spike.growth)} x the median before."
     )
     return text, {"step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
 
