@@ -163,7 +163,11 @@ def trials_not_comparable(autopsy: Autopsy) -> str | None:
     )
 
 
-@sentence("autopsy.counterfactuals", holds="the run was trained again with a frozen recurrence, and the trials can be compared")
+@sentence(
+    "autopsy.counterfactuals",
+    holds="the run was trained again with a frozen recurrence, and the trials can be compared; it dies too if at most "
+    "5 steps after the run",
+)
 def frozen_trial(case: Case) -> str | None:
     """What the trial with a frozen recurrence showed, for the summary of a cause that it can test."""
     one = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
@@ -230,7 +234,12 @@ def size_of_update(case: Case) -> tuple[str, Numbers] | None:
     return text, {"update": update}
 
 
-@sentence(names.LARGEST_INPUT, names.LARGEST_TARGET, "autopsy.batch", holds="a batch with finite numbers was far above usual")
+@sentence(
+    names.LARGEST_INPUT,
+    names.LARGEST_TARGET,
+    "autopsy.batch",
+    holds="a finite batch was far above usual (as for the data as a cause), or the batches grew up to the last one",
+)
 def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
     bad = case.bad
     if bad is None or not bad.finite or bad.largest is None:
@@ -244,7 +253,11 @@ def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
     return text, {"largest": bad.largest, "usual": bad.usual, "step": bad.step}
 
 
-@sentence(names.BATCH_NONFINITE, "autopsy.batch", holds="whether the numbers of the fatal batch were finite is known")
+@sentence(
+    names.BATCH_NONFINITE,
+    "autopsy.batch",
+    holds="whether the numbers of the fatal batch were finite is known, and no finite batch was far above usual",
+)
 def flag_of_batch(case: Case) -> tuple[str, Numbers] | None:
     if case.flags is None or (case.bad is not None and case.bad.finite):
         return None
@@ -265,7 +278,7 @@ def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
     return text, {"layer": case.inherited}
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="no recorded eigenvalue is outside the boundary at the fatal step")
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, no recorded distance is below 0")
 def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     worst = case.worst
     if worst is None or worst.distance < 0:
@@ -279,7 +292,7 @@ def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     return text, {**_place(worst), "overflow_budget": worst.budget}
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="a recorded eigenvalue is outside the boundary at the fatal step")
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, a recorded distance is below 0")
 def furthest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     worst = case.worst
     if worst is None or worst.distance >= 0:
@@ -298,7 +311,7 @@ def _place(worst: eigenvalues.Worst) -> Numbers:
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/gate_mean", "ssm/{layer}/dt",
     holds="the decay of the worst eigenvalue is a rate times a step size or gate, and both are recorded at the start and at "
-    "the end",
+    "the end; which moved it more is said if their logarithms differ by more than 1 %",
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst

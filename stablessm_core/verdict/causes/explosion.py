@@ -45,7 +45,8 @@ def training_exploded(case: Case) -> str | None:
 
 @sentence(
     "autopsy.modules", "autopsy.float64", "autopsy.counterfactuals",
-    holds="a true result of the fatal step exceeds 1e18, and the run lives with a tenth of the learning rate",
+    holds="the loss had not risen to 10 x its best, the result of a module in the fatal step is 1e18 or more (in float64, if "
+    "that was measured), and the run lives with a tenth of the learning rate",
 )  # fmt: skip
 def numbers_exploded(case: Case) -> str | None:
     if case.risen or not case.largest >= MODERATE:
@@ -74,7 +75,10 @@ def outside_without_overflow(case: Case) -> str | None:
     )
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="every recorded distance of every layer is 0 or more, and at least one is known")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="every recorded distance of the layers that must stay inside is 0 or more, and one of the end is known",
+)
 def never_outside(case: Case) -> str | None:
     if case.firsts or case.worst is None or case.worst.outside:
         return None

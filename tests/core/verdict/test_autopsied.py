@@ -43,7 +43,7 @@ def test_a_state_that_only_float64_can_hold_overflowed_and_is_no_arithmetic() ->
 def test_a_number_that_float32_could_hold_is_arithmetic() -> None:
     found = verdict_of(UNKNOWN, findings(7, first_nonfinite=first("backward", "rwkv4_backward")))
     assert told(found) == ("arithmetic", "measured", None)
-    assert "float32 could hold every true result" in found["summary"]
+    assert "float32 could hold each of them and its square" in found["summary"]
 
 
 def test_ordinary_numbers_are_no_arithmetic_if_the_loss_in_float64_is_another() -> None:
