@@ -159,7 +159,7 @@ def trials_not_comparable(autopsy: Autopsy) -> str | None:
         return None
     return (
         "The trials cannot be compared with the run, so they say nothing about its cause: the unchanged one did not die at its "
-        "fatal step, or one that should only help died before it. The task or its loss may keep a state."
+        "fatal step, or a trial that could only help died before it. The task or its loss may keep a state."
     )
 
 
@@ -227,7 +227,11 @@ def size_of_update(case: Case) -> tuple[str, Numbers] | None:
         return None
     what = "the root of the number of weights"
     if run.optimizer == "sgd":
-        what = "the largest norm of the last gradients" + " / (1 - momentum)" * bool(run.momentum)
+        what = (
+            "the largest norm of the last gradients"
+            + ", clipped," * bool(run.grad_clip)
+            + " / (1 - momentum)" * bool(run.momentum)
+        )
     last = int(case.scalars.step[case.scalars.step < case.step][-1])
     which = "The update before" if case.step - last == 1 else f"The updates since step {last:,}"
     text = f"{which} could move the weights by about {number(update)} x their norm (learning rate x {what})."

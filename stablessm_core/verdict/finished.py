@@ -141,7 +141,8 @@ def evaluation_lost(ending: Ending) -> str | None:
     if bad is None:
         return None
     what = "NaN" if math.isnan(bad[1]) else "infinite"
-    return f"The loss of the evaluation at step {bad[0]:,} is {what}, although every number of the training is finite."
+    every = "every recorded number" if ending.run.reported is not None else "every number"
+    return f"The loss of the evaluation at step {bad[0]:,} is {what}, although {every} of the training is finite."
 
 
 @sentence(
@@ -205,8 +206,8 @@ def learned_nothing(ending: Ending) -> str | None:
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is not "
-    "below that of the first ones by more than 1 % or by more than half the range of the first ones",
+    holds="at least 20 rows are recorded, the loss is not said to be that of a constant prediction, and the median of the "
+    "last losses is not below that of the first ones by more than 1 % or by more than half the range of the first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
@@ -267,8 +268,8 @@ def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
 
 @sentence(
     names.LARGEST_INPUT, names.LARGEST_TARGET,
-    holds="from this step on, the largest number of each recorded batch is at least 3 x that of every batch before, and their "
-    "median is at least 10 x the median before",
+    holds="of the last 4,096 rows, the largest number of each batch from this step on is at least 3 x that of every batch "
+    "before, and their median is at least 10 x the median before, with 2 rows or more on both sides",
 )  # fmt: skip
 def data_changed(ending: Ending) -> str | None:
     change = changed_batches(ending.tail, ending.last)

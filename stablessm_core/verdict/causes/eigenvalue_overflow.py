@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -160,7 +161,7 @@ def _rise_in_fatal_step(case: Case) -> float:
     "% if a state of this layer was not finite, 30 % if the run lives with a frozen recurrence); from 80 % on, the added "
     "inputs are said to exceed float32",
 )  # fmt: skip
-def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
+def eigenvalue_overflowed(case: Case, one: Overflow) -> tuple[str, dict[str, Any]]:
     where = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)
     since = one.crossing
     if since is None or one.eigenvalue != since.eigenvalue:
@@ -174,7 +175,8 @@ def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
     else:
         outside = "left the stability boundary in the update of the step before"
     end = "its state overflowed" if one.state else f"{tensor_label(case, first=False)} stopped being finite"
-    return f"{where} {outside}, and at step {case.step:,} {end}{_growth(case, one)}."
+    text = f"{where} {outside}, and at step {case.step:,} {end}{_growth(case, one)}."
+    return text, {} if one.state or case.measured_layer == one.layer.index else {"basis": "inferred"}
 
 
 def _growth(case: Case, one: Overflow) -> str:

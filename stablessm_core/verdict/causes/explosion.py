@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stablessm_core.verdict.advice import against_explosion
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
@@ -51,13 +53,13 @@ def training_exploded(case: Case) -> str | None:
 def numbers_exploded(case: Case) -> str | None:
     if case.risen or not case.largest >= MODERATE:
         return None
-    beyond = "cannot hold" if case.largest > FLOAT32_LARGEST else "cannot square" if case.largest**2 > FLOAT32_LARGEST else ""
-    limit = (
-        f" float32, which ends at {number(FLOAT32_LARGEST)}, {beyond} them."
-        if beyond
-        else " A few of them, squared and added, exceed float32."
-    )
-    return f"The numbers of the model exploded: at step {case.step:,} they reached {number(case.largest)}.{limit}"
+    if case.largest > FLOAT32_LARGEST:
+        limit = f"float32, which ends at {number(FLOAT32_LARGEST)}, cannot hold them."
+    elif case.largest**2 > FLOAT32_LARGEST:
+        limit = f"float32, which ends at {number(FLOAT32_LARGEST)}, cannot square them."
+    else:
+        limit = f"The squares of {math.floor(FLOAT32_LARGEST / case.largest**2) + 1:,} such numbers, added, exceed float32."
+    return f"The numbers of the model exploded: at step {case.step:,} they reached {number(case.largest)}. {limit}"
 
 
 @sentence(

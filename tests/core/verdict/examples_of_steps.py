@@ -83,7 +83,7 @@ def training_exploded(loss: float) -> Record:
     return run_of([*CALM, loss, NAN])
 
 
-@example(said=1e18, near=9.9e17, text="at step 7 they reached 1e18.")
+@example(said=1e18, near=9.9e17, text="at step 7 they reached 1e18. The squares of 341 such numbers, added, exceed float32.")
 def numbers_exploded(largest: float) -> Record:
     trials = [counterfactual("unchanged", False, 7), counterfactual("tenth_of_rate", True)]
     return run_of(UNKNOWN, autopsy=findings(7, modules=modules(largest), counterfactuals=trials))

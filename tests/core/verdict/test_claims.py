@@ -175,6 +175,16 @@ def test_a_batch_that_nobody_measured_is_not_said_to_be_finite() -> None:
     assert "batch_flag_missing" in found
 
 
+def test_an_eigenvalue_far_outside_is_measured_to_overflow_only_if_a_state_did() -> None:
+    alert = {
+        "kind": "nonfinite_state", "step": 7, "layer": 0, "eigenvalue": 0, "tensor": "blocks.0.ssm.state", "value": float("inf"),
+        "message": "layer 0, eigenvalue 0: state inf",
+    }  # fmt: skip
+    for alerts, basis in (([], "inferred"), ([alert], "measured")):
+        verdict = judge(*run_of(UNKNOWN, eigenvalue=OUTSIDE, alerts=alerts))
+        assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "eigenvalue_overflowed"] == [basis]
+
+
 def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
     run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
     assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
