@@ -83,7 +83,7 @@ class Case:
         if self.tensor.startswith("batch."):
             return 2 if self.tensor.endswith("y") else 1
         if self.scalars.batch is None or not len(self.scalars) or self.scalars.step[-1] != self.step:
-            return 0 if self.autopsy is not None else None
+            return 0 if self.autopsy is not None and self.autopsy.findings.get("batch") else None
         flag = self.scalars.batch[-1]
         return None if np.isnan(flag) else int(flag)
 

@@ -21,6 +21,8 @@ from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
 Numbers = dict[str, Any]
 FAILS_TO_SQUARE = 1e18
+ALIKE = 0.01  # difference up to which the logarithms of two factors count as the same
+DIFFERS = 0.1  # relative difference above which the recorded norm of a gradient is another one than that in float64
 
 
 def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
@@ -45,7 +47,7 @@ def autopsied(case: Case) -> list[Said]:
     items = said(first_number_not_finite(autopsy), norm_squares(autopsy), step_in_float64(autopsy))
     items += said(gradient_agrees(autopsy), gradient_not_proved(autopsy), training_keeps_a_state(autopsy))
     tried = (autopsy.counterfactual(change) for change in CHANGES)
-    items += said(*(trial(one) for one in tried if one is not None), trials_not_comparable(autopsy))
+    items += said(*(trial(autopsy, one) for one in tried if one is not None), trials_not_comparable(autopsy))
     return items
 
 
@@ -69,7 +71,7 @@ def first_number_not_finite(autopsy: Autopsy) -> tuple[str, Numbers] | None:
 
 @sentence("autopsy.first_nonfinite", basis="inferred", holds="a norm made the number from inputs of 1e18 or more")
 def norm_squares(autopsy: Autopsy) -> str | None:
-    if autopsy.first is None or "norm" not in str(autopsy.first.get("operation")) or autopsy.input_of_first < FAILS_TO_SQUARE:
+    if "norm" not in str((autopsy.first or {}).get("operation")) or not autopsy.input_of_first >= FAILS_TO_SQUARE:
         return None
     return "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
 
@@ -96,31 +98,34 @@ def step_in_float64(autopsy: Autopsy) -> tuple[str, Numbers] | None:
 
 @sentence(
     "autopsy.gradient",
-    holds="the slope of the loss converged, and equals the norm of the gradient within a twentieth; so does the recorded norm",
+    holds="in float64, the slope of the loss along the gradient converged, and equals the norm of the gradient within a "
+    "twentieth",
 )  # fmt: skip
 def gradient_agrees(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     one = autopsy.findings.get("gradient") or {}
     if not autopsy.gradient_agrees:
         return None
-    step, norm, slope = int(one["step"]), number_of(one["norm"]), number_of(one["slope"])
+    step, norm, slope, recorded = int(one["step"]), *(number_of(one.get(name)) for name in ("norm", "slope", "recorded"))
+    other = f" The run recorded the norm {number(recorded)}." if abs(recorded - norm) > DIFFERS * norm else ""
     text = (
-        f"The gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
-        f"{number(slope)} per "
-        "unit of distance along it."
+        f"In float64, the gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
+        f"{number(slope)} per unit of distance along it.{other}"
     )
     return text, {"step": step, "norm": norm, "slope": slope}
 
 
-@sentence("autopsy.gradient", holds="the slope of the loss did not converge, so the gradient was neither confirmed nor refuted")
+@sentence(
+    "autopsy.gradient",
+    holds="the slope of the loss along the gradient did not converge, so the gradient was neither confirmed nor refuted",
+)
 def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     one = autopsy.findings.get("gradient") or {}
     if not one or one.get("converged") or "converged" not in one:
         return None
     step, norm = int(one["step"]), number_of(one["norm"])
     text = (
-        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: along it, the "
-        "slope of the "
-        "loss depends on the distance, even over tiny distances."
+        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: the slopes of the "
+        "loss over different distances along it disagree, or rounding hides them."
     )
     return text, {"step": step, "norm": norm}
 
@@ -131,9 +136,11 @@ def training_keeps_a_state(autopsy: Autopsy) -> str | None:
     return str(state) if state else None
 
 
-@sentence("autopsy.counterfactuals", holds="the trial ended, and the trials can be compared with the run")
-def trial(one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
-    if one.get("comparable") is False:
+@sentence(
+    "autopsy.counterfactuals", holds="the trial ended, and the trials can be compared with the run, or it is the unchanged one"
+)
+def trial(autopsy: Autopsy, one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
+    if not autopsy.comparable and one["change"] != "unchanged":
         return None
     how = CHANGES[str(one["change"])].how
     if one["change"] == "batch_left_out":
@@ -150,10 +157,17 @@ def trial(one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
 def trials_not_comparable(autopsy: Autopsy) -> str | None:
     if autopsy.comparable or not autopsy.findings.get("counterfactuals"):
         return None
-    return "The trials did not repeat the run, so they say nothing about its cause: the task or its loss may keep a state."
+    return (
+        "The trials cannot be compared with the run, so they say nothing about its cause: the unchanged one did not die at its "
+        "fatal step, or a trial that could only help died before it. The task or its loss may keep a state."
+    )
 
 
-@sentence("autopsy.counterfactuals", holds="the run was trained again with a frozen recurrence, and the trials can be compared")
+@sentence(
+    "autopsy.counterfactuals",
+    holds="the run was trained again with a frozen recurrence, and the trials can be compared; it dies too if at most "
+    "5 steps after the run",
+)
 def frozen_trial(case: Case) -> str | None:
     """What the trial with a frozen recurrence showed, for the summary of a cause that it can test."""
     one = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
@@ -197,26 +211,39 @@ def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
     recorded = "recorded " if case.run.every > 1 else ""
     text = (
         f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
-        f"{number(growth.grad_growth)} x its "
-        f"size at {recorded}step {growth.since:,}."
+        f"{number(growth.grad_growth)} x its size at {recorded}step {growth.since:,}."
     )
     return text, {"grad_norm": growth.grad_norm, "growth": growth.grad_growth}
 
 
 @sentence(
-    names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred", holds="rate, gradient and weights of the row before are known"
-)
+    names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred",
+    holds="the optimizer is SGD or AdamW, and of the row before, the rate, the norm of all weights and the norm of the "
+    "gradient (for AdamW, the number of weights) are known",
+)  # fmt: skip
 def size_of_update(case: Case) -> tuple[str, Numbers] | None:
     run, update = case.run, case.update
     if update is None:
         return None
-    what = "the norm of the gradient" if run.optimizer != "adamw" else "the root of the number of weights"
-    which = "The update before" if run.every == 1 else f"The updates since the last recorded step, {run.every} steps earlier,"
+    what = "the root of the number of weights"
+    if run.optimizer == "sgd":
+        what = (
+            "the largest norm of the last gradients"
+            + ", clipped," * bool(run.grad_clip)
+            + " / (1 - momentum)" * bool(run.momentum)
+        )
+    last = int(case.scalars.step[case.scalars.step < case.step][-1])
+    which = "The update before" if case.step - last == 1 else f"The updates since step {last:,}"
     text = f"{which} could move the weights by about {number(update)} x their norm (learning rate x {what})."
     return text, {"update": update}
 
 
-@sentence(names.LARGEST_INPUT, names.LARGEST_TARGET, "autopsy.batch", holds="a batch with finite numbers was far above usual")
+@sentence(
+    names.LARGEST_INPUT,
+    names.LARGEST_TARGET,
+    "autopsy.batch",
+    holds="a finite batch was far above usual (as for the data as a cause), or the batches grew up to the last one",
+)
 def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
     bad = case.bad
     if bad is None or not bad.finite or bad.largest is None:
@@ -230,7 +257,11 @@ def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
     return text, {"largest": bad.largest, "usual": bad.usual, "step": bad.step}
 
 
-@sentence(names.BATCH_NONFINITE, "autopsy.batch", holds="whether the numbers of the fatal batch were finite is known")
+@sentence(
+    names.BATCH_NONFINITE,
+    "autopsy.batch",
+    holds="whether the numbers of the fatal batch were finite is known, and no finite batch was far above usual",
+)
 def flag_of_batch(case: Case) -> tuple[str, Numbers] | None:
     if case.flags is None or (case.bad is not None and case.bad.finite):
         return None
@@ -238,19 +269,20 @@ def flag_of_batch(case: Case) -> tuple[str, Numbers] | None:
     return f"The batch of step {case.step:,} {how}.", {"batch_nonfinite": case.flags}
 
 
-@sentence("alerts", basis="inferred", holds="every state of a layer became NaN at once, and none is infinite")
+@sentence(
+    "alerts", basis="inferred", holds="at the fatal step, every state of a layer is NaN, and every number of the batch is finite"
+)
 def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
     if case.inherited is None or case.flags:
         return None
     text = (
-        f"Every state of layer {case.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did "
-        "not begin "
-        "there."
+        f"Every state of layer {case.inherited} is NaN and none is infinite. An overflow begins with single infinite states, "
+        "so NaN came into this recurrence from elsewhere."
     )
     return text, {"layer": case.inherited}
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="no recorded eigenvalue is outside the boundary at the fatal step")
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, no recorded distance is below 0")
 def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     worst = case.worst
     if worst is None or worst.distance < 0:
@@ -264,7 +296,7 @@ def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     return text, {**_place(worst), "overflow_budget": worst.budget}
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="a recorded eigenvalue is outside the boundary at the fatal step")
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, a recorded distance is below 0")
 def furthest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
     worst = case.worst
     if worst is None or worst.distance >= 0:
@@ -283,19 +315,20 @@ def _place(worst: eigenvalues.Worst) -> Numbers:
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/gate_mean", "ssm/{layer}/dt",
     holds="the decay of the worst eigenvalue is a rate times a step size or gate, and both are recorded at the start and at "
-    "the end",
+    "the end; which moved it more is said if their logarithms differ by more than 1 %",
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
     if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
-    parts = ((moved.weight, "weight"), (moved.step, moved.what))
-    larger = max((abs(math.log(abs(part))), name) for part, name in parts)[1]
+    by_weight, by_step = (abs(math.log(abs(part))) for part in (moved.weight, moved.step))
+    more = f" The {'weight' if by_weight > by_step else moved.what} moved it more."
+    if math.isclose(by_weight, by_step, rel_tol=ALIKE, abs_tol=ALIKE):
+        more = ""
     text = (
-        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: "
-        "the rate "
-        f"of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x. The {larger} moved it more."
+        f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: the "
+        f"rate of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x.{more}"
     )
     return text, {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
 
@@ -311,7 +344,10 @@ def evaluation_not_finite(bad: tuple[int, float] | None) -> tuple[str, Numbers] 
 def range_of_bfloat16(run: Run) -> str | None:
     if run.how.precision != "bfloat16":
         return None
-    return "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
+    ours = " States and eigenvalues are float32." if run.reported is None else ""
+    return (
+        f"bfloat16 numbers end at 3.39e38, almost where float32 ends: rounding to them makes no infinity of a number below.{ours}"
+    )
 
 
 # ---- what the records cannot show ----
@@ -336,9 +372,8 @@ def steps_measured_again(run: Run) -> tuple[str, Numbers] | None:
     if run.complete_from is None or run.recorded_every == 1:
         return None
     text = (
-        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from "
-        f"{run.complete_from:,} on "
-        "again and measured all of them."
+        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from {run.complete_from:,} "
+        "on again and measured all of them."
     )
     return text, {"limit_of_data": True}
 
@@ -358,9 +393,8 @@ def only_extremes(run: Run) -> tuple[str, Numbers] | None:
     if not any(layer.wide for layer in run.layers):
         return None
     text = (
-        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient "
-        "and weight "
-        "step are not."
+        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient and "
+        "weight step are not."
     )
     return text, {"limit_of_data": True}
 

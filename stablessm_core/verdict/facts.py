@@ -148,16 +148,18 @@ def loss_descent(scalars: Scalars, end: int) -> Descent | None:
         return None
     steady = np.flatnonzero(~falls)
     since = int(steady[-1]) + 1 if len(steady) else 0
+    since += int(loss[since] >= 0)  # a first fall from above 0 may be longer than the next one
     return Descent(int(step[since]), float(loss[since]), int(step[-1]), float(loss[-1]))
 
 
 def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
-    """About how large the update before step `end` could be, relative to the norm of all weights. None if it is not known.
+    """About how large the update before step `end` could be, relative to the norm of all weights. None if it is not known, or if
+    this optimizer has another formula.
 
     SGD: lr |grad| / |params|, divided by (1 - mu) with momentum mu. AdamW: lr sqrt(number of parameters) / |params|.
     """
     rows = np.flatnonzero(scalars.step < end)
-    if not len(rows) or scalars.weight_norm is None:
+    if not len(rows) or scalars.weight_norm is None or run.optimizer not in ("sgd", "adamw"):
         return None
     at, gap = int(rows[-1]), end - int(scalars.step[rows[-1]])
     size, lr = float(scalars.weight_norm[at]), float(scalars.lr[at])

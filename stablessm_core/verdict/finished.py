@@ -141,20 +141,26 @@ def evaluation_lost(ending: Ending) -> str | None:
     if bad is None:
         return None
     what = "NaN" if math.isnan(bad[1]) else "infinite"
-    return f"The loss of the evaluation at step {bad[0]:,} is {what}, although every number of the training is finite."
+    every = "every recorded number" if ending.run.reported is not None else "every number"
+    return f"The loss of the evaluation at step {bad[0]:,} is {what}, although {every} of the training is finite."
 
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="the median of the last losses is at least 3 x the first loss, or above it by twice the spread of the first",
+    holds="the median of the last losses (10 rows, or a quarter of a shorter run) is above 3 x the first loss; if losses of the "
+    "first rows are not all positive, above it by 2 x the larger of its size and their median distance from it",
 )
 def ended_above_start(ending: Ending) -> str | None:
     scale = _far_above(ending)
     if scale is None:
         return None
     start, end = scale
-    times = f", {number(end / start)} x its start ({number(start)})" if start > 0 else f"; it started at {number(start)}"
-    return f"The loss is far above its start: {number(end)} at step {ending.last:,}{times}."
+    times = (
+        f", {number(end / start)} x its first value ({number(start)})" if start > 0 else f"; its first value was {number(start)}"
+    )
+    rows = 0 if ending.losses is None else len(ending.losses[1])
+    what = f" is the median of its last {rows} recorded steps" if rows > 1 else f" at step {ending.last:,}"
+    return f"The loss is far above its start: {number(end)}{what}{times}."
 
 
 def _far_above(ending: Ending) -> tuple[float, float] | None:
@@ -192,17 +198,16 @@ def learned_nothing(ending: Ending) -> str | None:
         return None
     than = "no better than" if end >= constant else "about as good as"
     return (
-        f"The model has learned nothing: its loss, {number(end)} at the end and {number(float(np.median(begun)))} at the "
-        "start, is "
-        f"{than} that of a constant prediction ({number(constant)})."
+        f"The model has learned nothing beyond a constant: its loss, {number(end)} at the end and "
+        f"{number(float(np.median(begun)))} at the start (medians of {plural(len(ended), 'recorded step')}), is {than} that of "
+        f"the best constant prediction ({number(constant)})."
     )
 
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="at least 20 rows are recorded, no loss of a constant prediction is known, and the median of the last losses is "
-    "not below "
-    "that of the first ones by more than losses of the first rows differ",
+    holds="at least 20 rows are recorded, the loss is not said to be that of a constant prediction, and the median of the "
+    "last losses is not below that of the first ones by more than 1 % or by more than half the range of the first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
@@ -210,15 +215,19 @@ def loss_did_not_fall(ending: Ending) -> str | None:
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))
     spread = float(np.max(begun) - np.min(begun)) / 2
-    if end < start - spread or end < 0.99 * start:
+    if end < start - min(spread, 0.01 * abs(start)):
         return None
+    fell = "hardly fell" if end < start else "did not fall"
     return (
-        f"The loss did not fall: its median was {number(start)} over the first {plural(len(begun), 'recorded step')} and "
+        f"The loss {fell}: its median was {number(start)} over the first {plural(len(begun), 'recorded step')} and "
         f"{number(end)} over the last {plural(len(ended), 'recorded step')}."
     )
 
 
-@sentence(names.TRAIN_LOSS, holds="the run is still training, and the last loss is at least 10 x its best")
+@sentence(
+    names.TRAIN_LOSS,
+    holds="the run has not ended, its loss is not far above its start, and the last loss is at least 10 x its best",
+)
 def loss_is_high(ending: Ending) -> str | None:
     growth = ending.growth
     if growth is None or growth.rose_at is None:
@@ -231,8 +240,8 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run trains its eigenvalues, they have gradients, and at the last recorded row some equal their first value in "
-    "every bit",
+    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded "
+    "weights have a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0
@@ -248,18 +257,19 @@ def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
         of += last.weight.shape[1]
     if not still or still < STILL * of:
         return None
-    whose = "None" if still == of else f"{still:,}"
-    verb = "has moved" if still == of else "have not moved" if still > 1 else "has not moved"
-    text = f"{whose} of the {of:,} eigenvalue weights {verb} since step {run.first_step:,}, although they have gradients."
-    if of == 1:
-        text = f"The only eigenvalue weight has not moved since step {run.first_step:,}, although it has a gradient."
+    equal, have = ("equals", "it has a gradient") if still == 1 else ("equal", "they have gradients")
+    whose = f"{still:,} of the {of:,} eigenvalue weights {equal}"
+    if still == of:
+        whose = f"All {of:,} eigenvalue weights equal" if of > 1 else "The only eigenvalue weight equals"
+    values = "their values" if still > 1 else "its value"
+    text = f"{whose} {values} of step {run.first_step:,} in every bit at step {ending.last:,}, although {have}."
     return text, {"still": still, "of": of}
 
 
 @sentence(
     names.LARGEST_INPUT, names.LARGEST_TARGET,
-    holds="from this step on, the largest number of each recorded batch is at least 3 x that of every batch before, and their "
-    "median is at least 10 x the median before",
+    holds="of the last 4,096 rows, the largest number of each batch from this step on is at least 3 x that of every batch "
+    "before, and their median is at least 10 x the median before, with 2 rows or more on both sides",
 )  # fmt: skip
 def data_changed(ending: Ending) -> str | None:
     change = changed_batches(ending.tail, ending.last)
@@ -283,9 +293,8 @@ def rate_jumped(ending: Ending) -> str | None:
     if not jump.step <= growth.rose_at <= jump.step + optimizer_facts.FIT_ROWS * ending.run.every:
         return None
     return (
-        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and "
-        "the loss "
-        f"rose at step {growth.rose_at:,}."
+        f"The learning rate jumped at step {jump.step:,}, from at most {number(jump.before)} to {number(jump.after)}, and the "
+        f"loss rose at step {growth.rose_at:,}."
     )
 
 
@@ -300,34 +309,44 @@ def recurrence(ending: Ending) -> list[Said]:
     )  # fmt: skip
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="no distance is recorded, and no layer is meant to exceed the boundary")
+@sentence(
+    "ssm/{layer}/boundary_distance", holds="our run recorded no distance at its end, and no layer is meant to exceed the boundary"
+)
 def boundary_is_unknown(ending: Ending) -> str | None:
     if ending.worst is not None or any(layer.may_exceed for layer in ending.run.layers):
         return None
-    return "" if ending.run.reported is not None else "Where its eigenvalues are is not recorded."
+    return (
+        None if ending.run.reported is not None else "Whether its eigenvalues are inside the stability boundary is not recorded."
+    )
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="all layers with eigenvalues have a form that bounds states by other means")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="no distance is recorded of a layer that must stay inside, and a layer has a form that bounds states by other means",
+)
 def outside_is_meant(ending: Ending) -> str | None:
     if ending.worst is not None or not any(layer.may_exceed for layer in ending.run.layers):
         return None
     return "Eigenvalues outside the stability boundary are meant in this model, and cannot make a state overflow."
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="the distance of every recorded eigenvalue is above 0 at the last recorded row")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="at the last recorded row, the distance 1 - |eigenvalue| of every recorded eigenvalue is above 0",
+)
 def eigenvalues_inside(ending: Ending) -> str | None:
     worst, run = ending.worst, ending.run
     if worst is None or not worst.distance > 0:
         return None
     where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
-    recorded = "recorded " if run.reported is not None or any(layer.wide for layer in run.layers) else ""
+    recorded = "recorded " if run.reported is not None or worst.known < run.eigenvalues else ""
     count = f"All {worst.known:,} {recorded}eigenvalues are" if worst.known > 1 else f"The only {recorded}eigenvalue is"
     nearest = f"; the nearest, {where}, is at distance" if worst.known > 1 else ", at distance"
     return f"{count} inside the stability boundary{nearest} {number(worst.distance)}."
 
 
 @sentence(
-    "ssm/{layer}/boundary_distance", holds="no recorded eigenvalue is outside the boundary, and the nearest is exactly on it"
+    "ssm/{layer}/boundary_distance", holds="at the last recorded row, no recorded distance is below 0, and the smallest is 0"
 )
 def eigenvalues_on_boundary(ending: Ending) -> str | None:
     worst = ending.worst
@@ -368,8 +387,7 @@ def eigenvalues_outside(ending: Ending) -> str | None:
     total = f"{run.eigenvalues:,} eigenvalue{'' if run.eigenvalues == 1 else 's'}"
     return (
         f"{count} of {total} {'is' if worst.outside == 1 else 'are'} outside the stability boundary{first}: in {many} "
-        f"{recorded}, at "
-        f"least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
+        f"{recorded}, at least one{of_layer} was. The furthest, {where}, is {near_one(size)}."
     )
 
 
@@ -389,7 +407,8 @@ def budget_is_spent(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/overflow_budget",
-    holds="an eigenvalue is outside the boundary, and the overflow budget of the worst one is below the limit of its layer",
+    holds="at the last recorded row an eigenvalue is outside the boundary, and the overflow budget of the worst one is below "
+    "the limit of its layer",
 )  # fmt: skip
 def sequences_are_short(ending: Ending) -> str | None:
     worst, run = ending.worst, ending.run

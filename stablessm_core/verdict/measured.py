@@ -19,15 +19,17 @@ NEAR_LOSS = 0.1  # relative difference up to which two losses count as the same
 
 @dataclass(frozen=True)
 class WrongGradient:
-    """A gradient that disagrees with its loss. norm: as the backward pass gave it. slope: how fast the loss really changes.
+    """A gradient that disagrees with its loss. norm: as the backward pass gave it. slope: by how much the loss really changes per
+    unit of distance along the gradient.
 
-    differs: None, or what makes the difference: "kernels" or "training_mode".
+    differs: None, or what makes the difference: "kernels" or "training_mode". repeated: the norm without the run's kernels.
     """
 
     step: int
     norm: float
     slope: float
     differs: str | None = None
+    repeated: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,14 @@ class Autopsy:
         one = self.findings.get("gradient") or {}
         if not one.get("converged"):
             return None
-        step, norm, slope = int(one["step"]), number_of(one["norm"]), abs(number_of(one.get("slope")))
+        step, norm, slope = int(one["step"]), number_of(one["norm"]), number_of(one.get("slope"))
         recorded, differs = number_of(one.get("recorded")), one.get("differs")
         if one.get("agrees") is False and differs != "training_mode":
             return WrongGradient(step, norm, slope)
         if differs == "training_mode" or (differs == "kernels" and one.get("agrees") and self._recorded_is_wrong(one)):
-            return WrongGradient(step, norm if differs == "training_mode" else recorded, slope, differs)
+            return WrongGradient(
+                step, norm if differs == "training_mode" else recorded, slope, differs, number_of(one.get("repeated"))
+            )
         return None
 
     def _recorded_is_wrong(self, one: Mapping[str, Any]) -> bool:

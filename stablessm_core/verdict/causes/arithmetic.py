@@ -22,7 +22,8 @@ def _float32_could_hold_it(case: Case) -> bool:
 
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64", "autopsy.modules",
-    holds="the step is finite in float64 with the recorded loss, and no result of a module exceeds 1e18",
+    holds="the step is finite in float64, with the recorded loss within a tenth where that is finite; the result of every module "
+    "there, and the input of the operation, is below 1e18; and the run does not compute in float16",
 )  # fmt: skip
 def finite_in_float64(case: Case) -> str | None:
     if not _float32_could_hold_it(case) or case.autopsy is None:
@@ -33,7 +34,7 @@ def finite_in_float64(case: Case) -> str | None:
     return (
         f"Arithmetic: at step {case.step:,}, {first.get('operation')}{where} ({PASSES[str(first.get('pass'))]}) gave "
         f"{first.get('value')}, but in float64 the same step is finite, with loss {loss}. No result of a module exceeds "
-        f"{number(case.autopsy.largest)} there, so float32 could hold every true result."
+        f"{number(case.autopsy.largest)} there, so float32 could hold each of them and its square."
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict.advice import CLIP, SKIP
+from stablessm_core.verdict.batches import FAR
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes import changed_data
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
@@ -57,7 +58,7 @@ def _about_to_overflow(case: Case, step: int) -> bool:
     return worst is not None and worst.budget is not None and worst.budget >= NEAR * case.run.limit_of(worst.layer)
 
 
-@sentence(names.BATCH_NONFINITE, "alerts", "autopsy.batch", holds="the batch of this step held a number that is not finite")
+@sentence(names.BATCH_NONFINITE, "alerts", "autopsy.batch", holds="the batch of the fatal step held a number that is not finite")
 def batch_held_no_number(case: Case) -> str | None:
     bad = case.bad
     if bad is None or bad.finite:
@@ -69,26 +70,31 @@ def batch_held_no_number(case: Case) -> str | None:
 
 
 @sentence(
-    *SIZES, "autopsy.batch", holds="the largest number of the batch is at least 10 x that of the median batch, or above 1e18"
-)
+    *SIZES, "autopsy.batch",
+    holds="the largest number of the batch is at least 10 x the median of the other recorded batches and 3 x that of every batch "
+    "before, or 1e18 or more; and it is the last batch, or the loss never came back below 3 x its usual level, or, under SGD, at "
+    "most 20 rows came after it",
+)  # fmt: skip
 def batch_far_above_usual(case: Case) -> str | None:
     bad = case.bad
     if bad is None or not bad.finite or bad.largest is None or bad.since is not None:
         return None
-    part = WHICH[bad.which].removeprefix("the ")
-    if bad.usual is not None and bad.usual > 0:
-        size = f"{number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
-    elif bad.largest > math.sqrt(FLOAT32_LARGEST):
-        size = "and float32 cannot square it"
+    part, largest = WHICH[bad.which].removeprefix("the "), number(bad.largest)
+    if bad.usual is not None and 0 < FAR * bad.usual <= bad.largest:
+        times = f"{number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
+        text = f"is far above usual. Its largest {part} is {largest}, {times}."
     else:
-        size = "above 1e18"
-    return (
-        f"The data: the batch of step {bad.step:,} is far above usual. Its largest {part} is {number(bad.largest)}, {size}."
-        f"{ended(case, bad.step)}"
-    )
+        squares = math.floor(FLOAT32_LARGEST / bad.largest**2)
+        beyond = f"hold the sum of {squares + 1:,} such squares" if squares else "square it"
+        text = f"has too large numbers. Its largest {part} is {largest}, and float32 cannot {beyond}."
+    return f"The data: the batch of step {bad.step:,} {text}{ended(case, bad.step)}"
 
 
-@sentence(*SIZES, holds="the largest numbers grew at least tenfold over four or more batches, up to the last one")
+@sentence(
+    *SIZES,
+    holds="up to the last batch, the largest numbers grew in at least 4 steps without a break, tenfold or more and not in one "
+    "step alone; or tenfold over the last 20 batches, in nine of ten steps; and the last is at least 10 x the median before",
+)  # fmt: skip
 def batches_grew(case: Case) -> str | None:
     bad = case.bad
     if bad is None or bad.since is None or bad.largest is None or bad.usual is None:
@@ -100,14 +106,17 @@ def batches_grew(case: Case) -> str | None:
     )
 
 
-@sentence("autopsy.batch.classes", "train/loss", holds="every target of the batch is the class that the loss leaves out")
+@sentence(
+    "autopsy.batch.classes",
+    "train/loss",
+    holds="every target of the batch is the class that the loss leaves out, and no finite loss of this step is recorded",
+)
 def every_target_left_out(case: Case) -> str | None:
     if not _ignored(case) or case.autopsy is None or case.autopsy.classes is None:
         return None
     return (
         f"The data: all {case.autopsy.classes['count']:,} targets of step {case.step:,} are the class that the loss leaves "
-        "out, so "
-        "the loss divides 0 by 0."
+        "out, and the mean over no targets is 0 / 0."
     )
 
 

@@ -34,8 +34,7 @@ def _made_here(case: Case) -> bool:
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
     holds="the first number that is not finite was made by the loss function, or by the backward pass outside the layers, "
-    "from numbers "
-    "below 1e18",
+    "from numbers below 1e18",
 )  # fmt: skip
 def loss_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:
@@ -54,16 +53,17 @@ def loss_made_it(case: Case) -> str | None:
 
 @sentence(
     "train/loss", basis="inferred",
-    holds="the loss is negative, the lowest so far and at least 10 x as far from 0 as in the first half of its rows, and its "
-    "distance from 0 doubled in each of the last three rows",
+    holds="the loss is negative, the lowest so far and at least 10 x as far from 0 as in the first half of its rows, and in "
+    "each of the last 3 rows it fell from 0 or above to below 0, or to more than twice its distance from 0",
 )  # fmt: skip
 def loss_falls_without_bound(case: Case) -> str | None:
     fall = case.descent
     if fall is None:
         return None
+    each = "step" if case.run.every == 1 else "recorded step"
     return (
         f"The loss fell without a bound: from {number(fall.began)} at step {fall.since:,} to {number(fall.loss)} at step "
-        f"{fall.step:,}, more in each step. Training follows a loss that falls without a bound until numbers overflow."
+        f"{fall.step:,}, more in each {each}. Training follows a loss that falls without a bound until numbers overflow."
         f"{ended(case, fall.since)}"
     )
 

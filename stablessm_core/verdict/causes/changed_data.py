@@ -32,28 +32,28 @@ def _began_then(case: Case, step: int) -> bool:
 
 @sentence(
     names.LARGEST_INPUT, names.LARGEST_TARGET,
-    holds="from this step on, the largest number of each recorded batch is at least 3 x that of every batch before, and their "
-    "median is at least 10 x the median before",
+    holds="of the last 1,024 rows, the largest number of each batch from this step on is at least 3 x that of every batch "
+    "before, and their median is at least 10 x the median before, with 2 rows or more on both sides; and the loss rose, or "
+    "the run ended, at most 20 rows later, or the run lives with batches of the usual size",
 )  # fmt: skip
 def every_batch_far_above(case: Case, change: batches.ChangedBatches) -> str:
     part = WHICH[change.which].removeprefix("the ")
     return (
-        f"The data changed at step {change.step:,}: since then the largest {part} of "
-        f"{change.rows:,} recorded batches "
-        f"was at least {number(change.smallest_after)}; before, it was at most {number(change.largest_before)}."
-        f"{ended(case, change.step)}"
+        f"The data changed at step {change.step:,}: since then the largest {part} of each of {change.rows:,} recorded batches "
+        f"was at least {number(change.smallest_after)}; before, it was at most "
+        f"{number(change.largest_before)}.{ended(case, change.step)}"
     )
 
 
 @sentence(
     "autopsy.counterfactuals",
-    holds="the run lives with every batch scaled to its usual size, and dies without the first large batch alone",
+    holds="the run lives with every batch scaled to its usual size, and without the first large batch alone it dies at most 5 "
+    "steps after its fatal step",
 )
 def more_than_one_batch(case: Case, bad: batches.BadBatch) -> str:
     return (
-        f"The data changed at step {bad.step:,}: the run lives if every batch has its usual size, and dies if only the batch "
-        "of step "
-        f"{bad.step:,} is left out.{ended(case, bad.step)}"
+        f"The data: from step {bad.step:,} on, more than one batch is far above usual. The run lives if every batch has its "
+        f"usual size, and dies if only the batch of step {bad.step:,} is left out.{ended(case, bad.step)}"
     )
 
 

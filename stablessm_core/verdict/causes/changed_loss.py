@@ -17,6 +17,7 @@ from stablessm_core.verdict.measured import Onset
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import ended
 
+ROUNDING = 1e-5  # relative difference up to which two losses of the same outputs may differ by rounding
 CHANGED = 10.0  # the loss divided by its yardstick, against the same a step before: at this ratio the loss function changed
 
 
@@ -48,26 +49,25 @@ def _scale(onset: Onset) -> float:
 @sentence(
     "autopsy.onset", "train/loss",
     holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs "
-    "from its "
-    "yardstick by 10 x more than before, or has the other sign",
+    "from its yardstick by 10 x more than before, or has the other sign",
 )  # fmt: skip
 def same_outputs_another_loss(case: Case, onset: Onset) -> str:
     return (
         f"The loss function changed at step {onset.step:,}: the loss went from {number(onset.loss_before)} to "
-        f"{number(onset.loss)}, "
-        f"while the {onset.yardstick_name} of the same outputs and targets went from {number(onset.yardstick_before)} to "
-        f"{number(onset.yardstick)}.{ended(case, onset.step)}"
+        f"{number(onset.loss)}, while the {onset.yardstick_name} of the same outputs and targets went from "
+        f"{number(onset.yardstick_before)} to {number(onset.yardstick)}.{ended(case, onset.step)}"
     )
 
 
-@sentence("autopsy.onset", holds="the loss function gave two different losses for the same outputs")
+@sentence(
+    "autopsy.onset", holds="the loss function gave two losses for the same outputs that differ by more than 1e-5 of their size"
+)
 def loss_keeps_a_state(onset: Onset) -> str | None:
-    if math.isnan(onset.loss_again) or onset.loss_again == onset.loss:
+    if math.isnan(onset.loss_again) or math.isclose(onset.loss, onset.loss_again, rel_tol=ROUNDING):
         return None
     return (
-        f"The loss function keeps a state: asked twice about the outputs of step {onset.step:,}, it gave "
-        f"{number(onset.loss, 5)} and "
-        f"{number(onset.loss_again, 5)}."
+        f"Asked twice about the outputs of step {onset.step:,}, the loss function gave {number(onset.loss, 6)} and "
+        f"{number(onset.loss_again, 6)}, so it keeps a state or draws random numbers."
     )
 
 

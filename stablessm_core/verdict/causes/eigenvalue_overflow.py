@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -157,10 +158,10 @@ def _rise_in_fatal_step(case: Case) -> float:
 @sentence(
     "ssm/{layer}/boundary_distance", "alerts", "autopsy.float64",
     holds="the eigenvalue is outside the boundary at the fatal step, with at least 95 % of the budget limit of its layer (80 "
-    "% if a "
-    "state of this layer was not finite, 30 % if the run lives with a frozen recurrence)",
+    "% if a state of this layer was not finite, 30 % if the run lives with a frozen recurrence); from 80 % on, the added "
+    "inputs are said to exceed float32",
 )  # fmt: skip
-def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
+def eigenvalue_overflowed(case: Case, one: Overflow) -> tuple[str, dict[str, Any]]:
     where = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)
     since = one.crossing
     if since is None or one.eigenvalue != since.eigenvalue:
@@ -174,7 +175,8 @@ def eigenvalue_overflowed(case: Case, one: Overflow) -> str:
     else:
         outside = "left the stability boundary in the update of the step before"
     end = "its state overflowed" if one.state else f"{tensor_label(case, first=False)} stopped being finite"
-    return f"{where} {outside}, and at step {case.step:,} {end}{_growth(case, one)}."
+    text = f"{where} {outside}, and at step {case.step:,} {end}{_growth(case, one)}."
+    return text, {} if one.state or case.measured_layer == one.layer.index else {"basis": "inferred"}
 
 
 def _growth(case: Case, one: Overflow) -> str:
@@ -188,20 +190,21 @@ def _growth(case: Case, one: Overflow) -> str:
     limit = math.sqrt(FLOAT32_LARGEST) if squared else FLOAT32_LARGEST
     grown = f": {power(size, run.length)}"
     over = budget > math.log(limit)
+    if budget < NEAR * math.log(limit):
+        return grown  # only a trial says that it was this eigenvalue
     if squared and over:
         return f"{grown}, and {run.squares} squares its input, which float32 can do up to {number(limit)}"
     if squared:
         return (
-            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the "
-            f"{number(limit)} that "
-            "float32 can square"
+            f"{grown}, and with the inputs of {run.length} steps added up, {run.squares} squares more than the {number(limit)} "
+            "that float32 can square"
         )
     if over:
         return f"{grown}, and float32 ends at {number(limit)}"
     return f"{grown}, and with the inputs of {run.length} steps added up, the state exceeds the limit of float32, {number(limit)}"
 
 
-@sentence("train/loss", holds="the loss rose to at least 10 x its best, and the run was thrown by an explosion")
+@sentence("train/loss", holds="the run was thrown by an explosion, and the last finite loss was at least 10 x its best")
 def exploding_training(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by != "explosion" or growth is None or not case.risen:
@@ -210,66 +213,88 @@ def exploding_training(case: Case, answer: Answer) -> str | None:
     return f"The whole training was exploding{since}: at step {growth.step:,} the loss was {against_best(growth)}."
 
 
-@sentence("train/loss", holds="the first updates changed half of the weights' norm or more, and the loss of the end is known")
-def updates_changed_everything(case: Case, answer: Answer) -> str | None:
-    if answer.thrown_by != "explosion" or case.risen:
+@sentence(
+    "train/loss",
+    holds="the run was thrown by an explosion, and the loss rose to 10 x its best only in the fatal step; or, if a trial with a "
+    "frozen recurrence dies too, to 3 x",
+)  # fmt: skip
+def loss_rose_too(case: Case, answer: Answer) -> str | None:
+    growth = case.growth
+    if answer.thrown_by != "explosion" or case.risen or growth is None:
         return None
-    before = (
-        f"{case.step - 1:,} is not recorded" if case.growth is None else f"{case.growth.step:,} was {number(case.growth.loss)}"
-    )
-    rose = "" if case.fatal_loss is None else f", and the loss of step {case.step:,} was {number(case.fatal_loss)}"
-    return f"The updates before it changed all weights, not only the eigenvalues: the loss of step {before}{rose}."
+    end = "" if case.fatal_loss is None else f", and at step {case.step:,} it was {number(case.fatal_loss)}"
+    return f"The loss rose, too: at step {growth.step:,} it was {against_best(growth)}{end}."
 
 
-@sentence("train/loss", basis="inferred", holds="under SGD, the last finite loss was 3 to 10 x its best")
+@sentence("train/loss", basis="inferred", holds="under SGD, the largest of the last finite losses was 3 to 10 x the best")
 def either_began_it(case: Case, answer: Answer) -> str | None:
     if answer.thrown_by != "both" or case.growth is None:
         return None
+    reached = against_best(case.growth)
+    if case.growth.times < CALM:  # it rose in the fatal step
+        reached = f"{number(_rise_in_fatal_step(case))} x its best ({number(case.growth.best)})"
     return (
-        f"By then the loss was {against_best(case.growth)}: recorded numbers cannot tell whether the recurrence or the "
-        "training as a "
-        "whole began it."
+        f"By then the loss was {reached}: recorded numbers cannot tell whether the recurrence or the training as a whole "
+        "began it."
     )
 
 
 @sentence(
     "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight",
-    holds="the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows",
+    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; "
+    "it is said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
 )  # fmt: skip
 def gradient_spiked(_case: Case, answer: Answer) -> str | None:
-    spike = answer.about.spike
+    spike, crossing = answer.about.spike, answer.about.crossing
     if answer.thrown_by != "gradient_spike" or spike is None or spike.growth < facts.SPIKE:
         return None
-    grown = "from exactly 0" if math.isinf(spike.growth) else f"to {number(spike.growth)} x its median before"
-    return f"A spike of its gradient pushed it out: |g| rose {grown}, {number(spike.size)}, at step {spike.step:,}."
+    before = crossing is not None and spike.step < crossing.step
+    start = "A spike of its gradient pushed it out" if before else "Its gradient spiked"
+    grown = f"to {number(spike.size)}, {number(spike.growth)} x its median before,"
+    if math.isinf(spike.growth):
+        grown = f"from exactly 0 to {number(spike.size)}"
+    return f"{start}: |g| rose {grown} at step {spike.step:,}."
 
 
 @sentence(
-    "ssm/{layer}/relative_step", holds="the step of the eigenvalue that crossed is recorded, and exceeds the distance that it had"
-)
+    "ssm/{layer}/relative_step",
+    holds="the length of the step that crossed is recorded, and is at least the distance that the eigenvalue had; the "
+    "optimizer's steps are blamed (AdamW, or SGD at a loss below 3 x its best without a spike, or the run lives with a frozen "
+    "recurrence)",
+)  # fmt: skip
 def one_step_crossed(case: Case, answer: Answer) -> str | None:
     one = answer.about.crossing
-    if answer.thrown_by != "optimizer_step" or one is None or one.relative_step is None or not math.isfinite(one.relative_step):
+    if answer.thrown_by != "optimizer_step" or one is None or not _covers_the_distance(one):
         return None
     name = case.run.optimizer_label or "optimizer"
     return f"One {name} step pushed it across: the step was {number(one.relative_step)} times as long as the remaining distance."
 
 
+def _covers_the_distance(one: eigenvalues.Crossing) -> bool:
+    """Whether the recorded step of the eigenvalue is long enough for the crossing."""
+    return one.relative_step is not None and 1 <= one.relative_step < math.inf
+
+
 @sentence(
     "ssm/{layer}/boundary_distance", basis="inferred",
-    holds="the eigenvalue was inside at an earlier recorded row, and the length of the step that crossed is not recorded",
+    holds="the eigenvalue was inside at an earlier recorded row, the optimizer's steps are blamed, and no single step is "
+    "recorded that was as long as the distance",
 )  # fmt: skip
 def steps_crossed(case: Case, answer: Answer) -> str | None:
     one = answer.about.crossing
     if answer.thrown_by != "optimizer_step" or one is None or (one.before is None and one.step <= case.run.first_step):
         return None
-    if one.relative_step is not None and math.isfinite(one.relative_step):
+    if _covers_the_distance(one):
         return None
     name = case.run.optimizer_label
     return f"{name}'s steps pushed it across." if name else "The optimizer's steps pushed it across."
 
 
-@sentence("train/loss", holds="the loss of the step before the end was below 3 x its best")
+@sentence(
+    "train/loss",
+    holds="every step is recorded, an optimizer's step or a spike is blamed, and the loss of the step before the "
+    "end was below 3 x its best",
+)
 def no_warning(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by not in ("optimizer_step", "gradient_spike") or growth is None or case.run.every > 1:
@@ -280,7 +305,9 @@ def no_warning(case: Case, answer: Answer) -> str | None:
     return f"The loss gave no warning: one step earlier it was {only}{against_best(growth)}."
 
 
-@sentence("train/loss", holds="steps are missing in the record, and the loss of an earlier row is known")
+@sentence(
+    "train/loss", holds="not every step is recorded, an optimizer's step or a spike is blamed, and an earlier loss is known"
+)
 def last_recorded_loss(case: Case, answer: Answer) -> str | None:
     growth = case.growth
     if answer.thrown_by not in ("optimizer_step", "gradient_spike") or growth is None or case.run.every == 1:
@@ -291,7 +318,7 @@ def last_recorded_loss(case: Case, answer: Answer) -> str | None:
 def _summary(case: Case, answer: Answer) -> list[Said]:
     return said(
         eigenvalue_overflowed(case, answer.about),
-        exploding_training(case, answer), updates_changed_everything(case, answer), either_began_it(case, answer),
+        exploding_training(case, answer), loss_rose_too(case, answer), either_began_it(case, answer),
         gradient_spiked(case, answer), one_step_crossed(case, answer), steps_crossed(case, answer),
         no_warning(case, answer), last_recorded_loss(case, answer),
     )  # fmt: skip
@@ -346,7 +373,9 @@ def crossing_step(run: Run, one: eigenvalues.Crossing) -> tuple[str, dict[str, f
 
 
 @sentence(
-    "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight", holds="|g| rose to at least 10 x its median of the 20 rows before"
+    "ssm/{layer}/grad_over_weight",
+    "ssm/{layer}/weight",
+    holds="not under AdamW; |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows",
 )
 def spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | int]] | None:
     if spike.growth < facts.SPIKE:
@@ -360,13 +389,17 @@ def spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | 
     return text, {"step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
 
 
-@sentence("ssm/{layer}/grad_over_weight", "ssm/{layer}/weight", holds="|g| stayed below 10 x its median in the last 20 rows")
+@sentence(
+    "ssm/{layer}/grad_over_weight",
+    "ssm/{layer}/weight",
+    holds="not under AdamW; over the last 20 rows, |g| stayed below 10 x its median of the 20 rows before its largest value",
+)
 def no_spike_of_gradient(spike: eigenvalues.Spike) -> tuple[str, dict[str, float | int]] | None:
     if spike.growth >= facts.SPIKE:
         return None
     text = (
-        f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} recorded steps |g| was at most {number(spike.size)}, "
-        f"{number(spike.growth)} x the median before."
+        f"Its gradient did not spike: over the last recorded steps, {facts.SPIKE_ROWS} at most, |g| was at most "
+        f"{number(spike.size)}, {number(spike.growth)} x the median before."
     )
     return text, {"step": spike.step, "gradient": spike.size, "growth": spike.growth, "ratio": spike.ratio}
 
@@ -401,8 +434,7 @@ def _advice(case: Case, answer: Answer) -> list[Try]:
         slower = round_down(own / furthest)
         why = (
             f"at a recurrent rate of {number(own)} one step could cover up to {number(furthest)} x the distance to the "
-            "boundary; at "
-            f"{number(slower)} no eigenvalue could have reached it in one step"
+            f"boundary; at {number(slower)} no eigenvalue could have reached it in one step"
         )
         tries.append(({"optimizer.recurrent_lr": slower}, why))
     if answer.thrown_by in ("gradient_spike", "both") and one.spiked and not run.grad_clip:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stablessm_core.verdict.advice import against_explosion
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
@@ -45,32 +47,40 @@ def training_exploded(case: Case) -> str | None:
 
 @sentence(
     "autopsy.modules", "autopsy.float64", "autopsy.counterfactuals",
-    holds="a true result of the fatal step exceeds 1e18, and the run lives with a tenth of the learning rate",
+    holds="the loss had not risen to 10 x its best, the result of a module in the fatal step is 1e18 or more (in float64, if "
+    "that was measured), and the run lives with a tenth of the learning rate",
 )  # fmt: skip
 def numbers_exploded(case: Case) -> str | None:
     if case.risen or not case.largest >= MODERATE:
         return None
-    beyond = "cannot hold" if case.largest > FLOAT32_LARGEST else "cannot square" if case.largest**2 > FLOAT32_LARGEST else ""
-    limit = (
-        f" float32, which ends at {number(FLOAT32_LARGEST)}, {beyond} them."
-        if beyond
-        else " A few of them, squared and added, exceed float32."
-    )
-    return f"The numbers of the model exploded: at step {case.step:,} they reached {number(case.largest)}.{limit}"
+    if case.largest > FLOAT32_LARGEST:
+        limit = f"float32, which ends at {number(FLOAT32_LARGEST)}, cannot hold them."
+    elif case.largest**2 > FLOAT32_LARGEST:
+        limit = f"float32, which ends at {number(FLOAT32_LARGEST)}, cannot square them."
+    else:
+        limit = f"The squares of {math.floor(FLOAT32_LARGEST / case.largest**2) + 1:,} such numbers, added, exceed float32."
+    return f"The numbers of the model exploded: at step {case.step:,} they reached {number(case.largest)}. {limit}"
 
 
 @sentence(
     "ssm/{layer}/boundary_distance",
-    holds="a recorded eigenvalue was outside the boundary, and the overflow budget of the worst one is below its limit",
+    holds="a recorded eigenvalue was outside the boundary, and at the fatal row, or the recorded row before, the overflow "
+    "budget of the worst one is below the limit of its layer",
 )  # fmt: skip
 def outside_without_overflow(case: Case) -> str | None:
     worst = case.worst
     if not case.firsts or worst is None or worst.budget is None or worst.budget >= case.run.limit_of(worst.layer):
         return None
-    return "Eigenvalues were outside the stability boundary, but not far enough to overflow a state."
+    return (
+        f"An eigenvalue was outside the stability boundary, first at step {case.firsts[0].step:,}, but at step {worst.step:,} "
+        "none was far enough outside to overflow a state."
+    )
 
 
-@sentence("ssm/{layer}/boundary_distance", holds="every recorded distance of every layer is 0 or more, and at least one is known")
+@sentence(
+    "ssm/{layer}/boundary_distance",
+    holds="every recorded distance of the layers that must stay inside is 0 or more, and one of the end is known",
+)
 def never_outside(case: Case) -> str | None:
     if case.firsts or case.worst is None or case.worst.outside:
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from stablessm_core.verdict.advice import lower_lr
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.sentences import Said, said, sentence
-from stablessm_core.verdict.words import tensor_label
+from stablessm_core.verdict.words import against_best, tensor_label
 
 EARLY = 3  # maximum number of trained steps of a run that diverged because of its first updates
 LARGE_UPDATE = 0.5  # minimum size of a large update, as a share of the norm of all weights
@@ -32,15 +34,18 @@ def large_first_updates(case: Case) -> bool:
 
 
 @sentence(
-    "train/loss", "optim/lr", "alerts",
-    holds="the second or third trained step was not finite, after a loss of 10 x its best or an update of half the weights' norm",
+    "train/loss", "optim/lr", "alerts", basis="inferred",
+    holds="the second or third trained step was not finite, after a loss of 10 x its best or an update of half the weights' norm "
+    "(where that is not known, at a rate of 1 or more)",
 )  # fmt: skip
 def first_updates_were_fatal(case: Case) -> str:
     trained = case.step - case.run.first_step + 1
+    rate = "" if math.isnan(case.lr) else f" {number(case.lr)}"
     size = "" if case.update is None else f" One update could change the weights by about {number(case.update)} x their norm."
+    risen = f" The loss was {against_best(case.growth)}." if case.growth is not None and case.risen else ""
     return (
-        f"The learning rate {number(case.lr)} is far too large: {tensor_label(case, first=False)} was no longer finite in step "
-        f"{trained} of the training.{size}"
+        f"The learning rate{rate} is far too large: {tensor_label(case, first=False)} was no longer finite in step {trained} "
+        f"of the training.{risen}{size}"
     )
 
 

@@ -44,11 +44,10 @@ def _fails_the_same_way(first: object, repeat: object) -> bool:
 
 @sentence(
     "autopsy.first_nonfinite", "autopsy.float64",
-    holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18, no eigenvalue "
-    "had used "
-    "0.3 of its budget limit, and slower trials do not live; a trial is needed only if the loss had risen to 10 x its best, "
-    "and none "
-    "is if float64 fails in the same operation",
+    holds="an operation of the forward pass that is no scan made the number from finite numbers below 1e18; in a layer, no "
+    "eigenvalue had used 0.3 of its budget limit; the run does not compute in float16; and if the loss had risen to 10 x its "
+    "best, the run dies at most 5 steps later with a tenth of the rate, else float64 fails in the same operation, or no trial "
+    "with a slower rate or a frozen recurrence lives",
 )  # fmt: skip
 def forward_made_it(case: Case) -> str | None:
     if not _made_here(case) or case.autopsy is None:

@@ -18,13 +18,16 @@ def _find(case: Case) -> Answer | None:
     return Answer(confidence="measured", layer=case.layer_of(departs[0].layer), about=departs[0])
 
 
-@sentence("autopsy.form", holds="with the weights of the fatal step, the layer's output is not what its recorded form gives")
+@sentence(
+    "autopsy.form",
+    holds="with the weights of the fatal step, an eigenvalue of the layer differs from the recorded one by more than 1 % of "
+    "its size",
+)
 def layer_departs_from_its_form(case: Case, check: FormCheck) -> str:
     return (
-        f"Layer {check.layer} does not compute its recorded form: with the weights of step {case.step:,}, its results differ "
-        "from "
-        f"the form's by {number(check.error)} x their size. What is recorded as its eigenvalues is not what the layer does."
-        f"{ended(case, 0)}"
+        f"Layer {check.layer} does not compute its recorded form: with the weights of step {case.step:,}, an eigenvalue "
+        f"differs from the recorded one by {number(check.error)} x its size. What is recorded as its eigenvalues is not what "
+        f"the layer does.{ended(case, 0)}"
     )
 
 

@@ -5,6 +5,8 @@ Both are fitted on recorded rows: the weights of two steps give the factor, and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from stablessm_core.verdict import batches
 from stablessm_core.verdict.advice import round_down
 from stablessm_core.verdict.case import Case
@@ -33,27 +35,37 @@ def _find(case: Case) -> Answer | None:
 
 @sentence(
     "ssm/{layer}/weight", "train/weight_norm", "optim/lr",
-    holds="in each of at least 4 recorded steps the weights were multiplied by the same factor beyond 1, within a twentieth; or "
-    "AdamW's rate x decay is above 2 and explains at least 2 steps of nearly all weights up to 1.5 x the rate",
+    holds="in each of the last 4 steps or more, nine of ten eigenvalue weights of a layer were multiplied by one factor "
+    "beyond 1.05, within a twentieth (if the decay is known: by 1 - rate x decay, within a tenth); or AdamW's rate x decay is "
+    "above 2 and explains 2 steps of nine of ten weights up to 1.5 x the rate; or it is above 2, and the norm of all weights "
+    "grew in at least 4 steps with half to 1.5 x the logarithm of its factor",
 )  # fmt: skip
-def weights_multiplied(case: Case, decay: DecayGrowth) -> str:
-    whose = "all weights" if decay.layer is None else f"the eigenvalue weights of layer {decay.layer}"
-    why = ""
-    if decay.product is not None:
-        rate = "learning rate" if decay.layer is None else "recurrent rate"
-        why = f" The {rate} times the weight decay is {number(decay.product)}; above 2, weights grow in each step."
-    return (
-        f"The optimizer itself multiplied {whose} by {number(decay.factor)} in each step: their norm rose from "
-        f"{number(decay.before)} at step {decay.since:,} to {number(decay.after)} at step {decay.step:,}.{why}"
-        f"{ended(case, decay.since)}"
-    )
+def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, Any]]:
+    rose = f"from {number(decay.before)} at step {decay.since:,} to {number(decay.after)} at step {decay.step:,}"
+    if decay.layer is None and decay.product is not None:
+        text = (
+            f"The optimizer itself multiplies all weights by {number(1 - decay.product)} in each step, because the learning "
+            f"rate times the weight decay is {number(decay.product)}. Their norm rose {rose}, by {number(abs(decay.factor))} x "
+            "per step."
+        )
+    elif decay.product is not None:
+        text = (
+            f"The optimizer itself multiplied the eigenvalue weights of layer {decay.layer} by {number(decay.factor)} in each "
+            f"step: their norm rose {rose}. The recurrent rate times the weight decay is {number(decay.product)}; above 2, "
+            "weights grow in each step."
+        )
+    else:
+        text = (
+            f"Each step multiplied the eigenvalue weights of layer {decay.layer} by the same factor, {number(decay.factor)}, "
+            f"as a weight decay does: their norm rose {rose}."
+        )
+    return text + ended(case, decay.since), {"basis": "inferred"} if decay.product is None else {}
 
 
 @sentence(
     "optim/lr", "train/loss",
-    holds="the recorded learning rate rose to at least 10 x the largest one before, at most 20 recorded steps before the "
-    "loss rose "
-    "or the run ended",
+    holds="the recorded learning rate rose to at least 10 x the largest one before, and the loss rose, or the run ended, at "
+    "most 20 steps later, or the run lives with its usual rate",
 )  # fmt: skip
 def learning_rate_jumped(case: Case, jump: RateJump) -> str:
     kept = "" if jump.rows == 1 else f", for {plural(jump.rows, 'recorded step')}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number
@@ -34,7 +36,9 @@ def _made_in_half(case: Case) -> bool:
 
 @sentence(
     "autopsy.first_nonfinite",
-    holds="the first result that is not finite is a float16 number, and its operation got finite numbers below 1e18",
+    holds="the first result that is not finite is a float16 number, and its operation got finite numbers below 1e18; where "
+    "the type is not known, a copy in the loss function, or any operation of it if all losses are float16 numbers, got 65,504 "
+    "or more",
 )
 def made_in_float16(case: Case) -> str | None:
     if not _made_in_half(case) or case.autopsy is None:
@@ -43,25 +47,31 @@ def made_in_float16(case: Case) -> str | None:
     module = f" in {first['module']}" if first.get("module") else ""
     return (
         f"Half precision: at step {case.step:,}, {first.get('operation')}{module} ({PASSES[str(first.get('pass'))]}) gave "
-        f"{first.get('value')} in float16, from numbers up to {number(number_of(first.get('largest_input')))}. float16 "
-        "numbers end at "
-        "65,504, and float32 numbers at 3.4e38."
+        f"{first.get('value')} in float16, from numbers up to {number(number_of(first.get('largest_input')))}. float16 numbers "
+        "end at 65,504, and float32 numbers at 3.4e38."
     )
 
 
-@sentence("train/loss", holds="each of at least 8 different recorded losses is exactly a float16 number")
+@sentence(
+    "train/loss",
+    basis="inferred",
+    holds="each of at least 8 different recorded losses is a float16 number, and no eigenvalue had used 0.3 of its budget limit",
+)
 def losses_are_float16(case: Case) -> str | None:
     if not case.half_losses:
         return None
     return (
         f"Half precision: every recorded loss is a float16 number, and these end at 65,504. {tensor_label(case)} became "
-        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}. The loss function should compute in float32, "
-        "which ends "
-        "at 3.4e38."
+        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}. The loss function should compute in float32, which "
+        "ends at 3.4e38."
     )
 
 
-@sentence("train.precision", holds="the configuration says float16, and nothing measured says otherwise")
+@sentence(
+    "train.precision",
+    holds="the program says that it computes in float16, no autopsy found where the number arose, the losses are not all "
+    "float16 numbers, and no eigenvalue had used 0.3 of its budget limit",
+)
 def run_is_float16(case: Case) -> str | None:
     if not case.computes_in_half:
         return None
@@ -75,7 +85,8 @@ def run_is_float16(case: Case) -> str | None:
 def count_of_float16_losses(case: Case) -> tuple[str, dict[str, int]] | None:
     if not case.half_losses:
         return None
-    count = len(set(case.scalars.loss.tolist()))
+    losses = case.scalars.loss[(case.scalars.step < case.step) & np.isfinite(case.scalars.loss)]
+    count = len(np.unique(losses))
     text = f"All of the {count} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is."
     return text, {"losses": count}
 

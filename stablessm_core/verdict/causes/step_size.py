@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -49,23 +50,27 @@ def _find(case: Case) -> Answer | None:
 
 @sentence(
     "ssm/{layer}/dt", "ssm/{layer}/boundary_distance",
-    holds="dt grew at least 100-fold (10^6-fold without a large state), and no recorded eigenvalue is outside the boundary",
+    holds="the largest dt of a layer grew at least 100-fold since the first row (10^6-fold without a state that is not finite "
+    "and without a result of 1e18), and no recorded eigenvalue is outside the boundary at the fatal row or the recorded row "
+    "before",
 )  # fmt: skip
 def step_size_ran_away(case: Case, answer: Answer) -> str | None:
     if case.worst is not None and case.worst.outside:
         return None
     began, now, which = answer.about
     where = "" if answer.layer is None else f" ({eigenvalue_label(case.run, answer.layer.index, which)})"
+    start = "" if math.isnan(began) else f" from at most {number(began)} at the start"
+    inside = "" if case.worst is None else f" At step {case.worst.step:,} no recorded eigenvalue was outside the boundary."
     return (
-        f"The step size dt ran away, from at most {number(began)} at the start to {bounded(now)}{where}, and at step "
-        f"{case.step:,} {tensor_label(case, first=False)} was no longer finite. No recorded eigenvalue was outside the boundary."
+        f"The step size dt ran away,{start} to {bounded(now)}{where}, and at step {case.step:,} "
+        f"{tensor_label(case, first=False)} was no longer finite.{inside}"
     )
 
 
-@sentence("ssm/{layer}/dt", holds="dt is recorded at the start and at the end, and changed")
+@sentence("ssm/{layer}/dt", holds="the largest dt of the layer is recorded in the first row and in the fatal one")
 def largest_step_sizes(case: Case, sizes: StepSizes) -> tuple[str, dict[str, float | int]] | None:
     began, now, which = sizes
-    if began == now:
+    if math.isnan(began):
         return None
     text = f"Largest step size dt: {number(began)} at the start, {bounded(now)} at step {case.step:,}."
     return text, {"dt_at_start": began, "dt": now, "eigenvalue": which}

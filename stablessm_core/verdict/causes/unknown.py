@@ -5,6 +5,7 @@ from __future__ import annotations
 from stablessm_core.verdict.advice import tests_of_the_cause
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
+from stablessm_core.verdict.causes.explosion import outside_without_overflow
 from stablessm_core.verdict.causes.unknown_step import _end, _in_backward
 from stablessm_core.verdict.measured import MODERATE
 from stablessm_core.verdict.sentences import Said, said, sentence
@@ -26,26 +27,15 @@ def order_is_no_proof(case: Case) -> str | None:
     return "Within a step, tensors are recorded in a fixed order: the first one on record need not be the first that failed."
 
 
-@sentence("alerts", holds="every state of a layer became NaN at once, and none is infinite")
+@sentence("alerts", basis="inferred", holds="at the fatal step, every state of a layer is NaN, and none is infinite")
 def came_from_below(case: Case) -> str | None:
     if case.inherited is None:
         return None
-    return f"Every state of layer {case.inherited} is NaN, so NaN reached it from below."
-
-
-@sentence(
-    "ssm/{layer}/boundary_distance",
-    holds="eigenvalues were outside the boundary, and the overflow budget of the worst one is below its limit",
-)  # fmt: skip
-def outside_but_not_far(case: Case) -> str | None:
-    worst = case.worst
-    if not case.firsts or worst is None or worst.budget is None or worst.budget >= case.run.limit_of(worst.layer):
-        return None
-    return "Eigenvalues had been outside the boundary, but not far enough to overflow a state."
+    return f"Every state of layer {case.inherited} is NaN, and none is infinite, so NaN came into its recurrence from elsewhere."
 
 
 def _summary(case: Case, _answer: Answer) -> list[Said]:
-    return said(cannot_tell(case), order_is_no_proof(case), came_from_below(case), outside_but_not_far(case))
+    return said(cannot_tell(case), order_is_no_proof(case), came_from_below(case), outside_without_overflow(case))
 
 
 CAUSE = Cause(

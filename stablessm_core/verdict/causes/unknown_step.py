@@ -114,7 +114,9 @@ def _hidden(case: Case) -> Answer | None:
 
 @sentence(
     "optim/grad_norm", "train/loss",
-    holds="the norm was at least 1,000 x its median over the 20 rows before, and the loss within 3 x its median before",
+    holds="under SGD, with every step recorded, the norm of the step before the loss rose, or of the last step, was at least "
+    "1,000 x its median over the 20 rows before, and the loss differed from its median over 50 rows by at most 2 x its size "
+    "or spread",
 )  # fmt: skip
 def gradient_threw_the_weights(case: Case) -> str | None:
     kick = case.kick
@@ -129,7 +131,8 @@ def gradient_threw_the_weights(case: Case) -> str | None:
 
 @sentence(
     "optim/grad_norm", "train/weight_norm",
-    holds="the first recorded gradient had at least 1,000 x the norm of all weights",
+    holds="under SGD, with every step recorded, the gradient of the first row had at least 1,000 x the norm of all weights, "
+    "and the loss rose, or the run ended, in the next step",
 )  # fmt: skip
 def first_gradient_threw_the_weights(case: Case) -> str | None:
     kick = case.kick
@@ -143,16 +146,16 @@ def first_gradient_threw_the_weights(case: Case) -> str | None:
 
 @sentence(
     "train/loss", "optim/lr", "optim/grad_norm",
-    holds="the loss rose in one step to at least 1,000 x every loss before, and the update before it was at most a tenth of the "
-    "norm of all weights",
+    holds="every step is recorded, the loss rose in one step to at least 1,000 x every loss before, and the update before it "
+    "was at most a tenth of the norm of all weights",
 )  # fmt: skip
-def loss_jumped(case: Case) -> str | None:
+def loss_jumped(case: Case, update: float | None) -> str | None:
     growth = case.growth
-    if growth is None or growth.rose_at is None or growth.before_rise is None or growth.at_rise is None:
+    if growth is None or growth.rose_at is None or growth.before_rise is None or growth.at_rise is None or update is None:
         return None
     return (
         f"The loss jumped in one step, from {number(growth.before_rise)} to {number(growth.at_rise)} at step {growth.rose_at:,}, "
-        f"although the update before it was small. {_end(case)}."
+        f"although the update before it was small, about {number(update)} x the norm of all weights. {_end(case)}."
     )
 
 
@@ -165,42 +168,41 @@ def no_update_before(case: Case) -> str | None:
 
 @sentence(
     "train/loss", "optim/lr", "optim/grad_norm",
-    holds="the loss of the step before was below 3 x its best, and the update was at most a tenth of the norm of all weights",
+    holds="the loss of the step before was below 3 x its best, and the update between was at most a tenth of the norm of all "
+    "weights",
 )  # fmt: skip
-def calm_before(case: Case) -> str | None:
+def calm_before(case: Case, update: float | None) -> str | None:
     growth = case.growth
-    if growth is None or growth.rose_at is not None or case.step == 1:
+    if growth is None or growth.rose_at is not None or case.step == 1 or update is None:
         return None
     return (
         f"{_end(case)}{_in_backward(case)}. One step earlier the loss was {against_best(growth)}, and the update between was "
-        "small."
+        f"small, about {number(update)} x the norm of all weights."
     )
 
 
 @sentence(
-    "train/loss", holds="the loss at the last recorded row before the end was below 10 x its best, and rows are missing since"
+    "train/loss", holds="the loss at the last recorded row before the end was below 10 x its best, and not every step is recorded"
 )
 def ended_between_rows(case: Case) -> str | None:
     growth = case.growth
     if growth is None or growth.rose_at is not None:
         return None
-    return (
-        f"{_end(case)}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)}; the steps between "
-        "were "
-        "not recorded, so the cause may be a bad batch or an eigenvalue."
-    )
+    why = "the steps between were not recorded, so the cause may be a bad batch or an eigenvalue"
+    if case.step - growth.step == 1:
+        why = "the recorded numbers cannot tell why"
+    return f"{_end(case)}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)}; {why}."
 
 
-@sentence("train/loss", holds="the loss rose to at least 10 x its best between two recorded rows")
+@sentence("train/loss", holds="between two recorded rows the loss rose at least 1,000-fold, to at least 10 x its best")
 def rose_between_rows(case: Case) -> str | None:
     growth = case.growth
-    if growth is None or growth.rose_at is None:
+    if growth is None or growth.rose_at is None or growth.before_rise is None or growth.at_rise is None:
         return None
     return (
         f"{_end(case)}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
-        f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so "
-        "the cause "
-        "may be a bad batch or an explosion of the whole training."
+        f"{number(growth.before_rise)} to {number(growth.at_rise)}; the steps between were not recorded, so the cause may be a "
+        "bad batch or an explosion of the whole training."
     )
 
 
@@ -215,8 +217,7 @@ def batch_is_known(case: Case) -> str | None:
     before = "" if usual is None else f" (median of the batches before: {number(usual)})"
     return (
         f"The largest number of its batch was {number(largest)}{before}. The recorded numbers cannot tell whether the loss "
-        "function or "
-        "the model made it."
+        "function or the model made it."
     )
 
 
@@ -245,7 +246,8 @@ def _summary(case: Case, answer: Answer) -> list[Said]:
         case "kick":
             return said(gradient_threw_the_weights(case), first_gradient_threw_the_weights(case))
         case "jump":
-            return said(loss_jumped(case) or no_update_before(case) or calm_before(case), *of_batch)
+            update = answer.about.update
+            return said(loss_jumped(case, update) or no_update_before(case) or calm_before(case, update), *of_batch)
     return said(ended_between_rows(case), rose_between_rows(case))
 
 

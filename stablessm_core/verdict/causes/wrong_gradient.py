@@ -48,31 +48,36 @@ def _made_in_a_layer(case: Case) -> bool:
 
 @sentence(
     "autopsy.gradient",
-    holds="the slope of the loss converged, and the norm of the gradient differs from it by more than a tenth",
+    holds="in float64, the slope of the loss along the gradient converged, and the norm of the gradient differs from it by more "
+    "than a tenth of the larger one",
 )
 def gradient_disagrees(case: Case, wrong: WrongGradient) -> str | None:
     if wrong.differs is not None:
         return None
     return (
         f"The backward pass gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, but along it the "
-        "loss "
-        f"changes by {number(wrong.slope)} per unit of distance. A right gradient has equal numbers.{ended(case, wrong.step)}"
+        f"loss changes by {number(wrong.slope)} per unit of distance. A right gradient has equal numbers."
+        f"{ended(case, wrong.step)}"
     )
 
 
 @sentence(
     "autopsy.gradient", "optim/grad_norm",
-    holds="the recorded norm differs by more than a tenth from the norm that the same step has with other kernels or in "
-    "evaluation mode, where it equals the slope of the loss",
+    holds="the recorded norm differs by more than a tenth from that of the same step without the run's kernels, which equals the "
+    "slope of the loss within a twentieth; or the norm of training mode differs from its slope by more than a tenth, and that of "
+    "evaluation mode by less than a twentieth",
 )  # fmt: skip
 def gradient_differs(case: Case, wrong: WrongGradient) -> str | None:
     if wrong.differs is None:
         return None
     where = {"kernels": "the run's compiled kernels", "training_mode": "training mode"}[wrong.differs]
-    right = "without these kernels" if wrong.differs == "kernels" else "in evaluation mode"
+    slope = f"along it the loss changes by {number(wrong.slope)} per unit of distance"
+    right = f"but {slope}. In evaluation mode, norm and slope agree."
+    if wrong.differs == "kernels":
+        right = f"but without these kernels it is {number(wrong.repeated)}, and {slope}."
     return (
-        f"The backward pass of {where} gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, and "
-        f"{right} it is {number(wrong.slope)}, as the loss itself says.{ended(case, wrong.step)}"
+        f"The backward pass of {where} gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, {right}"
+        f"{ended(case, wrong.step)}"
     )
 
 

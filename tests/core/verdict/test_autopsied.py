@@ -9,42 +9,10 @@ import numpy as np
 import pytest
 
 from stablessm_core.verdict import judge
+from tests.core.verdict.findings import counterfactual, findings, first, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 INF = float("inf")
-
-
-def findings(step: int, **changes: Any) -> dict[str, Any]:
-    """An autopsy of a step with an ordinary batch and ordinary numbers. The step was fatal."""
-    usual: dict[str, Any] = {
-        "step": step, "from_step": 0, "bits_equal": True, "refused": None, "seconds": 1.0, "fatal": True, "loss": NAN,
-        "batch": {
-            "largest_input": 3.2, "usual_input": 3.3, "largest_target": 3.9, "usual_target": 3.8, "nonfinite_input": 0,
-            "nonfinite_target": 0, "nonfinite": 0,
-        },
-        "first_nonfinite": first(), "modules": modules(220.0),
-        "float64": {"finite": True, "loss": 0.5, "largest": 220.0, "narrow": [], "first_nonfinite": None},
-        "counterfactuals": [], "evidence_changed": None,
-    }  # fmt: skip
-    return usual | changes
-
-
-def first(place: str = "forward", operation: str = "scan_states", module: str = "blocks.0.ssm", **changes: Any) -> dict[str, Any]:
-    return {
-        "pass": place, "operation": operation, "module": module, "tensor": "output", "index": [1, 98, 0], "count": 19,
-        "value": "-Infinity", "largest_input": 12.0, "largest_before": 220.0, "layer": None, "eigenvalue": None,
-    } | changes  # fmt: skip
-
-
-def modules(largest: float) -> list[dict[str, Any]]:
-    return [{"module": "blocks.0.ssm", "pass": "forward", "largest": 3e38, "largest_float64": largest, "nonfinite": 19}]
-
-
-def counterfactual(change: str, lives: bool, step: int = 200, **settings: Any) -> dict[str, Any]:
-    return {
-        "change": change, "settings": {path.replace("__", "."): value for path, value in settings.items()}, "from_step": 2,
-        "lives": lives, "step": step, "until": 200, "reason": None, "steps": [], "loss": [],
-    }  # fmt: skip
 
 
 def verdict_of(loss: Any, autopsy: dict[str, Any], **how: Any) -> dict[str, Any]:
@@ -75,7 +43,7 @@ def test_a_state_that_only_float64_can_hold_overflowed_and_is_no_arithmetic() ->
 def test_a_number_that_float32_could_hold_is_arithmetic() -> None:
     found = verdict_of(UNKNOWN, findings(7, first_nonfinite=first("backward", "rwkv4_backward")))
     assert told(found) == ("arithmetic", "measured", None)
-    assert "float32 could hold every true result" in found["summary"]
+    assert "float32 could hold each of them and its square" in found["summary"]
 
 
 def test_ordinary_numbers_are_no_arithmetic_if_the_loss_in_float64_is_another() -> None:
@@ -193,15 +161,6 @@ def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
     assert found["summary"].startswith("Eigenvalue 0 of layer 0 ")
     own = replace(both, alerts=[alert | {"value": INF, "message": "layer 1, eigenvalue 0: state inf"}])
     assert judge(own, source)["culprit"] == {"layer": 1, "eigenvalue": 0}
-
-
-def gradient(step: int, norm: float, slope: float, **changes: Any) -> dict[str, Any]:
-    """A gradient whose slope has converged."""
-    usual = {
-        "step": step, "norm": norm, "slope": slope, "recorded": norm, "repeated": norm, "converged": True, "differs": None,
-        "agrees": abs(norm / slope - 1) < 0.05,
-    }  # fmt: skip
-    return usual | changes
 
 
 @pytest.mark.parametrize("factor", [3.0, 10.0, 999.997, 1e9])

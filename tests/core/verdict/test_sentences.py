@@ -65,7 +65,8 @@ def test_losses_below_zero_are_not_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"), [(7e31, "7e31 at step 40, 7e31 x its start (1)"), (30.0, "30 at step 40, 30 x its start (1)")]
+    ("end", "said"),
+    [(7e31, "7e31 is the median of its last 10 recorded steps, 7e31 x its first value (1)."), (30.0, "30 is the median")],
 )
 def test_a_finished_run_whose_loss_ended_far_above_its_start_says_so_first(end: float, said: str) -> None:
     found = judge(*run_of([*LONG[:20], *[end] * 20]))
