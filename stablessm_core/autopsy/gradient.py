@@ -137,7 +137,7 @@ def _repeated_norm(bench: Bench, before: Checkpoint) -> float:
     model = unfused_model(bench).to(bench.device)
     restore_training(before, model, build_optimizer(model, bench.config.optimizer))
     x, y = bench.batches(before.step + 1)
-    with OperationByOperation():
+    with OperationByOperation():  # type: ignore[no-untyped-call]
         with autocast(bench.device, bench.config.train.precision):
             loss = bench.task.loss(model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ probes each kind of layer in a model once. A probe takes about a millisecond.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,33 +46,46 @@ def probe_form(layer: WatchedLayer, name: str, d_model: int) -> str:
     return ""
 
 
-def form_error(layer: WatchedLayer, d_model: int) -> tuple[float | None, str]:
-    """(error, ""): how far one step departs from the form at least, as a share of the eigenvalue, or of 1 if it is smaller.
+def form_error(layer: WatchedLayer, d_model: int) -> tuple[float, float] | str:
+    """(error, rounding): how far one step departs from the form at most, as a share of the eigenvalue, or of 1 if it is smaller;
+    and how much of this error rounding may make. A reason if the layer cannot be probed.
 
-    Unlike `probe_form`, this compares large eigenvalues and large weights as well, as training gives them. What the rounding of
-    weights and input can explain is no error. The states of a step may be so large that they hide the factor that multiplies
-    them, so the smallest error over inputs of several sizes counts. (None, reason) if the layer cannot be probed. The arguments
-    are those of `probe_form`.
+    Unlike `probe_form`, this compares large eigenvalues and large weights as well, as training gives them. What a step adds to
+    the states may hide the factor that multiplies them, so of inputs of several sizes the one with the least rounding counts. The
+    arguments are those of `probe_form`.
     """
     if layer.not_probed:
-        return None, layer.not_probed
+        return layer.not_probed
     x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
     with _keep_unchanged(layer), np.errstate(all="ignore"):
-        errors = [_unexplained(layer, size * x_t) for size in SIZES]
-    known = [error for error in errors if error is not None]
-    return (min(known), "") if known else (None, "its eigenvalues are not finite")
+        found = [_error_and_rounding(layer, size * x_t) for size in SIZES]
+    known = [(rounding, error) for error, rounding in found if math.isfinite(error) and math.isfinite(rounding)]
+    if not known:
+        return "its eigenvalues are not finite"
+    rounding, error = min(known)
+    return error, rounding
 
 
-def _unexplained(layer: WatchedLayer, x_t: Tensor) -> float | None:
-    """The largest relative error of an eigenvalue that rounding does not explain; None if an eigenvalue is not finite."""
+def _error_and_rounding(layer: WatchedLayer, x_t: Tensor) -> tuple[float, float]:
+    """Both for one input; of the eigenvalue whose error is explained worst."""
     actual, claimed = _measure(layer, x_t)
-    if not (np.isfinite(actual).all() and np.isfinite(claimed).all()):
-        return None
-    more, less = (_measure(layer, nudge * x_t, nudge) for nudge in (1 + NUDGE, 1 - NUDGE))
-    rounded = sum(np.nan_to_num(np.abs(one - other), nan=np.inf) for one, other in zip(more, less, strict=True))
     size = np.maximum(1.0, np.abs(claimed))
-    explained = rounded + ROUNDING * _angle(layer.records()[0])[:, None] * size
-    return float((np.maximum(0.0, np.abs(actual - claimed) - explained) / size).max())
+    error = np.abs(actual - claimed) / size
+    rounding = ROUNDING * _angle(layer.records()[0])[:, None] + _added(layer, x_t, actual.shape) / size
+    more, less = (_measure(layer, nudge * x_t, nudge) for nudge in (1 + NUDGE, 1 - NUDGE))
+    for one, other in zip(more, less, strict=True):
+        rounding = rounding + np.abs(one - other) / size
+    if not (np.isfinite(error).all() and np.isfinite(rounding).all()):
+        return math.inf, math.inf
+    worst = np.unravel_index(int(np.argmax(error - rounding)), error.shape)
+    return float(error[worst]), float(rounding[worst])
+
+
+def _added(layer: WatchedLayer, x_t: Tensor, shape: tuple[int, ...]) -> Array:
+    """The rounding of states to which one step adds its input; `transition` subtracts such states."""
+    _, after = layer.step(x_t, layer.initial_state(1))
+    added = layer.recurrent(after).abs().double().numpy()
+    return ROUNDING * (added.reshape(shape) if added.size == math.prod(shape) else added.max())
 
 
 @contextmanager

@@ -214,6 +214,33 @@ def test_a_queued_run_is_trained_before_the_autopsy_of_a_dead_one(here: Station)
     assert row.started_at > ended.finished_at
 
 
+def test_a_requested_autopsy_starts_at_once_while_runs_train_and_an_automatic_autopsy_hangs(here: Station) -> None:
+    station = here
+    station.start("--slots", "1")
+    first = station.until_ended(station.submit(LATE))
+    until_state(station, first.id, "running")
+    hanging = station.until(
+        "process of the automatic autopsy", lambda: next((c for c in station.children() if c.nice() == NICE), None)
+    )
+    hanging.suspend()
+    second = station.until_ended(station.submit(LATE))
+    training = station.submit(SMALL | {"train": SMALL["train"] | {"steps": 100_000}})
+    station.until("training", lambda: station.run(training).status == "running" and station.run(training).step > 0)
+    with station.database.write() as session:
+        request_autopsy(session, session.get_one(Run, second.id), step=None, by="ada")
+    row = until_state(station, second.id, "done", "failed")
+    assert row.state == "done", row.reason
+    assert row.findings is not None
+    assert row.findings["refused"] is None, row.findings["refused"]
+    assert row.started_at is not None
+    assert row.started_at - row.requested_at < 15
+    assert station.run(training).status == "running"
+    waiting = autopsy_of(station, first.id)
+    assert waiting is not None
+    assert waiting.state == "running"
+    hanging.resume()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit exists on Linux only")
 def test_the_memory_of_an_autopsy_is_limited() -> None:
     program = """
