@@ -10,6 +10,7 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
+from stablessm_core.telemetry.detectors.step_growth import StepGrowth, step_growth
 
 Severity = Literal["warning", "critical"]
 
@@ -70,18 +71,25 @@ class Setup:
     grad_clip: float | None = None
     skips_bad_batches: bool = False
 
+    @property
+    def growth(self) -> StepGrowth:
+        """Whether the steps of the weights grow with the gradient."""
+        return step_growth([self.optimizer], clips=self.grad_clip is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """The data that a detector receives in addition to the rows.
 
     parameters: the names of the model's parameters. setup: None if unknown; detectors that need the setup then raise no alert.
-    threshold: the alert's setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush,
-    by layer; checkpoints store these arrays.
+    growth: whether the optimizer's steps grow with the gradient; this may be known if the setup is not. threshold: the alert's
+    setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush, by layer; checkpoints
+    store these arrays.
     """
 
     parameters: list[str]
     setup: Setup | None = None
+    growth: StepGrowth = "unknown"
     threshold: float = 0.0
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 

@@ -24,6 +24,7 @@ from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition
 from stablessm_core.telemetry.detectors.nonfinite import NONFINITE_BATCH
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
+from stablessm_core.telemetry.detectors.step_growth import StepGrowth
 
 REARM_STEPS = 100
 FIRST_UPDATE = 16  # number of steps after which the alert of an episode is first extended
@@ -52,21 +53,30 @@ class Episode:
 class Detectors:
     """Watches a run from its first row to its last.
 
-    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. thresholds: the
-    alerts' settings; None switches an alert off.
+    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. growth: whether the
+    optimizer's steps grow with the gradient, for a run whose setup is unknown. thresholds: the alerts' settings; None switches
+    an alert off.
     """
 
-    def __init__(self, parameters: list[str], setup: Setup | None = None, **thresholds: float | None) -> None:
+    def __init__(
+        self,
+        parameters: list[str],
+        setup: Setup | None = None,
+        *,
+        growth: StepGrowth = "unknown",
+        **thresholds: float | None,
+    ) -> None:
         allowed = {kind.setting for kind in KINDS.values()} - {None}
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed: {sorted(map(str, allowed))}")
         self._watches: dict[str, Watch] = {}
+        growth = growth if setup is None else setup.growth
         skips = setup is not None and setup.skips_bad_batches
         unused = NONFINITE_BATCH if skips else batch_skipped.KIND.name  # a bad batch raises one of the two
         for kind in KINDS.values():
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None and kind.name != unused:
-                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
+                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, growth=growth, threshold=threshold)
         # the episodes by kind of alert and layer; the last episode of a list is the newest
         self._episodes: dict[tuple[str, str], list[Episode]] = {}
 

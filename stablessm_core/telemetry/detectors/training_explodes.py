@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Threshold, Watch
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Threshold, Watch
 from stablessm_core.telemetry.detectors.next_step import can_cross
 from stablessm_core.telemetry.detectors.rows import Rows, steps_held
 
@@ -32,7 +32,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if not high.any():
         return
     quick = high & (rising | (times >= SUDDEN * watch.threshold))
-    if watch.setup is not None and _bounds_steps(watch.setup):
+    if watch.growth == "bounded":  # a high loss then nearly always falls again
         quick &= _some_outside(rows)
         holds = quick | (lasts >= LASTING)
     else:
@@ -46,7 +46,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
             tensor="loss",
             value=float(times[row]),
         )
-        critical = quick[row] and (watch.setup is None or watch.setup.optimizer == "sgd")
+        critical = quick[row] and watch.growth == "growing"
         return found if critical else replace(found, severity="warning")
 
     yield Condition(None, holds, alert)
@@ -98,11 +98,6 @@ def _times_the_level(loss: np.ndarray, watch: Watch) -> tuple[np.ndarray, np.nda
 def _windows(count: int) -> np.ndarray:
     """For each of `count` losses that follow WINDOW losses, the indices of the last WINDOW losses up to it, (count, WINDOW)."""
     return np.arange(count)[:, None] + np.arange(1, WINDOW + 1)
-
-
-def _bounds_steps(setup: Setup) -> bool:
-    """True if the optimizer bounds every step of the weights. A high loss then nearly always falls again."""
-    return setup.optimizer == "adamw" or setup.grad_clip is not None
 
 
 def _some_outside(rows: Rows) -> np.ndarray:
