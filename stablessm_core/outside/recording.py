@@ -29,7 +29,7 @@ from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
-from stablessm_core.telemetry.detectors.step_growth import StepGrowth, step_growth
+from stablessm_core.telemetry.detectors.steps import Steps, steps_of
 from stablessm_core.watch.flusher import Expansion
 from stablessm_core.watch.recorder import Recorder
 
@@ -383,7 +383,7 @@ class Recording:
         detectors = Detectors(
             self._columns.parameter_names,
             None,
-            growth=self._step_growth(),
+            steps=self._steps(),
             **{threshold.name: threshold.default for threshold in THRESHOLDS},
         )
         forms = [layer.form for layer in self._watched]
@@ -403,9 +403,9 @@ class Recording:
             patience=0.0,
         )
 
-    def _step_growth(self) -> StepGrowth:
+    def _steps(self) -> Steps:
         optimizers = [o for number, o in self._live_optimizers() if number in self._owners]
-        return step_growth([type(o).__name__ for o in optimizers], clips=self.gradient == "clipped")
+        return steps_of([type(o).__name__ for o in optimizers], clips=self.gradient == "clipped")
 
     def _lr(self, optimizer: Optimizer, owner: int) -> float | Tensor | None:
         """The learning rate of the first watched weight."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
-from stablessm_core.telemetry.detectors.step_growth import StepGrowth, step_growth
+from stablessm_core.telemetry.detectors.steps import Steps, steps_of
 
 Severity = Literal["warning", "critical"]
 
@@ -72,9 +72,9 @@ class Setup:
     skips_bad_batches: bool = False
 
     @property
-    def growth(self) -> StepGrowth:
+    def steps(self) -> Steps:
         """Whether the steps of the weights grow with the gradient."""
-        return step_growth([self.optimizer], clips=self.grad_clip is not None)
+        return steps_of([self.optimizer], clips=self.grad_clip is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,14 @@ class Watch:
     """The data that a detector receives in addition to the rows.
 
     parameters: the names of the model's parameters. setup: None if unknown; detectors that need the setup then raise no alert.
-    growth: whether the optimizer's steps grow with the gradient; this may be known if the setup is not. threshold: the alert's
+    steps: whether the optimizer's steps grow with the gradient; this may be known if the setup is not. threshold: the alert's
     setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush, by layer; checkpoints
     store these arrays.
     """
 
     parameters: list[str]
     setup: Setup | None = None
-    growth: StepGrowth = "unknown"
+    steps: Steps = "unknown"
     threshold: float = 0.0
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition
 from stablessm_core.telemetry.detectors.nonfinite import NONFINITE_BATCH
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
-from stablessm_core.telemetry.detectors.step_growth import StepGrowth
+from stablessm_core.telemetry.detectors.steps import Steps
 
 REARM_STEPS = 100
 FIRST_UPDATE = 16  # number of steps after which the alert of an episode is first extended
@@ -53,7 +53,7 @@ class Episode:
 class Detectors:
     """Watches a run from its first row to its last.
 
-    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. growth: whether the
+    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. steps: whether the
     optimizer's steps grow with the gradient, for a run whose setup is unknown. thresholds: the alerts' settings; None switches
     an alert off.
     """
@@ -63,20 +63,20 @@ class Detectors:
         parameters: list[str],
         setup: Setup | None = None,
         *,
-        growth: StepGrowth = "unknown",
+        steps: Steps = "unknown",
         **thresholds: float | None,
     ) -> None:
         allowed = {kind.setting for kind in KINDS.values()} - {None}
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed: {sorted(map(str, allowed))}")
         self._watches: dict[str, Watch] = {}
-        growth = growth if setup is None else setup.growth
+        steps = steps if setup is None else setup.steps
         skips = setup is not None and setup.skips_bad_batches
         unused = NONFINITE_BATCH if skips else batch_skipped.KIND.name  # a bad batch raises one of the two
         for kind in KINDS.values():
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None and kind.name != unused:
-                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, growth=growth, threshold=threshold)
+                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, steps=steps, threshold=threshold)
         # the episodes by kind of alert and layer; the last episode of a list is the newest
         self._episodes: dict[tuple[str, str], list[Episode]] = {}
 

@@ -32,7 +32,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if not high.any():
         return
     quick = high & (rising | (times >= SUDDEN * watch.threshold))
-    if watch.growth == "bounded":  # a high loss then nearly always falls again
+    if watch.steps == "bounded":  # a high loss then nearly always falls again
         quick &= _some_outside(rows)
         holds = quick | (lasts >= LASTING)
     else:
@@ -46,7 +46,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
             tensor="loss",
             value=float(times[row]),
         )
-        critical = quick[row] and watch.growth == "growing"
+        critical = quick[row] and watch.steps == "growing"
         return found if critical else replace(found, severity="warning")
 
     yield Condition(None, holds, alert)

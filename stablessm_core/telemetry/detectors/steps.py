@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-StepGrowth = Literal["bounded", "growing", "unknown"]
+Steps = Literal["bounded", "growing", "unknown"]
 
 # parts of the names of optimizers that divide a gradient by its own size, and of those that do not
 BOUNDED = (
@@ -18,7 +18,7 @@ BOUNDED = (
 GROWING = ("sgd", "lbfgs")
 
 
-def step_growth(optimizers: Iterable[str], *, clips: bool = False) -> StepGrowth:
+def steps_of(optimizers: Iterable[str], *, clips: bool = False) -> Steps:
     """How the steps of the weights depend on the gradient, if the optimizers with these names share the weights. clips: True if
     gradients are clipped to a norm, which bounds the steps of every optimizer."""
     each = [_of_one(name.lower()) for name in optimizers]
@@ -27,7 +27,7 @@ def step_growth(optimizers: Iterable[str], *, clips: bool = False) -> StepGrowth
     return "growing" if "growing" in each else "unknown"
 
 
-def _of_one(name: str) -> StepGrowth:
+def _of_one(name: str) -> Steps:
     if any(part in name for part in BOUNDED):
         return "bounded"
     return "growing" if any(part in name for part in GROWING) else "unknown"
