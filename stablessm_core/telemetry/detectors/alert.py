@@ -44,12 +44,15 @@ class Alert:
 class Condition:
     """A condition that holds in some of the rows. `alert` makes the alert for a row in which the condition starts to hold.
 
-    layer: the record's id, "0" or "0.dt_bias"; None if the condition is about the whole model.
+    layer: the record's id, "0" or "0.dt_bias"; None if the condition is about the whole model. critical: the rows in which the
+    alert is critical, if its severity depends on the row. A critical row raises an alert of its own in an episode that began
+    with a warning.
     """
 
     layer: str | None
     holds: Any  # bool array (rows,); typed as Any because numpy's type for any(axis=1) is array or scalar
     alert: Callable[[int], Alert]
+    critical: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

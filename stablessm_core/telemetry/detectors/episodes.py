@@ -145,6 +145,8 @@ class Detectors:
         episodes = self._episodes.setdefault((kind.name, condition.layer or "0"), [])
         before = episodes[-1].last if episodes else -REARM_STEPS - 1
         begins = np.flatnonzero(np.diff(first_step + held, prepend=before) > REARM_STEPS)
+        if condition.critical is not None:
+            begins = _with_escalations(begins, condition.critical[held], episodes[-1] if episodes else None)
         found: list[tuple[int, Alert | None]] = []
         for start, end in pairwise(sorted({0, *begins.tolist(), len(held)})):
             steps = first_step + held[start:end]
@@ -169,6 +171,22 @@ def without_alerts(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if key.startswith("episodes/")
     }
     return last | {key: array for key, array in state.items() if not key.startswith("episodes/")}
+
+
+def _with_escalations(begins: np.ndarray, critical: np.ndarray, last: Episode | None) -> np.ndarray:
+    """The beginnings of episodes, with the rows in which an episode that began with a warning becomes critical.
+
+    begins: positions in `critical`, which tells for each row whether its alert is critical. last: the episode before these rows.
+    """
+    found = set(begins.tolist())
+    is_critical = last is not None and (last.alert is None or last.alert.severity == "critical")
+    for i in np.flatnonzero(critical | np.isin(np.arange(len(critical)), begins)).tolist():
+        if i in found:
+            is_critical = bool(critical[i])
+        elif not is_critical:
+            found.add(i)
+            is_critical = True
+    return np.array(sorted(found), np.int64)
 
 
 def _begin(episodes: list[Episode], alert: Alert, step: int) -> Alert | None:
