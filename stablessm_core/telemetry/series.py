@@ -136,7 +136,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     OVERFLOW_BUDGET: (
         "",
         "length x ln|lambda_bar| / 88.72 of the largest |lambda_bar|. At 1, the state overflows float32; with an unbounded "
-        "activation, the loss overflows at 1/2. Negative inside the boundary.",
+        "activation, the loss overflows at 1/2. Negative inside the boundary. If every channel has its own step size, the "
+        "largest |lambda_bar| of any channel counts; if lambda_bar varies with the input, its geometric mean.",
     ),
     "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
     "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),

@@ -7,22 +7,26 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Threshold, Watch, eigenvalue_alert
+from stablessm_core.telemetry.detectors.budget import budget_text, size_of_eigenvalue
 from stablessm_core.telemetry.detectors.measured_states import States, measured_states
 from stablessm_core.telemetry.detectors.next_step import (
     at_largest_gate,
     before_first,
-    can_cross,
     carried_weights,
+    computes_gates,
     gate_growth,
+    may_be_outside,
     relative_step,
+    step_growth,
     weight_steps,
 )
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
 from stablessm_core.telemetry.stability import LN_LARGEST, overflow_budget, overflow_eigenvalue, predicted_distance
 
 # AdamW moves a weight by about the learning rate in its first steps, and later mostly by a small part of it
-FIRST_STEPS, LATER = 8, 3.0  # so later a step of the learning rate must reach this many times the limit
+FIRST_STEPS, LATER = 8, 4.0  # so later, a step of the learning rate must reach this many times the limit
 NOTICEABLE = 0.1  # SGD: a spike of the gradient counts if the step is at least this share of the norm of all weights
 
 
@@ -30,7 +34,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     if watch.setup is None or not len(rows.loss):
         return
     for layer in rows.layers:
-        crosses = layer.form is None or can_cross(layer.form)  # if not, the budget of its eigenvalues is at most 0
+        crosses = may_be_outside(layer)  # if not, the budget of its eigenvalues is at most 0
         states = measured_states(layer, watch)
         if states is not None or crosses:
             yield _condition(rows, layer, watch, watch.setup, states, crosses=crosses)
@@ -38,7 +42,7 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
 
 def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup, states: States | None, *, crosses: bool) -> Condition:
     limit = setup.limits[layer.layer]
-    distance = ahead = layer.distance.values
+    distance = ahead = layer.overflow_distance
     near = np.zeros(distance.shape, bool)  # the eigenvalues that the next step may take beyond the limit
     if crosses:
         distance, ahead, carried = _distances(rows, layer, watch, setup)
@@ -54,19 +58,19 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup, states:
         if by_state[row] and states is not None:
             return _alert_of_state(rows, row, layer, states, limit)
         worst = int(np.argmin(np.where(near[row], ahead[row], np.inf)))
-        budget, then = (overflow_budget(setup.length, d[row]) for d in (distance, ahead))
-        what = f"overflow budget is {budget[worst]:.3g} of {limit:g} at length {setup.length}"
-        what += f" (|lambda_bar| is {1 - float(distance[row, worst]):.4g}; {_overflows_at(setup.length, limit)})"
+        now, then = (budget_text(setup.length, d[row, worst]) for d in (distance, ahead))
+        what = f"overflow budget{_at_which_gate(layer)} is {now} of {limit:g} at length {setup.length}"
+        what += f" (|lambda_bar| is {size_of_eigenvalue(distance[row, worst])}; {_overflows_at(setup.length, limit)})"
         if ahead is not distance:
-            what += f", and the next step may bring it to {then[worst]:.3g}"
+            what += f", and the next step may bring it to {then}"
         return eigenvalue_alert(
             KIND,
             rows,
             row,
             layer,
-            Values(np.broadcast_to(budget, distance.shape), layer.distance.at),
+            Values(np.broadcast_to(overflow_budget(setup.length, distance[row]), distance.shape), layer.distance.at),
             worst,
-            chart="boundary_distance",
+            chart="boundary_distance_closest" if layer.form is not None and layer.form.channels else "boundary_distance",
             count=int(near[row].sum()),
             what=what,
         )
@@ -75,22 +79,31 @@ def _condition(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup, states:
 
 
 def _distances(rows: Rows, layer: LayerRows, watch: Watch, setup: Setup) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The distance of each eigenvalue at the largest gate, the smallest distance after the next step, and the distance after a
-    step of momentum alone, whose direction is known. In the first steps of the training, the next step also makes the gate grow
-    as much as the last step did."""
+    """The distance of each eigenvalue at its largest gate, the smallest distance after the next step, and the distance after a
+    step of momentum alone, whose direction is known. In the first steps of the training, the next step also makes a gate grow as
+    much as the last step did."""
     first = before_first(layer, watch)
-    steps, growth = weight_steps(rows, layer, setup, first), gate_growth(layer, watch)
+    steps, gates = weight_steps(rows, layer, setup, first), gate_growth(layer, watch)
     if layer.form is None or layer.recorded is None:
-        return (layer.distance.values,) * 3
+        return (layer.overflow_distance,) * 3
     recorded = at_largest_gate(layer)
-    distance = carried = layer.form.derive("boundary_distance", recorded) if layer.form.gate else layer.distance.values
+    distance = carried = layer.overflow_distance
+    if computes_gates(layer.form):
+        distance = carried = np.asarray(overflow_distance(layer.form, recorded))
     if steps is None:
         return distance, distance, distance
     if setup.momentum and "weight" in layer.form.inputs:
-        carried = layer.form.derive("boundary_distance", recorded | {"weight": carried_weights(layer, setup, first)})
-    if layer.form.gate:
-        recorded["gate_mean"] = recorded["gate_mean"] * np.where(_first_steps(rows), growth, 1.0)
-    return distance, predicted_distance(layer.form, recorded, steps), carried
+        moved = recorded | {"weight": carried_weights(layer, setup, first)}
+        carried = np.asarray(overflow_distance(layer.form, moved))
+    if computes_gates(layer.form):
+        recorded["gate_mean"] = recorded["gate_mean"] * np.where(_first_steps(rows), gates, 1.0)
+    return distance, predicted_distance(layer.form, recorded, steps, step_growth(rows, layer, setup)), carried
+
+
+def _at_which_gate(layer: LayerRows) -> str:
+    if layer.form is not None and layer.form.channels:
+        return " at the largest step size"
+    return " at the largest gate" if computes_gates(layer.form) else ""
 
 
 def _may_overflow(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.forms import Form
 
 
@@ -76,6 +77,13 @@ class LayerRows:
     def id(self) -> str:
         """The part of a series name that identifies the record, such as "0" or "0.dt_bias". Detectors use this id as a key."""
         return f"{self.layer}.{self.record}" if self.record else str(self.layer)
+
+    @cached_property
+    def overflow_distance(self) -> np.ndarray:
+        """The distances that decide on overflow (`boundary.overflow_distance`), with the columns of `distance`."""
+        if self.form is None or self.recorded is None or not self.form.channels:
+            return self.distance.values
+        return np.asarray(overflow_distance(self.form, self.recorded))
 
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))

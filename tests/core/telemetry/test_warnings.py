@@ -87,8 +87,11 @@ def test_without_recorded_states_an_alert_reports_a_nearly_spent_overflow_budget
         crossing,
         2,
     )
-    left = int((lambda_of(1.0) - history.weight[crossing - 1, 2]) / LR)
-    assert f"of 1 at length 100; with weight steps of 0.01, it overflows after {left:,} steps or later" in unstable.message
+    left = int(np.ceil((lambda_of(1.0) - history.weight[crossing - 1, 2]) / LR))
+    assert (
+        f"of 1 at length 100; if every step moves its weight outward by 0.01, it reaches this limit after about {left:,} steps"
+        in unstable.message
+    )
     assert (near.kind, near.severity, near.step, near.eigenvalue) == ("overflow_near", "critical", step, 2)
     assert near.value == pytest.approx(0.9, abs=0.01)
     assert "overflow budget is 0.9" in near.message
@@ -142,7 +145,7 @@ def test_adamw_moves_by_its_rate_only_in_its_first_steps() -> None:
     history.first_step = 9
     assert {a.kind for a in history.alerts(ADAMW)} == {"unstable_eigenvalue"}
     near = [a for a in history.alerts(replace(ADAMW, recurrent=1e4)) if a.kind == "overflow_near"]
-    assert [a.step for a in near] == [9], "a third of such a step is enough"
+    assert [a.step for a in near] == [9], "a quarter of such a step is enough"
 
 
 def test_a_gate_that_grows_fast_in_the_first_steps_raises_an_alert() -> None:
@@ -225,7 +228,7 @@ def test_with_momentum_the_previous_step_counts_even_if_the_gradient_is_0(flush:
     history.weight[51:, 0] = 2.2  # a further step of .6 x .9 would overflow
     assert [(a.kind, a.step) for a in history.alerts(SGD, flush)] == [("unstable_eigenvalue", 51)]
     near, unstable = history.alerts(replace(SGD, momentum=0.9), flush)
-    assert "with weight steps of 0.99, it overflows after 0 steps or later" in unstable.message
+    assert "if every step moves its weight outward by 0.99, it reaches this limit after about 1 step" in unstable.message
     assert (near.kind, near.step) == ("overflow_near", 51)
 
 
