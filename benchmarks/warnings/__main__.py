@@ -27,7 +27,6 @@ from benchmarks.warnings import mix_page
 from benchmarks.warnings.mix import mixed_runs
 from benchmarks.warnings.page import write
 from benchmarks.warnings.reading import LAYERS, Record, measure
-from benchmarks.warnings.rows_of_run import rows_of_run
 from stablessm_core.spec.layers import LAYERS as ALL_LAYERS
 from stablessm_core.spec.paths import with_settings
 
@@ -106,12 +105,8 @@ def _mix(arguments: argparse.Namespace) -> None:
     if not arguments.only_write:
         runs = [config for seed in arguments.seeds for config in mixed_runs(arguments.mix, seed)]
         with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
-            _keep(_counted(pool.imap(partial(_judged, folder=arguments.rows), runs), len(runs)), arguments.output)
+            _keep(_counted(pool.imap(partial(mix_page.judge, folder=arguments.rows), runs), len(runs)), arguments.output)
     mix_page.write(_kept(arguments.output))
-
-
-def _judged(config: dict[str, Any], folder: Path | None) -> Record:
-    return mix_page.record_of(rows_of_run(config, folder))
 
 
 def _keep(records: Iterable[Record], path: Path) -> None:

@@ -7,16 +7,22 @@ import platform
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from benchmarks.warnings.mix import OPTIMIZERS
 from benchmarks.warnings.rates import Rates, rates, share
 from benchmarks.warnings.reading import ACTING, Record
-from benchmarks.warnings.rows_of_run import RowsOfRun
+from benchmarks.warnings.rows_of_run import RowsOfRun, rows_of_run
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "warnings.md"
 BEGIN, END = "<!-- mix: written by `python -m benchmarks.warnings --mix` -->", "<!-- end of mix -->"
 KINDS = (*ACTING, "unstable_eigenvalue", "boundary_distance", "grad_over_weight", "dead_eigenvalues")
 EARLY = 3  # a run that dies at this step or before leaves almost no time for a warning
+
+
+def judge(config: dict[str, Any], folder: Path | None = None) -> Record:
+    """Train a run, or read its rows from `folder`, and judge it."""
+    return record_of(rows_of_run(config, folder))
 
 
 def record_of(run: RowsOfRun) -> Record:

@@ -19,7 +19,7 @@ LASTING = 8  # steps that a high loss must last if every step of the weights is 
 SUDDEN = 1.5  # a loss of this many times the threshold needs no second step
 SMALLEST = 1e-4
 LONG = 1.5  # a step of sgd of this many times the norm of all weights is an explosion, whatever the loss is
-NOTICEABLE = 0.3  # a high loss is critical if the step is at least this share of the norm of all weights
+NOTICEABLE = 0.6  # a high loss is critical if the step is at least this share of the norm of all weights
 LEVEL, RECENT, HIGH = "level", "recent", "high"  # keys of the detector's memory
 
 

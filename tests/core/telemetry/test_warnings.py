@@ -209,12 +209,12 @@ def test_a_step_of_sgd_that_is_longer_than_all_weights_is_an_explosion_whatever_
 def test_a_high_loss_under_sgd_becomes_critical_when_the_step_is_long_too(flush: int) -> None:
     history = History()
     history.loss[100:] = 1e3
-    history.norm[100:] = 29.0
+    history.norm[100:] = 59.0
     (alert,) = history.alerts(SGD, flush)
     assert (alert.severity, alert.step) == ("warning", 101)
-    assert alert.message.endswith("; the step is 0.29 times as long as all weights")
-    history.norm[130] = 31.0
-    history.norm[140] = 32.0
+    assert alert.message.endswith("; the step is 0.59 times as long as all weights")
+    history.norm[130] = 61.0
+    history.norm[140] = 62.0
     found = history.alerts(SGD, flush)
     assert [(a.kind, a.severity, a.step) for a in found] == [
         ("training_explodes", "warning", 101),
@@ -253,7 +253,7 @@ def test_no_warning_is_raised_after_numbers_are_already_non_finite() -> None:
 
 def test_a_loss_of_many_times_its_usual_level_raises_a_critical_alert_under_sgd(flush: int) -> None:
     history = History()
-    history.norm[:] = 31.0  # the steps are 0.31 times as long as all weights
+    history.norm[:] = 61.0  # the steps are 0.61 times as long as all weights
     history.loss[:] = 0.1
     history.loss[0] = 1e9  # a high initial loss is not an explosion
     history.loss[200:] = 2.99
@@ -263,7 +263,7 @@ def test_a_loss_of_many_times_its_usual_level_raises_a_critical_alert_under_sgd(
     assert (alert.kind, alert.severity, alert.step, alert.layer) == ("training_explodes", "critical", 223, None)
     assert alert.value == pytest.approx(30.1, rel=1e-5)
     assert alert.message == (
-        "loss is 3.01, 30.1 times its usual level of 0.1 (the lowest median of 16 steps so far); the step is 0.31 times as long "
+        "loss is 3.01, 30.1 times its usual level of 0.1 (the lowest median of 16 steps so far); the step is 0.61 times as long "
         "as all weights"
     )
 
@@ -306,7 +306,7 @@ def test_a_loss_of_exactly_0_has_a_level_above_0(flush: int) -> None:
 @pytest.mark.parametrize("level", [-3.9, 0.0])
 def test_a_negative_loss_can_explode_and_its_noise_cannot(level: float, flush: int) -> None:
     history = History()
-    history.norm[:] = 31.0
+    history.norm[:] = 61.0
     history.loss[:] = level + 0.1 * np.random.default_rng(6).standard_normal(STEPS)
     history.loss[:40] += np.linspace(4, 0, 40)  # the loss passes 0
     assert history.alerts(SGD, flush) == []
