@@ -109,7 +109,7 @@ def _checked(
     rest = [
         word for word in re.findall(r"[\w.]*\d[\w.,]*|[A-Za-z]+", left.replace("\0", " ")) if word.lower() not in FILLER.split()
     ]
-    if unknown or len(rest) > 2 or any(re.search(r"\d", word) for word in rest):
+    if unknown or rest:
         return Checked(where, name, sentence, None, "unknown" if unknown and not rest else f"left: {' '.join(rest)}")
     return Checked(where, name, sentence, True)
 

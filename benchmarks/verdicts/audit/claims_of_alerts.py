@@ -42,10 +42,8 @@ def above_the_threshold(context: Context, match: re.Match[str]) -> bool:  # noqa
 
 
 @claim(rf"; the same holds for {S} of the other {S} eigenvalues|; the same holds for {S} others?")
-def the_same_holds(context: Context, match: re.Match[str]) -> bool | None:
-    named = re.match(rf"Layer {S}", context.whole)
-    width = context.facts.layers[step(named[1])].distance.shape[1] if named else None
-    return None if width is None or not match[2] else step(match[2]) == width - 1
+def the_same_holds(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return not match[2] or step(match[1]) <= step(match[2])
 
 
 @claim(rf"Layer {S}, eigenvalue {S}: distance to the stability boundary is {N}")
@@ -160,6 +158,8 @@ def a_decay(context: Context, match: re.Match[str]) -> bool:
         return consistent
     with np.errstate(all="ignore"):
         decays = -np.log1p(-rows.distance[:, index])
+    if not np.isfinite(decays[[first, *known[-3:]]]).all():
+        return consistent
     return consistent and any(
         abs(decays[at] / decays[first] - read(match[4])) <= 0.03 * abs(read(match[4])) + 0.01 for at in known[-3:]
     )
@@ -263,3 +263,31 @@ def after_one_gradient(context: Context, match: re.Match[str]) -> bool | None:  
     norm, at = context.facts.norm, step(named[1])
     before = [norm[s] for s in sorted(norm) if s < at][-20:]
     return not before or norm[at] >= 10 * float(np.nanmedian(before))
+
+
+@claim(rf"this was so on {S} of the steps from step {S} to step {S}")
+def this_was_so(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return step(match[1]) <= step(match[3]) - step(match[2]) + 1
+
+
+def _gradient_at(context: Context, layer: str | None, eigenvalue: str, at: int) -> tuple[float, float]:
+    """|g| of this eigenvalue, and its median over the 20 rows before."""
+    number = step(layer) if layer else min(context.facts.layers)
+    steps, ratio = context.facts.sink.series(names.layer_series(number, "grad_over_weight"))
+    weight = context.facts.sink.series(names.layer_series(number, "weight"))[1]
+    size = np.abs(ratio[:, step(eigenvalue)].astype(float) * weight[: len(ratio), step(eigenvalue)])
+    row = int(np.flatnonzero(steps == at)[0])
+    return float(size[row]), float(np.nanmedian(size[max(0, row - 20) : row]))
+
+
+@claim(rf"Its gradient at step {S}: \|g\| {N}, {N} x the median before, with the eigenvalue at {N}; \|grad\|/\|w\| {N}")
+@claim(rf"A spike of its gradient pushed it out: \|g\| rose to {N} x its median before, {N}, at step {S}")
+def a_spike_of_the_culprit(context: Context, match: re.Match[str]) -> bool | None:
+    culprit = context.verdict.get("culprit")
+    if culprit is None:
+        return None
+    spike = match[0].startswith("A spike")
+    at, size, times = (match[3], match[2], match[1]) if spike else (match[1], match[2], match[3])
+    own, usual = _gradient_at(context, str(culprit["layer"]), str(culprit["eigenvalue"]), step(at))
+    blamed = not spike or "gradient_spike" not in context.truth.not_thrown_by
+    return blamed and says(size, own, 2.0) and says(times, own / usual, 5.0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from benchmarks.verdicts.audit import Context, claim
-from benchmarks.verdicts.audit.numbers import S, step
+from benchmarks.verdicts.audit.numbers import N, S, says, step
 
 LOSS = {"bad_loss", "changed_loss", "precision", "arithmetic"}
 BACKWARD = {"bad_loss", "wrong_gradient"}
@@ -21,7 +23,7 @@ def the_data(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
     return _one_of(context, DATA)
 
 
-@claim(r"The backward pass gave a wrong gradient|the backward pass (?:is|was) wrong")
+@claim(rf"The backward pass gave a wrong gradient(?: at step {S})?|the backward pass (?:is|was) wrong")
 def a_wrong_gradient(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
     return _one_of(context, {"wrong_gradient", "bad_loss"})
 
@@ -111,3 +113,47 @@ def between_rows(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG00
 @claim(r"(?:it )?(?:was|were) first recorded")
 def first_recorded(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
     return True
+
+
+@claim(r"It survived because sequences are short")
+def sequences_are_short(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return context.facts.died_at is None
+
+
+@claim(r"can square numbers up to 1\.8e19")
+def what_can_be_squared(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return True
+
+
+@claim(
+    r"No setting changes this: the loss function itself converts to float16, and should compute in float32, which "
+    r"ends at 3\.4e38"
+)
+@claim(r"Half precision: float16 numbers end at 65,504, and every recorded loss is a float16 number")
+@claim(rf"All of the {S} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is")
+def losses_are_half(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    losses = [v for v in context.facts.loss.values() if np.isfinite(v)]
+    with np.errstate(over="ignore"):
+        half = all(float(np.float16(v)) == v for v in losses)
+    return half and _one_of(context, {"precision"})
+
+
+@claim(rf"[Tt]he loss became (?:Infinity|-Infinity|NaN|infinite) at step {S}(?: after {N} at step {S})?")
+def the_loss_became(context: Context, match: re.Match[str]) -> bool:
+    loss = context.facts.loss
+    return not np.isfinite(loss[step(match[1])]) and (not match[2] or says(match[2], loss[step(match[3])]))
+
+
+@claim(rf"The batch of step {S} held (?:NaN|-?Infinity) before anything was computed")
+def the_batch_held_it(context: Context, match: re.Match[str]) -> bool:
+    return any(np.isinf(one) for one in context.facts.sizes[step(match[1])])
+
+
+@claim(
+    rf"The numbers of the model exploded: at step {S} they reached {N}(?: in float64, and float32, which ends at "
+    rf"3\.4e38, cannot hold or square them)?"
+)
+def the_numbers_exploded(context: Context, match: re.Match[str]) -> bool:
+    modules = context.facts.findings["modules"]
+    largest = [float(one.get(kind) or 0) for one in modules for kind in ("largest_float64", "largest")]
+    return step(match[1]) == context.facts.died_at and any(says(match[2], one) for one in largest)

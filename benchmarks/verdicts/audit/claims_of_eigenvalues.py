@@ -144,7 +144,7 @@ def not_far_enough(context: Context, match: re.Match[str]) -> bool | None:  # no
     if not outside or context.facts.length is None:
         return False if not outside else None
     shares = [
-        context.facts.length * math.log(1 - float(np.nanmin(layer.distance[row]))) for layer, row in _last_rows(context).values()
+        context.facts.length * math.log(1 - float(np.nanmin(layer.closest[row]))) for layer, row in _last_rows(context).values()
     ]
     return max(shares) < LN_LARGEST  # type: ignore[no-any-return]
 

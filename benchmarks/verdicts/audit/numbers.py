@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-N = r"(-?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?|infinite|minus infinite|infinity|not a number|NaN)"
-S = r"(\d[\d,]*)"  # a step or a count
+N = r"(-?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[+-]?\d+)?|infinite|minus infinite|infinity|not a number|NaN)"
+S = r"(\d(?:[\d,]*\d)?)"  # a step or a count
 
 
 def read(text: str) -> float:

@@ -50,7 +50,17 @@ class LayerRows:
 
     @property
     def bounded(self) -> bool:
-        return self.form.bounded and self.form.map not in ("none", "fixed")
+        return self.form.bounded and self.form.map != "none"
+
+    @property
+    def closest(self) -> np.ndarray:
+        """The smallest distance over the range of the gate, (n, eigenvalues); `distance` without a gate."""
+        if not self.form.gate:
+            return self.distance
+        with np.errstate(all="ignore"):
+            ends = [self.form.decay(self.recorded, np, gate) for gate in ("gate_min", "gate_max")]
+            nearest: np.ndarray = np.fmin(*(-np.expm1(np.minimum(-one, 700.0)) for one in ends))
+        return nearest
 
     def row(self, step: int) -> int | None:
         at = np.flatnonzero(self.step == step)
@@ -106,7 +116,18 @@ class Facts:
         if name not in self.sink.catalogue:
             return {}
         step, value = self.sink.series(name)
-        return dict(zip(step.tolist(), value[:, 0].astype(float).tolist(), strict=True))
+        known = self.known_steps
+        pairs = zip(step.tolist(), value[:, 0].astype(float).tolist(), strict=True)
+        return {s: v for s, v in pairs if known is None or s in known}
+
+    @cached_property
+    def known_steps(self) -> set[int] | None:
+        """The steps that are recorded or that the autopsy trained again; None if every step is."""
+        if self.sink is self.recorded.sink:
+            return None
+        assert self.findings is not None
+        recorded = self.recorded.sink.series(names.TRAIN_LOSS)[0].tolist()
+        return {*recorded, *(int(step) for step in self.findings["replayed"]["steps"])}
 
     @cached_property
     def complete(self) -> MemorySink:
@@ -156,7 +177,7 @@ class Facts:
 
     @cached_property
     def layers(self) -> dict[int, LayerRows]:
-        return layers_of(self.sink)
+        return layers_of(self.sink, self.known_steps)
 
     @cached_property
     def sizes(self) -> dict[int, tuple[float, float]]:
@@ -237,8 +258,8 @@ def state_after(config: Mapping[str, Any], step: int, folder: Path) -> Path:
     return sink.kept
 
 
-def layers_of(sink: MemorySink) -> dict[int, LayerRows]:
-    """The recorded eigenvalues of each layer. Of gates, the largest value counts: it moves an eigenvalue furthest."""
+def layers_of(sink: MemorySink, known: set[int] | None = None) -> dict[int, LayerRows]:
+    """The recorded eigenvalues of each layer, in these steps."""
     found = {}
     for name, spec in sink.catalogue.items():
         if not name.endswith("/weight") or spec.form is None:
@@ -253,6 +274,9 @@ def layers_of(sink: MemorySink) -> dict[int, LayerRows]:
             if names.layer_series(index, kind) in sink.catalogue
         }
         step = sink.series(name)[0]
+        if known is not None:
+            kept = np.isin(step, list(known))
+            step, recorded = step[kept], {kind: values[kept] for kind, values in recorded.items()}
         recorded = spread(recorded, spec.width)
         with np.errstate(all="ignore"):
             value = np.asarray(form.derive("eigenvalue", recorded), np.float64) if form.map != "none" else recorded["weight"]

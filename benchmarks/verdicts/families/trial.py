@@ -109,5 +109,5 @@ def _counted(checked: Sequence[Checked]) -> dict[str, Any]:
     return {
         "true": sum(one.true is True for one in checked),
         "false": [{"where": one.where, "text": one.text, "why": one.why} for one in checked if one.true is False],
-        "not_audited": [one.text for one in checked if one.true is None],
+        "not_audited": [f"{one.text} [{one.why}]" for one in checked if one.true is None],
     }

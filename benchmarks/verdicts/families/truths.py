@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.verdicts.audit.recorded_facts import LN_LARGEST, Facts
 from benchmarks.verdicts.families.drawing import FamilyPlant
 from benchmarks.verdicts.recorded import Recorded, run_and_source, trained
 from benchmarks.verdicts.truth import EXPLODED, FAR, GREW, SOON, NotPlanted, Truth, _of_death
@@ -25,7 +26,6 @@ LEARNED_NOTHING = (
 )
 FROZEN = {"optimizer.recurrent_lr": 0.0}
 FIRST_UPDATES = 3  # a run that dies so early died of its first updates
-LN_LARGEST = 88.72  # the logarithm of the largest float32
 OUTSIDE = 0.3  # share of the overflow limit from which an eigenvalue outside can have had a part in the death
 
 
@@ -127,15 +127,12 @@ def _ended(recorded: Recorded | None) -> str | int:
 def _shares_outside(recorded: Recorded, died_at: int) -> float:
     """The largest share of the range of float32 that the powers of an eigenvalue use over one sequence, shortly before the end:
     length * ln|lambda| / ln(largest float32). Negative if all eigenvalues are inside."""
-    run, source = run_and_source(recorded)
-    shares = [-1.0]
-    for layer in run.layers:
-        if layer.may_exceed or layer.form is None:
-            continue
-        rows = source.layer(layer.index, max(1, died_at - 1), died_at)
-        finite = rows.distance[np.isfinite(rows.distance)]
-        if len(finite) and run.length:
-            shares.append(float(run.length * np.log(np.maximum(1 - finite, 1e-30)).max() / LN_LARGEST))
+    facts, shares = Facts(recorded), [-1.0]
+    for layer in facts.layers.values():
+        closest = layer.closest[(layer.step >= died_at - 1) & (layer.step <= died_at)]
+        finite = closest[np.isfinite(closest)]
+        if layer.bounded and len(finite) and facts.length:
+            shares.append(float(facts.length * np.log(np.maximum(1 - finite, 1e-30)).max() / LN_LARGEST))
     return max(shares)
 
 
