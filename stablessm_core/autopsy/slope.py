@@ -2,7 +2,8 @@
 
 One difference proves nothing. Over a long distance the function curves; over a short one rounding decides; a function with
 several scales has several slopes. Only slopes that agree with each other over neighbouring distances are the slope of the
-function.
+function. And if they contradict what was expected, they must not be contradicted by shorter distances themselves: a loss that
+wobbles has the slope of its wobble, and over longer distances another one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ NEIGHBOURS = 3  # this many neighbouring distances must agree
 FACTOR = 10.0  # ratio of neighbouring distances
 AGREEMENT = 0.01  # relative difference of slopes that agree
 ABOVE_ROUNDING = 100.0  # a difference of this many roundings of the function tells a slope to about 1 %
+NOISE = 1e4  # the roundings of a whole network add up to at most so many of its result
 SAME = 0.05  # relative difference of a slope from the expected slope that confirms it
 OTHER = 0.1  # relative difference above which two slopes are different
 
@@ -35,15 +37,16 @@ def find_slope(
 
     Distances are tried outwards from `first`, between `shortest` and `longest`. As soon as NEIGHBOURS of them agree with each
     other and with `expected`, that is the slope. Otherwise all are tried, and the slope differs from `expected` only if the
-    distances leave no other reading: there is one plateau, and no two neighbours come near `expected`. rounding: the rounding
-    error of f.
+    distances leave no other reading: there is one plateau, it reaches down to the distances at which rounding decides, and no two
+    neighbours come near `expected`. rounding: the rounding error of f.
     """
     slopes: dict[int, float] = {}
+    changes: dict[int, float] = {}
     for i in _outwards(first, shortest, longest):
         if not may_go_on():
             return Slope(None)
         h = first * FACTOR**i
-        change = difference(h)
+        change = changes[i] = difference(h)
         above = math.isfinite(change) and abs(change) >= ABOVE_ROUNDING * rounding
         slopes[i] = change / (2 * h) if above else math.nan
         for middle, slope in _plateaus(slopes):
@@ -52,10 +55,14 @@ def find_slope(
     found = _plateaus(slopes)
     if not found or not all(_close(slope, found[0][1], OTHER) for _, slope in found):
         return Slope(None)
+    middle, slope = found[0]
+    for i in (i for i in changes if i < middle):
+        straight = 2 * first * FACTOR**i * slope
+        if not abs(changes[i] - straight) <= max(OTHER * abs(straight), NOISE * rounding):
+            return Slope(None)
     near = [i for i, slope in slopes.items() if _close(slope, expected, SAME)]
     if any(i + 1 in near for i in near):
         return Slope(None)
-    middle, slope = found[0]
     return Slope(slope, first * FACTOR**middle)
 
 
