@@ -176,7 +176,7 @@ class _Loss:
         longest = min(LONGEST * weights, MOST_DISTANCES * shortest)
         first = min(longest, max(shortest, FIRST_CHANGE * (size or 1.0) / self.norm))
         return find_slope(
-            lambda h: self._at(h) - self._at(-h), self.norm, first=first, shortest=shortest, longest=longest,
+            self._at, self.norm, first=first, shortest=shortest, longest=longest,
             rounding=self._epsilon * size, may_go_on=may_go_on,
         )  # fmt: skip
 
