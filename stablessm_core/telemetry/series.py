@@ -125,7 +125,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "measured_gain": ("", "Largest gain over frequencies, on a grid, at evaluations."),
     "boundary_distance": (
         "",
-        "1 - |lambda_bar|: distance to the boundary. 0: on the boundary, where float32 gives exactly 1. Negative: unstable.",
+        "1 - |lambda_bar|: distance to the boundary. 0: on the boundary, where float32 gives exactly 1. Negative: unstable. With "
+        "a gate, or a step size for each channel: at its mean.",
     ),
     RELATIVE_STEP: (
         "",

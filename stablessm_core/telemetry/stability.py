@@ -22,7 +22,7 @@ LN_LARGEST = float(np.log(np.finfo(np.float32).max))  # 88.72, the logarithm of 
 BOUNDED = ("tanh",)  # activations whose output is bounded for any state
 AVERAGING = ("rwkv4",)  # layers whose output is bounded because it averages their inputs
 # `steps_left` looks at these numbers of steps, and halves the interval that it finds so often
-MOST_STEPS, HALVINGS = 1e9, 50
+MOST_STEPS, HALVINGS = 1e9, 24
 LOOKED_AT = np.concatenate([np.arange(100.0), np.geomspace(100.0, MOST_STEPS, 350)])
 
 Array = Any  # numpy.ndarray

@@ -11,7 +11,7 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Threshold, Watch
-from stablessm_core.telemetry.detectors.next_step import can_cross, relative_step
+from stablessm_core.telemetry.detectors.next_step import may_be_outside, relative_step
 from stablessm_core.telemetry.detectors.rows import Rows, steps_held
 
 WINDOW = 16  # number of losses in a median
@@ -113,7 +113,7 @@ def _some_outside(rows: Rows) -> np.ndarray:
     """True for each row in which an eigenvalue is outside the stability boundary, so that states can explode, (rows,)."""
     outside = np.zeros(len(rows.loss), bool)
     for layer in rows.layers:
-        if layer.form is None or can_cross(layer.form):
+        if may_be_outside(layer):
             outside |= (layer.distance.values < 0).any(axis=1)
     return outside
 

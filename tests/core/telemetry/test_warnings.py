@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stablessm_core.map import Array, Map, by_time
+from stablessm_core.maps import MAPS
+from stablessm_core.maps.tanh import TanhDiscrete
 from stablessm_core.telemetry.detectors import Alert, Detectors, LayerRows, Rows, Setup, Values
 from stablessm_core.telemetry.forms import Form
 
@@ -241,6 +244,34 @@ def test_eigenvalues_exactly_on_the_boundary_raise_no_alert(map_: str, time: str
     history.gradient[40] = 1e9
     for setup in (ADAMW, SGD, replace(SGD, momentum=0.9)):
         assert history.alerts(setup) == []
+
+
+class Leaky(TanhDiscrete):
+    """tanh, but 1.2 near w = 5, although the map declares that no weight reaches the boundary."""
+
+    def f(self, w: Array) -> Array:
+        return self.xp.where(self.xp.abs(w - 5) < 0.1, 1.2, super().f(w))
+
+    def distance(self, w: Array) -> Array:
+        return self.xp.where(self.xp.abs(w - 5) < 0.1, -0.2, super().distance(w))
+
+
+def test_a_recorded_eigenvalue_outside_the_boundary_raises_alerts_whatever_its_map_declares(
+    flush: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MAPS, "leaky", Map("leaky", by_time(Leaky), guarded=True))
+    history = History("leaky")
+    assert history.alerts(ADAMW, flush) == []
+    history.weight[200:, 1] = 5.0
+    history.loss[220:] = 100.0
+    found = history.alerts(replace(ADAMW, length=450), flush)
+    assert {(a.kind, a.step, a.eigenvalue) for a in found} == {
+        ("overflow_near", 201, 1),
+        ("unstable_eigenvalue", 201, 1),
+        ("training_explodes", 221, None),
+    }
+    near = next(a for a in found if a.kind == "overflow_near")
+    assert near.value == pytest.approx(450 * np.log(1.2) / np.log(np.finfo(np.float32).max), rel=1e-4)
 
 
 def test_no_warning_is_raised_after_numbers_are_already_non_finite() -> None:
