@@ -28,6 +28,13 @@ def test_a_batch_above_1e18_is_not_far_above_usual_batches_that_are_as_large() -
     assert "Its largest target is 1e18, and float32 cannot hold the sum of 341 such squares." in found["batch_far_above_usual"]
 
 
+def test_numbers_that_grew_with_a_break_are_told_from_the_beginning_of_their_growth() -> None:
+    sizes = [1.0] * 5 + [1.25**row for row in range(1, 21)]
+    sizes[-2], sizes[-3] = sizes[-3], sizes[-2]
+    found = texts(run_of([1.0] * 24 + [NAN], largest=sizes, name="adamw"))["batches_grew"]
+    assert "grew in nearly every batch, from 1.25 at step 6 to 86.7 at the end" in found
+
+
 def test_a_fall_is_told_from_the_first_loss_below_zero() -> None:
     found = texts(run_of([1, 1, 5, -1, -3, -51, NAN]))["loss_falls_without_bound"]
     assert "from -1 at step 4 to -51 at step 6, more in each step" in found, "from 5 to -1 it fell by more than from -1 to -3"
