@@ -91,6 +91,12 @@ def test_trials_of_which_one_died_before_the_control_are_not_said_to_be_unlike_t
 # ---- eigenvalues ----
 
 
+def test_a_spike_under_an_optimizer_whose_steps_may_not_grow_with_it_is_not_said_to_have_caused_a_crossing() -> None:
+    how = examples_of_causes.How(optimizer="adam", length=100)
+    found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 20, 1, 1, 1, 1], reported=how))["gradient_spiked"]
+    assert "pushed it out" not in found
+
+
 def test_a_spike_after_the_crossing_is_not_said_to_have_caused_it() -> None:
     found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 1, 20, 1, 1, 1], name="sgd"))["gradient_spiked"]
     assert "pushed it out" not in found
