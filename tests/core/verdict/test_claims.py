@@ -133,6 +133,21 @@ def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike
     assert "moved it more" not in texts(examples_of_evidence.parts_of_decay(0.1))["parts_of_decay"]
 
 
+# ---- causes that a record contradicts ----
+
+
+def test_a_learning_rate_whose_updates_were_small_is_not_called_far_too_large() -> None:
+    run_, source = run_of([1, 50, NAN], columns={"weight_norm": [10.0] * 3}, name="sgd")
+    assert "first_updates_were_fatal" not in texts((run_, source))
+    lighter = replace(source, rows=replace(source.rows, weight_norm=source.rows.weight_norm / 100))
+    assert "first_updates_were_fatal" in texts((run_, lighter))
+
+
+def test_an_unknown_learning_rate_is_not_called_far_too_large() -> None:
+    how = examples_of_causes.How(optimizer="sgd")
+    assert "first_updates_were_fatal" not in texts(run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=how))
+
+
 # ---- endings ----
 
 
@@ -196,8 +211,3 @@ def test_an_eigenvalue_far_outside_is_measured_to_overflow_only_if_a_state_did()
     for alerts, basis in (([], "inferred"), ([alert], "measured")):
         verdict = judge(*run_of(UNKNOWN, eigenvalue=OUTSIDE, alerts=alerts))
         assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "eigenvalue_overflowed"] == [basis]
-
-
-def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
-    run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
-    assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
