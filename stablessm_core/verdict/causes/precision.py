@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from stablessm_core.verdict.case import Case
@@ -25,13 +28,20 @@ def _made_in_half(case: Case) -> bool:
     """Whether an operation in float16 made the number that is not finite from numbers that float32 holds."""
     autopsy = case.autopsy
     first = None if autopsy is None else autopsy.first
-    if autopsy is None or first is None:
+    if autopsy is None or first is None or _fails_in_float64(first, autopsy.float64):
         return False
     cast = "copy" in str(first.get("operation")) or case.half_losses
     half = first.get("dtype") == "float16" or (first.get("dtype") is None and cast and autopsy.place == "loss")
     return (half and CAST_TO_HALF <= autopsy.input_of_first < MODERATE) or (
         first.get("dtype") == "float16" and autopsy.input_of_first < MODERATE
     )
+
+
+def _fails_in_float64(first: Mapping[str, Any], repeat: Mapping[str, Any] | None) -> bool:
+    """Whether the same operation of the same module fails with a float64 result, too, so that its argument is at fault."""
+    again = (repeat or {}).get("first_nonfinite") or {}
+    same = all(again.get(part) == first.get(part) for part in ("pass", "module", "operation"))
+    return same and again.get("dtype") == "float64"
 
 
 @sentence(

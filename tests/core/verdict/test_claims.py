@@ -8,7 +8,7 @@ from stablessm_core.verdict import judge
 from stablessm_core.verdict.memory_source import between
 from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
 from tests.core.verdict.examples import texts
-from tests.core.verdict.findings import counterfactual, findings, gradient, modules
+from tests.core.verdict.findings import counterfactual, findings, first, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, configured, run_of
 
 UNKNOWN = [*CALM, NAN]
@@ -146,6 +146,16 @@ def test_a_learning_rate_whose_updates_were_small_is_not_called_far_too_large() 
 def test_an_unknown_learning_rate_is_not_called_far_too_large() -> None:
     how = examples_of_causes.How(optimizer="sgd")
     assert "first_updates_were_fatal" not in texts(run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=how))
+
+
+def test_a_logarithm_that_fails_in_float64_too_is_not_blamed_on_float16() -> None:
+    made, again = (first("forward", "aten.log", "blocks.0.mlp", value="NaN", dtype=kind) for kind in ("float16", "float64"))
+    autopsy = findings(7, first_nonfinite=made, float64=examples_of_causes.BROKEN | {"first_nonfinite": again})
+    assert "made_in_float16" not in texts(run_of(UNKNOWN, autopsy=autopsy))
+    cast = findings(7, first_nonfinite=made, float64=examples_of_causes.BROKEN | {"first_nonfinite": made})
+    assert "made_in_float16" in texts(run_of(UNKNOWN, autopsy=cast)), (
+        "a layer that casts to float16 does so in the repetition, too"
+    )
 
 
 # ---- endings ----
