@@ -48,7 +48,7 @@ def _fails_in_float64(first: Mapping[str, Any], repeat: Mapping[str, Any] | None
     "autopsy.first_nonfinite",
     holds="the first result that is not finite is a float16 number, and its operation got finite numbers below 1e18; where "
     "the type is not known, a copy in the loss function, or any operation of it if all losses are float16 numbers, got 65,504 "
-    "or more",
+    "or more; and the same operation does not fail with a float64 result",
 )
 def made_in_float16(case: Case) -> str | None:
     if not _made_in_half(case) or case.autopsy is None:
@@ -65,7 +65,8 @@ def made_in_float16(case: Case) -> str | None:
 @sentence(
     "train/loss",
     basis="inferred",
-    holds="each of at least 8 different recorded losses is a float16 number, and no eigenvalue had used 0.3 of its budget limit",
+    holds="each of at least 8 different recorded losses is a float16 number, at most half of them are bfloat16 numbers, and "
+    "no eigenvalue had used 0.3 of its budget limit",
 )
 def losses_are_float16(case: Case) -> str | None:
     if not case.half_losses:
@@ -91,7 +92,11 @@ def run_is_float16(case: Case) -> str | None:
     )
 
 
-@sentence("train/loss", basis="inferred", holds="each of at least 8 different recorded losses is exactly a float16 number")
+@sentence(
+    "train/loss",
+    basis="inferred",
+    holds="each of at least 8 different recorded losses is a float16 number, and at most half of them are bfloat16 numbers",
+)
 def count_of_float16_losses(case: Case) -> tuple[str, dict[str, int]] | None:
     if not case.half_losses:
         return None

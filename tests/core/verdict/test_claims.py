@@ -158,6 +158,11 @@ def test_a_logarithm_that_fails_in_float64_too_is_not_blamed_on_float16() -> Non
     )
 
 
+def test_losses_in_bfloat16_are_not_taken_for_float16_numbers() -> None:
+    eighth_bits = [1 + row / 128 for row in range(9)]
+    assert "losses_are_float16" not in texts(run_of([*eighth_bits, NAN]))
+
+
 # ---- endings ----
 
 
