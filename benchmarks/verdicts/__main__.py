@@ -14,6 +14,12 @@ results there. The rules of the verdict were chosen on the seeds of `page.CHOSEN
 planted, the advice is not followed, nothing is written, and the exit status is 1 if a verdict is wrong. With --only, the complete
 results of the faults with these numbers are printed as JSON; together with --quick, these faults are the only ones among the
 first N.
+
+    python -m benchmarks.verdicts --families [held_out development "part of a name"] [--limit N] [--no-advice] [--reveal]
+
+With --families, the runs come from the families of faults of `benchmarks.verdicts.families`, also in loops that a user wrote, and
+`benchmarks.verdicts.audit` checks every sentence of each verdict. A verdict with a false sentence is wrong. The results go to
+benchmarks/results/families_cpu_seed_*.json and families_cpu.md. Held-out families are named only with --reveal.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import benchmarks.verdicts.families  # noqa: F401 - first: it puts plug-ins on the path before they are listed
 from benchmarks.verdicts.faults import TOTAL, Kind, drawn
 from benchmarks.verdicts.grading import WRONG
 from benchmarks.verdicts.page import WAYS, tables, write
@@ -46,7 +53,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--no-autopsy", action="store_true", help="Judge from recorded numbers only.")
     parser.add_argument("--results", type=Path, help="Write only this JSON file.")
+    parser.add_argument("--families", nargs="*", metavar="NAME", help="Families: groups, or parts of names. None: held_out.")
+    parser.add_argument("--limit", type=int, help="Maximum number of runs of a family.")
+    parser.add_argument("--no-advice", action="store_true", help="Do not follow the advice.")
+    parser.add_argument("--reveal", action="store_true", help="Print the families by their names, with every false sentence.")
     arguments = parser.parse_args()
+    if arguments.families is not None:
+        run_families(arguments)
+        return
     kinds = drawn(arguments.seed, arguments.quick or arguments.faults)
     chosen = {number: kind for number, kind in enumerate(kinds) if number in (arguments.only or range(len(kinds)))}
     parts = {"autopsy": not arguments.no_autopsy, "advice": not arguments.quick}
@@ -62,6 +76,28 @@ def main() -> None:
     target.write_text(f'{{"seed": {arguments.seed}, "results": [\n{lines}\n]}}\n')
     if arguments.results is None:
         write(RESULTS)
+
+
+def run_families(arguments: argparse.Namespace) -> None:
+    """Train, judge and audit the runs of families, and write or print their tables."""
+    from benchmarks.verdicts.families import study
+    from benchmarks.verdicts.families import tables as of_families
+
+    groups = [name for name in arguments.families if name in study.GROUPS]
+    named = [name for name in arguments.families if name not in study.GROUPS]
+    began = time.monotonic()
+    plants = study.chosen(groups or (study.GROUPS if named else ("held_out",)), named, arguments.limit)
+    parts = {"autopsy": not arguments.no_autopsy, "advice": not arguments.no_advice}
+    results = study.run(plants, arguments.seed, arguments.processes, **parts)
+    seconds = time.monotonic() - began
+    print(of_families.report(results, names=arguments.reveal))
+    whole = not named and arguments.limit is None
+    target = arguments.results or (RESULTS / f"families_cpu_seed_{arguments.seed}.json" if whole else None)
+    if target is not None:
+        study.store(target, arguments.seed, results, seconds)
+    if whole and arguments.results is None:
+        of_families.write(results, RESULTS, arguments.seed, seconds)
+        of_families.write_page(results)
 
 
 def run(seed: int, kinds: Mapping[int, Kind], processes: int, **parts: bool) -> list[dict[str, Any]]:

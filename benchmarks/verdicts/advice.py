@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdicts.audit.recorded_facts import state_after
 from benchmarks.verdicts.recorded import Config, Recorded, trained
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.spec.forking import ForkError
@@ -56,8 +57,8 @@ def follow(recorded: Recorded, run: Run, source: Source, verdict: Mapping[str, A
 
 
 def _checkpoint(config: Config, step: int, folder: Path) -> Path:
-    """A checkpoint after `step` steps of the run."""
-    return trained(config, {"train.steps": step}, folder=folder).sink.checkpoints[-1][1]
+    """A checkpoint after `step` steps of the run. The number of steps stays as it is, because a schedule depends on it."""
+    return state_after(config, step, folder)
 
 
 def _followed(config: Config, change: Mapping[str, Any], checkpoint: Path | None, step: int) -> tuple[Recorded, int]:

@@ -118,7 +118,8 @@ def _in_step(kind: str, place: str, random: Random, change: str, size: float = 1
     step = _step(random, config)
     fault = {"task.place": place, "task.step": step, "task.change": change, "task.size": size}
     said = f"{change if change != 'times' else f'gradient x {size:g}'} made by the {place} at step {step}"
-    return Plant(kind, said, with_settings(config, fault), {"task.place": "none"}, frozenset({"bad_loss"}), step)
+    causes = frozenset({"bad_loss"} | ({"wrong_gradient"} if place == "backward" else set()))
+    return Plant(kind, said, with_settings(config, fault), {"task.place": "none"}, causes, step)
 
 
 def _loss(random: Random) -> Plant:
@@ -139,7 +140,7 @@ def _growing_target(random: Random) -> Plant:
     fault = {"task.place": "target", "task.step": step, "task.change": "grows", "task.size": size}
     said = f"targets {size:g} times larger in each step from step {step} on"
     kind = "Targets that grow in each step"
-    return Plant(kind, said, with_settings(config, fault), {"task.place": "none"}, frozenset({"bad_input"}))
+    return Plant(kind, said, with_settings(config, fault), {"task.place": "none"}, frozenset({"bad_input", "changed_data"}))
 
 
 def _bad_batch(random: Random) -> Plant:
@@ -240,7 +241,12 @@ def _weight_decay(random: Random) -> Plant:
     plant = _configured(random, "Rate times weight decay above 2", f"lr {lr:g}, weight decay {decay:g}", changes, steps=(70, 90))
     control = {"optimizer.weight_decay": 0.0}
     return Plant(
-        plant.kind, plant.fault, plant.config, control, frozenset({"explosion", "lr_too_large"}), mentions=r"weight.decay"
+        plant.kind,
+        plant.fault,
+        plant.config,
+        control,
+        frozenset({"explosion", "lr_too_large", "optimizer"}),
+        mentions=r"weight.decay",
     )
 
 

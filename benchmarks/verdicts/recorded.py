@@ -58,10 +58,17 @@ class Recorded:
         return self.sink.series(names.TRAIN_LOSS)[1][:, 0].astype(np.float64)
 
 
-def trained(config: Config, changes: Mapping[str, Any] | None = None, *, folder: Path | None = None, **options: Any) -> Recorded:
+def trained(
+    config: Config,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    folder: Path | None = None,
+    sink: MemorySink | None = None,
+    **options: Any,
+) -> Recorded:
     """Train a run. changes: settings by dotted path. folder: where its checkpoints stay. options: as of `train`."""
     parsed = parse_config(with_settings(config, changes or {}))
-    sink, environment = MemorySink(), dict[str, Any]()
+    sink, environment = sink or MemorySink(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as scratch:
         outcome = train(
             parsed,

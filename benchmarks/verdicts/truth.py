@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.verdicts.audit.recorded_facts import state_after
 from benchmarks.verdicts.faults import Plant
 from benchmarks.verdicts.recorded import Config, Recorded, trained
 from stablessm_core.layers import StableSSM
@@ -212,9 +213,7 @@ def _fatal_step(config: RunConfig, step: int) -> FatalStep:
 def _weights_before(config: RunConfig, step: int) -> dict[str, Tensor]:
     """The weights with which this step begins."""
     with tempfile.TemporaryDirectory() as folder:
-        changes = {"train.steps": step - 1, "telemetry.every": 1, "train.on_nonfinite": "continue"}
-        before = trained(config.model_dump(mode="json"), changes, folder=Path(folder))
-        return load_checkpoint(before.sink.checkpoints[-1][1]).under("model")
+        return load_checkpoint(state_after(config.model_dump(mode="json"), step - 1, Path(folder))).under("model")
 
 
 def _repeat(model: nn.Module, task: Any, x: Tensor, y: Tensor, half: bool) -> bool:

@@ -41,7 +41,8 @@ def autopsy(run_id: int, step: int | None, again: bool, as_json: bool, data_dir:
     with connect(data_dir) as client:
         found = client.autopsy(run_id)
         missing = found["state"] in ("none", "off") or (step is not None and found["step"] != step)
-        if found["state"] not in OPEN and (missing or again):
+        waits = found["state"] in OPEN and found["requested_by"] is None  # until training pauses, because nobody asked for it
+        if waits or (found["state"] not in OPEN and (missing or again)):
             found = client.request_autopsy(run_id, step)
         try:
             found = _wait(client, run_id, found)

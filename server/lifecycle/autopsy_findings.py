@@ -6,7 +6,7 @@ forms, so the verdict computes with numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -40,19 +40,19 @@ Setting = bool | int | float | Name | None
 Pass = Literal["forward", "loss", "backward", "update"]
 
 
-def _one_of(names: tuple[str, ...]) -> Any:
-    """The type of a text that must be one of these names."""
+def _one_of(names: Collection[str]) -> Callable[[str], str]:
+    """A check that refuses other names."""
 
     def check(name: str) -> str:
         if name not in names:
             raise ValueError(f"it is {name!r}; allowed: {', '.join(names)}")
         return name
 
-    return Annotated[str, AfterValidator(check), WithJsonSchema({"enum": list(names), "type": "string"})]
+    return check
 
 
-Change = _one_of(tuple(CHANGES))
-TroubleKind = _one_of(KINDS)
+Change = Annotated[str, AfterValidator(_one_of(CHANGES)), WithJsonSchema({"enum": list(CHANGES), "type": "string"})]
+TroubleKind = Annotated[str, AfterValidator(_one_of(KINDS)), WithJsonSchema({"enum": list(KINDS), "type": "string"})]
 
 
 class Part(BaseModel):

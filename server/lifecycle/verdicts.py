@@ -172,7 +172,9 @@ class Stored:
 
     def _distance_levels(self, layer: verdict.Layer) -> SeriesData:
         if layer.index not in self._distances:
-            name = names.layer_series(layer.index, "boundary_distance" + ("_smallest" if layer.wide else ""))
+            channels = layer.form is not None and layer.form.channels
+            kind = "_smallest" if layer.wide else "_closest" if channels else ""
+            name = names.layer_series(layer.index, f"boundary_distance{kind}")
             points = min(EXACT, max(256, EXACT_NUMBERS // min(layer.width, names.WIDE)))
             self._distances[layer.index] = read_series(
                 self.session, self.layout.run_id, name, max_points=points, layout=self.layout

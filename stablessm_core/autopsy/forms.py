@@ -6,7 +6,6 @@ treats large weights differently. Then its recorded eigenvalues say nothing abou
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from stablessm_core.autopsy.bench import Bench
@@ -30,10 +29,13 @@ def _measure(layer: WatchedLayer, width: int) -> dict[str, Any]:
     if not all(bool(p.isfinite().all()) for p in layer.parameters()):
         return {"agrees": None, "error": None, "reason": "its weights are not finite"}
     try:
-        error, reason = form_error(layer, width)
+        found = form_error(layer, width)
     except (RuntimeError, ValueError, TypeError) as failure:
-        return {"agrees": None, "error": None, "reason": f"it cannot be probed: {type(failure).__name__}: {failure}"}
-    if error is None or not math.isfinite(error):
-        return {"agrees": None, "error": None, "reason": reason or None}
-    agrees = True if error <= AGREES else False if error > DIFFERS else None
-    return {"agrees": agrees, "error": error, "reason": None}
+        found = f"it cannot be probed: {type(failure).__name__}: {failure}"
+    if isinstance(found, str):
+        return {"agrees": None, "error": None, "reason": found}
+    error, rounding = found
+    if error <= AGREES or error - rounding > DIFFERS:
+        return {"agrees": error <= AGREES, "error": error, "reason": None}
+    reason = f"rounding alone may change an eigenvalue by {100 * rounding:.3g} %" if rounding > AGREES else None
+    return {"agrees": None, "error": error, "reason": reason}

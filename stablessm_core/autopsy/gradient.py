@@ -18,6 +18,7 @@ from torch import Tensor
 
 from stablessm_core.autopsy.bench import Bench, Row
 from stablessm_core.autopsy.deadline import Deadline
+from stablessm_core.autopsy.instruments import OperationByOperation
 from stablessm_core.autopsy.repeat import exact_loss, norm_of, unfused_model
 from stablessm_core.autopsy.replay import Replay, state_before
 from stablessm_core.autopsy.request import AutopsyRequest
@@ -34,7 +35,8 @@ AGREES, DIFFERS = 0.05, 0.1  # relative difference of slope and norm: up to AGRE
 PARTED = {"float32": 0.1, "bfloat16": 0.3}  # relative difference above which two norms of one step part
 FIRST_CHANGE = 1e-6  # relative change of the loss that the first distance is expected to make
 LONGEST = 0.1  # the weights move at most by this share of their norm
-SHORTEST = 1e-13  # and at least by this share, which is above the rounding of float64
+SHORTEST = 1e-13  # and at least by this share of the norm of those that have a gradient, which is above the rounding of float64
+MOST_DISTANCES = 1e14  # the longest distance divided by the shortest
 SHARE = 0.01  # a tensor with a smaller share of the squared norm cannot make slope and norm differ by much
 SHARE_OF_TIME = 0.4  # share of the remaining time that all comparisons may take
 
@@ -135,9 +137,10 @@ def _repeated_norm(bench: Bench, before: Checkpoint) -> float:
     model = unfused_model(bench).to(bench.device)
     restore_training(before, model, build_optimizer(model, bench.config.optimizer))
     x, y = bench.batches(before.step + 1)
-    with autocast(bench.device, bench.config.train.precision):
-        loss = bench.task.loss(model(x), y)
-    loss.backward()  # type: ignore[no-untyped-call]
+    with OperationByOperation():  # type: ignore[no-untyped-call]
+        with autocast(bench.device, bench.config.train.precision):
+            loss = bench.task.loss(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
     return float(norm_of([p.grad for p in model.parameters() if p.grad is not None]))
 
 
@@ -167,7 +170,9 @@ class _Loss:
         if self._at(0.0) != self._loss:
             return Slope(None)
         weights = float(norm_of([w for _, w, _ in self._moved])) or 1.0
-        shortest, longest = SHORTEST * weights, LONGEST * weights
+        rounded = sum(float((w * g).abs().sum()) for _, w, g in self._moved) / self.norm  # huge weights may have no gradient
+        shortest = SHORTEST * (rounded or weights)
+        longest = min(LONGEST * weights, MOST_DISTANCES * shortest)
         first = min(longest, max(shortest, FIRST_CHANGE * (size or 1.0) / self.norm))
         return find_slope(
             lambda h: self._at(h) - self._at(-h), self.norm, first=first, shortest=shortest, longest=longest,

@@ -125,6 +125,17 @@ class _Signature:
     returns_new: tuple[bool, ...]
 
 
+class OperationByOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Changes nothing. But while a dispatch mode is active, compiled networks and fused layers take themselves apart."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return UNWRAPPED.get(func, func)(*args, **(kwargs or {}))
+
+
 class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Observes the operations in its `with` block. Set `stage` before each pass, and use `watch_modules` around the model.
 

@@ -6,6 +6,7 @@ probes each kind of layer in a model once. A probe takes about a millisecond.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,8 @@ from stablessm_core.watch.watchable import Record
 
 TOLERANCE = 1e-4  # maximum |claimed - measured eigenvalue|; rounding errors in float32 are far smaller
 ROUNDING = 8 * float(np.finfo(np.float32).eps)  # maximum relative error of an angle, which can be many radians per step
-NUDGE = 16 * float(np.finfo(np.float32).eps)  # relative change of the weights that stands for all rounding of a step
+NUDGE = 16 * float(np.finfo(np.float32).eps)  # relative change of weights and input that stands for all rounding of a step
+SIZES = (1.0, 1e-3, 1e-6)  # of the input, for weights of any size
 
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -44,24 +46,46 @@ def probe_form(layer: WatchedLayer, name: str, d_model: int) -> str:
     return ""
 
 
-def form_error(layer: WatchedLayer, d_model: int) -> tuple[float | None, str]:
-    """(error, ""): how far one step departs from the form at most, as a share of the eigenvalue, or of 1 if it is smaller.
+def form_error(layer: WatchedLayer, d_model: int) -> tuple[float, float] | str:
+    """(error, rounding): how far one step departs from the form at most, as a share of the eigenvalue, or of 1 if it is smaller;
+    and how much of this error rounding may make. A reason if the layer cannot be probed.
 
-    Unlike `probe_form`, this compares large eigenvalues as well, as trained weights give them: what the rounding of the weights
-    can explain is no error. (None, reason) if the layer cannot be probed. The arguments are those of `probe_form`.
+    Unlike `probe_form`, this compares large eigenvalues and large weights as well, as training gives them. What a step adds to
+    the states may hide the factor that multiplies them, so of inputs of several sizes the one with the least rounding counts. The
+    arguments are those of `probe_form`.
     """
     if layer.not_probed:
-        return None, layer.not_probed
+        return layer.not_probed
+    x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
     with _keep_unchanged(layer), np.errstate(all="ignore"):
-        x_t = layer.probe_scale * torch.arange(d_model, dtype=torch.float32).sin()[None]
-        actual, claimed = _measure(layer, x_t)
-        more, less = (_measure(layer, x_t, nudge)[1] for nudge in (1 + NUDGE, 1 - NUDGE))
-        if not (np.isfinite(actual).all() and np.isfinite(claimed).all()):
-            return None, "its eigenvalues are not finite"
-        size = np.maximum(1.0, np.abs(claimed))
-        explained = np.nan_to_num(np.abs(more - less), nan=np.inf) + ROUNDING * _angle(layer.records()[0])[:, None] * size
-        error = np.maximum(0.0, np.abs(actual - claimed) - explained) / size
-    return float(error.max()), ""
+        found = [_error_and_rounding(layer, size * x_t) for size in SIZES]
+    known = [(rounding, error) for error, rounding in found if math.isfinite(error) and math.isfinite(rounding)]
+    if not known:
+        return "its eigenvalues are not finite"
+    rounding, error = min(known)
+    return error, rounding
+
+
+def _error_and_rounding(layer: WatchedLayer, x_t: Tensor) -> tuple[float, float]:
+    """Both for one input; of the eigenvalue whose error is explained worst."""
+    actual, claimed = _measure(layer, x_t)
+    size = np.maximum(1.0, np.abs(claimed))
+    error = np.abs(actual - claimed) / size
+    rounding = ROUNDING * _angle(layer.records()[0])[:, None] + _added(layer, x_t, actual.shape) / size
+    more, less = (_measure(layer, nudge * x_t, nudge) for nudge in (1 + NUDGE, 1 - NUDGE))
+    for one, other in zip(more, less, strict=True):
+        rounding = rounding + np.abs(one - other) / size
+    if not (np.isfinite(error).all() and np.isfinite(rounding).all()):
+        return math.inf, math.inf
+    worst = np.unravel_index(int(np.argmax(error - rounding)), error.shape)
+    return float(error[worst]), float(rounding[worst])
+
+
+def _added(layer: WatchedLayer, x_t: Tensor, shape: tuple[int, ...]) -> Array:
+    """The rounding of states to which one step adds its input; `transition` subtracts such states."""
+    _, after = layer.step(x_t, layer.initial_state(1))
+    added = layer.recurrent(after).abs().double().numpy()
+    return ROUNDING * (added.reshape(shape) if added.size == math.prod(shape) else added.max())
 
 
 @contextmanager

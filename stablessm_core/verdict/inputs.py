@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How, how_of_config
@@ -20,9 +21,10 @@ from stablessm_core.telemetry.stability import layer_limits
 class Rows:
     """Recorded rows of one layer: step (n,) int64, everything else (n, columns) float64.
 
-    distance: 1 - |lambda_bar|. eigenvalue, weight: None if they are not recorded (wide layers). ratio: |grad| / |w|. dt: only
-    in continuous time. at: the index of the eigenvalue of each entry of `distance`, if the eigenvalues change from row to row.
-    If `at` is None, column i belongs to eigenvalue i.
+    distance: 1 - |lambda_bar|; of the channel that decides on overflow, if each channel has a step size of its own
+    (`telemetry.boundary.overflow_distance`). eigenvalue, weight: None if they are not recorded (wide layers). ratio: |grad| /
+    |w|. dt: only in continuous time. at: the index of the eigenvalue of each entry of `distance`, if the eigenvalues change
+    from row to row. If `at` is None, column i belongs to eigenvalue i.
     """
 
     step: np.ndarray
@@ -42,11 +44,11 @@ class Rows:
             return cls(
                 step=step, distance=np.empty((len(step), 0)), weight=values["weight"], ratio=values.get("grad_over_weight")
             )
-        of = {kind: form.derive(kind, values) for kind in ("eigenvalue", "boundary_distance")}
+        distance = overflow_distance(form, values)
         return cls(
             step=step,
-            distance=of["boundary_distance"],
-            eigenvalue=of["eigenvalue"],
+            distance=distance,
+            eigenvalue=1 - distance if form.channels else form.derive("eigenvalue", values),
             weight=values["weight"],
             ratio=values.get("grad_over_weight"),
             dt=values.get("dt"),

@@ -60,6 +60,52 @@ def weight_steps(rows: Rows, layer: LayerRows, setup: Setup, first: np.ndarray) 
     )
 
 
+def relative_step(rows: Rows, setup: Setup | None) -> np.ndarray | None:
+    """The length of each row's update by sgd as a share of the norm of all weights, (rows,): learning rate x clipped gradient /
+    weights, without momentum. None for other optimizers, and if a part is not recorded."""
+    if setup is None or setup.optimizer != "sgd" or rows.lr is None or rows.grad_norm is None or rows.weight_norm is None:
+        return None
+    step = rows.lr.astype(np.float64) * rows.grad_norm.astype(np.float64) * _clipped(rows, setup)
+    with np.errstate(all="ignore"):
+        return np.asarray(step / rows.weight_norm.astype(np.float64))
+
+
+def computes_gates(form: Form | None) -> bool:
+    """True if the layer multiplies the rates of its eigenvalues by gates that it computes from its input."""
+    return form is not None and form.gate and not form.channels and form.map != "gate"
+
+
+def at_largest_gate(layer: LayerRows) -> dict[str, np.ndarray]:
+    """The recorded inputs of a layer, with the largest gate in place of the mean of a gate that is computed from the input. An
+    eigenvalue outside the boundary is farthest outside at this gate."""
+    recorded = dict(layer.recorded or {})
+    if computes_gates(layer.form):
+        recorded["gate_mean"] = recorded["gate_max"]
+    return recorded
+
+
+def carried_weights(layer: LayerRows, setup: Setup, first: np.ndarray) -> np.ndarray:
+    """Each row's weights after a step of momentum alone, (rows, d_state). Arguments as in `weight_steps`."""
+    w = layer.weight.values.astype(np.float64)
+    return np.asarray(w + setup.momentum * (w - np.concatenate([first[None], w[:-1]])))
+
+
+def gate_growth(layer: LayerRows, watch: Watch) -> np.ndarray | float:
+    """The factor by which the largest gate of each eigenvalue grew in the last step, at least 1, (rows, eigenvalues).
+
+    A gate is computed from the input by weights that move too, so it may grow as much again. 1 if the layer does not compute a
+    gate, or if its gate is the decay itself. The detector's memory keeps the gates of the last row.
+    """
+    if layer.recorded is None or not computes_gates(layer.form):
+        return 1.0
+    gate = layer.recorded["gate_max"].astype(np.float64)
+    key = f"{layer.id}:gate"
+    before = np.concatenate([watch.memory.get(key, gate[:1]), gate[:-1]])
+    watch.memory[key] = gate[-1:].copy()
+    with np.errstate(all="ignore"):
+        return np.asarray(np.fmax(gate / before, 1.0))
+
+
 def trains_step_sizes(form: Form) -> bool:
     """True if the layer trains a step size for each eigenvalue or channel, instead of computing it from the input."""
     return isinstance(form.dt, str) or form.channels

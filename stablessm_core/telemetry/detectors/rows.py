@@ -99,8 +99,8 @@ class Rows:
     """Consecutive training steps from `first_step` on.
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
-    finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm: the learning rate and the gradient's
-    global norm before clipping, (rows,). A field is None if it was not recorded.
+    finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
+    gradient's global norm before clipping, and the global norm of all weights, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -110,6 +110,7 @@ class Rows:
     batch: np.ndarray | None = None
     lr: np.ndarray | None = None
     grad_norm: np.ndarray | None = None
+    weight_norm: np.ndarray | None = None
 
     @property
     def finite_batch(self) -> np.ndarray:
@@ -127,5 +128,7 @@ class Rows:
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
         layers = [layer.cut(count) for layer in self.layers]
-        batch, lr, grad_norm = (None if v is None else v[:count] for v in (self.batch, self.lr, self.grad_norm))
-        return Rows(self.first_step, self.loss[:count], self.norms[:count], layers, batch, lr, grad_norm)
+        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm)
+        return Rows(
+            self.first_step, self.loss[:count], self.norms[:count], layers, *(None if v is None else v[:count] for v in whole)
+        )

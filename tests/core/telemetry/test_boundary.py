@@ -42,6 +42,14 @@ def test_the_largest_step_size_decides_outside_and_the_smallest_inside() -> None
     np.testing.assert_allclose(distance, [-math.expm1(0.5 * 0.2), 0, -math.expm1(-0.5 * 0.001)], rtol=1e-12)
 
 
+def test_a_form_that_an_earlier_version_stored_is_read_and_stored_as_before() -> None:
+    stored = {"map": "direct", "time": "continuous", "rule": "zoh", "scale": 1.0, "a": 1.0, "b": 0.5, "dt": None}
+    channels, varying = (Form.from_data(stored | more) for more in ({"phase": "half_plane", "gate": True}, {"gate": True}))
+    assert (channels.channels, varying.channels) == (True, False)
+    assert channels.data == stored | {"phase": "half_plane", "gate": True}
+    assert varying.data == stored | {"gate": True}
+
+
 def test_of_a_gate_that_varies_over_time_the_mean_decides_and_the_largest_is_a_bound() -> None:
     values = recorded(VARYING, [0.5, -0.5])
     np.testing.assert_array_equal(overflow_distance(VARYING, values), VARYING.derive("boundary_distance", values))

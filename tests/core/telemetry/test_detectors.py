@@ -277,6 +277,16 @@ def test_alerts_of_a_wide_layer_name_the_eigenvalue_and_not_the_column() -> None
     assert [(a.kind, a.step, a.eigenvalue) for a in found] == [("grad_over_weight", 8, 50_001), ("unstable_eigenvalue", 8, 9)]
 
 
+def test_a_gradient_that_is_large_only_relative_to_one_small_weight_raises_no_alert(flush: int) -> None:
+    history = History()
+    history.weight[1, :, 3] = 1e-9  # of weights of .3
+    history.ratio[1, 50:, 3] = 2e6
+    assert history.alerts(flush, max_grad_over_weight=1e4) == []
+    history.ratio[1, 200:, 3] = 3.1e12  # a gradient of 3,100 is also 10,000 times as large as the others
+    (alert,) = history.alerts(flush, max_grad_over_weight=1e4)
+    assert (alert.kind, alert.step, alert.layer, alert.eigenvalue) == ("grad_over_weight", 201, 1, 3)
+
+
 def test_detectors_restored_from_a_checkpoint_raise_the_same_alerts_as_uninterrupted_detectors(flush: int) -> None:
     history = History()
     history.ratio[0, 50:400, 2] = 0.0  # dead from step 150 on, as one episode
