@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.verdict.case import Case
-from stablessm_core.verdict.causes.cause import Answer, Cause, Try
+from stablessm_core.verdict.causes.cause import Answer, Cause
 from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.measured import CAST_TO_HALF, MODERATE, PASSES, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
@@ -73,7 +73,7 @@ def losses_are_float16(case: Case) -> str | None:
         return None
     return (
         f"Half precision: every recorded loss is a float16 number, and these end at 65,504. {tensor_label(case)} became "
-        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}. The loss function should compute in float32, which "
+        f"{_became(case)} at step {case.step:,}{_last(case)}. The loss function should compute in float32, which "
         "ends at 3.4e38."
     )
 
@@ -88,7 +88,7 @@ def run_is_float16(case: Case) -> str | None:
         return None
     return (
         f"Half precision: the run computes in float16, whose numbers end at 65,504. {tensor_label(case)} became "
-        f"{case.value or 'not finite'} at step {case.step:,}{_last(case)}."
+        f"{_became(case)} at step {case.step:,}{_last(case)}."
     )
 
 
@@ -106,6 +106,10 @@ def count_of_float16_losses(case: Case) -> tuple[str, dict[str, int]] | None:
     return text, {"losses": count}
 
 
+def _became(case: Case) -> str:
+    return {"NaN": "NaN", "Infinity": "infinite", "-Infinity": "minus infinite"}.get(case.value or "", "not finite")
+
+
 def _last(case: Case) -> str:
     return "" if case.growth is None else f" after {number(case.growth.loss, 5)} at step {case.growth.step:,}"
 
@@ -120,10 +124,4 @@ def _evidence(case: Case, _answer: Answer) -> list[Said]:
     return said(count_of_float16_losses(case))
 
 
-def _advice(case: Case, _answer: Answer) -> list[Try]:
-    if not case.computes_in_half:
-        return []
-    return [({"train.precision": "float32"}, "float32 reaches 3.4e38, float16 ends at 65,504")]
-
-
-CAUSE = Cause(name="precision", label="half precision", find=_find, summary=_summary, evidence=_evidence, advice=_advice)
+CAUSE = Cause(name="precision", label="half precision", find=_find, summary=_summary, evidence=_evidence)
