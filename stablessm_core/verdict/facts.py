@@ -184,8 +184,16 @@ def bad_evaluation(source: Source, upto: int | None = None) -> tuple[int, float]
 
 
 def losses_are_float16(scalars: Scalars, end: int) -> bool:
-    """Whether every recorded finite loss is a float16 number. By chance, one float32 number in 8,192 is a float16 number."""
+    """Whether every recorded finite loss is a float16 number, and half of them or more are no bfloat16 numbers.
+
+    By chance, one float32 number in 8,192 is a float16 number. Those with at most 8 bits are bfloat16 numbers, too, as the losses
+    of a run in bfloat16 and small fractions are; of float16 numbers, one in 8 is.
+    """
     losses = scalars.loss[(scalars.step < end) & np.isfinite(scalars.loss)]
     distinct = np.unique(losses)
+    if len(distinct) < HALF_ROWS:
+        return False
     with np.errstate(over="ignore"):
-        return len(distinct) >= HALF_ROWS and bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+        half = bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+        short = distinct.astype(np.float32).view(np.uint32) & 0xFFFF == 0
+    return half and float(short.mean()) <= 0.5

@@ -192,8 +192,7 @@ def losses_at_both_ends(ending: Ending) -> tuple[str, dict[str, float]] | None:
 @sentence(
     names.TRAIN_LOSS, "environment.data.constant_loss",
     holds="at least 20 steps were trained and 8 rows recorded, and the median of the last losses is at least 0.97 x the loss "
-    "of the best constant "
-    "prediction, without being far above the start",
+    "of the best constant prediction, without being far above the start",
 )  # fmt: skip
 def learned_nothing(ending: Ending) -> str | None:
     constant = ending.constant_loss
@@ -214,8 +213,8 @@ def learned_nothing(ending: Ending) -> str | None:
 @sentence(
     names.TRAIN_LOSS,
     holds="at least 20 steps were trained and 8 rows recorded, the loss is not said to be that of a constant prediction, and "
-    "the median of the "
-    "last losses is not below that of the first ones by more than 1 % or by more than half the range of the first ones",
+    "the median of the last losses is not below that of the first ones by more than 1 % or by more than half the range of the "
+    "first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
     if ending.losses is None or not ending.is_long or _far_above(ending):
@@ -248,8 +247,8 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded "
-    "weights have a gradient at the last row and equal their value of the first row in every bit",
+    holds="the run has ended after at least 20 steps and 8 recorded rows, it trains its eigenvalues, and at least a quarter "
+    "of the recorded weights have a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0

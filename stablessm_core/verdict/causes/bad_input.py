@@ -100,7 +100,7 @@ def batches_grew(case: Case) -> str | None:
         return None
     part = WHICH[bad.which].removeprefix("the ")
     return (
-        f"The data: the largest {part} grew from batch to batch, from {number(bad.usual)} at step {bad.since:,} to "
+        f"The data: the largest {part} grew {bad.growth}, from {number(bad.usual)} at step {bad.since:,} to "
         f"{number(bad.largest)} at the end.{ended(case, bad.since)}"
     )
 

@@ -91,8 +91,7 @@ def loss_keeps_a_state(onset: Onset) -> str | None:
 @sentence(
     "autopsy.counterfactuals",
     holds="trained again from the same state, with the same batches and random numbers, the unchanged run did not die at the "
-    "fatal "
-    "step, although its replay had given the recorded bits",
+    "fatal step, although its replay had given the recorded bits",
 )
 def control_differs(case: Case) -> str | None:
     step = None if case.autopsy is None else case.autopsy.control_step
@@ -101,8 +100,7 @@ def control_differs(case: Case) -> str | None:
     ends = "lives" if step < 0 else f"dies at step {step:,}"
     return (
         f"Trained again from the same state, the unchanged run {ends}, not at step {case.step:,}. Its batches and random "
-        "numbers were "
-        "the same, so its loss function or its model keeps a state that no checkpoint holds."
+        "numbers were the same, so its loss function or its model keeps a state that no checkpoint holds."
     )
 
 

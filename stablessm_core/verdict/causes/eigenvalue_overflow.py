@@ -241,14 +241,15 @@ def either_began_it(case: Case, answer: Answer) -> str | None:
 
 @sentence(
     "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight",
-    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; "
-    "it is said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
+    holds="not under AdamW, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 "
+    "rows; it is said to have pushed the eigenvalue out only under SGD, and if that was before the first row outside the "
+    "boundary",
 )  # fmt: skip
-def gradient_spiked(_case: Case, answer: Answer) -> str | None:
+def gradient_spiked(case: Case, answer: Answer) -> str | None:
     spike, crossing = answer.about.spike, answer.about.crossing
     if answer.thrown_by != "gradient_spike" or spike is None or spike.growth < facts.SPIKE:
         return None
-    before = crossing is not None and spike.step < crossing.step
+    before = crossing is not None and spike.step < crossing.step and case.run.optimizer == "sgd"
     start = "A spike of its gradient pushed it out" if before else "Its gradient spiked"
     grown = f"to {number(spike.size)}, {number(spike.growth)} x its median before,"
     if math.isinf(spike.growth):

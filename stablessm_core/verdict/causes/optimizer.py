@@ -56,8 +56,7 @@ def lives_without_decay(case: Case, product: float) -> str | None:
         return None
     return (
         f"The learning rate times the weight decay is {number(product)}, so the optimizer multiplies weights by "
-        f"{number(1 - product)} "
-        f"in each step, and without weight decay the run lives.{ended(case, 0)}"
+        f"{number(1 - product)} in each step, and without weight decay the run lives.{ended(case, 0)}"
     )
 
 
@@ -65,9 +64,8 @@ def lives_without_decay(case: Case, product: float) -> str | None:
     "ssm/{layer}/weight", "train/weight_norm", "optim/lr",
     holds="in each of the last 4 steps or more, nine of ten eigenvalue weights of a layer were multiplied by one factor "
     "beyond 1.05, within a twentieth (if the decay is known: by 1 - rate x decay, within a tenth); or AdamW's rate x decay is "
-    "above 2 and explains nine of ten recorded steps of the weights, at least 4 of them, up to 1.5 x the rate; or it is "
-    "above 2, and the norm of all weights "
-    "grew in at least 4 steps with half to 1.5 x the logarithm of its factor",
+    "above 2 and explains nine of ten recorded steps of the weights, at least 4 of them, up to 1.5 x the rate; or it is above "
+    "2, and the norm of all weights grew in at least 4 steps with half to 1.5 x the logarithm of its factor",
 )  # fmt: skip
 def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, Any]]:
     rose = f"from {number(decay.before)} at step {decay.since:,} to {number(decay.after)} at step {decay.step:,}"

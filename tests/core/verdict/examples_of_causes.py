@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How
 from tests.core.verdict.examples import Record, example
@@ -14,7 +16,7 @@ UNKNOWN = [*CALM, NAN]
 BROKEN = {"finite": False, "loss": NAN, "largest": 220.0, "narrow": [], "first_nonfinite": None}  # a step that fails in float64
 DIED = counterfactual("unchanged", False, 7)  # the control
 CONTINUOUS = Form.of_map("exp", "continuous")
-HALVES = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]  # seven float16 numbers
+HALVES = [float(np.float16(loss)) for loss in (0.9, 0.8, 0.7, 0.6, 0.55, 0.45, 0.35)]  # seven float16 numbers
 
 
 # ---- the data ----
