@@ -45,7 +45,8 @@ def damaged(draw: random.Random) -> tuple[Any, MemorySource]:
     autopsy = None
     if run.divergence is not None and draw.random() < 0.5:
         autopsy = findings(
-            run.divergence["step"], modules=draw.choice((None, [], modules(1e39))), float64=draw.choice((None, findings(1)["float64"])),
+            run.divergence["step"], modules=draw.choice((None, [], modules(1e39))),
+            float64=draw.choice((None, findings(1)["float64"])),
             first_nonfinite=draw.choice((None, first("loss"), first("backward", layer=0), first(largest_input=None))),
             counterfactuals=draw.choice((None, [counterfactual("recurrence_frozen", True)])), batch=draw.choice((None, {})),
         )  # fmt: skip
