@@ -66,8 +66,10 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
     if times[-1] >= ROSE:
         calm = np.flatnonzero(times < ROSE)
         at = int(calm[-1]) + 1 if len(calm) else 0
-        rose = int(step[at])
-        if at > 0:
+        level, unit = usual_level(loss[max(0, at - LEVEL_ROWS) : at])
+        if not at or loss[-1] > level + unit:  # a single low loss is no level from which the others rose
+            rose = int(step[at])
+        if rose is not None and at > 0:
             before = float(np.max(loss[:at])) if largest is None else max(largest, float(np.max(loss[:at])))
             jump, record = (float(loss[at] / x) if x > 0 else float(times[at]) for x in (float(loss[at - 1]), before))
             ends = float(loss[at - 1]), float(loss[at])

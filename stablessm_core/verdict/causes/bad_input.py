@@ -129,7 +129,7 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
     if bad is not None and not bad.finite:
         return [(dict(SKIP), "the run then leaves out a batch that holds NaN or an infinity; the data should be looked at too")]
     survived = bad is not None and bad.since is None and bad.step < case.step and _finite_at(case, bad.step)
-    if case.run.optimizer != "adamw" and survived and not case.run.grad_clip:
+    if not case.run.bounded_steps and survived and not case.run.grad_clip:
         return [(dict(CLIP), "clipping bounds what one batch can do; the data should be looked at too")]
     return []
 

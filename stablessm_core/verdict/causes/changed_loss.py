@@ -19,6 +19,7 @@ from stablessm_core.verdict.words import ended
 
 ROUNDING = 1e-5  # relative difference up to which two losses of the same outputs may differ by rounding
 CLEARLY = 0.1  # the same, at which the state of the loss function matters
+SAME = 1.5  # a yardstick divided by that of the step before: up to this ratio, the outputs are as good as before
 CHANGED = 10.0  # the loss divided by its yardstick, against the same a step before: at this ratio the loss function changed
 
 
@@ -47,12 +48,14 @@ def _gives_another(onset: Onset, tolerance: float) -> bool:
 
 
 def _usual(onset: Onset) -> bool:
-    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite."""
+    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite. The
+    yardstick must be nearly the same, because a loss may be a steep function of it."""
     known = (onset.loss, onset.loss_before, onset.yardstick, onset.yardstick_before, onset.output, onset.output_before)
     if not all(math.isfinite(x) for x in known) or onset.yardstick <= 0 or onset.yardstick_before <= 0:
         return False
-    near = (onset.yardstick / onset.yardstick_before, onset.output / onset.output_before if onset.output_before else math.inf)
-    return all(1 / CALM <= x <= CALM for x in near)
+    yardstick = onset.yardstick / onset.yardstick_before
+    output = onset.output / onset.output_before if onset.output_before else math.inf
+    return 1 / SAME <= yardstick <= SAME and 1 / CALM <= output <= CALM
 
 
 def _scale(onset: Onset) -> float:
@@ -63,7 +66,8 @@ def _scale(onset: Onset) -> float:
 
 @sentence(
     "autopsy.onset", "train/loss",
-    holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs "
+    holds="the yardstick of the step is within 1.5 x that of the step before, the largest output within 3 x, and the loss "
+    "differs "
     "from its yardstick by 10 x more than before, or has the other sign",
 )  # fmt: skip
 def same_outputs_another_loss(case: Case, onset: Onset) -> str | None:
@@ -115,7 +119,7 @@ def _evidence(_case: Case, answer: Answer) -> list[Said]:
 
 
 def _advice(case: Case, answer: Answer) -> list[Try]:
-    if answer.about is None or case.run.optimizer == "adamw" or case.run.grad_clip or answer.about.step >= case.step:
+    if answer.about is None or case.run.bounded_steps or case.run.grad_clip or answer.about.step >= case.step:
         return []
     why = f"clipping bounds what the loss of step {answer.about.step:,} can do, until the loss function is right"
     return [(dict(CLIP), why)]

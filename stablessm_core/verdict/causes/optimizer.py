@@ -32,7 +32,7 @@ def _find(case: Case) -> Answer | None:
     jump = case.rate_jump
     if jump is None or case.dies_soon("usual_rate"):
         return None
-    began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT
+    began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT * case.run.every
     if not (case.lives("usual_rate") or began_then):
         return None
     return Answer(confidence="measured" if case.lives("usual_rate") else "inferred", runner_up="explosion", about=jump)
@@ -92,7 +92,7 @@ def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, A
 @sentence(
     "optim/lr", "train/loss",
     holds="the recorded learning rate rose to at least 10 x the largest one before, and the loss rose, or the run ended, at "
-    "most 20 steps later, or the run lives with its usual rate",
+    "most 20 recorded steps later, or the run lives with its usual rate",
 )  # fmt: skip
 def learning_rate_jumped(case: Case, jump: RateJump) -> str:
     kept = "" if jump.rows == 1 else f", for {plural(jump.rows, 'recorded step')}"

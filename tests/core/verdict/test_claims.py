@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stablessm_core.verdict import judge
 from stablessm_core.verdict.memory_source import between
 from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
@@ -92,7 +94,7 @@ def test_trials_of_which_one_died_before_the_control_are_not_said_to_be_unlike_t
 
 
 def test_a_spike_under_an_optimizer_whose_steps_may_not_grow_with_it_is_not_said_to_have_caused_a_crossing() -> None:
-    how = examples_of_causes.How(optimizer="adam", length=100)
+    how = examples_of_causes.How(optimizer="muon", length=100)
     found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 20, 1, 1, 1, 1], reported=how))["gradient_spiked"]
     assert "pushed it out" not in found
 
@@ -226,3 +228,37 @@ def test_an_eigenvalue_far_outside_is_measured_to_overflow_only_if_a_state_did()
     for alerts, basis in (([], "inferred"), ([alert], "measured")):
         verdict = judge(*run_of(UNKNOWN, eigenvalue=OUTSIDE, alerts=alerts))
         assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "eigenvalue_overflowed"] == [basis]
+
+
+def test_a_single_low_loss_is_no_level_from_which_the_training_exploded() -> None:
+    assert judge(*run_of([1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 1.0, NAN]))["cause"] == "unknown"
+    assert judge(*run_of([1.0, 1.0, 0.5, 1.0, 1.0, 5.0, 50.0, NAN]))["cause"] == "explosion"
+
+
+@pytest.mark.parametrize(("frozen_lives", "confidence"), [(True, "inferred"), (False, "measured")])
+def test_an_explosion_is_not_measured_if_the_run_lives_with_frozen_eigenvalues(frozen_lives: bool, confidence: str) -> None:
+    tried = [
+        counterfactual("unchanged", False, 9), counterfactual("tenth_of_rate", True),
+        counterfactual("recurrence_frozen", frozen_lives, 200 if frozen_lives else 9),
+    ]  # fmt: skip
+    autopsy = findings(9, modules=modules(1e39), counterfactuals=tried)
+    found = judge(*run_of([*CALM, 1e4, 1e8, NAN], autopsy=autopsy, name="sgd"))
+    assert (found["cause"], found["confidence"]) == ("explosion", confidence)
+
+
+def test_steps_of_adam_do_not_grow_with_a_gradient_in_loops_of_others_either() -> None:
+    crossing = [0.9, 0.9, 0.9, 0.95, 1.2, 2.0, 2.4, 2.42]
+    for optimizer, thrown_by in (("adam", "optimizer_step"), ("sgd", "both")):
+        found = judge(
+            *run_of([*CALM, 2.0, NAN], eigenvalue=crossing, reported=examples_of_causes.How(optimizer=optimizer, length=100))
+        )
+        assert (found["cause"], found["thrown_by"]) == ("eigenvalue_overflow", thrown_by)
+
+
+def test_an_update_that_is_large_for_the_eigenvalues_is_not_called_small() -> None:
+    for rate, cause in ((None, True), (20.0, False)):
+        config = configured(1, "adamw")
+        config["optimizer"]["recurrent_lr"] = rate
+        columns = {"weight_norm": [1000.0] * 7}
+        found = judge(*run_of([*CALM, NAN], columns=columns, config=config, environment={"parameters": 100}))
+        assert ("calm_before" in [one["sentence"] for one in found["sentences"]]) == cause
