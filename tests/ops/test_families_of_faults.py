@@ -114,7 +114,8 @@ def test_the_words_of_the_audit_do_not_come_from_the_verdict() -> None:
     ("text", "value", "right"),
     [
         ("1.3", 1.31, True), ("1.3", 1.45, False), ("12,300", 12_340.0, True), ("12,300", 12_500.0, False),
-        ("3.4e38", 3.4028e38, True), ("1.9e44", 1.7e44, False), ("NaN", float("nan"), True), ("infinite", 3.0, False), ("0", 0.0, True), ("-4.5", -4.52, True),
+        ("3.4e38", 3.4028e38, True), ("1.9e44", 1.7e44, False), ("NaN", float("nan"), True), ("infinite", 3.0, False),
+        ("0", 0.0, True), ("-4.5", -4.52, True),
     ],
 )  # fmt: skip
 def test_a_number_is_compared_as_exactly_as_it_is_written(text: str, value: float, right: bool) -> None:
