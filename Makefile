@@ -136,9 +136,10 @@ format: setup  ## rewrite the sources as `make lint` wants them
 	$(BIN)/ruff check --fix $(wildcard $(SOURCES))
 	$(BIN)/ruff format $(wildcard $(SOURCES))
 
-docs: setup  ## rewrite what is generated: tables of docs/configuration.md, systems.md, api.md and paper/culprits.md, RunAnswer in web/types.d.ts
+docs: setup  ## rewrite what is generated: tables of docs/configuration.md, systems.md, verdict-sentences.md, api.md and paper/culprits.md, RunAnswer in web/types.d.ts
 	$(BIN)/python docs/configuration_table.py
 	$(BIN)/python docs/systems_tables.py
+	$(BIN)/python docs/verdict_sentences.py
 	$(BIN)/python docs/culprits_numbers.py
 	$(BIN)/python docs/run_fields.py
 

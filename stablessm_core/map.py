@@ -187,10 +187,14 @@ class DiscreteFromRate(Discrete):
 
 # Elementary functions without overflow or cancellation.
 
+# The largest whole x for which e^x is finite in float32 and in float64. Exponentials are computed as if x were at most this
+# large, so e^88 (1.7e38) and e^709 (8.2e307) are caps: the true number may be larger (`telemetry.boundary.is_capped`).
+LARGEST_EXPONENT_32, LARGEST_EXPONENT_64 = 88.0, 709.0
+
 
 def saturated(x: Array, xp: Any) -> Array:
     """x, limited to the largest integer n for which exp(n) is finite in x's dtype."""
-    return xp.clip(x, None, 88.0 if x.dtype == xp.float32 else 709.0)
+    return xp.clip(x, None, LARGEST_EXPONENT_32 if x.dtype == xp.float32 else LARGEST_EXPONENT_64)
 
 
 def saturated_exp(x: Array, xp: Any) -> Array:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stablessm_core.layers import bare_ssm
+from stablessm_core.layers.base import WatchedLayer
 from stablessm_core.layers.building import Surroundings, build_layer
 from stablessm_core.layers.form_probe import probe_form
 from stablessm_core.layers.stable_ssm import StableSSM
@@ -60,11 +61,18 @@ def build_model(config: RunConfig, task_shape: TaskShape, *, scan_backend: str |
 def _probe_forms(network: Network, config: ModelConfig) -> None:
     """Raise FormError if a layer's recorded form does not match its recurrence. Layers with equal sections are probed once."""
     probed: list[LayerSection] = []
-    for section, block in zip(config.sections(), network.blocks, strict=True):
+    for section, (layer, width) in zip(config.sections(), probed_layers(network, config), strict=True):
         if section not in probed:
             probed.append(section)
-            width = block.ssm.B.shape[1] if isinstance(block, BareBlock) else config.d_model
-            probe_form(block.ssm, section.name, width)  # type: ignore[arg-type]
+            probe_form(layer, section.name, width)
+
+
+def probed_layers(network: Network, config: ModelConfig) -> list[tuple[WatchedLayer, int]]:
+    """Each layer of the network with the number of features of its input, as `layers.form_probe` needs them."""
+    return [
+        (block.ssm, block.ssm.B.shape[1] if isinstance(block, BareBlock) else config.d_model)  # type: ignore[misc]
+        for block in network.blocks
+    ]
 
 
 class Network(nn.Module):

@@ -12,9 +12,14 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.autopsy.words import BEGINS, SHOWS, describe_classes, describe_measurements
 from stablessm_core.spec.layers import layers_text
 from stablessm_core.spec.titles import setting_title
+from stablessm_core.verdict import LABELS
+from stablessm_core.verdict.causes import TESTED_BY
 from stablessm_core.verdict.float64 import compare_with_float64
+from stablessm_core.verdict.words import CONFIDENCE, OUTCOMES, THROWN_BY
 
 WHOLE_BELOW = 1e9  # whole numbers below this limit are written out; larger numbers get an exponent
 
@@ -87,7 +92,7 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "quoted": quoted,
     "number": number,
     "duration": duration,
@@ -98,6 +103,18 @@ FILTERS: dict[str, Callable[..., str]] = {
     "sentence": sentence,
     "sentences": sentences,
     "compare_with_float64": compare_with_float64,
+    "cause_label": lambda name: LABELS.get(name, name.replace("_", " ")),
+    "tested_by": lambda name: TESTED_BY.get(name),
+    "thrown_label": lambda name: THROWN_BY.get(name, ""),
+    "confidence_label": lambda name: CONFIDENCE[name][0],
+    "confidence_meaning": lambda name: CONFIDENCE[name][1],
+    "outcome_mark": OUTCOMES.__getitem__,
+    "trouble_shows": lambda kind: SHOWS.get(kind, "it first shows"),
+    "measurements": lambda found: describe_measurements(found, number),
+    "classes": describe_classes,
+    "trouble_begins": BEGINS.__getitem__,
+    "change_label": lambda name: CHANGES[name].label,
+    "change_line": lambda name: CHANGES[name].line,
 }
 
 

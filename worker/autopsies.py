@@ -1,11 +1,14 @@
-"""A thread of the worker that does the autopsies of runs that died, one at a time, each in a process of its own.
+"""Two threads of the worker that do autopsies, each one at a time, in processes of their own: one does the autopsies of runs
+that died, the other those that a user asked for.
 
-An autopsy must not slow down training. Its process has a low priority, is the first that the kernel kills when memory runs out,
-and has limits for memory and time. It waits until no run trains on this worker and no run is queued, but at most WAIT_SECONDS;
-then it runs beside training. The priority is NICE: on a core where a training thread computes all the time, such a process gets a
-tenth of the time. With the lowest priority it would get nothing, and never end. An autopsy that a user asked for starts at once,
-with the priority of training. If the run trained on a GPU, its autopsy always waits until no run trains on this worker, because
-both would share the GPU's memory.
+An automatic autopsy must not slow down training. Its process has a low priority, is the first that the kernel kills when memory
+runs out, and has limits for memory and time. It waits until no run trains on this worker and no run is queued, but at most
+WAIT_SECONDS; then it runs beside training. The priority is NICE: on a core where a training thread computes all the time, such a
+process gets a tenth of the time. With the lowest priority it would get nothing, and never end. If the run trained on a GPU, its
+autopsy always waits until no run trains on this worker.
+
+An autopsy that a user asked for starts at once, with the priority of training: it waits neither for training nor for automatic
+autopsies. On a GPU it takes at most half of the memory that is free.
 
 The autopsy of a run is done where its checkpoints are: on the machine that trained it, or on any machine if the checkpoint store
 has them. Another machine takes it only after ELSEWHERE_SECONDS without a live worker on the machine that trained the run.
@@ -40,7 +43,7 @@ from server.lifecycle.autopsy_findings import check_findings
 from server.lifecycle.event_wakeups import Publish
 from server.lifecycle.verdicts import judge_one
 from server.settings import Settings
-from worker.chores import Chore
+from worker.chores import LOWEST_PRIORITY, Chore
 from worker.exit_causes import describe_exit, kernel_memory_kills, one_line
 from worker.pipe import Message
 from worker.process_pool import ProcessPool
@@ -78,22 +81,24 @@ class WorkerState:
 
 
 class Autopsies(Chore):
-    """The thread. `stop` ends it soon."""
+    """One of the threads. `stop` ends it soon. asked: True for the one that does what users asked for."""
 
     def __init__(
         self, database: Database, settings: Settings, processes: ProcessPool, worker: WorkerState, publish: Publish,
-        stop: threading.Event,
+        stop: threading.Event, *, asked: bool,
     ) -> None:  # fmt: skip
-        super().__init__("autopsies", stop, delay=0.0, poll=POLL_SECONDS)
+        name = "asked-autopsies" if asked else "autopsies"
+        super().__init__(name, stop, delay=0.0, poll=POLL_SECONDS, niceness=0 if asked else LOWEST_PRIORITY)
         self._database, self._settings, self._processes, self._worker = database, settings, processes, worker
-        self._publish = publish
+        self._publish, self._asked = publish, asked
         self._lost = autopsies.LostAutopsies(settings.lease_seconds)
         self._redactor = Redactor(settings.data_dir, settings.data_root)
-        self._scratch = settings.data_dir / "autopsy"
+        self._scratch = settings.data_dir / "autopsy" / ("asked" if asked else "automatic")
 
     def work(self) -> None:
         """Put lost autopsies back into the queue, and do the next autopsy."""
-        self._release_lost()
+        if not self._asked:
+            self._release_lost()
         if self._worker.quarantine.reason is not None or (known := self._worker.capabilities()) is None:
             return
         with self._database.read() as session:
@@ -112,6 +117,8 @@ class Autopsies(Chore):
             process.kill()
             process.end(EXIT_SECONDS)
             shutil.rmtree(self._scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the other thread still uses the folder
+                self._scratch.parent.rmdir()
             self._publish(chosen)
 
     def _release_lost(self) -> None:
@@ -127,7 +134,7 @@ class Autopsies(Chore):
 
     def _choose(self, session: Session, known: Message) -> int | None:
         """The run whose autopsy this worker does now; None if there is none."""
-        waiting = autopsies.candidates(session)
+        waiting = autopsies.candidates(session, asked=self._asked)
         if not waiting:
             return None
         busy = self._worker.training() > 0 or session.scalar(select(exists().where(Run.status == "queued")))
@@ -142,9 +149,11 @@ class Autopsies(Chore):
         return None
 
     def _is_due(self, one: autopsies.Candidate, waited: float, *, busy: bool) -> bool:
+        if self._asked:
+            return True
         if _needs_gpu(one):
             return self._worker.training() == 0
-        return not busy or one.requested_by is not None or waited >= WAIT_SECONDS
+        return not busy or waited >= WAIT_SECONDS
 
     def _fits(self, session: Session, one: autopsies.Candidate, waited: float, known: Message, hosts: list[str]) -> bool:
         """True if this machine can repeat the run, or if no better machine will. hosts: the machine of each living worker."""

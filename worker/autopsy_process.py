@@ -8,6 +8,8 @@ import math
 import os
 import sys
 import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
 from stablessm_core.telemetry.detectors.raised_elsewhere import LR_LOWERED, ROLLED_BACK
 from stablessm_core.telemetry.nonfinite import json_safe
+from stablessm_core.verdict.beginning import trouble_start
+from stablessm_core.verdict.inputs import Run as VerdictRun
 from stablessm_core.verdict.inputs import Source
-from stablessm_core.verdict.trouble import trouble_start
 from worker.attempt import damage_of
 from worker.failures import describe_error
 from worker.pipe import Message, Pipe
@@ -93,8 +96,7 @@ def _request_for(
         reason = f"training the {step - start:,} steps before it again takes about {since / 60:.0f} minutes"
         return refused(step, f"{reason}, because checkpoints are missing: {lost[0]}" if lost else reason)
     described, source = describe_run(session, run)
-    found = trouble_start(described, source)
-    trouble = None if found is None else Trouble(found.step, found.kind)
+    trouble = _trouble(described, source)
     first = min([one.step for one in saved], default=begin)
     if trouble is not None and trouble.step <= first:
         first = begin
@@ -111,7 +113,27 @@ def _request_for(
         seconds=since + MORE_SECONDS,
         memory=int(assignment["memory"]) // 2,
         scratch=scratch,
+        plan=partial(_plan, run.id, assignment["database_url"]),
     )
+
+
+def _trouble(run: VerdictRun, source: Source) -> Trouble | None:
+    found = trouble_start(run, source)
+    return None if found is None else Trouble(found.step, found.kind, found.shown)
+
+
+def _plan(run_id: int, database_url: str, findings: dict[str, Any]) -> Trouble | None:
+    """Where the trouble began, judged with what the autopsy has measured."""
+    database = Database(database_url)
+    try:
+        with database.read() as session:
+            run = session.get(Run, run_id)
+            if run is None:
+                return None
+            described, source = describe_run(session, run)
+            return _trouble(replace(described, autopsy=findings), source)
+    finally:
+        database.close()
 
 
 def _states(
@@ -172,7 +194,7 @@ def _rows(source: Source, low: int, high: int) -> dict[int, RecordedRow]:
 
 def _limit_memory(allowed: int) -> None:
     """Let this process allocate at most `allowed` bytes more than it has. The limit does not count a GPU's memory, of which the
-    process gets at most half."""
+    process gets at most half of what is free, because a run may train beside it."""
     if sys.platform != "linux":
         return
     import resource
@@ -188,7 +210,8 @@ def _limit_memory(allowed: int) -> None:
         import torch
 
         if torch.cuda.is_available():
-            torch.cuda.set_per_process_memory_fraction(0.5)
+            free, total = torch.cuda.mem_get_info()
+            torch.cuda.set_per_process_memory_fraction(0.5 * free / total)
 
 
 def _end_with_worker(pipe: Pipe) -> None:

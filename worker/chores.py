@@ -16,6 +16,7 @@ from server.series.compaction import SETTLED_SECONDS, compact_next
 from worker.writer import DATABASE_AWAY
 
 POLL_SECONDS = 20.0
+LOWEST_PRIORITY = 19
 PAUSE_SECONDS = 0.05  # pause between two batches, in seconds, so that other threads can use the database
 
 log = logging.getLogger(__name__)
@@ -23,15 +24,17 @@ log = logging.getLogger(__name__)
 
 class Chore(threading.Thread):
     """Calls `work` after `delay` seconds, then every `poll` seconds until `stop` is set. An error ends only the current
-    call."""
+    call. niceness: of the thread alone."""
 
-    def __init__(self, name: str, stop: threading.Event, *, delay: float, poll: float) -> None:
+    def __init__(
+        self, name: str, stop: threading.Event, *, delay: float, poll: float, niceness: int = LOWEST_PRIORITY
+    ) -> None:  # fmt: skip
         super().__init__(name=name, daemon=True)
-        self._stopping, self._delay, self._poll = stop, delay, poll
+        self._stopping, self._delay, self._poll, self._niceness = stop, delay, poll, niceness
 
     def run(self) -> None:
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # lowers only this thread's priority
+        if sys.platform == "linux" and self._niceness:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)  # lowers only this thread's priority
         self._stopping.wait(self._delay)
         while not self._stopping.is_set():
             try:

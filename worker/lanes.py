@@ -77,7 +77,10 @@ class Lanes:
         state = WorkerState(
             self.id, host, lambda: len(self._training), self._registration.capabilities, self.quarantine
         )  # fmt: skip
-        self._autopsies = Autopsies(self._database, settings, processes, state, self._publish, self.stop)
+        self._autopsies = [
+            Autopsies(self._database, settings, processes, state, self._publish, self.stop, asked=asked)
+            for asked in (True, False)
+        ]
         self._claiming = threading.Lock()
         self._claim_unanswered = False  # True if a claim got no response, so this worker may own a run without knowing it
         self._training: set[tuple[int, int]] = set()  # (run, attempt) of the runs in training
@@ -107,8 +110,9 @@ class Lanes:
         self._registration.join(1.0)
         for _ in self._lanes:
             self._free.get()  # waits for every lane, including lanes that Celery woke
-        if self._autopsies.is_alive():
-            self._autopsies.join(AUTOPSY_SECONDS)
+        for autopsies in self._autopsies:
+            if autopsies.is_alive():
+                autopsies.join(AUTOPSY_SECONDS)
         if self._uploads is not None:
             self._uploads.close(UPLOAD_SECONDS)
         try:
@@ -209,7 +213,8 @@ class Lanes:
         if self._uploads is not None:
             self._uploads.start()
         if self.settings.autopsy:
-            self._autopsies.start()
+            for autopsies in self._autopsies:
+                autopsies.start()
         Cleaner(self._database, self.settings.data_dir, self.stop).start()
 
     def _report(self) -> None:

@@ -57,7 +57,7 @@ class ProcessPool(threading.Thread):
         super().__init__(name="process-pool", daemon=True)
         self.lanes, self.booking = [Lane(number) for number in range(slots)], booking
         self._spare = Lane(0)  # for autopsies: it trains no run, and its process shares the GPU of the first lane
-        self._spare_wanted = False
+        self._spares_wanted = 0
         self._environment = _environment(_threads_each(slots))
         self._reported: Message | None = None  # the newest report from a training process
         self._on_report: Callable[[Message], None] | None = None
@@ -112,12 +112,12 @@ class ProcessPool(threading.Thread):
 
     def take_spare(self, timeout: float) -> TrainingProcess | None:
         """A warm process beside those of the lanes, which now belongs to the caller. It is started now. None if it is not warm
-        within `timeout` seconds."""
+        within `timeout` seconds. Several threads may wait for one; each process goes to one of them."""
         with self._changed:
-            self._spare_wanted = True
+            self._spares_wanted += 1
             self._changed.notify_all()
             process = self.take(self._spare, timeout)
-            self._spare_wanted = False
+            self._spares_wanted -= 1
             return process
 
     def put_back(self, lane: Lane, process: TrainingProcess) -> None:
@@ -173,7 +173,7 @@ class ProcessPool(threading.Thread):
 
     def _lanes(self) -> list[Lane]:
         """The lanes that have or need a process."""
-        return [*self.lanes, *([self._spare] if self._spare_wanted or self._spare.process is not None else [])]
+        return [*self.lanes, *([self._spare] if self._spares_wanted or self._spare.process is not None else [])]
 
     def _check(self, lane: Lane, process: TrainingProcess) -> None:
         cold = process.capabilities is None

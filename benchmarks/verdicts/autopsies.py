@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from stablessm_core.autopsy.request import AutopsyRequest, RecordedRow, SavedSta
 from stablessm_core.spec.config import parse_config
 from stablessm_core.telemetry import series as names
 from stablessm_core.verdict import Run, Source
-from stablessm_core.verdict.trouble import trouble_start
+from stablessm_core.verdict.beginning import trouble_start
 
 
 def opened(recorded: Recorded, run: Run, source: Source, scratch: Path) -> dict[str, Any]:
@@ -20,7 +21,11 @@ def opened(recorded: Recorded, run: Run, source: Source, scratch: Path) -> dict[
     assert fatal is not None
     step, loss = recorded.sink.series(names.TRAIN_LOSS)
     norms = dict(zip(*(part.tolist() for part in recorded.sink.series(names.GRAD_NORM)), strict=True))
-    trouble = trouble_start(run, source)
+
+    def trouble(findings: dict[str, Any] | None = None) -> Trouble | None:
+        found = trouble_start(run if findings is None else replace(run, autopsy=findings), source)
+        return None if found is None else Trouble(found.step, found.kind, found.shown)
+
     return perform(
         AutopsyRequest(
             config=parse_config(recorded.config),
@@ -28,7 +33,8 @@ def opened(recorded: Recorded, run: Run, source: Source, scratch: Path) -> dict[
             step=int(fatal["step"]),
             rows={int(s): RecordedRow(float(value[0]), norms[int(s)][0]) for s, value in zip(step, loss, strict=True)},
             checkpoints=tuple(SavedState(*checkpoint) for checkpoint in reversed(recorded.sink.checkpoints)),
-            trouble=None if trouble is None else Trouble(trouble.step, trouble.kind),
+            trouble=trouble(),
+            plan=trouble,
             environment=recorded.environment,
             scratch=scratch,
         )

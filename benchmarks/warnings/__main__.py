@@ -1,11 +1,15 @@
 """Trains short runs, and writes into docs/warnings.md how well alerts warn.
 
     python -m benchmarks.warnings [--output FILE] [--seeds 10 11] [--only-write]
+    python -m benchmarks.warnings --mix 720 --seeds 3 4 [--rows FOLDER]
 
 The benchmark trains a healthy run of every layer with each of three optimizers and, for each seed, every combination of variant,
 optimizer, map and learning rate with `on_warning: continue`. Then the runs with the map `direct` or `best` that died or raised
 a critical alert are trained again with every other value of `on_warning`. FILE keeps one line per run. With --only-write,
 nothing is trained, and the page is written from FILE.
+
+With --mix N, N runs for each seed are drawn over every layer, its maps, tasks and optimizers, and the page's tables about this
+mix are written. FOLDER keeps the recorded rows, so that changed detectors judge the same runs without training.
 """
 
 from __future__ import annotations
@@ -15,15 +19,19 @@ import itertools
 import json
 import multiprocessing
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.warnings import mix_page
+from benchmarks.warnings.mix import mixed_runs
 from benchmarks.warnings.page import write
 from benchmarks.warnings.reading import LAYERS, Record, measure
 from stablessm_core.spec.layers import LAYERS as ALL_LAYERS
 from stablessm_core.spec.paths import with_settings
 
 RESULTS = Path(__file__).parent.parent / "results" / "warnings_cpu.jsonl"
+MIX_RESULTS = RESULTS.with_name("warnings_mix_cpu.jsonl")
 BASE: dict[str, Any] = {
     "task": {"name": "polynomial_memory", "length": 100},
     "model": {"n_layers": 1, "d_model": 16, "d_state": 16},
@@ -70,19 +78,43 @@ HEALTHY_RATES = (("adamw", 0.01), ("adamw", 0.001), ("sgd", 0.05))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--seeds", type=int, nargs="*", default=[10, 11])
     parser.add_argument("--only-write", action="store_true")
+    parser.add_argument("--mix", type=int, metavar="N")
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
+    arguments.output = arguments.output or (RESULTS if arguments.mix is None else MIX_RESULTS)
+    if arguments.mix is not None:
+        _mix(arguments)
+        return
     if not arguments.only_write:
-        with multiprocessing.get_context("spawn").Pool(2) as pool:
+        with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
             runs = [*healthy_runs(arguments.seeds[0]), *(config for seed in arguments.seeds for config in plain_runs(seed))]
             records = _counted(pool.imap_unordered(measure, runs), len(runs))
             again = [config for record in records for config in acting_runs(record)]
             records += _counted(pool.imap_unordered(measure, again), len(again))
         records.sort(key=lambda r: (*r.cell, r.layer, r.on_warning))
-        arguments.output.write_text("".join(json.dumps(record.data()) + "\n" for record in records))
-    write([Record(**json.loads(line)) for line in arguments.output.read_text().splitlines()])
+        _keep(records, arguments.output)
+    write(_kept(arguments.output))
+
+
+def _mix(arguments: argparse.Namespace) -> None:
+    """Train the runs of a mix, judge them, and write the page."""
+    if not arguments.only_write:
+        runs = [config for seed in arguments.seeds for config in mixed_runs(arguments.mix, seed)]
+        with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+            _keep(_counted(pool.imap(partial(mix_page.judge, folder=arguments.rows), runs), len(runs)), arguments.output)
+    mix_page.write(_kept(arguments.output))
+
+
+def _keep(records: Iterable[Record], path: Path) -> None:
+    path.write_text("".join(json.dumps(record.data()) + "\n" for record in records))
+
+
+def _kept(path: Path) -> list[Record]:
+    return [Record(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def _counted(records: Iterable[Record], total: int) -> list[Record]:

@@ -16,27 +16,13 @@ from rich.text import Text
 from server.cli.connection import connect
 from server.cli.options import DATA_DIR, RUN_ID
 from server.cli.terminal import number, printable, show, table
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.autopsy.words import BEGINS, describe_classes, describe_measurements
 from stablessm_core.client import Client
 from stablessm_core.verdict.float64 import compare_with_float64
 
 ASK_SECONDS = 0.5
 OPEN = ("queued", "running")
-CHANGES = {
-    "unchanged": "nothing changed",
-    "recurrence_frozen": "recurrent weights frozen",
-    "batch_left_out": "the batch left out",
-    "tenth_of_rate": "a tenth of the learning rate",
-    "other_map": "another map",
-    "scaled_norm": "norms that scale before they square",
-    "batches_scaled": "every batch scaled to its usual size",
-}
-TROUBLES = {
-    "crossing": "its update moves an eigenvalue across the stability boundary",
-    "loss": "after its update, the loss is far above its level",
-    "gradient": "after its update, the gradient is far above its level",
-    "batch": "its batch has unusual numbers",
-    "fatal": "there was no earlier sign",
-}
 
 
 @click.command()
@@ -55,7 +41,8 @@ def autopsy(run_id: int, step: int | None, again: bool, as_json: bool, data_dir:
     with connect(data_dir) as client:
         found = client.autopsy(run_id)
         missing = found["state"] in ("none", "off") or (step is not None and found["step"] != step)
-        if found["state"] not in OPEN and (missing or again):
+        waits = found["state"] in OPEN and found["requested_by"] is None  # until training pauses, because nobody asked for it
+        if waits or (found["state"] not in OPEN and (missing or again)):
             found = client.request_autopsy(run_id, step)
         try:
             found = _wait(client, run_id, found)
@@ -104,6 +91,8 @@ def report(found: dict[str, Any]) -> RenderableType:
     ]
     if (wide := found["float64"]) is not None:
         lines += [Text("the same step in float64", "bold"), *_float64(wide, found)]
+    if more := describe_measurements(found, number):
+        lines += [Text("onset and gradient", "bold"), *(Text(printable(f"  {one}")) for one in more)]
     lines += _counterfactuals(found)
     lines += [Text(printable(f"  {note}")) for note in found["notes"] or ()]
     return Group(*lines)
@@ -132,6 +121,8 @@ def _batch(batch: dict[str, Any]) -> Iterable[Text]:
             compared = "" if usual is None else f"; usual in this run: {number(usual)}"
             yield Text(f"  largest |{what}| {number(batch[f'largest_{what}'])}{compared}")
     yield Text(f"  {batch['nonfinite']:,} numbers are not finite" if batch["nonfinite"] else "  every number is finite")
+    if batch.get("classes"):
+        yield Text(f"  {describe_classes(batch['classes'])}")
 
 
 def _modules(modules: list[dict[str, Any]]) -> RenderableType:
@@ -159,13 +150,13 @@ def _counterfactuals(found: dict[str, Any]) -> list[RenderableType]:
     if not trials:
         return []
     trouble = found["trouble"]
-    sign = f"; the trouble begins in step {trouble['step']:,}: {TROUBLES[trouble['kind']]}" if trouble else ""
+    sign = f"; the trouble begins in step {trouble['step']:,}: {BEGINS[trouble['kind']]}" if trouble else ""
     rows = []
     for one in trials:
         settings = " ".join(f"{path}={value}" for path, value in one["settings"].items())
         fate = "not tried" if one["lives"] is None else f"lives to step {one['step']:,}" if one["lives"] else ""
         rows.append([
-            CHANGES.get(one["change"], one["change"]), settings, f"{one['from_step']:,}", fate or f"dies at step {one['step']:,}",
+            CHANGES[one["change"]].label, settings, f"{one['from_step']:,}", fate or f"dies at step {one['step']:,}",
             printable(one["reason"] or ""),
         ])  # fmt: skip
     titles = ["change", "settings", "after step", "result", "reason"]

@@ -1,9 +1,11 @@
 """The autopsy of a run: one row that asks a worker to train one step of an ended run again with instruments.
 
-An autopsy is queued in the transaction in which the run becomes `diverged`, or by a user. A worker claims it by a conditional
-update, renews its lease with `beat`, and stores the findings. Owner and `started_at` fence every write of the worker. If the
-worker is lost, another worker puts the autopsy back into the queue; the second loss makes it `failed`. The row belongs to one
-attempt of the run: after a resume it is outdated, whoever resumed the run.
+An autopsy is queued in the transaction in which the run becomes `diverged`, or by a user. A user does not wait: a request takes
+the place of an automatic autopsy that is queued or runs, and workers begin it at once (worker.autopsies).
+
+A worker claims an autopsy by a conditional update, renews its lease with `beat`, and stores the findings. Owner and `started_at`
+fence every write of the worker. If the worker is lost, another worker puts the autopsy back into the queue; the second loss makes
+it `failed`. The row belongs to one attempt of the run: after a resume it is outdated, whoever resumed the run.
 
 All functions work inside the caller's transaction. Each change of the state is an event of the run, which the live stream sends.
 """
@@ -62,12 +64,13 @@ def queue_autopsy(session: Session, run: Run, *, step: int | None = None, by: st
 
 
 def request_autopsy(session: Session, run: Run, *, step: int | None, by: str) -> None:
-    """Queue an autopsy for a user. The caller has locked the run's row. Raises Conflict, Invalid."""
+    """Queue an autopsy for a user, also in place of an automatic one that runs: its process ends at the next heartbeat, and a
+    new one begins with the priority of training. The caller has locked the run's row. Raises Conflict, Invalid."""
     check_trained(run)
     if run.status not in FINAL:
         raise Conflict(f"run {run.id} is {run.status}", field="status", allowed=f"runs that are {', '.join(FINAL)}")
     row = session.get(AutopsyRow, run.id, populate_existing=True)
-    if row is not None and row.attempt == run.attempt and row.state == "running":
+    if row is not None and row.attempt == run.attempt and row.state == "running" and row.requested_by is not None:
         raise Conflict(f"an autopsy of run {run.id} is running", field="state", allowed="wait until it has ended")
     first, last = (run.forked_at_step or 0) + 1, last_step(run)
     steps = f"steps {first:,} to {last:,}, which the run has trained" if last >= first else "none: the run has trained no step"
@@ -102,13 +105,16 @@ def forget_autopsy(session: Session, run_id: int) -> None:
 Candidate = Row[Any]  # columns of `candidates`
 
 
-def candidates(session: Session) -> list[Candidate]:
-    """The queued autopsies: those that users asked for first, then the oldest first."""
+def candidates(session: Session, *, asked: bool | None = None) -> list[Candidate]:
+    """The queued autopsies: those that users asked for first, then the oldest first. asked: only those that users asked for, or
+    only the others."""
     chosen = select(
         AutopsyRow.run_id, AutopsyRow.attempt, AutopsyRow.step, AutopsyRow.requested_at, AutopsyRow.requested_by,
         Run.config, Run.environment, Run.host, Run.gpu_name, Run.forked_from, Run.forked_at_step,
     ).join(Run, Run.id == AutopsyRow.run_id)  # fmt: skip
-    waiting = (AutopsyRow.state == "queued", Run.attempt == AutopsyRow.attempt, Run.status.in_(FINAL), NOT_IN_TRASH)
+    waiting = [AutopsyRow.state == "queued", Run.attempt == AutopsyRow.attempt, Run.status.in_(FINAL), NOT_IN_TRASH]
+    if asked is not None:
+        waiting.append(AutopsyRow.requested_by.is_not(None) if asked else AutopsyRow.requested_by.is_(None))
     order = (AutopsyRow.requested_by.is_(None), AutopsyRow.requested_at, AutopsyRow.run_id)
     return list(session.execute(chosen.where(*waiting).order_by(*order).limit(MOST_CANDIDATES)))
 

@@ -6,11 +6,13 @@ forms, so the verdict computes with numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.autopsy.words import KINDS
 from stablessm_core.telemetry.nonfinite import NONFINITE, Spelling, json_safe
 
 MOST_STEP = 10_000_000  # the largest step that a configuration allows
@@ -36,15 +38,37 @@ Name = Annotated[str, Field(max_length=300)]
 Sentence = Annotated[str, Field(max_length=2000)]
 Setting = bool | int | float | Name | None
 Pass = Literal["forward", "loss", "backward", "update"]
-Change = Literal[
-    "unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm", "batches_scaled"
-]
+
+
+def _one_of(names: Collection[str]) -> Callable[[str], str]:
+    """A check that refuses other names."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"it is {name!r}; allowed: {', '.join(names)}")
+        return name
+
+    return check
+
+
+Change = Annotated[str, AfterValidator(_one_of(CHANGES)), WithJsonSchema({"enum": list(CHANGES), "type": "string"})]
+TroubleKind = Annotated[str, AfterValidator(_one_of(KINDS)), WithJsonSchema({"enum": list(KINDS), "type": "string"})]
 
 
 class Part(BaseModel):
     """Base class of these schemas. Fields of newer versions are dropped."""
 
     model_config = ConfigDict(strict=True, ser_json_inf_nan="strings")
+
+
+class Classes(Part):
+    """The classes in the target of a batch. smallest, largest: null if every target is ignored."""
+
+    smallest: int | None
+    largest: int | None
+    ignored: Count = Field(description="How many targets are not scored.")
+    count: Count = Field(description="How many targets there are.")
+    of: Count = Field(description="How many classes the model knows: 0 to `of` - 1.")
 
 
 class Batch(Part):
@@ -57,6 +81,7 @@ class Batch(Part):
     nonfinite_input: Count
     nonfinite_target: Count
     nonfinite: Count
+    classes: Classes | None = Field(None, description="null if the target is no class.")
 
 
 Numbers = Annotated[list[Number], Field(max_length=MOST_ROWS)]
@@ -79,12 +104,43 @@ class Replayed(Part):
 
 
 class Gradient(Part):
-    """The gradient of the step at which the trouble began, compared with the loss itself, in float64."""
+    """The gradient of a step of the trouble, compared with the loss itself in float64, and with the recorded gradient."""
 
     step: Step
-    norm: Number = Field(description="Norm of the gradient that the backward pass gave.")
-    slope: Number = Field(description="Change of the loss per distance along this gradient. A right gradient has this norm.")
-    agrees: bool | None = Field(description="False if the norm is at least 10 times the slope.")
+    norm: Number = Field(description="Norm of the gradient that the backward pass gave in float64.")
+    recorded: Number | None = Field(None, description="Norm that the run recorded.")
+    repeated: Number | None = Field(None, description="Norm in the run's precision, operation by operation.")
+    slope: Number | None = Field(
+        description="Change of the loss per distance along this gradient. A right gradient has this norm. null: not converged."
+    )
+    converged: bool | None = Field(None, description="Whether the slopes over three neighbouring distances agree.")
+    agrees: bool | None = Field(description="Whether norm and slope are equal. null: not known.")
+    differs: Literal["kernels", "precision", "training_mode"] | None = Field(
+        None, description="Where the recorded norm and the norm in float64 part."
+    )
+
+
+class Onset(Part):
+    """The step that first shows the trouble, compared with the step before it."""
+
+    step: Step
+    loss: Number
+    loss_before: Number | None
+    loss_again: Number = Field(description="The loss of the same outputs, asked a second time.")
+    output: Number = Field(description="Largest magnitude of the output of the network.")
+    output_before: Number | None
+    yardstick: Number | None = Field(description="Squared error or cross-entropy of the same outputs, computed in float64.")
+    yardstick_before: Number | None
+    batch: Batch
+
+
+class LayerForm(Part):
+    """Whether a layer computes its recorded form with the weights of the step."""
+
+    layer: Index
+    agrees: bool | None
+    error: Number | None = Field(description="Largest error of an eigenvalue, as a share of it, or of 1 if it is smaller.")
+    reason: Sentence | None = Field(description="Why the layer could not be probed.")
 
 
 class State(Part):
@@ -106,6 +162,8 @@ class FirstNonfinite(Part):
     index: Annotated[list[Index], Field(max_length=20)] = Field(description="Position of its first number that is not finite.")
     count: Count = Field(description="How many numbers of the result are not finite.")
     value: Spelling
+    dtype: Name | None = Field(None, description='Type of the result, such as "float32".')
+    inputs: Annotated[list[Name], Field(max_length=20)] | None = Field(None, description="Types of the inputs.")
     largest_input: Number | None = Field(description="Largest magnitude of the inputs of the operation.")
     largest_before: Number | None = Field(description="Largest finite magnitude that was computed before.")
     layer: Index | None
@@ -143,10 +201,11 @@ class Float64(Part):
 
 
 class Trouble(Part):
-    """The first step that shows the trouble. Counterfactuals start before it."""
+    """The step in which the trouble begins. Counterfactuals start before it."""
 
     step: Step
-    kind: Literal["crossing", "loss", "gradient", "batch", "fatal"]
+    kind: TroubleKind
+    shown: Step | None = Field(None, description="The first recorded step that shows it. null: `step`.")
 
 
 class Counterfactual(Part):
@@ -159,6 +218,9 @@ class Counterfactual(Part):
     step: Step | None = Field(description="The step at which it died, or the last step that it trained.")
     until: Step | None = Field(description="The step up to which it was meant to train.")
     reason: Sentence | None
+    comparable: bool | None = Field(
+        None, description="False if the trials did not repeat this run, so that nothing follows from them."
+    )
     steps: Annotated[list[Step], Field(max_length=MOST_POINTS)]
     loss: Annotated[list[Number], Field(max_length=MOST_POINTS)]
 
@@ -181,7 +243,10 @@ class Findings(Part):
     loss: Number | None = Field(None, description="The loss of this step.")
     batch: Batch | None = None
     replayed: Replayed | None = Field(None, description="null if every step was recorded.")
-    gradient: Gradient | None = Field(None, description="null if no gradient was far above usual.")
+    onset: Onset | None = None
+    gradient: Gradient | None = None
+    form: Annotated[list[LayerForm], Field(max_length=1000)] | None = None
+    hidden_state: Sentence | None = Field(None, description="The task keeps a hidden state, so trials may not repeat the run.")
     first_nonfinite: FirstNonfinite | None = None
     instruments: Instruments | None = None
     modules: Annotated[list[Module], Field(max_length=MOST_MODULES)] | None = None

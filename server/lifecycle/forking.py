@@ -35,7 +35,8 @@ from stablessm_core.telemetry.forms import NO_MAP
 from stablessm_core.telemetry.how import how_of
 from stablessm_core.telemetry.series import LAYER_GROUPS, TRAIN_LOSS, layer_of
 from stablessm_core.verdict import confirmation
-from stablessm_core.verdict.trouble import Trouble, trouble_start
+from stablessm_core.verdict.beginning import trouble_start
+from stablessm_core.verdict.trouble import Trouble
 
 log = logging.getLogger("stablessm.forking")
 

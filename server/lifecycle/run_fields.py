@@ -257,13 +257,15 @@ FIELDS = (
         Shown("Largest step", "number", "largest step of an eigenvalue / its distance from the boundary"), _MAYBE_INFINITE,
     ),
     RunField(
-        "nearest_distance", float | None, 0.0093, "Smallest 1 - |eigenvalue| so far; negative is outside the boundary.",
+        "nearest_distance", float | None, 0.0093,
+        "Smallest 1 - |eigenvalue| so far, with a gate at its mean; 0 is on the boundary, negative outside.",
         _RUN.nearest_distance, Filter("number"),
         Shown("Nearest", "number", "smallest distance of an eigenvalue from the boundary; negative: outside"), _MAYBE_INFINITE,
     ),
     RunField(
         "overflow_budget", float | None, -0.011,
-        "Largest length x ln|eigenvalue|max / 88.72 so far; float32 overflows at 1 (at 0.5 after an unbounded activation).",
+        "Largest length x ln|eigenvalue|max / 88.72 so far, of DSS at the largest step size of a channel; float32 overflows at 1 "
+        "(at 0.5 after an unbounded activation).",
         _RUN.overflow_budget, Filter("number"),
         Shown("Budget", "number", "share of float32's range that the state can reach; it overflows at 1"), _MAYBE_INFINITE,
     ),

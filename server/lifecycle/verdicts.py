@@ -47,6 +47,8 @@ OPTIONAL_SCALARS = {
 }  # fmt: skip
 ALERT_FIELDS = ("kind", "step", "layer", "eigenvalue", "tensor", "value", "message")
 ALERTS = 200  # maximum number of alerts read from the start of a run; the same maximum applies to the fatal step
+EVALUATIONS = 10  # maximum number of evaluation losses that are read; other programs name theirs as they like
+LAST_STEP = 2**53 - 1  # steps of free metrics may exceed those of the training
 AT_ONCE = 20  # maximum number of runs judged in one call
 
 log = logging.getLogger("stablessm.verdicts")
@@ -89,10 +91,14 @@ class Stored:
         return float(high.max()) if len(high) else None
 
     def evaluations(self) -> tuple[np.ndarray, np.ndarray]:
-        if names.EVAL_LOSS not in self.layout.series:
+        known = [name for name in self.layout.series if names.is_evaluation_loss(name)][:EVALUATIONS]
+        if not known:
             return np.empty(0, np.int64), np.empty(0)
-        step, loss = self._raw(names.EVAL_LOSS, 0, self.layout.step)
-        return step, loss[0].astype(np.float64)
+        parts = [self._raw(name, 0, LAST_STEP) for name in known]
+        step = np.concatenate([part[0] for part in parts])
+        loss = np.concatenate([part[1][0].astype(np.float64) for part in parts])
+        order = np.argsort(step, kind="stable")
+        return step[order], loss[order]
 
     def layer(self, index: int, low: int, high: int) -> verdict.Rows:
         first, last = self._spans.get(index, (0, -1))
@@ -166,7 +172,9 @@ class Stored:
 
     def _distance_levels(self, layer: verdict.Layer) -> SeriesData:
         if layer.index not in self._distances:
-            name = names.layer_series(layer.index, "boundary_distance" + ("_smallest" if layer.wide else ""))
+            channels = layer.form is not None and layer.form.channels
+            kind = "_smallest" if layer.wide else "_closest" if channels else ""
+            name = names.layer_series(layer.index, f"boundary_distance{kind}")
             points = min(EXACT, max(256, EXACT_NUMBERS // min(layer.width, names.WIDE)))
             self._distances[layer.index] = read_series(
                 self.session, self.layout.run_id, name, max_points=points, layout=self.layout

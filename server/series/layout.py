@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from server.database.models import NOT_IN_TRASH, Run, SeriesRow
 from server.series.forms import configured_recording, readable_form
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.forms import Form, spread
 from stablessm_core.telemetry.metrics import is_metric_group
 from stablessm_core.telemetry.scattered import present
@@ -157,9 +158,7 @@ class Layout(RecordedLayout):
             for source in self._sources(row)
         }
         if row.kind == OVERFLOW_BUDGET:
-            nearest = (
-                parts[_SMALLEST][:1] if _SMALLEST in parts else form.derive("boundary_distance", parts).min(0, keepdims=True)
-            )
+            nearest = parts[_SMALLEST][:1] if _SMALLEST in parts else overflow_distance(form, parts).min(0, keepdims=True)
             return np.asarray(overflow_budget(form.length or 0, nearest))[eigenvalues]
         if row.kind == RELATIVE_STEP:
             return np.asarray(update_step(form, {kind: values.T for kind, values in parts.items()})).T

@@ -11,21 +11,11 @@ from dataclasses import dataclass
 
 from server.database.models import NotificationRow, Run
 from stablessm_core.telemetry.detectors import KINDS
+from stablessm_core.verdict import LABELS
 
 SEVERITIES = ("info", "warning", "critical")  # in order
 MAX_LINE = 500  # characters of a line; a line may quote what another program reported
 MAX_LINES = 20
-CAUSES = {  # a verdict's cause in words, as on the run's page
-    "eigenvalue_overflow": "an unstable eigenvalue overflowed",
-    "explosion": "the whole training exploded",
-    "step_size": "the step size dt ran away",
-    "bad_input": "the data",
-    "bad_loss": "the loss function",
-    "arithmetic": "the arithmetic of our own code",
-    "precision": "half precision",
-    "lr_too_large": "a learning rate far too large",
-    "unknown": "cause unknown",
-}
 CHANGES = {  # event of a run: (its severity, the words for it)
     "run.finished": ("info", "finished"),
     "run.cancelled": ("info", "was cancelled"),
@@ -92,7 +82,7 @@ def describe(row: NotificationRow, run: Run) -> str:
         words = f"The run {CHANGES[row.kind][1]} after step {row.step:,}"
         reason = one_line(row.message)
         cause = (
-            CAUSES.get(run.cause, run.cause)
+            LABELS.get(run.cause, run.cause)
             if run.cause not in (None, "unknown") and row.kind in ("run.diverged", "run.finished")
             else None
         )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stablessm_core.autopsy.bench import Bench
 from stablessm_core.autopsy.deadline import Refused
+from stablessm_core.tasks.base import IGNORED
 
 OTHERS = 32  # maximum number of other batches
 FEW = 3  # minimum number of steps before the trouble whose batches tell what is usual
@@ -33,8 +34,8 @@ def check_reproducible(bench: Bench, step: int) -> None:
 
 
 def batch_facts(bench: Bench, step: int) -> dict[str, Any]:
-    """The largest finite magnitudes of the step's input and target, the median of those of other steps, and the non-finite
-    counts. None for tokens and classes."""
+    """The largest finite magnitudes of the step's input and target, the median of those of other steps, the non-finite counts,
+    and the classes. Magnitudes are None for tokens and classes."""
     config = bench.config.train
     batch = bench.task.batch(step, config.batch_size, config.seed, bench.device)
     largest = [_largest(t) for t in batch]
@@ -51,6 +52,18 @@ def batch_facts(bench: Bench, step: int) -> dict[str, Any]:
     return {
         "largest_input": largest[0], "largest_target": largest[1], "usual_input": median[0], "usual_target": median[1],
         "nonfinite_input": bad[0], "nonfinite_target": bad[1], "nonfinite": sum(bad),
+        "classes": _classes(batch[1], bench.task.output_size),
+    }  # fmt: skip
+
+
+def _classes(y: Tensor, of: int) -> dict[str, Any] | None:
+    """The classes in a target, apart from the ignored ones; None if the target is no class. of: the number of classes."""
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        return None
+    scored = y[y != IGNORED]
+    ends = (int(scored.min()), int(scored.max())) if scored.numel() else (None, None)
+    return {
+        "smallest": ends[0], "largest": ends[1], "ignored": y.numel() - scored.numel(), "count": y.numel(), "of": of,
     }  # fmt: skip
 
 

@@ -65,6 +65,7 @@ class Bench:
     progress: Progress
     initial: Checkpoint  # the state at step 0, from the seed
     seconds_per_step: float = 0.0
+    held: float | None = None  # a multiplier of the learning rates that replaces that of each step
 
     def restore(self, state: Checkpoint) -> None:
         """Continue from this state."""
@@ -79,6 +80,8 @@ class Bench:
 
     def multiplier(self, step: int) -> float:
         """The multiplier of the learning rates at this step."""
+        if self.held is not None:
+            return self.held
         scale = self.progress.lr_scale_at(step, self.config.train.rollback_lr_factor)
         train = self.config.train
         epoch_steps = steps_per_epoch(self.task.train_examples, train.batch_size)

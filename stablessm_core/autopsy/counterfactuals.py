@@ -1,74 +1,107 @@
 """What would have become of the run with one thing changed before the trouble: does it live, and if not, when does it die?
 
 Every trial starts from a state of the run, usually from the one before the trouble, and trains with the run's own batches and
-random numbers.
+random numbers. `changes` holds the changes, one file each.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from stablessm_core.autopsy.batches import ScaledBatches, usual_sizes
-from stablessm_core.autopsy.bench import Bench, bench_with
+from stablessm_core.autopsy.bench import Bench, Row
+from stablessm_core.autopsy.change import Change, NotPossible
+from stablessm_core.autopsy.changes import CHANGES, in_order
 from stablessm_core.autopsy.deadline import Deadline, Refused
-from stablessm_core.autopsy.repeat import unfused_model
-from stablessm_core.autopsy.request import Change
-from stablessm_core.autopsy.safe_norms import use_scaled_norms
-from stablessm_core.maps import MAPS
-from stablessm_core.model import build_model
-from stablessm_core.spec.config import RunConfig
-from stablessm_core.spec.errors import ConfigError
-from stablessm_core.spec.forking import ForkError, forked_config
+from stablessm_core.autopsy.start import Start
 from stablessm_core.training.checkpoint import Checkpoint
-from stablessm_core.training.forking import forked
 
 STEPS_AFTER = 20  # a trial goes on for at least this many steps after the fatal step
 POINTS = 200  # maximum number of steps whose loss is given
-LOOKED_AT = 64  # number of steps since the trouble that are searched for a batch larger than usual
 NO_TIME = "no time left"
-PREFERRED_MAP = "best"
-
-# by the kind of trouble: the changes in the order in which they are tried
-ORDER: dict[str, tuple[Change, ...]] = {
-    "batch": ("batch_left_out", "batches_scaled", "tenth_of_rate", "recurrence_frozen", "scaled_norm", "other_map", "unchanged"),
-    "crossing": (
-        "recurrence_frozen", "other_map", "tenth_of_rate", "batch_left_out", "batches_scaled", "scaled_norm", "unchanged",
-    ),
-}  # fmt: skip
-USUAL_ORDER: tuple[Change, ...] = (
-    "tenth_of_rate", "recurrence_frozen", "batch_left_out", "batches_scaled", "other_map", "scaled_norm", "unchanged",
-)  # fmt: skip
-
-
-class NotPossible(Exception):
-    """The change cannot be made to this run. The message gives the reason."""
+CONTROL = "unchanged"
+CONTROL_SECONDS = 5.0  # the control may take this much longer than the replay of the same steps
 
 
 def try_changes(
-    bench: Bench, start: Checkpoint, last: Checkpoint, *, fatal: int, kind: str, deadline: Deadline
+    bench: Bench, start: Checkpoint, last: Checkpoint, *, row: Row, kind: str, deadline: Deadline
 ) -> list[dict[str, Any]]:
     """One entry per change, as findings show it. start: the state before the trouble. last: the state before the fatal step.
+    row: the replayed fatal step.
 
-    The scaled norms start from `last`: before, they would only change rounding, and rounding alone may decide when a run dies.
+    The control has time of its own, because nothing follows from the others without it.
     """
+    fatal = row.step
     until = min(max(fatal + STEPS_AFTER, start.step + 2 * (fatal - start.step)), bench.config.train.steps)
-    starts = {"scaled_norm": last}
-    return [_tried(change, bench, starts.get(change, start), fatal, until, deadline) for change in ORDER.get(kind, USUAL_ORDER)]
+    tried = []
+    for change in in_order(kind):
+        begin = Start(bench, last if change.late else start, fatal)
+        is_control = change.name == CONTROL
+        tried.append(
+            _tried(
+                change,
+                begin,
+                fatal if is_control else until,
+                deadline.extended(_control_seconds(begin)) if is_control else deadline,
+            )
+        )
+    return tried
 
 
-def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: int, deadline: Deadline) -> dict[str, Any]:
+def compare_control(tried: Sequence[dict[str, Any]], row: Row, rows: Sequence[Row]) -> str | None:
+    """Mark each trial as `comparable` or not. Returns the reason, as a sentence, if they are not. rows: the replayed steps.
+
+    Trials are comparable if the control repeated the run: it ended as the run did, with the same losses. A trial that dies
+    earlier than the run, although its change is harmless, shows that trials differ from the run by more than their change.
+    """
+    why = _difference(tried, row, rows)
+    for entry in tried:
+        entry["comparable"] = why is None
+    return why
+
+
+def _difference(tried: Sequence[dict[str, Any]], row: Row, rows: Sequence[Row]) -> str | None:
+    control = next((entry for entry in tried if entry["change"] == CONTROL), None)
+    if control is None or control["lives"] is None:
+        return f"The trials are not comparable: the unchanged control was not finished ({(control or {}).get('reason')})."
+    if (control["lives"], control["step"]) != (row.finite, row.step):
+        fate = f"lived to step {control['step']:,}" if control["lives"] else f"died at step {control['step']:,}"
+        return f"The trials are not comparable: the unchanged control did not repeat the run, it {fate}."
+    replayed = {one.step: float(one.loss) for one in rows}
+    for step, loss in zip(control["steps"], control["loss"], strict=True):
+        if step in replayed and not _same(replayed[step], loss):
+            return (
+                f"The trials are not comparable: the unchanged control did not repeat the run, its loss at step {step:,} is "
+                f"{loss:.6g} instead of {replayed[step]:.6g}."
+            )
+    for entry in tried:
+        if entry["lives"] is False and CHANGES[entry["change"]].harmless and entry["step"] < row.step:
+            return (
+                f"The trials are not comparable: the run died earlier, at step {entry['step']:,}, "
+                f"{CHANGES[entry['change']].how}, a change that can only do good."
+            )
+    return None
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or (one != one and other != other)
+
+
+def _control_seconds(begin: Start) -> float:
+    """The time that the control needs at most."""
+    return CONTROL_SECONDS + 2 * begin.bench.seconds_per_step * (begin.fatal - begin.state.step)
+
+
+def _tried(change: Change, begin: Start, until: int, deadline: Deadline) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "change": change, "settings": {}, "from_step": start.step, "lives": None, "step": start.step, "until": until,
-        "reason": None, "steps": [], "loss": [],
+        "change": change.name, "settings": {}, "from_step": begin.state.step, "lives": None, "step": begin.state.step,
+        "until": until, "reason": None, "steps": [], "loss": [],
     }  # fmt: skip
     if deadline.passed():
         return entry | {"reason": NO_TIME}
     try:
-        trial, entry["settings"] = CHANGES[change](bench, start)
-        return entry | _trained(trial, fatal if change == "unchanged" else until, deadline)
+        trial, entry["settings"] = change.make(begin)
+        return entry | _trained(trial, until, deadline)
     except NotPossible as error:
         return entry | {"reason": str(error)}
     except Refused:
@@ -76,7 +109,7 @@ def _tried(change: Change, bench: Bench, start: Checkpoint, fatal: int, until: i
     except Exception as error:  # noqa: BLE001 - one trial that fails, for example for lack of memory, must not cost the others
         return entry | {"reason": f"it failed: {type(error).__name__}: {error}"}
     finally:
-        bench.change_rates(1.0)
+        begin.bench.change_rates(1.0)
 
 
 def _trained(trial: Bench, until: int, deadline: Deadline) -> dict[str, Any]:
@@ -108,87 +141,3 @@ def _trained(trial: Bench, until: int, deadline: Deadline) -> dict[str, Any]:
         "steps": [steps[i] for i in shown],
         "loss": [losses[i] for i in shown],
     }
-
-
-Trial = tuple[Bench, dict[str, Any]]  # the changed bench, and the settings that the change corresponds to
-
-
-def _unchanged(bench: Bench, start: Checkpoint) -> Trial:
-    bench.restore(start)
-    return bench, {}
-
-
-def _batch_left_out(bench: Bench, start: Checkpoint) -> Trial:
-    bench.leave_out(start)
-    return bench, {}
-
-
-def _batches_scaled(bench: Bench, start: Checkpoint) -> Trial:
-    batches = ScaledBatches(bench.batches, usual_sizes(bench, start.step))
-    last = min(start.step + LOOKED_AT, bench.config.train.steps)
-    if not any(batches.scales(step) for step in range(start.step + 1, last + 1)):
-        raise NotPossible("no batch since then is larger than usual")
-    trial = replace(bench, batches=batches)
-    trial.restore(start)
-    return trial, {}
-
-
-def _recurrence_frozen(bench: Bench, start: Checkpoint) -> Trial:
-    if bench.config.optimizer.recurrent_lr == 0:
-        raise NotPossible("the run's recurrence is frozen already")
-    if not bench.change_rates(math.inf, group="recurrent"):
-        raise NotPossible("the model has no trained eigenvalues")
-    bench.restore(start)
-    return bench, {"optimizer.recurrent_lr": 0.0}
-
-
-def _tenth_of_rate(bench: Bench, start: Checkpoint) -> Trial:
-    optimizer = bench.config.optimizer
-    bench.change_rates(10.0)
-    bench.restore(start)
-    own = {} if optimizer.recurrent_lr is None else {"optimizer.recurrent_lr": optimizer.recurrent_lr / 10}
-    return bench, {"optimizer.lr": optimizer.lr / 10} | own
-
-
-def _other_map(bench: Bench, start: Checkpoint) -> Trial:
-    on_host = Checkpoint(start.step, {path: t.cpu() for path, t in start.tensors.items()}, start.state)
-    reasons = []
-    for name in sorted((name for name, map_ in MAPS.items() if map_.guarded), key=lambda name: name != PREFERRED_MAP):
-        path = "model.reparameterization.name"
-        try:
-            config, changes = forked_config(bench.config.model_dump(mode="json"), {path: name})
-            if path not in changes or _maps(config) == _maps(bench.config):
-                continue
-            model = build_model(config, bench.task, scan_backend=bench.numerics.model_backend)
-            trial = bench_with(bench, model, config)
-            changed, _ = forked(on_host, config, trial.model, trial.records)
-        except (ConfigError, ForkError) as error:
-            reasons.append(str(error))
-            continue
-        trial.restore(changed)
-        return trial, {path: name}
-    raise NotPossible(reasons[0] if reasons else "no layer of the model has a map that can be chosen")
-
-
-def _maps(config: RunConfig) -> list[Any]:
-    return [config.model.map_of(section) for section in config.model.sections()]
-
-
-def _scaled_norm(bench: Bench, start: Checkpoint) -> Trial:
-    model = unfused_model(bench)
-    if not use_scaled_norms(model):
-        raise NotPossible("the model has no norm that could be scaled")
-    trial = bench_with(bench, model, bench.config)
-    trial.restore(start)
-    return trial, {}
-
-
-CHANGES: dict[Change, Callable[[Bench, Checkpoint], Trial]] = {
-    "unchanged": _unchanged,
-    "recurrence_frozen": _recurrence_frozen,
-    "batch_left_out": _batch_left_out,
-    "batches_scaled": _batches_scaled,
-    "tenth_of_rate": _tenth_of_rate,
-    "other_map": _other_map,
-    "scaled_norm": _scaled_norm,
-}

@@ -29,5 +29,9 @@ class Deadline:
         """The remaining time in seconds; negative after the end."""
         return self.began + self.seconds - thread_time()
 
+    def extended(self, seconds: float) -> Deadline:
+        """A deadline that leaves at least `seconds` from now on."""
+        return Deadline(max(seconds, self.left()), self._should_stop)
+
     def elapsed(self) -> float:
         return thread_time() - self.began

@@ -63,7 +63,8 @@ class Result:
 
     number: the operation's place in the order of computation; negative for what existed before. first: True if no input of
     the operation was non-finite, apart from infinities that are meant. meant: True for infinities that are meant. parents: the
-    results that made the non-finite inputs. scan_coefficients: the number of dimensions of the scan's first argument.
+    results that made the non-finite inputs. scan_coefficients: the number of dimensions of the scan's first argument. dtype,
+    input_dtypes: the names of the types of the result and of the inputs, such as "float32".
     """
 
     number: int
@@ -81,6 +82,8 @@ class Result:
     largest_input: float = 0.0
     largest_before: float = 0.0
     scan_coefficients: int = 0
+    dtype: str = ""
+    input_dtypes: tuple[str, ...] = ()
 
 
 class _Write(NamedTuple):
@@ -120,6 +123,17 @@ class _Signature:
     name: str
     written: tuple[int | str, ...]
     returns_new: tuple[bool, ...]
+
+
+class OperationByOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Changes nothing. But while a dispatch mode is active, compiled networks and fused layers take themselves apart."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return UNWRAPPED.get(func, func)(*args, **(kwargs or {}))
 
 
 class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -317,7 +331,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         coefficients = args[0].dim() if operation in ("scan_states", "scan_adjoints") and isinstance(args[0], Tensor) else 0
         result = Result(
             self.operations, self.stage, operation, module, name, tuple(t.shape), first=not bad, meant=meant, parents=parents,
-            scan_coefficients=coefficients,
+            scan_coefficients=coefficients, dtype=_type_of(t), input_dtypes=tuple(_type_of(x) for x, _ in inputs),
         )  # fmt: skip
         if bad:
             return result
@@ -340,7 +354,7 @@ class Instruments(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Result(
             result.number, result.stage, result.operation, result.module, result.tensor, result.shape, result.first, result.meant,
             result.parents, index[: t.dim()], len(bad), float(values[index]), largest_input, largest_before,
-            result.scan_coefficients,
+            result.scan_coefficients, _type_of(t), result.input_dtypes,
         )  # fmt: skip
 
     # ---- memory ----
@@ -416,6 +430,10 @@ def _accumulated(values: Tensor) -> torch.dtype:
 def _real(t: Tensor) -> Tensor:
     t = t.detach()
     return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def _type_of(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
 
 
 def _has_values(t: Tensor) -> bool:

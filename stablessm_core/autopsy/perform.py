@@ -4,6 +4,9 @@
     the batch     largest numbers, compared with the usual ones
     instruments   the first non-finite result in the order of computation that reached the loss or the gradients
     float64       the same step from the same state, computed more precisely
+    the onset     the step that first shows the trouble, compared with the step before it
+    the gradient  of a suspect step, compared with the slope of the loss and with the recorded one
+    the form      whether the layers still compute their recorded form
     trials        what would have become of the run with one thing changed before the trouble
 
 Nothing is recorded, and the run's files stay as they are. docs/autopsy.md describes the findings.
@@ -21,18 +24,22 @@ import torch
 
 from stablessm_core.autopsy.batches import batch_facts, check_reproducible
 from stablessm_core.autopsy.bench import Bench, build_bench
-from stablessm_core.autopsy.counterfactuals import try_changes
+from stablessm_core.autopsy.counterfactuals import compare_control, try_changes
 from stablessm_core.autopsy.deadline import Deadline, Refused
+from stablessm_core.autopsy.forms import measure_forms
 from stablessm_core.autopsy.gradient import check_gradient
+from stablessm_core.autopsy.onset import describe_hidden_state, measure_onset
 from stablessm_core.autopsy.repeat import Repeated, repeat
-from stablessm_core.autopsy.replay import BitsDiffer, Replay, replay
-from stablessm_core.autopsy.request import AutopsyRequest, refused
+from stablessm_core.autopsy.replay import BitsDiffer, Replay, replay, state_before, state_from_the_start
+from stablessm_core.autopsy.request import AutopsyRequest, Trouble, refused
 from stablessm_core.autopsy.rows import replayed_rows
+from stablessm_core.autopsy.words import BEGINS
 from stablessm_core.training.checkpoint import Checkpoint
 
-COPIES = 8  # states in memory: the run's, three kept ones, the instrumented step and its float64 form (twice the size)
+COPIES = 11  # states in memory: the run's, up to six kept ones, the instrumented step and its float64 form (twice the size)
 KEPT_PER_ACTIVATION = 12  # values kept for each activation of the widest tensors while a step runs operation by operation
 AGREES = {"float32": 1e-3, "bfloat16": 0.05}  # relative difference of a loss that two ways of computing it may have
+MOST_OF_NOTE = 1000  # characters
 
 ROUNDING = "With instruments, which round differently, the step stayed finite. Its first non-finite result is unknown."
 LARGE_WEIGHT = (
@@ -83,9 +90,29 @@ def _performed(request: AutopsyRequest, deadline: Deadline) -> dict[str, Any]:
         "notes": done.notes,
     }
     findings |= _instrumented(bench, done, findings["fatal"])
-    findings["gradient"] = _gradient(bench, request, done)
-    findings["counterfactuals"] = _counterfactuals(bench, request, done, deadline)
+    shown = request.step if request.trouble is None else min(request.trouble.first_shown, request.step)
+    measures: dict[str, tuple[str, Callable[[], Any]]] = {
+        "onset": ("The step that first shows the trouble cannot be measured", lambda: measure_onset(bench, done, shown)),
+        "gradient": ("The gradient cannot be compared with the loss", lambda: check_gradient(bench, done, request, deadline)),
+        "form": ("The forms of the layers cannot be checked", lambda: measure_forms(bench, done.before)),
+    }
+    for name, (problem, measure) in measures.items():
+        findings[name] = _try(problem, measure, done.notes)
+    findings["hidden_state"] = describe_hidden_state(findings["onset"], config.train.precision)
+    _try_changes(bench, request, done, deadline, findings)
     return findings | {"seconds": round(deadline.elapsed(), 3)}
+
+
+def _try(problem: str, measure: Callable[[], Any], notes: list[str]) -> Any:
+    """The measurement; None, with a note that begins with `problem`, if the run's code does not allow it."""
+    try:
+        return measure()
+    except Refused:
+        raise
+    except Exception as error:
+        log.warning("%s", problem, exc_info=error)
+        notes.append(f"{problem}: {type(error).__name__}: {error}"[:MOST_OF_NOTE])
+        return None
 
 
 def _bench(request: AutopsyRequest) -> Bench:
@@ -119,9 +146,9 @@ def memory_needed(bench: Bench) -> int:
 def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
     """The step with instruments, in the run's precision and in float64."""
     narrow = repeat(bench, done.before)
-    first = narrow.first
-    if first is not None and first["operation"] == "weights" and done.earlier is not None:
-        first = repeat(bench, done.earlier).first or first  # the update of the step before made the weights non-finite
+    first, earlier = narrow.first, done.kept.get(done.row.step - 2)
+    if first is not None and first["operation"] == "weights" and earlier is not None:
+        first = repeat(bench, earlier).first or first  # the update of the step before made the weights non-finite
     try:
         wide = _in_float64(bench, done.before)
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
@@ -153,16 +180,6 @@ def _instrumented(bench: Bench, done: Replay, fatal: bool) -> dict[str, Any]:
     }
 
 
-def _gradient(bench: Bench, request: AutopsyRequest, done: Replay) -> dict[str, Any] | None:
-    if done.untroubled is None:
-        return None
-    try:
-        return check_gradient(bench, done.untroubled, done.rows, request)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        done.notes.append(f"The gradient cannot be compared with the loss: {type(error).__name__}: {error}")
-        return None
-
-
 def _in_float64(bench: Bench, before: Checkpoint) -> Repeated:
     return repeat(bench, before, dtype=torch.float64)
 
@@ -186,18 +203,43 @@ def _modules(narrow: Repeated, wide: Repeated | None) -> list[dict[str, Any]]:
     return rows
 
 
-def _counterfactuals(bench: Bench, request: AutopsyRequest, done: Replay, deadline: Deadline) -> list[dict[str, Any]]:
-    if done.row.finite and request.trouble is None:
-        return []
-    if done.untroubled is None:
+def _try_changes(
+    bench: Bench, request: AutopsyRequest, done: Replay, deadline: Deadline, findings: dict[str, Any]
+) -> None:  # fmt: skip
+    """Add the trials to the findings, planned with what was measured before."""
+    findings["counterfactuals"] = []
+    trouble = _planned(request, findings, done.notes)
+    findings["trouble"] = None if trouble is None else trouble._asdict()
+    if done.row.finite and trouble is None:
+        return
+    begin = request.step if trouble is None else min(trouble.step, request.step)
+    start = state_before(bench, done, begin, deadline) or state_from_the_start(bench, request, done, begin, deadline)
+    if start is None:
         done.notes.append("No change was tried: no state before the trouble could be restored in time.")
-        return []
-    kind = "fatal" if request.trouble is None else request.trouble.kind
-    tried = try_changes(bench, done.untroubled, done.before, fatal=request.step, kind=kind, deadline=deadline)
-    for entry in tried:
-        if entry["change"] == "unchanged" and entry["lives"] is not None and entry["lives"] != done.row.finite:
-            done.notes.append("The unchanged control did not repeat the run, so the trials are not comparable.")
-    return tried
+        return
+    kind = "fatal" if trouble is None else trouble.kind
+    tried = try_changes(bench, start, done.before, row=done.row, kind=kind, deadline=deadline)
+    if (why := compare_control(tried, done.row, done.rows)) is not None:
+        done.notes.append(why)
+    findings["counterfactuals"] = tried
+
+
+def _planned(request: AutopsyRequest, findings: dict[str, Any], notes: list[str]) -> Trouble | None:
+    """The trouble, judged again with the findings if the request can do so."""
+    if request.plan is None:
+        return request.trouble
+    try:
+        trouble = request.plan(findings)
+    except Exception as error:
+        log.warning("the trials were not planned again", exc_info=error)
+        return request.trouble
+    if trouble is None or request.trouble is None or trouble[:2] == request.trouble[:2]:
+        return trouble or request.trouble
+    before = f"in step {request.trouble.step:,}, where {BEGINS[request.trouble.kind]}"
+    notes.append(
+        f"The trials start before step {trouble.step:,}: what was measured shows that the trouble began there, not {before}."
+    )
+    return trouble
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from stablessm_core.autopsy.instruments import Instruments, Result
 from stablessm_core.telemetry.nonfinite import as_text
 from stablessm_core.watch.watchable import WatchedRecord, watched_records
 
+MOST_INPUTS = 20  # an update of all weights has many
 SCANS = ("scan_states", "scan_adjoints")
 
 
@@ -34,6 +35,8 @@ def describe(result: Result | None, model: nn.Module, instruments: Instruments, 
         "tensor": f"{tensor} {result.shape}",
         "index": list(result.index),
         "count": result.count,
+        "dtype": result.dtype,
+        "inputs": list(result.input_dtypes[:MOST_INPUTS]),
         "value": as_text(result.value if not math.isfinite(result.value) else math.nan),
         "largest_input": result.largest_input,
         "largest_before": result.largest_before,

@@ -77,7 +77,7 @@ def repeat(bench: Bench, before: Checkpoint, *, dtype: torch.dtype = torch.float
         if not wide and not skipped:
             seen.stage = "update"
             if bench.config.optimizer.grad_clip is not None:
-                clip_gradients(model, bench.config.optimizer.grad_clip, _norm(gradients))
+                clip_gradients(model, bench.config.optimizer.grad_clip, norm_of(gradients))
             optimizer.schedule()
             optimizer.update()
     reached = [loss.detach(), *gradients, *(p.detach() for p in parameters.values())]
@@ -146,7 +146,8 @@ def exact_loss(task: Task, output: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(output.reshape(-1, task.output_size), y.reshape(-1), ignore_index=IGNORED)
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
-    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all numbers of these tensors together, float64 ()."""
+    norms = [torch.linalg.vector_norm(t.detach(), dtype=torch.float64) for t in tensors]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), dtype=torch.float64)
     return norm

@@ -32,20 +32,23 @@ class _TooSlow(Exception):
 
 @dataclass
 class Replay:
-    """A finished replay. from_step: the good state that it began with. before: the state before the instrumented step.
-    earlier: the state one step before that, or None if the replay began later. untroubled: the state before the trouble, or
-    None if the replay began later. compared: the number of rows compared. notes: checkpoints that could not be used. rows: the
-    last KEPT_ROWS trained steps.
+    """A finished replay. from_step: the good state that it began with. row: the measured step. kept: states of the run by step,
+    among them the state before the measured step, and the states before the trouble, before the step that shows it and one step
+    before, unless the replay began later. compared: the number of rows compared. notes: checkpoints that could not be used. rows:
+    the last KEPT_ROWS trained steps.
     """
 
     from_step: int
     row: Row
-    before: Checkpoint
-    earlier: Checkpoint | None
-    untroubled: Checkpoint | None
+    kept: dict[int, Checkpoint]
     compared: int
     notes: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+
+    @property
+    def before(self) -> Checkpoint:
+        """The state before the measured step."""
+        return self.kept[self.row.step - 1]
 
 
 def replay(bench: Bench, request: AutopsyRequest, deadline: Deadline) -> Replay:
@@ -55,21 +58,23 @@ def replay(bench: Bench, request: AutopsyRequest, deadline: Deadline) -> Replay:
     there is no time left, no recorded row to compare with, or no state to begin with.
     """
     trouble = request.step if request.trouble is None else min(request.trouble.step, request.step)
+    shown = request.step if request.trouble is None else min(request.trouble.first_shown, request.step)
+    first = min(trouble - 1, max(0, shown - 2))
+    wanted = {trouble - 1, shown - 2, shown - 1, request.step - 2, request.step - 1}
     notes: list[str] = []
-    for last, patient in ((trouble - 1, trouble == request.step), (request.step - 1, True)):
+    for last, patient in ((first, trouble == request.step), (request.step - 1, True)):
         start = _start(bench, request, last, notes)
         try:
-            return _replayed(bench, request, start, trouble, deadline, notes, patient=patient)
+            return _replayed(bench, request, start, wanted | {start}, deadline, notes, patient=patient)
         except _TooSlow:
             notes.append("The state before the trouble is too far back for the time that is left.")
     raise AssertionError("the second attempt is patient")
 
 
 def _replayed(
-    bench: Bench, request: AutopsyRequest, start: int, trouble: int, deadline: Deadline, notes: list[str], *, patient: bool
+    bench: Bench, request: AutopsyRequest, start: int, wanted: set[int], deadline: Deadline, notes: list[str], *, patient: bool
 ) -> Replay:
     kept: dict[int, Checkpoint] = {}
-    wanted = sorted({trouble - 1, max(start, request.step - 2), request.step - 1})
     compared, last, began = 0, None, deadline.elapsed()
     rows: deque[Row] = deque(maxlen=KEPT_ROWS)
     while bench.progress.step < request.step:
@@ -94,10 +99,40 @@ def _replayed(
     assert last is not None
     if not compared:
         raise Refused(f"None of the steps {start + 1} to {request.step} was recorded, so nothing can be compared.")
-    return Replay(
-        start, last, kept[request.step - 1], kept.get(request.step - 2), kept.get(trouble - 1), compared, notes,
-        list(rows),
-    )  # fmt: skip
+    return Replay(start, last, kept, compared, notes, list(rows))
+
+
+def state_before(bench: Bench, done: Replay, step: int, deadline: Deadline) -> Checkpoint | None:
+    """The state before this step, trained again from a kept one; None if every kept state is later, or if there is no time."""
+    newest = max((kept for kept in done.kept if kept < step), default=None)
+    if newest is None:
+        return None
+    if newest == step - 1:
+        return done.kept[newest]
+    bench.restore(done.kept[newest])
+    while bench.progress.step < step - 1:
+        if deadline.passed():
+            return None
+        bench.train(step - 1)
+    return bench.state()
+
+
+def state_from_the_start(
+    bench: Bench, request: AutopsyRequest, done: Replay, step: int, deadline: Deadline
+) -> Checkpoint | None:  # fmt: skip
+    """The state before a step that the replay did not reach, from the newest checkpoint before it; None if it takes too long."""
+    try:
+        _start(bench, request, step - 1, done.notes)
+    except Refused:
+        return None
+    steps = step - 1 - bench.progress.step
+    if steps < 0 or steps * bench.seconds_per_step > PATIENCE * deadline.left():
+        return None
+    while bench.progress.step < step - 1:
+        if deadline.passed():
+            return None
+        bench.train(step - 1)
+    return bench.state()
 
 
 def _compare(request: AutopsyRequest, row: Row) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from stablessm_core.spec.config import RunConfig
-
-Change = Literal[
-    "unchanged", "recurrence_frozen", "batch_left_out", "tenth_of_rate", "other_map", "scaled_norm", "batches_scaled"
-]
 
 
 class SavedState(NamedTuple):
@@ -30,10 +26,19 @@ class RecordedRow(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """The first step that shows the trouble, and what it shows: "crossing", "loss", "gradient", "batch" or "fatal"."""
+    """The step at which the trouble began, and what shows it: one of `words.KINDS`.
+
+    step: the state after the steps 1 to `step` - 1 is free of the trouble. shown: the first recorded step that shows the trouble;
+    None if it is `step`.
+    """
 
     step: int
     kind: str
+    shown: int | None = None
+
+    @property
+    def first_shown(self) -> int:
+        return self.step if self.shown is None else self.shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,8 @@ class AutopsyRequest:
     checkpoints: the run's own checkpoints, newest first; those of later steps are ignored. origin: for a fork, the checkpoint
     of the other run from which it began. lowered: the steps at which `train.on_warning` lowered the rates. environment: the
     environment of the run as it was recorded. seconds: the time that the autopsy may take. memory: the bytes that it may need
-    for copies of the run's tensors, in addition to what training needs. scratch: a folder for temporary files.
+    for copies of the run's tensors, in addition to what training needs. scratch: a folder for temporary files. plan: where the
+    trouble began, judged with the findings so far; the trials are planned with its answer.
     """
 
     config: RunConfig
@@ -59,6 +65,7 @@ class AutopsyRequest:
     seconds: float = 60.0
     memory: int = 2 << 30
     scratch: Path | None = None
+    plan: Callable[[dict[str, Any]], Trouble | None] | None = None
 
 
 # the findings whose values are measured; a refused autopsy has None in their place
@@ -67,7 +74,10 @@ MEASURED = (
     "loss",
     "batch",
     "replayed",
+    "onset",
     "gradient",
+    "form",
+    "hidden_state",
     "first_nonfinite",
     "instruments",
     "modules",

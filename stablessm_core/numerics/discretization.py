@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stablessm_core.map import saturated_exp
+from stablessm_core.map import LARGEST_EXPONENT_32, LARGEST_EXPONENT_64, saturated_exp
 from stablessm_core.numerics.differentiation import elementwise
 
 Rule = Literal["zoh", "bilinear"]
@@ -51,10 +51,10 @@ def _exp(z: Tensor) -> Tensor:
 def _phi(z: Tensor) -> Tensor:
     """(e^z - 1)/z."""
     if z.is_complex():
-        limit = 88.0 if z.dtype == torch.complex64 else 709.0
+        limit = LARGEST_EXPONENT_32 if z.dtype == torch.complex64 else LARGEST_EXPONENT_64
         saturated = torch.complex(z.real.clamp(max=limit), z.imag)
     else:
-        saturated = z.clamp(max=88.0 if z.dtype == torch.float32 else 709.0)
+        saturated = z.clamp(max=LARGEST_EXPONENT_32 if z.dtype == torch.float32 else LARGEST_EXPONENT_64)
     vanishing = z.abs() < torch.finfo(z.dtype).tiny  # the quotient of subnormal complex numbers is NaN
     return torch.where(vanishing, 1.0, torch.expm1(saturated) / torch.where(vanishing, 1.0, z))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,8 @@ from stablessm_core.telemetry.detectors import Detectors, LayerRows, Rows, Value
 from stablessm_core.telemetry.forms import GATES, Form, spread
 from stablessm_core.telemetry.gradients import is_of_gradient, state_gradient
 from stablessm_core.telemetry.series import SeriesSpec
+
+NO_GRADIENT = np.float32(1e-30)  # stands for a gradient that does not exist: neither infinite nor dead
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,15 @@ def _most(size: np.ndarray, bad: np.ndarray) -> np.ndarray:
 
 
 class OutsideReader(ColumnReader):
-    """Reads rows for the detectors: a step that was skipped, and a loss that nobody reported, raise no alert.
+    """Reads rows for the detectors: a step that was skipped, a loss that nobody reported, and a weight without a gradient that no
+    optimizer trains, raise no alert.
 
-    has_loss: False if the loop reports no loss.
+    has_loss: False if the loop reports no loss. unowned: the numbers of the layers whose weight no known optimizer trains.
     """
 
-    def __init__(self, layers: list[LayerForm], detectors: Detectors, *, has_loss: bool) -> None:
+    def __init__(self, layers: list[LayerForm], detectors: Detectors, *, has_loss: bool, unowned: Collection[int] = ()) -> None:
         super().__init__(layers, detectors)
-        self._has_loss = has_loss
+        self._has_loss, self._unowned = has_loss, unowned
 
     def read(self, first_step: int, columns: Mapping[str, np.ndarray]) -> tuple[Rows, dict[str, list[np.ndarray]]]:
         rows, derived = super().read(first_step, columns)
@@ -213,10 +216,20 @@ class OutsideReader(ColumnReader):
             rows,
             loss=loss,
             grad_norm=None,
-            layers=[_without_log_ratios(layer, f) for layer, f in zip(rows.layers, self.layers, strict=True)],
+            layers=[self._read_layer(layer, form) for layer, form in zip(rows.layers, self.layers, strict=True)],
         )
         skipped = columns[names.SKIPPED][:, 0] != 0
         return (_without_gradients(rows, skipped) if skipped.any() else rows), derived
+
+    def _read_layer(self, layer: LayerRows, form: LayerForm) -> LayerRows:
+        layer = _without_log_ratios(layer, form)
+        return _not_dead(layer) if layer.layer in self._unowned else layer
+
+
+def _not_dead(layer: LayerRows) -> LayerRows:
+    """The layer with tiny gradients in place of zeros: a weight that nobody trains has not stopped learning."""
+    ratio = layer.ratio.values
+    return replace(layer, ratio=Values(np.where(ratio == 0, NO_GRADIENT, ratio), layer.ratio.at))
 
 
 def _without_log_ratios(layer: LayerRows, form: LayerForm) -> LayerRows:
@@ -231,10 +244,10 @@ def _without_log_ratios(layer: LayerRows, form: LayerForm) -> LayerRows:
 
 
 def _without_gradients(rows: Rows, skipped: np.ndarray) -> Rows:
-    """The rows with gradients of 1e-30 in the steps that were skipped: neither infinite nor dead."""
+    """The rows with gradients of NO_GRADIENT in the steps that were skipped: neither infinite nor dead."""
 
     def quiet(values: np.ndarray) -> np.ndarray:
-        return np.where(skipped[:, None], np.float32(1e-30), values)
+        return np.where(skipped[:, None], NO_GRADIENT, values)
 
     half = rows.norms.shape[1] // 2
     norms = np.concatenate([rows.norms[:, :half], quiet(rows.norms[:, half:])], axis=1)

@@ -29,6 +29,7 @@ from stablessm_core.outside.sink import OutsideSink
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors import Detectors
 from stablessm_core.telemetry.detectors.registry import THRESHOLDS
+from stablessm_core.telemetry.detectors.steps import Steps, steps_of
 from stablessm_core.watch.flusher import Expansion
 from stablessm_core.watch.recorder import Recorder
 
@@ -75,6 +76,7 @@ class Recording:
         self._lock = threading.RLock()
         self._row: StagedRow | None = None
         self._watched: list[WatchedLayer] = []
+        self._unowned: set[int] = set()  # the layers whose weight no known optimizer trains, such as an averaged copy
         self._recorder: Recorder | None = None
         self._kept: tuple[int, dict[str, float]] = 0, {}  # `dropped` and `latest` after the end
         self._order: LossOrder | None = None
@@ -352,6 +354,7 @@ class Recording:
         at = dict(zip(tensors, self._row.places, strict=True))
         self._watched = []
         paths: dict[int, str] = {}
+        self._unowned = {number for number, layer in enumerate(self.layers) if origin(layer.eigenvalues.weight) not in owners}
         for number, layer in enumerate(self.layers):
             e = layer.eigenvalues
             imag, step = (None if t is None else at[id(t)] for t in (e.imag, None if e.step is None else e.step.weight))
@@ -378,9 +381,13 @@ class Recording:
         for layer in self._watched:
             catalogue += layer.catalogue(self.gradient, self._every)
         detectors = Detectors(
-            self._columns.parameter_names, None, **{threshold.name: threshold.default for threshold in THRESHOLDS}
+            self._columns.parameter_names,
+            None,
+            steps=self._steps(),
+            **{threshold.name: threshold.default for threshold in THRESHOLDS},
         )
-        reader = OutsideReader([layer.form for layer in self._watched], detectors, has_loss=has_loss)
+        forms = [layer.form for layer in self._watched]
+        reader = OutsideReader(forms, detectors, has_loss=has_loss, unowned=self._unowned)
         self._sink.facts = _facts(self._row.row.device, self.gradient)
         self._recorder = Recorder(
             catalogue,
@@ -395,6 +402,10 @@ class Recording:
             expansion=Expansion(self._row.columns, self._columns.compute),
             patience=0.0,
         )
+
+    def _steps(self) -> Steps:
+        optimizers = [o for number, o in self._live_optimizers() if number in self._owners]
+        return steps_of([type(o).__name__ for o in optimizers], clips=self.gradient == "clipped")
 
     def _lr(self, optimizer: Optimizer, owner: int) -> float | Tensor | None:
         """The learning rate of the first watched weight."""

@@ -72,10 +72,9 @@ class ColumnReader:
                     gradients=_gradients(layer, columns),
                 )
         layers = [found[layer.id] for layer in self.layers]
-        batch, lr, grad_norm = (
-            columns[name][:, 0] if name in columns else None for name in (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM)
-        )
-        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns[names.NORMS], layers, batch, lr, grad_norm), derived
+        more = (names.BATCH_NONFINITE, names.LR, names.GRAD_NORM, names.WEIGHT_NORM)
+        optional = (columns[name][:, 0] if name in columns else None for name in more)
+        return Rows(first_step, columns[names.TRAIN_LOSS][:, 0], columns[names.NORMS], layers, *optional), derived
 
     def _wide(self, layer: LayerForm, columns: Mapping[str, np.ndarray]) -> LayerRows:
         def of(kind: str) -> np.ndarray:

@@ -8,11 +8,13 @@ as if it had never stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.blocks import Block, LevelBuilder
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.column_reader import LayerForm, recorded_of, stacked
 from stablessm_core.telemetry.stability import loss_over_best, overflow_budget, relative_step, update_step
 
@@ -118,6 +120,8 @@ class _Stack:
         self._last = {key.removeprefix("last/"): np.concatenate([part[key] for part in parts]) for key in kinds}
 
     def read(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
+        """See `CrossStepSeries.read`. The budget follows from `boundary.overflow_distance`, "nearest_distance" is the smallest
+        value of the series "boundary_distance". The two differ only if every channel has its own step size."""
         return self._of_extremes(first_step, columns) if self.wide else self._of_all(first_step, columns)
 
     def _of_all(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
@@ -136,27 +140,27 @@ class _Stack:
         eigenvalue = of["eigenvalue"] * np.exp(1j * of["phase"]) if angle else of["eigenvalue"]
         moved = update_step(self.form, recorded) if self.form.gate else relative_step(eigenvalue, distance)
         nearest = distance.reshape(len(distance), len(self.layers), -1).min(axis=2)  # (rows, layers)
+        deciding = nearest
+        if self.form.channels:
+            deciding = overflow_distance(self.form, recorded).reshape(len(distance), len(self.layers), -1).min(axis=2)
         ratio = [columns[name] for layer in self.layers if (name := names.layer_series(layer.id, "grad_over_weight")) in columns]
-        extremes = self._extremes(ratio, nearest[before:]) | _largest("largest_relative_step", [moved])
+        extremes = self._extremes(ratio, nearest[before:], deciding[before:]) | _largest("largest_relative_step", [moved])
         if names.RELATIVE_STEP in self.kinds:
-            return self._feed(first_step - before, moved, nearest[:-1]), extremes
-        return self._thinned(first_step, nearest[before:]), extremes
+            return self._feed(first_step - before, moved, deciding[:-1]), extremes
+        return self._thinned(first_step, deciding[before:]), extremes
 
     def _of_extremes(self, first_step: int, columns: Columns) -> tuple[list[Block], Extremes]:
         (layer,) = self.layers
         nearest = columns[names.layer_series(layer.id, "boundary_distance_smallest")][:, :1].astype(np.float64)
         ratio = columns[names.layer_series(layer.id, "grad_over_weight_largest")]
-        return self._thinned(first_step, nearest), self._extremes([ratio], nearest)
+        return self._thinned(first_step, nearest), self._extremes([ratio], nearest, nearest)
 
-    def _extremes(self, ratio: Sequence[np.ndarray], nearest: np.ndarray) -> Extremes:
+    def _extremes(self, ratio: Sequence[np.ndarray], nearest: np.ndarray, deciding: np.ndarray) -> Extremes:
         found = _largest("largest_ratio", ratio)
-        least = nearest.min()
-        if np.isnan(least) and len(known := nearest[~np.isnan(nearest)]):
-            least = known.min()
-        if not np.isnan(least):
+        if not np.isnan(least := _least(nearest)):
             found["nearest_distance"] = float(least)
-            if self.length is not None:
-                found["overflow_budget"] = float(overflow_budget(self.length, least))
+        if self.length is not None and not np.isnan(least := _least(deciding)):
+            found["overflow_budget"] = float(overflow_budget(self.length, least))
         return found
 
     def _thinned(self, first_step: int, nearest: np.ndarray) -> list[Block]:
@@ -180,6 +184,14 @@ class _Stack:
         with np.errstate(over="ignore"):  # numbers beyond the range of float32 become infinite in the levels
             values = np.concatenate([parts[kind] for kind in self.kinds], axis=2).astype(np.float32)
         return [block for i, levels in enumerate(self._levels) for block in levels.feed(first_step, values[:, i].T)]
+
+
+def _least(values: np.ndarray) -> Any:
+    """The smallest number; NaN if there is none."""
+    least = values.min()
+    if np.isnan(least) and len(known := values[~np.isnan(values)]):
+        least = known.min()
+    return least
 
 
 def _largest(name: str, parts: Sequence[np.ndarray]) -> Extremes:

@@ -41,7 +41,8 @@ class Form:
     phase: the meaning of a complex eigenvalue's second weight v. "angle": arg lambda_bar = e^v. "radians": arg lambda_bar = v.
     "imaginary": Im lambda = v. "half_plane": also Im lambda = v, but an eigenvalue has no single lambda_bar.
     gate: True if s is recorded as its smallest, mean and largest value in a step. Derived series use the mean, because the
-    product over time decays with exp(mean ln|lambda_bar|).
+    product over time decays with exp(mean ln|lambda_bar|). With the phase "half_plane", s is the constant step size of each
+    channel, and the largest one decides whether a state overflows (`channels`).
     bounded: False if an eigenvalue may be beyond the boundary.
     """
 
@@ -122,6 +123,12 @@ class Form:
         if self.complex:
             more += ("phase",)
         return ("eigenvalue", "boundary_distance", *more)
+
+    @property
+    def channels(self) -> bool:
+        """True if the gate is the step size of each channel, constant over batch and time, as in DSS. The extremes of the gate
+        are then the eigenvalues of two channels."""
+        return self.gate and self.phase == "half_plane" and self.map not in NO_MAP
 
     @property
     def complex(self) -> bool:

@@ -29,6 +29,7 @@ GRAD_NORM = "optim/grad_norm"
 WEIGHT_NORM = "train/weight_norm"
 LOSS_OVER_BEST = "train/loss_over_best"
 EVAL_LOSS = "eval/loss"
+EVALUATIONS = frozenset(("eval", "evaluation", "val", "valid", "validation", "dev", "test"))  # what people call an evaluation
 EVAL_ACCURACY = "eval/accuracy"
 TESTED_LOSS, TESTED_ACCURACY = "test/loss", "test/accuracy"
 MEMORY = "memory/function"
@@ -125,7 +126,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "measured_gain": ("", "Largest gain over frequencies, on a grid, at evaluations."),
     "boundary_distance": (
         "",
-        "1 - |lambda_bar|: distance to the boundary. 0: on the boundary, where float32 gives exactly 1. Negative: unstable.",
+        "1 - |lambda_bar|: distance to the boundary. 0: on the boundary, where float32 gives exactly 1. Negative: unstable. With "
+        "a gate, or a step size for each channel: at its mean.",
     ),
     RELATIVE_STEP: (
         "",
@@ -136,7 +138,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     OVERFLOW_BUDGET: (
         "",
         "length x ln|lambda_bar| / 88.72 of the largest |lambda_bar|. At 1, the state overflows float32; with an unbounded "
-        "activation, the loss overflows at 1/2. Negative inside the boundary.",
+        "activation, the loss overflows at 1/2. Negative inside the boundary. If every channel has its own step size, the "
+        "largest |lambda_bar| of any channel counts; if lambda_bar varies with the input, its geometric mean.",
     ),
     "grad_over_weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of |dL/dw| / |w| over the layer; NaN counts as largest."),
     "weight_quantiles": ("", "Quantiles 0, 1/4, 1/2, 3/4, 1 of the weights w of the layer; NaN counts as largest."),
@@ -149,6 +152,13 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "boundary_distance_smallest": ("", "The 16 smallest 1 - |lambda_bar| of the layer, NaN first, then the smallest."),
     "boundary_distance_smallest_index": ("", "The indices of the eigenvalues with the 16 smallest 1 - |lambda_bar|."),
 }
+
+
+def is_evaluation_loss(name: str) -> bool:
+    """Whether a series is the loss of an evaluation: its name says "loss" and one of EVALUATIONS, as in "val/loss", "eval_loss",
+    "validation.nll_loss" and "test/loss_epoch"."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return "loss" in words and not EVALUATIONS.isdisjoint(words)
 
 
 def layer_group(layer: int | str) -> str:

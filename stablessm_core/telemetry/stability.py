@@ -15,11 +15,15 @@ from typing import Any
 import numpy as np
 
 from stablessm_core.maps import formulas
+from stablessm_core.telemetry.boundary import grow_steps, overflow_distance
 from stablessm_core.telemetry.forms import GATES, NO_MAP, Form
 
 LN_LARGEST = float(np.log(np.finfo(np.float32).max))  # 88.72, the logarithm of the largest float32
 BOUNDED = ("tanh",)  # activations whose output is bounded for any state
 AVERAGING = ("rwkv4",)  # layers whose output is bounded because it averages their inputs
+# `steps_left` looks at these numbers of steps, and halves the interval that it finds so often
+MOST_STEPS, HALVINGS = 1e9, 24
+LOOKED_AT = np.concatenate([np.arange(100.0), np.geomspace(100.0, MOST_STEPS, 350)])
 
 Array = Any  # numpy.ndarray
 
@@ -180,49 +184,58 @@ def predicted_weight_step(
         return lr * ahead * g + momentum * np.abs(np.asarray(previous_step, np.float64))
 
 
-def predicted_distance(form: Form, recorded: Mapping[str, Array], weight_step: Array) -> Array:
-    """The smallest 1 - |lambda_bar| that a weight step of this size can reach in either direction, in the weight's shape.
+def predicted_distance(form: Form, recorded: Mapping[str, Array], weight_step: Array, growth: Array = 1.0) -> Array:
+    """The smallest `overflow_distance` that a weight step of this size can reach in either direction, in the weight's shape.
 
-    The step size dt is held constant. The maps are monotone on either side of w = 0, so it is enough to try w - dw, w + dw and,
-    if the step can reach it, 0. Call `overflow_budget` with the result to get the predicted budget. NaN if the weight or its step
-    is NaN.
-    recorded: the layer's `form.inputs`, arrays of one shape; `weight_step` is broadcast to this shape.
+    growth: the factor by which the trained step sizes grow in the same update (`boundary.grow_steps`). The maps are monotone on
+    either side of w = 0, so it is enough to try w - dw, w + dw and, if the step can reach it, 0. Call `overflow_budget` with the
+    result to get the predicted budget. NaN if the weight or its step is NaN.
+    recorded: the layer's `form.inputs`, arrays of one shape; `weight_step` and `growth` are broadcast to this shape.
     """
     if form.map in NO_MAP:
-        return np.asarray(form.derive("boundary_distance", dict(recorded)))
+        return np.asarray(overflow_distance(form, dict(recorded)))
     w, dw = np.broadcast_arrays(np.asarray(recorded["weight"], np.float64), np.abs(np.asarray(weight_step, np.float64)))
     if form.map == "direct" and form.time == "discrete":  # the same result as below, ten times as fast
         return 1.0 - (np.abs(w) + dw)
-    rest = {kind: np.broadcast_to(np.asarray(recorded[kind], np.float64), w.shape) for kind in form.inputs}
+    grown = grow_steps(form, {kind: np.asarray(recorded[kind], np.float64) for kind in form.inputs}, growth)
+    rest = {kind: np.broadcast_to(values, w.shape) for kind, values in grown.items()}
 
     def distance(weight: Array) -> Array:
-        return form.derive("boundary_distance", rest | {"weight": weight})
+        return overflow_distance(form, rest | {"weight": weight})
 
     with np.errstate(all="ignore"):
         worst = np.minimum(distance(w - dw), distance(w + dw))  # np.minimum, unlike np.fmin, returns NaN if either number is NaN
         return np.where(np.abs(w) <= dw, np.minimum(worst, distance(np.zeros_like(w))), worst)
 
 
-def steps_left(form: Form, recorded: Mapping[str, Array], weight_step: Array, length: int, limit: float = 1.0) -> Array:
-    """The number of outward steps of this size until the overflow budget reaches `limit`, not rounded, in the weight's shape.
+def steps_left(
+    form: Form, recorded: Mapping[str, Array], weight_step: Array, length: int, limit: float = 1.0, growth: float = 1.0
+) -> Array:
+    """How many steps the overflow budget needs to reach `limit`, if every step moves the weight outward by weight_step and
+    multiplies the trained step sizes by `growth`. Not rounded, in the weight's shape.
 
-    Map `direct`, discrete time: (lambda* - |lambda|) / |dw| with lambda* = `overflow_eigenvalue`. Continuous time:
-    (w* - w) / |dw| with w* = 88.72 limit / (length dt). This is a lower bound: in measurements every overflow took at least
-    1.25 times as many steps. The result is infinite for the other maps, because their budget cannot exceed 0. It is 0 if the
-    budget has already reached the limit.
+    This is an estimate and no bound: an optimizer also makes longer steps than the usual ones (AdamW up to 3.1 times as long, in
+    measurements), and gates that are computed from the input are held constant. Infinite if the budget does not reach the limit
+    in 1e9 steps, as for maps whose eigenvalues cannot leave the boundary. 0 if the budget has reached the limit already.
     """
-    if form.map in NO_MAP:
-        return np.full(np.shape(weight_step), np.inf)
     w, dw = np.broadcast_arrays(np.asarray(recorded["weight"], np.float64), np.abs(np.asarray(weight_step, np.float64)))
-    if form.map != "direct":
-        return np.where(np.isnan(w), np.nan, np.inf)
+    if form.map in NO_MAP:
+        return np.full(w.shape, np.inf)
+    least = 1 - overflow_eigenvalue(length, limit)
+
+    def reached(steps: Array) -> Array:
+        return predicted_distance(form, recorded, steps * dw, growth**steps) <= least
+
     with np.errstate(all="ignore"):
-        if form.time == "discrete":
-            room = overflow_eigenvalue(length, limit) - np.abs(w)
-        else:
-            dt = np.asarray(form.step_size(recorded), np.float64)
-            room = LN_LARGEST * limit / (length * dt) - w
-        return np.where(room <= 0, 0.0, room / dw)
+        # not only the ends of a wide range: with the bilinear rule, a very large step size brings lambda_bar back to -1
+        there = reached(LOOKED_AT.reshape(-1, *[1] * w.ndim))
+        first = np.argmax(there, axis=0)
+        low, high = LOOKED_AT[np.maximum(first, 1) - 1], LOOKED_AT[first]
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            is_reached = reached(middle)
+            low, high = np.where(is_reached, low, middle), np.where(is_reached, middle, high)
+    return np.where(np.isnan(w) | np.isnan(dw), np.nan, np.where(there.any(axis=0), high, np.inf))
 
 
 def loss_over_best(loss: Array, best: float = math.inf) -> tuple[Array, float]:

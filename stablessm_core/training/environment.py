@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 import sys
 from pathlib import Path
@@ -15,11 +16,13 @@ import stablessm_core
 from stablessm_core.fused.choice import Choice
 from stablessm_core.layers import StableSSM
 from stablessm_core.spec.config import RunConfig
-from stablessm_core.tasks.base import Task
+from stablessm_core.tasks.base import IGNORED, Task
 from stablessm_core.training.execution import Execution
 from stablessm_core.training.optimizer import describe_groups
 from stablessm_core.training.run import Run
 
+CONSTANT_TARGETS = 4096  # number of targets that tell the loss of a constant prediction
+CONSTANT_BATCH = 64  # sequences that are read at once for them
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 
 
@@ -69,9 +72,36 @@ def environment_json(run: Run, execution: Execution) -> dict[str, Any]:
         "execution": execution.described(),
         "parameters": sum(p.numel() for p in model.parameters()),
         "parameter_groups": describe_groups(run.optimizer),
-        "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size} | task.facts,
+        "data": {"kind": task.kind, "length": task.length, "output_size": task.output_size, "constant_loss": constant_loss(task)}
+        | task.facts,
     }
     return environment | {"fork": run.fork} if run.fork else environment
+
+
+def constant_loss(task: Task) -> float | None:
+    """The loss of the best constant prediction on at least CONSTANT_TARGETS targets of the evaluation set (on fewer, if it is
+    smaller). None if the task has a loss function of its own, or if its targets are not finite.
+
+    Squared error: the variance of the targets. Cross-entropy: the entropy of the classes' shares, in nats.
+    """
+    if type(task).loss is not Task.loss:
+        return None
+    targets, count = [], 0
+    for _, y in task.evaluation_batches(CONSTANT_BATCH, "cpu"):
+        scored = y.flatten().double() if task.kind == "regression" else y[y != IGNORED]
+        targets.append(scored)
+        count += len(scored)
+        if count >= CONSTANT_TARGETS:
+            break
+    if not count:
+        return None
+    values = torch.cat(targets)
+    if task.kind == "regression":
+        loss = float(values.var(correction=0))
+    else:
+        share = torch.bincount(values).double() / count
+        loss = float(-torch.special.xlogy(share, share).sum())
+    return loss if math.isfinite(loss) else None
 
 
 def _layers(config: RunConfig, task: Task, model: nn.Module, device: torch.device) -> dict[str, str]:

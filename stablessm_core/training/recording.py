@@ -48,7 +48,7 @@ def make_recorder(config: RunConfig, task: Task, probe: Probe, sink: ResumableSi
         catalogue += names.following_catalogue(
             r.id, r.width, r.form, length=task.length, every_eigenvalue=every, constant_gate=r.record.constant_gate
         )
-    detectors = Detectors(probe.parameter_names, _setup(config, task), **config.alerts.model_dump(exclude={"rules"}))
+    detectors = Detectors(probe.parameter_names, setup_of(config, task), **config.alerts.model_dump(exclude={"rules"}))
     return ResumableRecorder(
         catalogue,
         sink,
@@ -79,7 +79,7 @@ def _host_memory() -> Callable[[int, float], float]:
     return gauge
 
 
-def _setup(config: RunConfig, task: Task) -> Setup:
+def setup_of(config: RunConfig, task: Task) -> Setup:
     optimizer = config.optimizer
     return Setup(
         length=task.length,

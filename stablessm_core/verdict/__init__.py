@@ -5,66 +5,94 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from stablessm_core.verdict.advice import advise, confirmation
-from stablessm_core.verdict.decide import decide
-from stablessm_core.verdict.evidence import evidence
-from stablessm_core.verdict.finite import judge_finite
+from stablessm_core.verdict import reported
+from stablessm_core.verdict.advice import confirmation, offered
+from stablessm_core.verdict.beginning import trouble_start
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.causes import CAUSES, LABELS, decide
+from stablessm_core.verdict.causes.cause import CONFIDENCES
+from stablessm_core.verdict.evidence import evidence, frozen_trial
+from stablessm_core.verdict.finished import begin, judge_finished, summary_of
 from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 from stablessm_core.verdict.outside import unstable
 from stablessm_core.verdict.replayed import completed
-from stablessm_core.verdict.reported import judge_reported
-from stablessm_core.verdict.timeline import events
-from stablessm_core.verdict.trouble import Trouble, trouble_start
-from stablessm_core.verdict.words import summary
+from stablessm_core.verdict.sentences import SENTENCES, Said, joined, said
+from stablessm_core.verdict.timeline import events, reactions
+from stablessm_core.verdict.trouble import Trouble
+from stablessm_core.verdict.words import THROWN_BY as THROWN_WORDS
 
-CAUSES = (
-    "eigenvalue_overflow", "explosion", "step_size", "bad_input", "bad_loss", "arithmetic", "precision", "lr_too_large",
-    "unknown",
-)  # fmt: skip
-THROWN_BY = ("optimizer_step", "gradient_spike", "explosion", "both")
-CONFIDENCES = ("measured", "inferred", "cannot_tell")
+THROWN_BY = tuple(THROWN_WORDS)
 
 __all__ = [
-    "CAUSES", "CONFIDENCES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "Trouble", "confirmation", "judge",
-    "trouble_start", "unstable",
+    "CAUSES", "CONFIDENCES", "LABELS", "SENTENCES", "THROWN_BY", "Layer", "Rows", "Run", "Scalars", "Source", "Trouble",
+    "confirmation", "judge", "trouble_start", "unstable",
 ]  # fmt: skip
 
+Verdict = dict[str, Any]
+NO_CAUSE: Verdict = {"cause": None, "thrown_by": None, "confidence": None, "runner_up": None, "culprit": None, "try": []}
 
-def judge(run: Run, source: Source) -> dict[str, Any]:
-    """The verdict: {cause, thrown_by, confidence, runner_up, summary, culprit, trouble, events, evidence, try, unstable,
-    confirmed}.
+
+def judge(run: Run, source: Source) -> Verdict:
+    """The verdict: {cause, thrown_by, confidence, runner_up, summary, sentences, culprit, trouble, events, evidence, try,
+    unstable, confirmed}.
 
     cause: one of CAUSES; None if every number of the training is finite. thrown_by: one of THROWN_BY if an eigenvalue
     overflowed. confidence: one of CONFIDENCES. "measured": the cause rests on the autopsy or on a record of the cause itself;
     "inferred": it follows from recorded numbers; "cannot_tell": the cause is unknown. None without a cause. runner_up: the second
-    cause that the data allow, or None. culprit: {layer, eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or
-    None. events, evidence: lists of items with a `text` and a `basis`. try: [{change, because}]. unstable: see `unstable`.
-    confirmed: an empty list. The caller fills this list with the `confirmation`s from the run's forks.
+    cause that the data allow, or None. summary: the text of `sentences`, a list of {sentence, text, basis}. culprit: {layer,
+    eigenvalue} or None. trouble: {step, kind, shown, exact} as `Trouble`, or None. events, evidence: lists of items with a `text`
+    and a `basis`. try: [{change, because}]. unstable: see `unstable`. confirmed: an empty list. The caller fills this list with
+    the `confirmation`s from the run's forks.
     """
-    if run.reported is not None:
-        return judge_reported(run, source)
     run, source = completed(run, source)
-    trouble = trouble_start(run, source)
-    about: dict[str, Any] = {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
-    if run.fatal is None:
-        so_far = judge_finite(run, source)
-        step = so_far.pop("step")
-        found = {"cause": None, "thrown_by": None, "confidence": None, "runner_up": None, "culprit": None, "try": [], **so_far}
-        return found | {"unstable": None if step is None else unstable(run, source, step)} | about
-    finding = decide(run, source)
+    verdict = _of_death(run, source) if run.fatal is not None else _of_finite(run, source)
+    trouble = None if run.reported is not None else trouble_start(run, source)
+    return verdict | {"trouble": None if trouble is None else asdict(trouble), "confirmed": []}
+
+
+def _of_death(run: Run, source: Source) -> Verdict:
+    case = Case(run, source)
+    cause, answer = decide(case)
+    sentences = cause.summary(case, answer)
+    if cause.tested_by is not None:
+        sentences += said(frozen_trial(case))
+    happened, start = events(case, cause.events(case, answer)), ""
+    if run.reported is not None:
+        start, sentences = reported.begin(run, known=True), sentences + reported.last_loss(run, source)
+        happened += [one for one in reported.nonfinite_events(run) if one["step"] > case.step]
     culprit = None
-    if finding.layer is not None and finding.eigenvalue is not None:
-        culprit = {"layer": finding.layer.index, "eigenvalue": finding.eigenvalue}
+    if answer.layer is not None and answer.eigenvalue is not None:
+        culprit = {"layer": answer.layer.index, "eigenvalue": answer.eigenvalue}
     return {
-        "cause": finding.cause,
-        "thrown_by": finding.thrown_by,
-        "confidence": finding.confidence,
-        "runner_up": finding.runner_up,
-        "summary": summary(run, finding),
+        "cause": cause.name,
+        "thrown_by": answer.thrown_by,
+        "confidence": answer.confidence,
+        "runner_up": answer.runner_up,
+        "summary": f"{start} {joined(sentences)}".strip(),
+        "sentences": _listed(sentences),
         "culprit": culprit,
-        "events": events(run, finding),
-        "evidence": evidence(run, finding),
-        "try": advise(run, finding),
-        "unstable": unstable(run, source, finding.step),
-        **about,
+        "events": happened,
+        "evidence": [one.item for one in evidence(case, cause, answer)],
+        "try": offered(case, cause.advice(case, answer)) if run.reported is None else [],
+        "unstable": unstable(run, source, case.step if case.worst is None else case.worst.step),
     }
+
+
+def _of_finite(run: Run, source: Source) -> Verdict:
+    rows = source.scalars(max(1, run.step - run.every), run.step) if run.step else None
+    last = (run.step or None) if rows is None or not len(rows) else int(rows.step[-1])
+    diverged = {"cause": "unknown", "confidence": "cannot_tell"} if run.status == "diverged" else {}
+    ours = run.reported is None
+    if last is None or (ours and (rows is None or not len(rows))):
+        start = (begin(run, None) or "Nothing is recorded yet.") if ours else reported.begin(run, known=False)
+        empty = {"sentences": [], "events": reactions(run), "evidence": [], "unstable": None}
+        return NO_CAUSE | {"summary": start} | empty | diverged
+    found = judge_finished(run, source, last)
+    sentences = found["sentences"]
+    start = begin(run, last) if ours else reported.begin(run, known=bool(sentences))
+    about = {"summary": summary_of(start, sentences), "sentences": _listed(sentences), "unstable": unstable(run, source, last)}
+    return NO_CAUSE | {"events": found["events"], "evidence": found["evidence"]} | about | diverged
+
+
+def _listed(sentences: list[Said]) -> list[Verdict]:
+    return [one.item for one in sentences]

@@ -113,3 +113,39 @@ def _growing_from(largest: np.ndarray) -> int | None:
     if not np.isfinite(rows).all() or rows[-1] < FAR * rows[0] or (np.diff(rows) > 0).mean() < 0.9:
         return None
     return since
+
+
+@dataclass(frozen=True)
+class ChangedBatches:
+    """Batches that are all far above those before. step: of the first one. which: as in `Scalars.batch`. rows: the recorded rows
+    from then on. largest_before, smallest_after: the extremes of the largest numbers on both sides."""
+
+    step: int
+    which: int
+    rows: int
+    largest_before: float
+    smallest_after: float
+
+
+def changed_batches(scalars: Scalars, end: int) -> ChangedBatches | None:
+    """The step from which every recorded batch up to `end` is far above all batches before. None if there is no such step.
+
+    At least 2 rows lie on each side. Each largest number after is at least 3 times every one before, and the medians differ by
+    FAR.
+    """
+    for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
+        if column is None:
+            continue
+        keep = (scalars.step <= end) & np.isfinite(column)
+        step, size = scalars.step[keep], np.abs(column[keep])
+        if len(size) < 4:
+            continue
+        before, after = np.maximum.accumulate(size)[:-1], np.minimum.accumulate(size[::-1])[::-1][1:]
+        splits = np.flatnonzero((after >= 3 * before) & (before > 0)) + 1
+        splits = splits[(splits >= 2) & (splits <= len(size) - 2)]
+        if not len(splits):
+            continue
+        at = int(splits[np.argmax(after[splits - 1] / before[splits - 1])])
+        if np.median(size[at:]) >= FAR * np.median(size[:at]):
+            return ChangedBatches(int(step[at]), which, len(size) - at, float(before[at - 1]), float(after[at - 1]))
+    return None

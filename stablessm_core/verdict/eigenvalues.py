@@ -19,6 +19,8 @@ from stablessm_core.telemetry.stability import (
 from stablessm_core.verdict.facts import SPIKE_ROWS
 from stablessm_core.verdict.inputs import Layer, Run, Scalars, Source
 
+ROWS_OF_LAYER = 400_000  # maximum number of distances of a layer that are read to find where a trouble began
+
 
 @dataclass(frozen=True, kw_only=True)
 class Crossing:
@@ -84,11 +86,12 @@ class Worst:
     outside: int  # number of eigenvalues outside the boundary in all layers together
     known: int  # number of eigenvalues with a recorded distance
     layers_outside: tuple[int, ...]
+    on_boundary: int = 0  # number of eigenvalues whose distance is exactly 0
 
 
 def first_crossing(run: Run, source: Source, layer: Layer, eigenvalue: int | None = None) -> Crossing | None:
     """The first crossing of the layer, or of this eigenvalue. None if no eigenvalue was ever recorded outside the boundary."""
-    if not layer.can_cross:
+    if layer.may_exceed:
         return None
     step = source.first_outside(layer.index, eigenvalue)
     if step is None:
@@ -140,8 +143,8 @@ def _recurrent_lr(run: Run, scalars: Scalars) -> float | None:
     constant."""
     if not len(scalars):
         return None
-    common, own = float(run.config["optimizer"]["lr"]), run.config["optimizer"].get("recurrent_lr")
-    return float(scalars.lr[-1]) * (1.0 if own is None or common == 0 else float(own) / common)
+    ratio = run.recurrent_ratio
+    return None if ratio is None else float(scalars.lr[-1]) * ratio
 
 
 def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scalars: Scalars) -> float | None:
@@ -157,7 +160,7 @@ def _weight_step(run: Run, lr: float, gradient: float | None, moved: float, scal
 def worst_eigenvalue(run: Run, source: Source, step: int, only: int | None = None) -> Worst | None:
     """The worst eigenvalue of all layers, or of layer `only`, at this step. Layers that may exceed the boundary do not count.
     None if no distance is recorded at this step."""
-    found, outside, known, layers = None, 0, 0, []
+    found, outside, known, on_it, layers = None, 0, 0, 0, []
     for layer in run.layers:
         if layer.may_exceed or (only is not None and layer.index != only):
             continue
@@ -166,7 +169,8 @@ def worst_eigenvalue(run: Run, source: Source, step: int, only: int | None = Non
         if nearest is None:
             continue
         out = int((rows.distance[0] < 0).sum())
-        outside, known = outside + out, known + rows.distance.shape[1]
+        outside, known = outside + out, known + int(np.isfinite(rows.distance[0]).sum())
+        on_it += int((rows.distance[0] == 0).sum())
         layers += [layer.index] if out else []
         if found is None or nearest[1] < found[2]:
             value = None if rows.eigenvalue is None else float(rows.eigenvalue[0, nearest[0]])
@@ -175,7 +179,7 @@ def worst_eigenvalue(run: Run, source: Source, step: int, only: int | None = Non
         return None
     index, eigenvalue, distance, value = found
     budget = None if run.length is None else float(overflow_budget(run.length, distance))
-    return Worst(step, index, eigenvalue, distance, value, budget, outside, known, tuple(layers))
+    return Worst(step, index, eigenvalue, distance, value, budget, outside, known, tuple(layers), on_it)
 
 
 def gradient_spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> Spike | None:
@@ -201,11 +205,11 @@ def gradient_spike(source: Source, layer: Layer, eigenvalue: int, end: int) -> S
 def largest_reach(run: Run, source: Source, end: int) -> float | None:
     """The largest expected relative step R_f |dw| of any eigenvalue inside the boundary, over the recorded rows of all layers
     shortly before their first crossing and before step `end`. None if it cannot be computed."""
-    if run.optimizer not in ("adamw", "sgd") or run.every > 1:
+    if run.optimizer not in ("adamw", "sgd") or run.every > 1 or run.recurrent_ratio is None:
         return None
     largest = math.nan
     for layer in run.layers:
-        if layer.wide or layer.form is None or not layer.can_cross:
+        if layer.wide or layer.form is None or layer.may_exceed:
             continue
         shown = source.first_outside(layer.index)
         for upto in {end, *(() if shown is None else (shown,))}:
@@ -217,8 +221,7 @@ def _reach(run: Run, source: Source, layer: Layer, low: int, high: int) -> float
     rows, scalars = source.layer(layer.index, low, high), source.scalars(low, high)
     if not len(rows) or rows.recorded is None or rows.weight is None or len(scalars) != len(rows) or layer.form is None:
         return math.nan
-    common, own = float(run.config["optimizer"]["lr"]), run.config["optimizer"].get("recurrent_lr")
-    lr = scalars.lr * (1.0 if own is None or common == 0 else float(own) / common)
+    lr = scalars.lr * (1.0 if run.recurrent_ratio is None else run.recurrent_ratio)
     if run.optimizer == "sgd":
         if rows.ratio is None:
             return math.nan

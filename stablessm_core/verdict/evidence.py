@@ -1,7 +1,5 @@
-"""The evidence for a verdict: a list of sentences, each with the numbers that the sentence quotes, [{text, basis, ...numbers}].
-
-basis: "measured" if the sentence states recorded values or results of the autopsy, "inferred" if it concludes from them.
-"""
+"""The evidence that every verdict on a divergence lists, whatever its cause: what the autopsy measured, the loss, the batch, the
+eigenvalues, and what the records cannot show. The causes add their own sentences."""
 
 from __future__ import annotations
 
@@ -9,202 +7,190 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stablessm_core.telemetry.stability import overflow_eigenvalue
+from stablessm_core.autopsy.changes import CHANGES
+from stablessm_core.telemetry import series as names
 from stablessm_core.verdict import eigenvalues, facts
-from stablessm_core.verdict.finding import Finding
-from stablessm_core.verdict.formats import near_one, number, ordinal, plural, value_of
+from stablessm_core.verdict.case import SOON, Case
+from stablessm_core.verdict.causes.cause import Answer, Cause
+from stablessm_core.verdict.causes.eigenvalue_overflow import overflow_budget
+from stablessm_core.verdict.formats import bounded, near_one, number, ordinal, plural, value_of
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.measured import FLOAT32_LARGEST, Autopsy, number_of
-from stablessm_core.verdict.words import PASSES, WHICH, against_best, eigenvalue_label
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, PASSES, Autopsy, number_of
+from stablessm_core.verdict.sentences import Said, said, sentence
+from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
-Evidence = dict[str, Any]
-BFLOAT16 = "bfloat16 has the range of float32: rounding to it makes no infinity. States and eigenvalues are float32."
-CHANGES = {
-    "unchanged": "unchanged",
-    "recurrence_frozen": "with the recurrence frozen",
-    "batch_left_out": "without the batch",
-    "tenth_of_rate": "with a tenth of the learning rate",
-    "other_map": "with another map",
-    "scaled_norm": "with a norm that scales its input before it squares",
-    "batches_scaled": "with every batch scaled to its usual size",
-}
+Numbers = dict[str, Any]
+FAILS_TO_SQUARE = 1e18
+ALIKE = 0.01  # difference up to which the logarithms of two factors count as the same
+DIFFERS = 0.1  # relative difference above which the recorded norm of a gradient is another one than that in float64
 
 
-def item(text: str, /, *, basis: str = "measured", **numbers: Any) -> Evidence:
-    return {"text": text, "basis": basis, **numbers}
+def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
+    """The evidence for the verdict on a diverged run."""
+    items = autopsied(case)
+    items += cause.evidence(case, answer)
+    items += said(loss_at_the_end(case), norm_of_gradient(case), size_of_update(case))
+    items += said(largest_of_bad_batch(case), flag_of_batch(case), nan_from_below(case))
+    if not case.flags and not any(one.sentence == "overflow_budget" for one in items):
+        items += said(nearest_eigenvalue(case), furthest_eigenvalue(case), parts_of_decay(case))
+    items += said(range_of_bfloat16(case.run), evaluation_not_finite(case.evaluated))
+    return items + limits_of_data(case)
 
 
-def evidence(run: Run, found: Finding) -> list[Evidence]:
-    """The evidence for the finding on a diverged run."""
-    overflow = found.cause == "eigenvalue_overflow"
-    items: list[Evidence] = []
-    if found.autopsy is not None:
-        items += autopsied(found.autopsy)
-    if overflow:
-        items += budget(run, found.worst)
-        for one in dict.fromkeys(one for one in (found.crossing, *found.firsts) if one is not None):
-            items += _crossing(run, one)
-        if found.spike is not None and run.optimizer != "adamw":
-            items.append(_spike(found.spike))
-    items += _loss(run, found)
-    if found.update is not None and found.cause in ("explosion", "lr_too_large", "bad_input", "unknown"):
-        items.append(_update(run, found.update))
-    if found.dt is not None and found.dt[1] != found.dt[0]:
-        began, now, which = found.dt
-        text = f"Largest step size dt: {number(began)} at the start, {number(now)} at step {found.step:,}."
-        items.append(item(text, dt_at_start=began, dt=now, eigenvalue=which))
-    items += _batch(found)
-    if found.inherited is not None and found.cause != "bad_input":
-        text = (
-            f"Every state of layer {found.inherited} is NaN and none is infinite, so NaN reached this layer as its input; it did "
-            "not begin there."
-        )
-        items.append(item(text, basis="inferred", layer=found.inherited))
-    if not overflow and not found.flags:
-        items += _recurrence(run, found)
-    if found.cause == "precision" and found.half:
-        count = len(set(found.scalars.loss.tolist()))
-        text = f"All of the {count} different recorded losses are float16 numbers; of float32 numbers, one in 8,192 is."
-        items.append(item(text, basis="inferred", losses=count))
-    elif run.how.precision == "bfloat16":
-        items.append(item(BFLOAT16, basis="inferred"))
-    items += evaluation(found.evaluated)
-    return items + _limits(run, found)
+# ---- what the autopsy measured ----
 
 
-def autopsied(autopsy: Autopsy) -> list[Evidence]:
-    """What the autopsy measured: the first number that is not finite, the same step in float64, and the counterfactuals."""
-    items: list[Evidence] = []
-    first = autopsy.first
-    step = int(autopsy.findings["step"])
-    if first is not None:
-        text = _first(first, step)
-        items.append(item(text, step=step, **{"pass": first["pass"], "module": first.get("module")}))
-        if "norm" in str(first.get("operation")) and autopsy.input_of_first >= 1e18:
-            text = "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
-            items.append(item(text, basis="inferred"))
-    repeat = autopsy.float64
-    if repeat is not None:
-        items.append(_repeated(autopsy, repeat, step))
-    if (compared := autopsy.findings.get("gradient")) is not None:
-        items.append(_gradient(compared))
-    for change in CHANGES:
-        if (one := autopsy.counterfactual(change)) is not None:
-            items.append(_counterfactual(one))
+def autopsied(case: Case) -> list[Said]:
+    autopsy = case.autopsy
+    if autopsy is None:
+        return []
+    items = said(first_number_not_finite(autopsy), norm_squares(autopsy), step_in_float64(autopsy))
+    items += said(gradient_agrees(autopsy), gradient_not_proved(autopsy), training_keeps_a_state(autopsy))
+    tried = (autopsy.counterfactual(change) for change in CHANGES)
+    items += said(*(trial(autopsy, one) for one in tried if one is not None), trials_not_comparable(autopsy))
     return items
 
 
-def _first(first: Mapping[str, Any], step: int) -> str:
-    """Where the first number that is not finite appeared, and what it was made from."""
+@sentence("autopsy.first_nonfinite", holds="the autopsy found the first result that is not finite")
+def first_number_not_finite(autopsy: Autopsy) -> tuple[str, Numbers] | None:
+    first, step = autopsy.first, int(autopsy.findings["step"])
+    if first is None:
+        return None
     value, operation, where = first.get("value"), str(first.get("operation")), PASSES[str(first["pass"])]
     if operation == "batch":
-        return f"The batch of step {step:,} held {value} before anything was computed."
+        return f"The batch of step {step:,} held {value} before anything was computed.", {"step": step, "pass": first["pass"]}
     module = f" in {first['module']}" if first.get("module") and first["module"] != first["pass"] else ""
     given, before = number_of(first.get("largest_input")), number_of(first.get("largest_before"))
     made = "" if math.isnan(given) else f", from numbers up to {number(given)}"
     largest = "" if math.isnan(before) or before == given else f" The largest number before was {number(before)}."
-    text = f"The first number that is not finite at step {step:,} is {value}, made by {operation}{module} ({where}){made}."
-    return text + largest
+    text = (
+        f"The first number that is not finite at step {step:,} is {value}, made by {operation}{module} ({where}){made}.{largest}"
+    )
+    return text, {"step": step, "pass": first["pass"], "module": first.get("module")}
 
 
-def _repeated(autopsy: Autopsy, repeat: Mapping[str, Any], step: int) -> Evidence:
-    largest = autopsy.largest
-    narrow = repeat.get("narrow") or ()
+@sentence("autopsy.first_nonfinite", basis="inferred", holds="a norm made the number from inputs of 1e18 or more")
+def norm_squares(autopsy: Autopsy) -> str | None:
+    if "norm" not in str((autopsy.first or {}).get("operation")) or not autopsy.input_of_first >= FAILS_TO_SQUARE:
+        return None
+    return "This norm squares its input. It is where the overflow shows, and not why the numbers were so large."
+
+
+@sentence("autopsy.float64", holds="the autopsy repeated the step in float64")
+def step_in_float64(autopsy: Autopsy) -> tuple[str, Numbers] | None:
+    repeat, step, largest = autopsy.float64, int(autopsy.findings["step"]), autopsy.largest
+    if repeat is None:
+        return None
     if repeat.get("finite"):
         text = f"In float64, step {step:,} is finite: its loss is {number(number_of(repeat.get('loss')))}"
         if largest > FLOAT32_LARGEST:
-            text += f" and its largest number {number(largest)}, more than float32 can hold ({number(FLOAT32_LARGEST)})"
+            text += f" and its largest number {bounded(largest)}, more than float32 can hold ({number(FLOAT32_LARGEST)})"
         elif not math.isnan(largest):
             text += f" and the largest result of a module {number(largest)}"
         text += "."
     else:
         text = f"In float64, step {step:,} is not finite either."
+    narrow = repeat.get("narrow") or ()
     if narrow:
         text += f" These operations did not compute in float64: {', '.join(map(str, list(narrow)[:3]))}."
-    return item(text, step=step, finite=bool(repeat.get("finite")), largest=largest)
+    return text, {"step": step, "finite": bool(repeat.get("finite")), "largest": largest}
 
 
-def _gradient(compared: Mapping[str, Any]) -> Evidence:
-    step, norm, slope = int(compared["step"]), number_of(compared["norm"]), number_of(compared["slope"])
-    says = "agrees with" if compared.get("agrees") else "disagrees with" if compared.get("agrees") is False else "may differ from"
+@sentence(
+    "autopsy.gradient",
+    holds="in float64, the slope of the loss along the gradient converged, and equals the norm of the gradient within a "
+    "twentieth",
+)  # fmt: skip
+def gradient_agrees(autopsy: Autopsy) -> tuple[str, Numbers] | None:
+    one = autopsy.findings.get("gradient") or {}
+    if not autopsy.gradient_agrees:
+        return None
+    step, norm, slope, recorded = int(one["step"]), *(number_of(one.get(name)) for name in ("norm", "slope", "recorded"))
+    other = f" The run recorded the norm {number(recorded)}." if abs(recorded - norm) > DIFFERS * norm else ""
     text = (
-        f"The gradient of step {step:,} {says} the loss: its norm is {number(norm)}, and a small step along it changes the loss "
-        f"by {number(slope)} per unit of distance. A right gradient has equal numbers."
+        f"In float64, the gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
+        f"{number(slope)} per unit of distance along it.{other}"
     )
-    return item(text, step=step, norm=norm, slope=slope)
+    return text, {"step": step, "norm": norm, "slope": slope}
 
 
-def _counterfactual(one: Mapping[str, Any]) -> Evidence:
-    how = CHANGES[str(one["change"])]
+@sentence(
+    "autopsy.gradient",
+    holds="the slope of the loss along the gradient did not converge, so the gradient was neither confirmed nor refuted",
+)
+def gradient_not_proved(autopsy: Autopsy) -> tuple[str, Numbers] | None:
+    one = autopsy.findings.get("gradient") or {}
+    if not one or one.get("converged") or "converged" not in one:
+        return None
+    step, norm = int(one["step"]), number_of(one["norm"])
+    text = (
+        f"Whether the gradient of step {step:,}, with norm {number(norm)}, is right could not be measured: the slopes of the "
+        "loss over different distances along it disagree, or rounding hides them."
+    )
+    return text, {"step": step, "norm": norm}
+
+
+@sentence("autopsy.hidden_state", holds="the task gave two answers to the same question")
+def training_keeps_a_state(autopsy: Autopsy) -> str | None:
+    state = autopsy.findings.get("hidden_state")
+    return str(state) if state else None
+
+
+@sentence(
+    "autopsy.counterfactuals", holds="the trial ended, and the trials can be compared with the run, or it is the unchanged one"
+)
+def trial(autopsy: Autopsy, one: Mapping[str, Any]) -> tuple[str, Numbers] | None:
+    if not autopsy.comparable and one["change"] != "unchanged":
+        return None
+    how = CHANGES[str(one["change"])].how
     if one["change"] == "batch_left_out":
         how += f" of step {int(one['from_step']) + 1:,}"
     ends = f"lives to step {int(one['step']):,}" if one["lives"] else f"dies at step {int(one['step']):,}"
     text = f"Trained again from step {int(one['from_step']):,} {how}, the run {ends}."
-    return item(text, change=one["change"], lives=bool(one["lives"]), step=int(one["step"]), from_step=int(one["from_step"]))
+    numbers = {"change": one["change"], "lives": bool(one["lives"]), "step": int(one["step"])}
+    return text, numbers | {"from_step": int(one["from_step"])}
 
 
-def budget(run: Run, worst: eigenvalues.Worst | None) -> list[Evidence]:
-    """The evidence about the overflow budget of the worst eigenvalue. Empty if every eigenvalue is inside the boundary."""
-    if worst is None or worst.budget is None or run.length is None or worst.distance >= 0:
-        return []
-    size, limit = 1 - worst.distance, run.limit_of(worst.layer)
-    text = (
-        f"Overflow budget at step {worst.step:,}: {run.length} x ln {near_one(size)} / 88.72 = {number(worst.budget)}. At "
-        f"{number(limit)}, where the eigenvalue is {number(overflow_eigenvalue(run.length, limit))}, float32 overflows."
+@sentence(
+    "autopsy.counterfactuals", holds="the unchanged control did not die at the fatal step, or a milder trial died before it"
+)
+def trials_not_comparable(autopsy: Autopsy) -> str | None:
+    if autopsy.comparable or not autopsy.findings.get("counterfactuals"):
+        return None
+    return (
+        "The trials cannot be compared with the run, so they say nothing about its cause: the unchanged one did not die at its "
+        "fatal step, or a trial that could only help died before it. The task or its loss may keep a state."
     )
-    numbers: Evidence = {"overflow_budget": worst.budget, "limit": limit, "length": run.length, "size": size}
-    return [item(text, **numbers, outside=worst.outside, of=worst.known)]
 
 
-def _crossing(run: Run, one: eigenvalues.Crossing) -> list[Evidence]:
-    if one.before is None or one.distance_before is None:
-        return []
-    where = eigenvalue_label(run, one.layer, one.eigenvalue, first=True)
-    text = f"{where} at step {one.before:,}: distance to the boundary {number(one.distance_before)}."
-    basis = "measured"
-    if one.slope is not None and one.weight_step is not None and one.predicted is not None and math.isfinite(one.slope):
-        how = "learning rate"
-        if run.optimizer != "adamw":
-            how = "learning rate x |g|" + " plus momentum" * bool(run.momentum)
-        basis = "inferred"
-        text += (
-            f" Expected step: {number(one.predicted)} x this distance (map slope R_f {number(one.slope)} x {how} "
-            f"{number(one.weight_step)})."
-        )
-    if one.relative_step is not None and math.isfinite(one.relative_step):
-        text += f" Measured: {number(one.relative_step)} x. Anything above 1 can cross."
-    numbers: Evidence = {"step": one.before, "layer": one.layer, "eigenvalue": one.eigenvalue, "distance": one.distance_before}
-    numbers |= {"slope": one.slope, "weight_step": one.weight_step, "lr": one.lr}
-    return [item(text, basis=basis, **numbers, predicted_relative_step=one.predicted, relative_step=one.relative_step)]
+@sentence(
+    "autopsy.counterfactuals",
+    holds="the run was trained again with a frozen recurrence, and the trials can be compared; it dies too if at most "
+    "5 steps after the run",
+)
+def frozen_trial(case: Case) -> str | None:
+    """What the trial with a frozen recurrence showed, for the summary of a cause that it can test."""
+    one = None if case.autopsy is None else case.autopsy.counterfactual("recurrence_frozen")
+    lives = case.lives("recurrence_frozen")
+    if one is None or lives is None:
+        return None
+    start, ends = f"Trained again from step {int(one['from_step']):,} with the recurrence frozen,", int(one["step"])
+    if lives:
+        return f"{start} the run lives to step {ends:,}."
+    if ends > case.step + SOON:
+        return f"{start} the run dies later, at step {ends:,}."
+    return f"{start} the run dies too, at step {ends:,}."
 
 
-def _spike(spike: eigenvalues.Spike) -> Evidence:
-    if spike.growth < facts.SPIKE:
-        text = (
-            f"Its gradient did not spike: over the last {facts.SPIKE_ROWS} recorded steps |g| was at most {number(spike.size)}, "
-            f"{number(spike.growth)} x the median before."
-        )
-    else:
-        grown = "exactly 0 before" if math.isinf(spike.growth) else f"{number(spike.growth)} x the median before"
-        at = "" if spike.value is None else f", with the eigenvalue at {near_one(spike.value)}"
-        text = f"Its gradient at step {spike.step:,}: |g| {number(spike.size)}, {grown}{at}; |grad|/|w| {number(spike.ratio)}."
-        if spike.zero_after:
-            text += (
-                f" In {_some_of(spike.zero_after, spike.rows_after)} after it the gradient was exactly 0, and the "
-                "weight moved on by momentum alone: a ratio of 0 there does not mean calm."
-            )
-    return item(text, step=spike.step, gradient=spike.size, growth=spike.growth, ratio=spike.ratio)
+# ---- what was recorded ----
 
 
-def _some_of(count: int, of: int) -> str:
-    return "the step" if of == 1 else f"{count} of the {plural(of, 'step')}"
-
-
-def _loss(run: Run, found: Finding) -> list[Evidence]:
-    growth = found.growth
+@sentence(names.TRAIN_LOSS, holds="a finite loss is recorded before the end")
+def loss_at_the_end(case: Case) -> tuple[str, Numbers] | None:
+    growth = case.growth
     if growth is None:
-        return []
-    recorded = "recorded " if run.every > 1 else ""
+        return None
+    recorded = "recorded " if case.run.every > 1 else ""
     at = f", of step {growth.best_step:,}" if growth.times != 1 else ""
     passed = ""
     if growth.rose_at:
@@ -214,105 +200,210 @@ def _loss(run: Run, found: Finding) -> list[Evidence]:
     text = f"Loss at {recorded}step {growth.step:,}: {number(growth.loss)}, {against_best(growth)}{at}.{passed}"
     if growth.times != 1 and growth.best <= 0:
         text = f"Loss at {recorded}step {growth.step:,}: {against_best(growth)}.{passed}"
-    numbers: Evidence = {"loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}
-    items = [item(text, **numbers)]
-    if math.isfinite(growth.grad_growth) and math.isfinite(growth.grad_norm):
-        text = (
-            f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
-            f"{number(growth.grad_growth)} x its size at {recorded}step {growth.since:,}."
+    return text, {"loss": growth.loss, "best": growth.best, "times_best": growth.times, "passed_10_at": growth.rose_at}
+
+
+@sentence(names.GRAD_NORM, holds="the norm of the gradient is recorded at the end and at an earlier row, and both are finite")
+def norm_of_gradient(case: Case) -> tuple[str, Numbers] | None:
+    growth = case.growth
+    if growth is None or not math.isfinite(growth.grad_growth) or not math.isfinite(growth.grad_norm):
+        return None
+    recorded = "recorded " if case.run.every > 1 else ""
+    text = (
+        f"Norm of the whole gradient at {recorded}step {growth.step:,}: {number(growth.grad_norm)}, "
+        f"{number(growth.grad_growth)} x its size at {recorded}step {growth.since:,}."
+    )
+    return text, {"grad_norm": growth.grad_norm, "growth": growth.grad_growth}
+
+
+@sentence(
+    names.LR, names.GRAD_NORM, names.WEIGHT_NORM, basis="inferred",
+    holds="the optimizer is SGD or AdamW, and of the row before, the rate, the norm of all weights and the norm of the "
+    "gradient (for AdamW, the number of weights) are known",
+)  # fmt: skip
+def size_of_update(case: Case) -> tuple[str, Numbers] | None:
+    run, update = case.run, case.update
+    if update is None:
+        return None
+    what = "the root of the number of weights"
+    if run.optimizer == "sgd":
+        what = (
+            "the largest norm of the last gradients"
+            + ", clipped," * bool(run.grad_clip)
+            + " / (1 - momentum)" * bool(run.momentum)
         )
-        items.append(item(text, grad_norm=growth.grad_norm, growth=growth.grad_growth))
-    return items
+    last = int(case.scalars.step[case.scalars.step < case.step][-1])
+    which = "The update before" if case.step - last == 1 else f"The updates since step {last:,}"
+    text = f"{which} could move the weights by about {number(update)} x their norm (learning rate x {what})."
+    return text, {"update": update}
 
 
-def _update(run: Run, update: float) -> Evidence:
-    what = "the norm of the gradient" if run.optimizer != "adamw" else "the root of the number of weights"
-    which = "The update before" if run.every == 1 else f"The updates since the last recorded step, {run.every} steps earlier,"
-    text = f"{which} could move the weights by at most about {number(update)} x their norm (learning rate x {what})."
-    return item(text, basis="inferred", update=update)
+@sentence(
+    names.LARGEST_INPUT,
+    names.LARGEST_TARGET,
+    "autopsy.batch",
+    holds="a finite batch was far above usual (as for the data as a cause), or the batches grew up to the last one",
+)
+def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
+    bad = case.bad
+    if bad is None or not bad.finite or bad.largest is None:
+        return None
+    if bad.since is not None:
+        ends = f"{number(bad.usual or 0.0)} at step {bad.since:,}, {number(bad.largest)} at step {case.step:,}"
+        text = f"Largest number of {WHICH[bad.which]}: {ends}."
+        return text, {"largest": bad.largest, "first": bad.usual, "step": bad.since}
+    usual = f"; usual in this run: {number(bad.usual)}" if bad.usual else ""
+    text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
+    return text, {"largest": bad.largest, "usual": bad.usual, "step": bad.step}
 
 
-def _batch(found: Finding) -> list[Evidence]:
-    bad = found.bad
-    if bad is not None and bad.finite and bad.largest is not None:
-        if bad.since is not None:
-            ends = f"{number(bad.usual or 0.0)} at step {bad.since:,}, {number(bad.largest)} at step {found.step:,}"
-            return [item(f"Largest number of {WHICH[bad.which]}: {ends}.", largest=bad.largest, first=bad.usual, step=bad.since)]
-        usual = "; float32 cannot square it" if not bad.usual else f"; usual in this run: {number(bad.usual)}"
-        text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
-        return [item(text, largest=bad.largest, usual=bad.usual, step=bad.step)]
-    if found.flags is None:
-        return []
-    said = "held a number that is not finite" if found.flags else "held only finite numbers"
-    return [item(f"The batch of step {found.step:,} {said}.", batch_nonfinite=found.flags)]
+@sentence(
+    names.BATCH_NONFINITE,
+    "autopsy.batch",
+    holds="whether the numbers of the fatal batch were finite is known, and no finite batch was far above usual",
+)
+def flag_of_batch(case: Case) -> tuple[str, Numbers] | None:
+    if case.flags is None or (case.bad is not None and case.bad.finite):
+        return None
+    how = "held a number that is not finite" if case.flags else "held only finite numbers"
+    return f"The batch of step {case.step:,} {how}.", {"batch_nonfinite": case.flags}
 
 
-def _recurrence(run: Run, found: Finding) -> list[Evidence]:
-    worst = found.worst
-    if worst is None:
-        return []
-    where = eigenvalue_label(run, worst.layer, worst.eigenvalue)
-    if not found.firsts and worst.distance >= 0:
-        text = (
-            f"No recorded eigenvalue was ever outside the boundary. The nearest at step {worst.step:,} was {where}, at distance "
-            f"{number(worst.distance)}."
-        )
-    elif worst.distance >= 0:
-        text = (
-            f"At step {worst.step:,} every eigenvalue was inside the boundary. The nearest was {where}, at distance "
-            f"{number(worst.distance)}."
-        )
-    else:
-        limit = number(run.limit_of(worst.layer))
-        spent = "" if worst.budget is None else f", with an overflow budget of {number(worst.budget)} (limit {limit})"
-        text = f"Furthest outside the boundary at step {worst.step:,}: {where}, at {near_one(1 - worst.distance)}{spent}."
-    numbers: Evidence = {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance}
-    return [item(text, **numbers, overflow_budget=worst.budget), *_parts_of_decay(found.moved, where)]
+@sentence(
+    "alerts", basis="inferred", holds="at the fatal step, every state of a layer is NaN, and every number of the batch is finite"
+)
+def nan_from_below(case: Case) -> tuple[str, Numbers] | None:
+    if case.inherited is None or case.flags:
+        return None
+    text = (
+        f"Every state of layer {case.inherited} is NaN and none is infinite. An overflow begins with single infinite states, "
+        "so NaN came into this recurrence from elsewhere."
+    )
+    return text, {"layer": case.inherited}
 
 
-def _parts_of_decay(moved: eigenvalues.DecayChange | None, where: str) -> list[Evidence]:
-    """The evidence about what changed the decay of an eigenvalue more: its weight, or the gate or step size that multiplies its
-    rate."""
-    if moved is None:
-        return []
-    parts = ((moved.weight, "weight"), (moved.step, moved.what))
-    larger = max((abs(math.log(abs(part) or math.inf)), name) for part, name in parts)[1]
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, no recorded distance is below 0")
+def nearest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
+    worst = case.worst
+    if worst is None or worst.distance < 0:
+        return None
+    where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
+    at = f"at distance {number(worst.distance)}" if worst.distance > 0 else "exactly on it, so it does not decay"
+    begins = f"At step {worst.step:,} no recorded eigenvalue was outside the boundary."
+    if not case.firsts:
+        begins = "No recorded eigenvalue was ever outside the boundary."
+    text = f"{begins} The nearest at step {worst.step:,} was {where}, {at}."
+    return text, {**_place(worst), "overflow_budget": worst.budget}
+
+
+@sentence("ssm/{layer}/boundary_distance", holds="at the fatal row, or the recorded row before, a recorded distance is below 0")
+def furthest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
+    worst = case.worst
+    if worst is None or worst.distance >= 0:
+        return None
+    where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
+    limit = number(case.run.limit_of(worst.layer))
+    spent = "" if worst.budget is None else f", with an overflow budget of {number(worst.budget)} (limit {limit})"
+    text = f"Furthest outside the boundary at step {worst.step:,}: {where}, at {near_one(1 - worst.distance)}{spent}."
+    return text, {**_place(worst), "overflow_budget": worst.budget}
+
+
+def _place(worst: eigenvalues.Worst) -> Numbers:
+    return {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance}
+
+
+@sentence(
+    "ssm/{layer}/weight", "ssm/{layer}/gate_mean", "ssm/{layer}/dt",
+    holds="the decay of the worst eigenvalue is a rate times a step size or gate, and both are recorded at the start and at "
+    "the end; which moved it more is said if their logarithms differ by more than 1 %",
+)  # fmt: skip
+def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
+    moved, worst = case.decay_change, case.worst
+    if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
+        return None
+    where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
+    by_weight, by_step = (abs(math.log(abs(part))) for part in (moved.weight, moved.step))
+    more = f" The {'weight' if by_weight > by_step else moved.what} moved it more."
+    if math.isclose(by_weight, by_step, rel_tol=ALIKE, abs_tol=ALIKE):
+        more = ""
     text = (
         f"Since step {moved.since:,}, the decay -ln|lambda_bar| of {where} has changed to {number(moved.decay)} x its value: the "
-        f"rate of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x. The {larger} moved it more."
+        f"rate of its weight to {number(moved.weight)} x, its {moved.what} to {number(moved.step)} x.{more}"
     )
-    numbers: Evidence = {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
-    return [item(text, **numbers)]
+    return text, {"decay": moved.decay, "by_weight": moved.weight, f"by_{moved.what.replace(' ', '_')}": moved.step}
 
 
-def evaluation(bad: tuple[int, float] | None) -> list[Evidence]:
-    """The evidence about an evaluation whose loss was not finite."""
+@sentence("eval/loss", holds="an evaluation gave a loss that is not finite")
+def evaluation_not_finite(bad: tuple[int, float] | None) -> tuple[str, Numbers] | None:
     if bad is None:
-        return []
-    return [item(f"The loss of the evaluation at step {bad[0]:,} was {value_of(bad[1])}.", step=bad[0], eval_loss=bad[1])]
+        return None
+    return f"The loss of the evaluation at step {bad[0]:,} was {value_of(bad[1])}.", {"step": bad[0], "eval_loss": bad[1]}
 
 
-def _limits(run: Run, found: Finding) -> list[Evidence]:
-    """Sentences about gaps in the data."""
-    said = []
+@sentence("train.precision", basis="inferred", holds="the run computes in bfloat16")
+def range_of_bfloat16(run: Run) -> str | None:
+    if run.how.precision != "bfloat16":
+        return None
+    ours = " States and eigenvalues are float32." if run.reported is None else ""
+    return (
+        f"bfloat16 numbers end at 3.39e38, almost where float32 ends: rounding to them makes no infinity of a number below.{ours}"
+    )
+
+
+# ---- what the records cannot show ----
+
+
+def limits_of_data(case: Case) -> list[Said]:
+    run = case.run
+    return said(autopsy_refused(run), steps_measured_again(run), steps_missing(run), only_extremes(run), batch_flag_missing(case))
+
+
+@sentence("autopsy", holds="the autopsy has no result")
+def autopsy_refused(run: Run) -> tuple[str, Numbers] | None:
     refused = None if run.autopsy is None else run.autopsy.get("refused")
-    if refused:
-        said.append(f"The autopsy has no result ({str(refused).rstrip('.')}). This verdict rests on the recorded numbers.")
-    if run.every == 1 and run.recorded_every > 1:
-        text = (
-            f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from "
-            f"{run.complete_from:,} on again and measured all of them."
-        )
-        said.append(text)
-    if run.every > 1:
-        said.append(
-            f"Only every {ordinal(run.every)} step was recorded: relative steps and the exact step of a crossing are not known."
-        )
-    if any(layer.wide for layer in run.layers):
-        said.append(
-            "Of wide layers only the 16 most extreme eigenvalues of each step are recorded; their sign, gradient and weight step "
-            "are not."
-        )
-    if found.flags is None:
-        said.append("Whether the batch was finite was not recorded.")
-    return [item(text, limit_of_data=True) for text in said]
+    if not refused:
+        return None
+    text = f"The autopsy has no result ({str(refused).rstrip('.')}). This verdict rests on the recorded numbers."
+    return text, {"limit_of_data": True}
+
+
+@sentence("telemetry.every", "autopsy.replayed", holds="the run recorded every n-th step, and the autopsy measured those between")
+def steps_measured_again(run: Run) -> tuple[str, Numbers] | None:
+    if run.complete_from is None or run.recorded_every == 1:
+        return None
+    text = (
+        f"Only every {ordinal(run.recorded_every)} step was recorded. The autopsy trained the steps from {run.complete_from:,} "
+        "on again and measured all of them."
+    )
+    return text, {"limit_of_data": True}
+
+
+@sentence("telemetry.every", holds="the run recorded every n-th step, and nobody measured those between")
+def steps_missing(run: Run) -> tuple[str, Numbers] | None:
+    if run.every == 1:
+        return None
+    text = f"Only every {ordinal(run.every)} step was recorded: relative steps and the exact step of a crossing are not known."
+    return text, {"limit_of_data": True}
+
+
+@sentence(
+    "ssm/{layer}/boundary_distance_smallest", holds="a layer is so wide that only its most extreme eigenvalues are recorded"
+)
+def only_extremes(run: Run) -> tuple[str, Numbers] | None:
+    if not any(layer.wide for layer in run.layers):
+        return None
+    text = (
+        f"Of wide layers only the {plural(16, 'most extreme eigenvalue')} of each step are recorded; their sign, gradient and "
+        "weight step are not."
+    )
+    return text, {"limit_of_data": True}
+
+
+@sentence(names.BATCH_NONFINITE, holds="whether the fatal batch was finite was neither recorded nor measured")
+def batch_flag_missing(case: Case) -> tuple[str, Numbers] | None:
+    if case.flags is not None:
+        return None
+    return "Whether the batch was finite was not recorded.", {"limit_of_data": True}
+
+
+__all__ = ["autopsied", "evaluation_not_finite", "evidence", "frozen_trial", "limits_of_data", "overflow_budget"]

@@ -16,7 +16,8 @@ SPIKE_ROWS = 20  # number of last rows searched for a gradient spike; also the n
 SPIKE = 10.0  # minimum ratio of the largest gradient to that median at which the gradient counts as a spike
 ROSE = 10.0  # loss divided by the best loss: at this ratio, the training has lost its progress
 SMALL_UPDATE = 0.1  # maximum size of an update that hardly changes the model, as a share of the norm of all weights
-DECAY_STEPS = 4  # minimum number of steps over which weight decay shows that it makes the weights grow
+FALLS = 3  # minimum number of rows in which a loss below 0 fell to twice its distance from 0
+FAR_BELOW = 10.0  # a fallen loss divided by the largest magnitude of the first half of the losses
 KICK = 1e3  # gradient norm divided by its median before: at this ratio a single gradient threw the weights
 HALF_ROWS = 8  # minimum number of different losses that can prove that all losses are float16 numbers
 
@@ -78,14 +79,17 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
 
 @dataclass(frozen=True)
 class Kick:
-    """A step whose gradient norm was KICK times its median over the rows before, although its loss was usual. Without rows
-    before, the norm of all weights takes the place of the median. against: what the norm is compared with, for a text."""
+    """A step whose gradient norm was KICK times its median over the rows before, although its loss was usual.
+
+    usual_loss: the median loss of the rows before. None if there are no rows before: then the norm of all weights takes the place
+    of the median norm, and nothing is said about the loss.
+    """
 
     step: int
     grad_norm: float
     times: float
     loss: float
-    against: str = "its median before"
+    usual_loss: float | None = None
 
 
 def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | None:
@@ -96,45 +100,66 @@ def gradient_kick(run: Run, scalars: Scalars, growth: Growth | None) -> Kick | N
     before = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at]
     if at >= len(scalars):
         return None
-    if at == 0 and scalars.weight_norm is not None:
-        norm, weights = float(scalars.grad_norm[0]), float(scalars.weight_norm[0])
+    norm, loss = float(scalars.grad_norm[at]), float(scalars.loss[at])
+    if at == 0:
+        weights = math.nan if scalars.weight_norm is None else float(scalars.weight_norm[0])
         large = math.isfinite(norm) and norm >= KICK * weights > 0
-        return (
-            Kick(int(scalars.step[0]), norm, norm / weights, float(scalars.loss[0]), "the norm of all weights") if large else None
-        )
+        return Kick(int(scalars.step[0]), norm, norm / weights, loss) if large else None
     if not np.isfinite(before).any():
         return None
     level, scale = usual_level(scalars.loss[max(0, at - LEVEL_ROWS) : at])
-    norm, loss = float(scalars.grad_norm[at]), float(scalars.loss[at])
     times = norm / float(np.nanmedian(before)) if np.nanmedian(before) > 0 else math.inf
-    if not times >= KICK or loss > level + (CALM - 1) * scale:
+    if not times >= KICK or not abs(loss - level) <= (CALM - 1) * scale:
         return None
-    return Kick(int(scalars.step[at]), norm, times, loss)
+    return Kick(int(scalars.step[at]), norm, times, loss, level)
 
 
-def decay_growth(run: Run, scalars: Scalars, end: int) -> tuple[float, float, float] | None:
-    """(factor, norm before, norm after) if the weight decay itself made the weights grow: each step multiplies the weights by
-    1 - lr x weight_decay, and |factor| > 1. None if it did not, if the recorded norms grew otherwise, or after few steps."""
-    decay = float(run.config["optimizer"].get("weight_decay") or 0.0)
-    rows = (scalars.step < end) & np.isfinite(scalars.lr)
-    if scalars.weight_norm is None or rows.sum() < 2 or decay == 0:
+def norm_over_usual(scalars: Scalars, step: int) -> float:
+    """The gradient's norm at this step divided by its median over the rows before; NaN if either is unknown."""
+    at = int(np.searchsorted(scalars.step, step))
+    before = scalars.grad_norm[max(0, at - SPIKE_ROWS) : at]
+    before = before[np.isfinite(before)]
+    if at >= len(scalars) or scalars.step[at] != step or not len(before):
+        return math.nan
+    usual = float(np.median(before))
+    return float(scalars.grad_norm[at]) / usual if usual > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A loss below 0 that fell further in each step. since, began: the row from which it fell so. step, loss: the last row."""
+
+    since: int
+    began: float
+    step: int
+    loss: float
+
+
+def loss_descent(scalars: Scalars, end: int) -> Descent | None:
+    """A loss that fell without a bound: negative, the lowest of all rows, FAR_BELOW times as far from 0 as any loss of the first
+    half of the rows, and twice as far in each of the last FALLS rows. None if it did not."""
+    keep = (scalars.step < end) & np.isfinite(scalars.loss)
+    step, loss = scalars.step[keep], scalars.loss[keep]
+    if len(loss) < FALLS + 1 or not loss[-1] < 0 or loss[-1] > loss.min():
         return None
-    step, lr, norm = scalars.step[rows], scalars.lr[rows], scalars.weight_norm[rows].astype(np.float64)
-    factor = 1 - float(lr[-1]) * decay
-    first = max(0, len(step) - SPIKE_ROWS)
-    if abs(factor) <= 1 or not norm[first] > 0 or not np.isfinite(norm[-1]) or step[-1] - step[first] < DECAY_STEPS:
+    half = np.abs(loss[: max(1, len(loss) // 2)])
+    falls = loss[1:] < 2 * np.minimum(loss[:-1], 0)
+    if not falls[-FALLS:].all() or not abs(loss[-1]) >= FAR_BELOW * half.max():
         return None
-    grown, expected = math.log(norm[-1] / norm[first]), math.log(abs(factor)) * int(step[-1] - step[first])
-    return (factor, float(norm[first]), float(norm[-1])) if 0.5 <= grown / expected <= 1.5 else None
+    steady = np.flatnonzero(~falls)
+    since = int(steady[-1]) + 1 if len(steady) else 0
+    since += int(loss[since] >= 0)  # a first fall from above 0 may be longer than the next one
+    return Descent(int(step[since]), float(loss[since]), int(step[-1]), float(loss[-1]))
 
 
 def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
-    """The largest possible size of the update before step `end`, relative to the norm of all weights. None if it is not known.
+    """About how large the update before step `end` could be, relative to the norm of all weights. None if it is not known, or if
+    this optimizer has another formula.
 
     SGD: lr |grad| / |params|, divided by (1 - mu) with momentum mu. AdamW: lr sqrt(number of parameters) / |params|.
     """
     rows = np.flatnonzero(scalars.step < end)
-    if not len(rows) or scalars.weight_norm is None:
+    if not len(rows) or scalars.weight_norm is None or run.optimizer not in ("sgd", "adamw"):
         return None
     at, gap = int(rows[-1]), end - int(scalars.step[rows[-1]])
     size, lr = float(scalars.weight_norm[at]), float(scalars.lr[at])
@@ -151,10 +176,10 @@ def update_size(run: Run, scalars: Scalars, end: int) -> float | None:
     return gap * lr * norm * reach / size
 
 
-def bad_evaluation(source: Source, upto: int) -> tuple[int, float] | None:
-    """The step and the loss of the first evaluation with a loss that is not finite, up to this step."""
+def bad_evaluation(source: Source, upto: int | None = None) -> tuple[int, float] | None:
+    """The step and the loss of the first evaluation with a loss that is not finite, up to this step if one is given."""
     step, loss = source.evaluations()
-    bad = np.flatnonzero((step <= upto) & ~np.isfinite(loss))
+    bad = np.flatnonzero(~np.isfinite(loss) & (True if upto is None else step <= upto))
     return (int(step[bad[0]]), float(loss[bad[0]])) if len(bad) else None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from stablessm_core.telemetry.boundary import is_capped
+
 
 def number(x: float, digits: int = 3) -> str:
     """The number x as text for users: in decimal notation from 0.001 to 100,000, otherwise with a power of ten."""
@@ -18,14 +20,26 @@ def number(x: float, digits: int = 3) -> str:
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
+def bounded(x: float) -> str:
+    """The number, or "more than 8e307" where it is a cap: exponentials are cut off, so that the true number is larger."""
+    if not is_capped(x):
+        return number(x)
+    unit = 10.0 ** math.floor(math.log10(abs(x)))
+    return f"more than {number(math.floor(abs(x) / unit) * unit)}"
+
+
 def near_one(x: float) -> str:
     """A number with enough digits to tell it from 1."""
+    if is_capped(x):
+        return bounded(x)
     away = abs(abs(x) - 1)
     return number(x) if away == 0 or away >= 0.01 else f"{x:.{min(9, 2 - math.floor(math.log10(away)))}g}"
 
 
 def power(size: float, length: int) -> str:
     """The power of an absolute value as text, such as "|2.4203|^100 = 2.4e38". The size has enough digits to check the power."""
+    if is_capped(size) or not math.isfinite(size):
+        return f"its absolute value is {bounded(size)}, over {length} steps"
     exponent = length * math.log10(size)
     mantissa = 10 ** (exponent - math.floor(exponent))
     digits = max(3, 3 + math.floor(math.log10(length)))

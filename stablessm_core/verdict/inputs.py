@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stablessm_core.maps import MAPS
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How, how_of_config
@@ -20,9 +21,10 @@ from stablessm_core.telemetry.stability import layer_limits
 class Rows:
     """Recorded rows of one layer: step (n,) int64, everything else (n, columns) float64.
 
-    distance: 1 - |lambda_bar|. eigenvalue, weight: None if they are not recorded (wide layers). ratio: |grad| / |w|. dt: only
-    in continuous time. at: the index of the eigenvalue of each entry of `distance`, if the eigenvalues change from row to row.
-    If `at` is None, column i belongs to eigenvalue i.
+    distance: 1 - |lambda_bar|; of the channel that decides on overflow, if each channel has a step size of its own
+    (`telemetry.boundary.overflow_distance`). eigenvalue, weight: None if they are not recorded (wide layers). ratio: |grad| /
+    |w|. dt: only in continuous time. at: the index of the eigenvalue of each entry of `distance`, if the eigenvalues change
+    from row to row. If `at` is None, column i belongs to eigenvalue i.
     """
 
     step: np.ndarray
@@ -42,11 +44,11 @@ class Rows:
             return cls(
                 step=step, distance=np.empty((len(step), 0)), weight=values["weight"], ratio=values.get("grad_over_weight")
             )
-        of = {kind: form.derive(kind, values) for kind in ("eigenvalue", "boundary_distance")}
+        distance = overflow_distance(form, values)
         return cls(
             step=step,
-            distance=of["boundary_distance"],
-            eigenvalue=of["eigenvalue"],
+            distance=distance,
+            eigenvalue=1 - distance if form.channels else form.derive("eigenvalue", values),
             weight=values["weight"],
             ratio=values.get("grad_over_weight"),
             dt=values.get("dt"),
@@ -106,13 +108,6 @@ class Layer:
     width: int
     form: Form | None
     wide: bool = False
-
-    @property
-    def can_cross(self) -> bool:
-        """True if the layer's map lets eigenvalues leave the stable region."""
-        if self.form is not None and (self.form.map in ("fixed", "none") or not self.form.bounded):
-            return False
-        return self.form is None or not (self.form.map in MAPS and MAPS[self.form.map].guarded)
 
     @property
     def may_exceed(self) -> bool:
@@ -175,12 +170,52 @@ class Run:
 
     @property
     def optimizer(self) -> str:
-        """The name of the optimizer; empty if it is unknown."""
+        """The name of the optimizer in small letters; empty if it is unknown."""
         return self.how.optimizer or ""
 
     @property
     def momentum(self) -> float:
         return self.how.momentum or 0.0
+
+    @property
+    def lr(self) -> float:
+        """The configured learning rate; NaN if it is unknown."""
+        return float(self._configured("lr", math.nan))
+
+    @property
+    def recurrent_lr(self) -> float:
+        """The learning rate of the eigenvalue weights."""
+        own = self._configured("recurrent_lr", None)
+        return float(own or self.lr)
+
+    @property
+    def recurrent_ratio(self) -> float | None:
+        """The learning rate of the eigenvalue weights divided by the common one. The ratio is constant, and only the common
+        rate is recorded. None if it is unknown."""
+        if self.reported is not None:
+            return None
+        own = self._configured("recurrent_lr", None)
+        return 1.0 if own is None or self.lr == 0 else float(own) / self.lr
+
+    @property
+    def weight_decay(self) -> float | None:
+        """The weight decay of the common weights; None if it is unknown."""
+        return None if self.reported is not None else float(self._configured("weight_decay", 0.0) or 0.0)
+
+    @property
+    def recurrent_weight_decay(self) -> float | None:
+        """The weight decay of the eigenvalue weights; None if it is unknown."""
+        return None if self.reported is not None else float(self._configured("recurrent_weight_decay", 0.0) or 0.0)
+
+    @property
+    def grad_clip(self) -> float | None:
+        return self.how.grad_clip
+
+    def _configured(self, name: str, otherwise: Any) -> Any:
+        """A setting of the optimizer. The configuration of a reported run is never read: its names are another program's."""
+        if self.reported is not None:
+            return otherwise
+        return self.config["optimizer"].get(name, otherwise)
 
     @property
     def optimizer_label(self) -> str:
@@ -223,8 +258,21 @@ class Run:
     @property
     def fatal(self) -> dict[str, Any] | None:
         """Where a value first became NaN or infinite: step, layer, eigenvalue, tensor, value. None if all values are finite."""
-        if self.divergence:
-            return dict(self.divergence)
+        if self.divergence and isinstance(self.divergence.get("step"), int):
+            places = {name: _index(self.divergence.get(name)) for name in ("layer", "eigenvalue")}
+            return dict(self.divergence) | places
+        if self.reported is not None:
+            return min(self.nonfinite_alerts, key=lambda alert: int(alert["step"]), default=None)
         if self.config.get("train", {}).get("on_nonfinite") != "continue":
             return None
-        return next((dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite), None)
+        return next(iter(self.nonfinite_alerts), None)
+
+    @property
+    def nonfinite_alerts(self) -> list[dict[str, Any]]:
+        """The alerts about numbers that were not finite."""
+        return [dict(alert) for alert in self.alerts if (kind := KINDS.get(alert["kind"])) and kind.nonfinite]
+
+
+def _index(value: Any) -> int | None:
+    """A layer or an eigenvalue as another program reported it; None if it is no index."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from stablessm_core.verdict import eigenvalues, facts
 from stablessm_core.verdict.batches import BadBatch
-from stablessm_core.verdict.finding import Finding
+from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.formats import near_one, number, value_of
 from stablessm_core.verdict.inputs import Run
 from stablessm_core.verdict.words import WHICH, eigenvalue_label, tensor_label
@@ -28,33 +28,30 @@ def event(
     return {"step": step, "layer": layer, "eigenvalue": eigenvalue, "kind": kind, "text": text, "basis": basis}
 
 
-def events(run: Run, found: Finding) -> list[Event]:
-    """[{step, layer, eigenvalue, kind, text, basis}]: crossings, the rise of the loss, a gradient spike, warnings and the end."""
-    crossings = list(found.firsts)
-    if found.cause == "eigenvalue_overflow" and found.crossing is not None and found.crossing not in crossings:
-        crossings.append(found.crossing)
-    happened = [crossed(run, crossing) for crossing in crossings]
-    growth = found.growth
+def events(case: Case, own: list[Event]) -> list[Event]:
+    """[{step, layer, eigenvalue, kind, text, basis}]: crossings, the rise of the loss, bad batches, warnings, the events of the
+    cause (`own`), and the end."""
+    run = case.run
+    happened = [crossed(run, crossing) for crossing in case.firsts] + own
+    growth = case.growth
     exploded = None if growth is None else growth.rose_at
     if growth is not None and exploded is not None:
         happened.append(event(exploded, "loss_rose", rose(growth)))
-    if found.bad is not None and found.bad.step < found.step:
-        happened.append(event(found.bad.step, "bad_batch", _batch(found.bad)))
-    if found.kick is not None:
-        kick = found.kick
-        text = f"The norm of the whole gradient was {number(kick.grad_norm)}, {number(kick.times)} x {kick.against}."
+    if case.bad is not None and case.bad.step < case.step:
+        happened.append(event(case.bad.step, "bad_batch", _batch(case.bad)))
+    if case.kick is not None:
+        kick = case.kick
+        against = "its median before" if kick.usual_loss is not None else "the norm of all weights"
+        text = f"The norm of the whole gradient was {number(kick.grad_norm)}, {number(kick.times)} x {against}."
         happened.append(event(kick.step, "gradient_spike", text))
-    if (spike := spiked(run, found)) is not None:
-        happened.append(spike)
-    happened += _warnings(run, found, exploded) + reactions(run) + evaluated(found.evaluated)
-    at_state = found.layer if found.state else None
-    location = (None, None) if at_state is None else (at_state.index, found.eigenvalue)
-    happened.append(event(found.step, "nonfinite", _end(found) + _others(run, found) + ".", *location))
+    happened += _warnings(case, exploded) + reactions(run) + evaluated(case.evaluated)
+    location = (None, None) if not case.state or case.layer is None else (case.layer.index, case.eigenvalue)
+    happened.append(event(case.step, "nonfinite", _end(case) + _others(case) + ".", *location))
     return sorted(happened, key=lambda item: int(item["step"]))
 
 
 def rose(growth: facts.Growth) -> str:
-    """When the loss rose: a text for an event."""
+    """The text of the event at which the loss rose."""
     if growth.best > 0:
         return f"The loss passed {facts.ROSE:.0f} x its best ({number(growth.best)})."
     reached = growth.loss if growth.at_rise is None else growth.at_rise
@@ -93,17 +90,6 @@ def crossed(run: Run, one: eigenvalues.Crossing) -> Event:
     return event(one.step, "crossing", text, one.layer, one.eigenvalue)
 
 
-def spiked(run: Run, found: Finding) -> Event | None:
-    """The event of a gradient spike, or None. There is none under AdamW: AdamW's steps do not grow with the gradient, so a
-    gradient spike would explain nothing."""
-    spike = found.spike
-    if spike is None or found.layer is None or spike.growth < facts.SPIKE or run.optimizer == "adamw":
-        return None
-    grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} x its median before"
-    text = f"{eigenvalue_label(run, found.layer.index, found.eigenvalue, first=True)}: |g| {number(spike.size)}{grown}."
-    return event(spike.step, "gradient_spike", text, found.layer.index, found.eigenvalue)
-
-
 REACTIONS = ("rolled_back", "lr_lowered", "stopped_early")  # alerts about what the trainer did
 
 
@@ -112,46 +98,40 @@ def reactions(run: Run) -> list[Event]:
     return [event(alert["step"], alert["kind"], str(alert["message"])) for alert in run.alerts if alert["kind"] in REACTIONS]
 
 
-def _warnings(run: Run, found: Finding, exploded: int | None) -> list[Event]:
-    of = []
-    for alert in run.alerts:
+def _warnings(case: Case, exploded: int | None) -> list[Event]:
+    warned = []
+    for alert in case.run.alerts:
         kind, step, message = alert["kind"], alert["step"], str(alert["message"])
-        if kind not in WARNINGS or step > found.step or (kind == "unstable_eigenvalue" and found.firsts):
+        if kind not in WARNINGS or step > case.step or (kind == "unstable_eigenvalue" and case.firsts):
             continue
         after = exploded is not None and step >= exploded
-        said = (
-            message[:1].upper()
-            + message[1:]
-            + "."
-            + (" This is a consequence: the training was already exploding." if after else "")
-        )
+        text = message[:1].upper() + message[1:] + "." + (" The training was already exploding then." if after else "")
         basis = "inferred" if after else "measured"
-        of.append(event(step, "consequence" if after else kind, said, alert["layer"], alert["eigenvalue"], basis=basis))
-    return of
+        warned.append(event(step, "consequence" if after else kind, text, alert["layer"], alert["eigenvalue"], basis=basis))
+    return warned
 
 
-def _end(found: Finding) -> str:
-    if found.flags:
-        return f"{WHICH[found.flags].capitalize()} held a number that is not finite"
-    if found.tensor.startswith("batch."):
+def _end(case: Case) -> str:
+    if case.flags:
+        return f"{WHICH[case.flags].capitalize()} held a number that is not finite"
+    if case.tensor.startswith("batch."):
         return "The batch held a number that is not finite"
-    return f"{tensor_label(found)} became {found.value or 'not finite'}"
+    return f"{tensor_label(case)} became {case.value or 'not finite'}"
 
 
-def _others(run: Run, found: Finding) -> str:
+def _others(case: Case) -> str:
     """A text about the other values that became non-finite at the fatal step, from the alerts of that step."""
     parts = []
-    for alert in run.alerts:
-        if alert["step"] != found.step or not str(alert["kind"]).startswith("nonfinite_"):
+    for alert in case.run.alerts:
+        if alert["step"] != case.step or not str(alert["kind"]).startswith("nonfinite_"):
             continue
         at_once = str(alert["message"]).partition("; this ")[0]  # without how long the alert lasted
         more = at_once.partition("; ")[2].removesuffix(" too")
-        if alert["tensor"].endswith(".grad"):
+        if str(alert["tensor"]).endswith(".grad"):
             more = more.replace("other tensors", "other gradients").replace("1 other gradients", "1 other gradient")
-            more = "1 other gradient" if more == "1 other gradient" else more
         more = more.replace("the same holds for ", "")
         name = "the loss" if alert["kind"] == "nonfinite_loss" else str(alert["tensor"])
-        if alert["tensor"] == found.tensor:
+        if alert["tensor"] == case.tensor:
             parts += [more] if more else []
         else:
             parts.append(f"{name} ({more})" if more else name)

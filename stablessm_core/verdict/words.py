@@ -1,33 +1,56 @@
-"""The summary of a diverged run. Every sentence follows from recorded or measured
-values."""
+"""Words that several sentences of a verdict share."""
 
 from __future__ import annotations
 
-import math
-
 from stablessm_core.verdict import facts
-from stablessm_core.verdict.finding import Finding
-from stablessm_core.verdict.formats import number, power
+from stablessm_core.verdict.case import Case
+from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.levels import CALM
-from stablessm_core.verdict.measured import FLOAT32_LARGEST, number_of
 
 WHICH = {1: "the input", 2: "the target", 3: "input and target"}
-PASSES = {"forward": "forward pass", "loss": "loss function", "backward": "backward pass", "update": "optimizer's update"}
+THROWN_BY = {
+    "optimizer_step": "thrown by the optimizer's steps",
+    "gradient_spike": "thrown by a spike of its gradient",
+    "explosion": "carried along by an explosion",
+    "both": "",
+}
+CONFIDENCE = {
+    "measured": (
+        "measured",
+        "An autopsy trained the fatal step again with instruments, or a record of the cause itself says it.",
+    ),
+    "inferred": ("inferred", "This follows from the recorded numbers. No autopsy has measured it."),
+    "cannot_tell": ("cannot tell", "The recorded numbers fit more than one cause."),
+}
+OUTCOMES = {"lives": "✓", "dies": "✕", "open": "…"}  # of a fork that tests a verdict
 
 
 def eigenvalue_label(run: Run, layer: int, eigenvalue: int | None = None, *, first: bool = False) -> str:
-    """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers."""
+    """ "eigenvalue 9", or "eigenvalue 9 of layer 1" if the run has several layers. A reported run's layer is named by its path,
+    too."""
+    path = f" ({run.paths[layer]})" if run.reported is not None and layer < len(run.paths) and run.paths[layer] else ""
     if eigenvalue is None:
-        text = f"layer {layer}"
+        text = f"layer {layer}{path}"
     else:
-        text = f"eigenvalue {eigenvalue}" + (f" of layer {layer}" if len(run.layers) > 1 else "")
+        text = f"eigenvalue {eigenvalue}" + (f" of layer {layer}{path}" if len(run.layers) > 1 or path else "")
     return text[0].upper() + text[1:] if first else text
 
 
-def tensor_label(found: Finding, *, first: bool = True) -> str:
+def tensor_label(case: Case, *, first: bool = True) -> str:
     """The name of the tensor that became NaN or infinite. first: the name begins a sentence."""
-    return ("The loss" if first else "the loss") if found.tensor in ("", "loss") else found.tensor
+    if case.tensor in ("", "loss"):
+        return "The loss" if first else "the loss"
+    layer = case.fatal.get("layer")
+    if case.run.reported is None or layer is None:
+        return case.tensor
+    return f"{case.tensor} at {eigenvalue_label(case.run, layer, case.fatal.get('eigenvalue'))}"
+
+
+def ended(case: Case, since: int) -> str:
+    """When a number was no longer finite, as a further sentence; empty if that is the step `since`."""
+    if since == case.step:
+        return ""
+    return f" At step {case.step:,}, {tensor_label(case, first=False)} was no longer finite."
 
 
 def against_best(growth: facts.Growth) -> str:
@@ -39,290 +62,3 @@ def against_best(growth: facts.Growth) -> str:
     if growth.best > 0:
         return f"{number(growth.times)} x its best ({number(growth.best)})"
     return f"{number(growth.loss)} (its best was {number(growth.best)})"
-
-
-def summary(run: Run, found: Finding) -> str:
-    """One to four sentences: what happened, and what caused it."""
-    match found.cause:
-        case "eigenvalue_overflow":
-            text = f"{_overflow(run, found)} {_thrown(run, found)}"
-        case "explosion":
-            text = _explosion(run, found)
-        case "step_size":
-            text = _step_size(run, found)
-        case "bad_input":
-            text = _bad_input(found)
-        case "bad_loss":
-            text = _bad_loss(found)
-        case "arithmetic":
-            text = _arithmetic(found)
-        case "precision":
-            text = _precision(found)
-        case "lr_too_large":
-            text = _lr_too_large(run, found)
-        case _:
-            text = _unknown(found)
-    return f"{text} {_test(found)}".strip()
-
-
-def _test(found: Finding) -> str:
-    """What the autopsy's replay with a frozen recurrence showed."""
-    one = None if found.autopsy is None else found.autopsy.counterfactual("recurrence_frozen")
-    lives = found.lives("recurrence_frozen")
-    if one is None or lives is None or found.cause not in ("eigenvalue_overflow", "explosion", "lr_too_large", "step_size"):
-        return ""
-    start = f"Trained again from step {int(one['from_step']):,} with the recurrence frozen,"
-    if lives:
-        return f"{start} the run lives to step {int(one['step']):,}."
-    return f"{start} the run dies too, at step {int(one['step']):,}."
-
-
-def _overflow(run: Run, found: Finding) -> str:
-    assert found.layer is not None
-    where, since = eigenvalue_label(run, found.layer.index, found.eigenvalue, first=True), found.crossing
-    if since is None or found.eigenvalue != since.eigenvalue:
-        outside = "was outside the stability boundary"
-    elif not since.exact:
-        outside = f"was first recorded outside the stability boundary at step {since.step:,}"
-    elif since.step < found.step:
-        outside = f"first left the stability boundary at step {since.step:,}"
-    else:
-        outside = "left the stability boundary in the update of the step before"
-    size = None if found.worst is None else 1 - found.worst.distance
-    limit = run.limit_of(found.layer.index)
-    squared = not found.state and limit < 1
-    end = "its state overflowed" if found.state else f"{tensor_label(found, first=False)} stopped being finite"
-    grown = ""
-    if size and run.length and size > 1:
-        grown = f": {power(size, run.length)}"
-        largest = math.sqrt(FLOAT32_LARGEST) if squared else FLOAT32_LARGEST
-        over = run.length * math.log(size) > math.log(largest)
-        if squared and over:
-            grown += f", and {run.squares} squares its input, which float32 can do up to {number(largest)}"
-        elif squared:
-            grown += (
-                f", and with the inputs of {run.length} steps added up, {run.squares} squares more than the "
-                f"{number(largest)} that float32 can square"
-            )
-        elif over:
-            grown += f", and float32 ends at {number(FLOAT32_LARGEST)}"
-        else:
-            grown += (
-                f", and with the inputs of {run.length} steps added up, the state exceeds the limit of float32, "
-                f"{number(FLOAT32_LARGEST)}"
-            )
-    return f"{where} {outside}, and at step {found.step:,} {end}{grown}."
-
-
-def _warning(run: Run, found: Finding) -> str:
-    """What the loss showed before the end."""
-    growth = found.growth
-    if growth is None:
-        return ""
-    if run.every > 1:
-        return f" At step {growth.step:,}, the last recorded one before, the loss was {against_best(growth)}."
-    if growth.times >= CALM or found.step - growth.step != 1:
-        return ""
-    only = "" if growth.times == 1 else "only "
-    return f" The loss gave no warning: one step earlier it was {only}{against_best(growth)}."
-
-
-def _thrown(run: Run, found: Finding) -> str:
-    growth, spike, one = found.growth, found.spike, found.crossing
-    times = "" if growth is None else against_best(growth)
-    if found.thrown_by == "explosion" and not found.risen:
-        here = found.scalars.loss[found.scalars.step == found.step]
-        rose = (
-            f", and the loss of step {found.step:,} was {number(float(here[0]))}" if len(here) and math.isfinite(here[0]) else ""
-        )
-        return f"The updates before it changed all weights, not only the eigenvalues: the loss of step {_before(found)}{rose}."
-    if found.thrown_by == "explosion":
-        since = f" from step {growth.rose_at:,} on" if growth and growth.rose_at else ""
-        return f"The whole training was exploding{since}: at step {growth.step if growth else found.step:,} the loss was {times}."
-    if found.thrown_by == "both":
-        return (
-            f"By then the loss was {times}: recorded numbers cannot tell whether the recurrence or the training as a whole "
-            "began it."
-        )
-    if found.thrown_by == "gradient_spike" and spike is not None:
-        grown = "from exactly 0" if math.isinf(spike.growth) else f"to {number(spike.growth)} x its median before"
-        return f"A spike of its gradient pushed it out: |g| rose {grown}, {number(spike.size)}, at step {spike.step:,}." + (
-            _warning(run, found)
-        )
-    name = run.optimizer_label
-    pushed = f"{name}'s steps pushed it across."
-    if one is not None and one.relative_step is not None and math.isfinite(one.relative_step):
-        pushed = (
-            f"One {name} step pushed it across: the step was {number(one.relative_step)} times as long as the remaining distance."
-        )
-    return pushed + _warning(run, found)
-
-
-def _before(found: Finding) -> str:
-    growth = found.growth
-    return f"{found.step - 1:,} is not recorded" if growth is None else f"{growth.step:,} was {number(growth.loss)}"
-
-
-def _explosion(run: Run, found: Finding) -> str:
-    growth = found.growth
-    if growth is None or not found.risen:
-        largest = math.nan if found.autopsy is None else found.autopsy.largest
-        began = (
-            f"The numbers of the model exploded: at step {found.step:,} they reached {number(largest)} in float64, and float32, "
-            f"which ends at {number(FLOAT32_LARGEST)}, cannot hold or square them."
-        )
-    else:
-        since = f" from step {growth.rose_at:,} on" if growth.rose_at else ""
-        began = (
-            f"The whole training exploded{since}: at step {growth.step:,} the loss was {against_best(growth)}, and at step "
-            f"{found.step:,} {tensor_label(found, first=False)} was no longer finite."
-        )
-    if found.firsts:
-        return f"{began} Eigenvalues were outside the stability boundary, but not far enough to overflow a state."
-    if not any(layer.can_cross for layer in run.layers):
-        return f"{began} No eigenvalue can leave the stability boundary in this model."
-    return f"{began} No recorded eigenvalue was ever outside the stability boundary."
-
-
-def _step_size(run: Run, found: Finding) -> str:
-    assert found.dt is not None
-    began, now, which = found.dt
-    where = "" if found.layer is None else f" ({eigenvalue_label(run, found.layer.index, which)})"
-    return (
-        f"The step size dt ran away, from at most {number(began)} at the start to {number(now)}{where}, and at step "
-        f"{found.step:,} {tensor_label(found, first=False)} was no longer finite, with every eigenvalue inside the boundary."
-    )
-
-
-def _bad_input(found: Finding) -> str:
-    bad = found.bad
-    assert bad is not None
-    end = "" if bad.step == found.step else f" At step {found.step:,}, {tensor_label(found, first=False)} was no longer finite."
-    if not bad.finite:
-        return f"The data: {WHICH[bad.which]} of step {bad.step:,} held NaN or an infinity before anything was computed.{end}"
-    assert bad.largest is not None
-    part = WHICH[bad.which].removeprefix("the ")
-    if bad.since is not None:
-        began = number(bad.usual or 0.0)
-        return (
-            f"The data: the largest {part} grew from batch to batch, from {began} at step {bad.since:,} to {number(bad.largest)} "
-            f"at the end.{end}"
-        )
-    usual = "and float32 cannot square it"
-    if bad.usual is not None and bad.usual > 0:
-        usual = f"{number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
-    return (
-        f"The data: the batch of step {bad.step:,} is far above usual. Its largest {part} is {number(bad.largest)}, {usual}.{end}"
-    )
-
-
-def _bad_loss(found: Finding) -> str:
-    if (wrong := found.gradient) is not None:
-        return (
-            f"The backward pass gave a wrong gradient at step {wrong.step:,}: its norm is {number(wrong.norm)}, but along it the "
-            f"loss changes only by {number(wrong.slope)} per unit of distance. The loss and the batch of this step were usual. "
-            f"At step {found.step:,}, {tensor_label(found, first=False)} was no longer finite."
-        )
-    first = (found.autopsy.first if found.autopsy else None) or {}
-    where = "backward pass" if first.get("pass") == "backward" else "loss function"
-    return (
-        f"The {where} made the first number that is not finite, at step {found.step:,}: {first.get('value', 'NaN')} in "
-        f"{first.get('operation', where)}. The batch and the outputs of the model were finite and ordinary"
-        + (", and so was the loss." if where == "backward pass" else ".")
-    )
-
-
-def _arithmetic(found: Finding) -> str:
-    assert found.autopsy is not None
-    first, repeat = found.autopsy.first or {}, found.autopsy.float64 or {}
-    where = f" of {first['module']}" if first.get("module") else ""
-    loss = number(number_of(repeat.get("loss")))
-    return (
-        f"Arithmetic: at step {found.step:,}, {first.get('operation')}{where} ({PASSES[str(first.get('pass'))]}) gave "
-        f"{first.get('value')}, but in float64 the same step is finite, with loss {loss}. No result of a module "
-        f"exceeds {number(found.autopsy.largest)} there, so float32 could hold every true result."
-    )
-
-
-def _precision(found: Finding) -> str:
-    last = "" if found.growth is None else f" after {number(found.growth.loss, 5)} at step {found.growth.step:,}"
-    return (
-        f"Half precision: float16 numbers end at 65,504, and every recorded loss is a float16 number. {tensor_label(found)} "
-        f"became {found.value or 'not finite'} at step {found.step:,}{last}. No setting changes this: the loss function itself "
-        "converts to float16, and should compute in float32, which ends at 3.4e38."
-        if found.half
-        else f"Half precision: the run computes in float16, whose numbers end at 65,504. {tensor_label(found)} became "
-        f"{found.value or 'not finite'} at step {found.step:,}{last}."
-    )
-
-
-def _lr_too_large(run: Run, found: Finding) -> str:
-    lr = float(found.scalars.lr[0]) if len(found.scalars) else float(run.config["optimizer"]["lr"])
-    if found.decay is not None:
-        factor, before, after = found.decay
-        return (
-            f"The weight decay made the weights grow: learning rate x weight decay is {number(1 - factor)}, so each step "
-            f"multiplied the weights by {number(factor)}; above 2 they grow. Their norm rose from {number(before)} to "
-            f"{number(after)}, and at step {found.step:,} {tensor_label(found, first=False)} was no longer finite."
-        )
-    trained = found.step - run.first_step + 1
-    size = "" if found.update is None else f" One update could change the weights by {number(found.update)} x their norm."
-    return (
-        f"The learning rate {number(lr)} is far too large: {tensor_label(found, first=False)} was no longer finite in step "
-        f"{trained} of the training.{size}"
-    )
-
-
-def _unknown(found: Finding) -> str:
-    end = f"{tensor_label(found)} stopped being finite at step {found.step:,}"
-    if found.kick is not None:
-        kick = found.kick
-        return (
-            f"{end}, after one gradient far above usual: its norm at step {kick.step:,} was {number(kick.grad_norm)}, "
-            f"{number(kick.times)} x {kick.against}, at a usual loss of {number(kick.loss)}. The recorded numbers cannot tell "
-            "what made this gradient."
-        )
-    growth = found.growth
-    if found.jumped and growth is not None and growth.rose_at is not None and growth.before_rise is not None:
-        return (
-            f"The loss jumped in one step, from {number(growth.before_rise)} to {number(growth.at_rise or math.nan)} at step "
-            f"{growth.rose_at:,}, although the update before it was small. {end}. {_cannot_tell(found)}"
-        )
-    here = found.scalars.loss[found.scalars.step == found.step]
-    if len(here) and math.isfinite(here[0]) and found.tensor.endswith(".grad"):
-        end += f", in the backward pass: the loss of this step, {number(float(here[0]))}, is finite"
-    if found.jumped and growth is not None:
-        return f"{end}. Until then the loss was usual and the updates were small. {_cannot_tell(found)}"
-    if found.jumped:
-        return f"{end}. No update had been made before. {_cannot_tell(found)}"
-    if found.gap and growth is not None and growth.rose_at is None:
-        return (
-            f"{end}. At the recorded step before, {growth.step:,}, the loss was {against_best(growth)} and no eigenvalue was "
-            "far outside the stability boundary; the steps between were not recorded, so the cause may be a bad batch or an "
-            "eigenvalue."
-        )
-    if found.gap and growth is not None:
-        return (
-            f"{end}. Between the recorded steps {growth.since:,} and {growth.rose_at:,} the loss rose from "
-            f"{number(growth.before_rise or 0.0)} to {number(growth.at_rise or 0.0)}; the steps between were not recorded, so "
-            "the cause may be a bad batch or an explosion of the whole training."
-        )
-    if found.inherited is not None:
-        return (
-            f"{end}. Every state of layer {found.inherited} is NaN, so NaN reached it from below. The recorded numbers cannot "
-            "tell where it began."
-        )
-    outside = " Eigenvalues had been outside the boundary, but not far enough to overflow a state." if found.firsts else ""
-    return f"{end}. The recorded numbers cannot tell why.{outside}"
-
-
-def _cannot_tell(found: Finding) -> str:
-    if found.sized is not None:
-        usual = ", usual in this run" if found.step > 1 else ""
-        return (
-            f"The largest number of its batch was {number(found.sized)}{usual}. The recorded numbers cannot tell whether the "
-            "loss function or the model made it."
-        )
-    return (
-        "How large the numbers of the batch were is not recorded, so the cause may be the batch, the loss function or the model."
-    )

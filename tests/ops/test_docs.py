@@ -17,6 +17,7 @@ import pytest
 
 from server.settings import Settings, variable_of
 from stablessm_core.spec.config import RunConfig
+from stablessm_core.verdict import SENTENCES
 from studies.culprits import QUICK, Findings
 from studies.culprits_report import culprits_report
 from studies.paper.registry import load
@@ -52,6 +53,13 @@ def test_the_systems_page_lists_every_layer_and_map() -> None:
     tables = generator("systems_tables")
     page = tables.PAGE.read_text()
     assert page == tables.with_tables(page), "run `make docs`"
+
+
+def test_the_page_of_sentences_lists_every_sentence_of_the_verdict() -> None:
+    tables = generator("verdict_sentences")
+    page = tables.PAGE.read_text()
+    assert page == tables.with_tables(page), "run `make docs`"
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == sorted(SENTENCES)
 
 
 def test_the_article_about_culprits_has_the_numbers_of_its_report(tmp_path: Path) -> None:

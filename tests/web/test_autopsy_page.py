@@ -35,7 +35,7 @@ def test_the_page_tells_from_the_first_sign_to_the_fatal_operation_what_was_meas
     for said in (
         "Step 38 was trained again with instruments, from the state after step 30.",
         "The repeated steps gave the recorded numbers bit for bit",
-        "step 36 the trouble begins: the update moves an eigenvalue across the stability boundary",
+        "step 36 the trouble begins: its update moves an eigenvalue across the stability boundary",
         "step 38, forward pass first number that is not finite: scan_states in blocks.0.ssm",
         "scan_states in blocks.0.ssm gave −Inf in states at index (1, 98, 2) of (16, 100, 16), which is eigenvalue 2 of layer 0.",
         "19 numbers of its result are not finite.",
@@ -69,6 +69,18 @@ def test_the_page_tells_from_the_first_sign_to_the_fatal_operation_what_was_meas
                                             index=[0, 3, 0], layer=None, eigenvalue=None)},
          "the batch itself held NaN: input at index (0, 3, 0) of (16, 100, 1). One number of this tensor is not finite.",
          "Its inputs were finite"),
+        ({"gradient": {"step": 36, "norm": 2130.0, "recorded": 2130.0, "repeated": 2130.0, "slope": None, "converged": False,
+                       "agrees": None, "differs": None}},
+         "It is not known whether the gradient of step 36 is right: the slope of the loss depends on the distance.",
+         "is not the"),
+        ({"gradient": {"step": 36, "norm": 2.0, "recorded": 740.0, "repeated": 2.0, "slope": 2.0, "converged": True,
+                       "agrees": True, "differs": "kernels"}},
+         "its norm is 2, and along it the loss changes by 2 per unit of distance. The run recorded a norm of 740; the same step "
+         "without fused kernels gives 2.", "evaluation mode"),
+        ({"batch": findings.DONE["batch"] | {"classes": dict.fromkeys(("smallest", "largest")) | {"ignored": 16, "count": 16}}},
+         "All 16 targets are ignored, so nothing is scored.", "the model knows"),
+        ({"counterfactuals": [findings.curve("unchanged", True, 38, comparable=False)], "hidden_state": "It keeps a state."},
+         "These trials did not repeat this run, so nothing follows from them", "None"),
         ({"notes": ["the control did not repeat the run"]}, "The control did not repeat the run.", "to blame"),
         ({"counterfactuals": [findings.curve("unchanged", False, 38), findings.curve("tenth_of_rate", True, 50,
                               {"optimizer.lr": 0.1 + 0.2}), findings.curve("scaled_norm", False, 38, from_step=37)]},
@@ -89,7 +101,8 @@ def test_the_words_follow_from_the_findings(change: dict[str, Any], said: str, u
     ("answer", "said", "form"),
     [
         (findings.answer("none"), "An autopsy trains this run again from its last good state, bit for bit", True),
-        (findings.answer("queued"), "The autopsy waits for a worker", False),
+        (findings.answer("queued"), "It waits until no run trains, because nobody asked for it.", True),
+        (findings.answer("queued", requested_by="ada"), "The autopsy waits for a worker", False),
         (findings.answer("running"), "and 10 seconds more. This page shows the findings when they are there", False),
         (findings.answer("failed", reason="the task is not installed"), "It failed. The task is not installed.", True),
         (findings.answer("off", reason="autopsies are off on this server"), "autopsies are off on this server.", False),
@@ -133,7 +146,7 @@ def test_the_verdict_says_what_was_measured_and_what_was_inferred() -> None:
                             "evidence": [pages.VERDICT["evidence"][0] | {"basis": "measured"}]}  # fmt: skip
     tags = page(findings.DONE, verdict=told)
     assert [attrs["data-basis"] for attrs in tags.all("data-basis")] == ["measured", "inferred", "measured"]
-    assert "the arithmetic of our own code" in tags.text
+    assert "rounding in float32" in tags.text
     assert "The next best explanation: the whole training exploded." in tags.text
     older: dict[str, Any] = {key: value for key, value in pages.VERDICT.items() if key not in ("confidence", "runner_up")}
     older |= {name: [{k: v for k, v in one.items() if k != "basis"} for one in older[name]] for name in ("events", "evidence")}

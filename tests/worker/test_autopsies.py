@@ -154,16 +154,24 @@ def test_an_autopsy_has_a_low_priority_and_its_death_fails_it_the_second_time(he
 def test_a_run_whose_rate_was_lowered_several_times_at_one_step_is_repeated(here: Station) -> None:
     station = here
     station.start("--slots", "1")
-    died = station.until_ended(station.submit(LOWERED))
-    assert died.status == "diverged"
-    with station.database.read() as session:
-        chosen = select(AlertRow.value).where(AlertRow.run_id == died.id, AlertRow.kind == "lr_lowered").order_by(AlertRow.id)
-        scales = [float(value) for value in session.scalars(chosen)]
-    assert any(scale < 0.5 ** (i + 1) for i, scale in enumerate(scales)), "two reductions share one alert"
+    died = next(run for seed in range(12) if _shares_an_alert(station, run := _lowered(station, seed)))
     asked(station, died.id)
     row = until_state(station, died.id, "done", "failed")
     assert row.findings is not None, row.reason
     assert (row.findings["refused"], row.findings["bits_equal"]) == (None, True)
+
+
+def _lowered(station: Station, seed: int) -> Run:
+    """The ended run with this seed. Rounding decides whether it dies."""
+    return station.until_ended(station.submit(LOWERED | {"train": LOWERED["train"] | {"seed": seed}}))
+
+
+def _shares_an_alert(station: Station, run: Run) -> bool:
+    """Whether the run died, and two reductions of its rate share one alert."""
+    with station.database.read() as session:
+        chosen = select(AlertRow.value).where(AlertRow.run_id == run.id, AlertRow.kind == "lr_lowered").order_by(AlertRow.id)
+        scales = [float(value) for value in session.scalars(chosen)]
+    return run.status == "diverged" and any(scale < 0.5 ** (i + 1) for i, scale in enumerate(scales))
 
 
 def test_an_autopsy_that_is_not_possible_names_its_reason_and_the_verdict_falls_back(here: Station) -> None:
@@ -204,6 +212,33 @@ def test_a_queued_run_is_trained_before_the_autopsy_of_a_dead_one(here: Station)
     assert ended.finished_at is not None
     assert row.started_at is not None
     assert row.started_at > ended.finished_at
+
+
+def test_a_requested_autopsy_starts_at_once_while_runs_train_and_an_automatic_autopsy_hangs(here: Station) -> None:
+    station = here
+    station.start("--slots", "1")
+    first = station.until_ended(station.submit(LATE))
+    until_state(station, first.id, "running")
+    hanging = station.until(
+        "process of the automatic autopsy", lambda: next((c for c in station.children() if c.nice() == NICE), None)
+    )
+    hanging.suspend()
+    second = station.until_ended(station.submit(LATE))
+    training = station.submit(SMALL | {"train": SMALL["train"] | {"steps": 100_000}})
+    station.until("training", lambda: station.run(training).status == "running" and station.run(training).step > 0)
+    with station.database.write() as session:
+        request_autopsy(session, session.get_one(Run, second.id), step=None, by="ada")
+    row = until_state(station, second.id, "done", "failed")
+    assert row.state == "done", row.reason
+    assert row.findings is not None
+    assert row.findings["refused"] is None, row.findings["refused"]
+    assert row.started_at is not None
+    assert row.started_at - row.requested_at < 15
+    assert station.run(training).status == "running"
+    waiting = autopsy_of(station, first.id)
+    assert waiting is not None
+    assert waiting.state == "running"
+    hanging.resume()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit exists on Linux only")

@@ -19,6 +19,7 @@ from server.series.encoding import dumps, json_response
 from server.series.layout import Layout
 from server.series.reading import read_series
 from stablessm_core.telemetry import series as names
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.forms import spread
 from stablessm_core.telemetry.nonfinite import json_safe
 from stablessm_core.telemetry.stability import overflow_budget, split_steps
@@ -106,7 +107,8 @@ def _split(
     parts: dict[str, np.ndarray] = split_steps(form, recorded, read["grad_over_weight"][1], lr) if len(at) > 1 else {}
     known = np.diff(at) == 1  # skip steps whose next step is missing because telemetry was dropped
     if parts and form.length is not None:
-        parts["overflow_budget"] = overflow_budget(form.length, parts["distance"])
+        rows = {kind: values[:-1].astype(np.float64) for kind, values in recorded.items()}
+        parts["overflow_budget"] = overflow_budget(form.length, overflow_distance(form, rows))
     lists = {name: values[known].tolist() for name, values in parts.items()}
     return {"form": form.data, "step": at[:-1][known].tolist(), **lists}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
@@ -10,6 +10,7 @@ from server.http.schemas.queues import QueueChange
 from server.http.schemas.runs import MAX_ID, Answer
 from stablessm_core.spec.forking import ALLOWED
 from stablessm_core.telemetry.statuses import Status
+from stablessm_core.verdict.trouble import KINDS
 
 
 class ForkRequest(QueueChange):
@@ -51,9 +52,10 @@ class TroubleAnswer(Answer):
     """The beginning of a run's trouble."""
 
     step: int = Field(description="The first step that may be affected: the state after the steps before it is still good.")
-    kind: Literal["crossing", "loss", "gradient", "batch", "fatal"] = Field(
-        description="The first sign: an eigenvalue outside the boundary, a loss or gradient far above its level, a bad batch, or "
-        "only the fatal step itself."
+    kind: str = Field(
+        description="The first sign: an eigenvalue outside the boundary, a loss or gradient far above its level, a bad batch, a "
+        "jump of the learning rate, or only the fatal step itself.",
+        json_schema_extra={"enum": list(KINDS)},
     )
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.http.schemas.runs import Answer
+from stablessm_core.verdict import CAUSES, THROWN_BY
+from stablessm_core.verdict.trouble import KINDS
 
-Cause = Literal[
-    "eigenvalue_overflow", "explosion", "step_size", "bad_input", "bad_loss", "arithmetic", "precision", "lr_too_large",
-    "unknown",
-]  # fmt: skip
+Cause = Annotated[str, Field(json_schema_extra={"enum": list(CAUSES)})]
 Basis = Literal["measured", "inferred"]
 Confidence = Literal["measured", "inferred", "cannot_tell"]
-ThrownBy = Literal["optimizer_step", "gradient_spike", "explosion", "both"]
+ThrownBy = Annotated[str, Field(json_schema_extra={"enum": list(THROWN_BY)})]
 Outcome = Literal["lives", "dies", "open"]
 EXAMPLE: dict[str, Any] = {
     "run_id": 2,
@@ -26,6 +25,13 @@ EXAMPLE: dict[str, Any] = {
     "summary": "Eigenvalue 9 first left the stability boundary at step 2, and at step 105 its state overflowed: |2.4301|^100 = "
     "3.7e38, and float32 ends at 3.4e38. One AdamW step pushed it across: the step was 2.72 times as long as the remaining "
     "distance. The loss gave no warning: one step earlier it was its best so far.",
+    "sentences": [
+        {
+            "text": "The loss gave no warning: one step earlier it was its best so far.",
+            "basis": "measured",
+            "sentence": "no_warning",
+        }
+    ],
     "trouble": {"step": 1, "kind": "crossing", "shown": 2, "exact": True},
     "culprit": {"layer": 0, "eigenvalue": 9},
     "events": [
@@ -42,6 +48,7 @@ EXAMPLE: dict[str, Any] = {
         {
             "text": "Overflow budget at step 105: 100 x ln 2.43 / 88.72 = 1.",
             "basis": "measured",
+            "sentence": "overflow_budget",
             "overflow_budget": 1.0,
             "limit": 1.0,
         }
@@ -57,7 +64,7 @@ class Happening(Answer):
     layer: int | None
     eigenvalue: int | None
     kind: str = Field(
-        description="`crossing`, `loss_rose`, `gradient_spike`, `bad_batch`, `nonfinite`, `nonfinite_evaluation`, "
+        description="`crossing`, `loss_rose`, `gradient_spike`, `rate_jumped`, `bad_batch`, `nonfinite`, `nonfinite_evaluation`, "
         "`rolled_back`, `lr_lowered`, `stopped_early`, `consequence` (an alert that an explosion caused) or the kind of an "
         "alert."
     )
@@ -73,6 +80,7 @@ class Evidence(Answer):
     basis: Basis = Field(
         description="measured: the sentence states recorded values or results of the autopsy; inferred: it concludes from them."
     )
+    sentence: str = Field(description="The name of the sentence; docs/verdict.md lists what must be true of a run for each.")
 
 
 class Try(Answer):
@@ -98,7 +106,7 @@ class Trouble(Answer):
     """Where the trouble of the run began."""
 
     step: int = Field(description="The state after the steps before this one is free of the trouble: a test starts there.")
-    kind: Literal["crossing", "loss", "gradient", "batch", "fatal"]
+    kind: Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
     shown: int = Field(description="The first recorded step that shows the trouble.")
     exact: bool = Field(description="False if steps between `step` and `shown` were not recorded.")
 
@@ -116,7 +124,8 @@ class VerdictAnswer(Answer):
         "recorded numbers; cannot_tell: the cause is unknown; null without a cause."
     )
     runner_up: Cause | None = Field(description="The second cause that the data allow.")
-    summary: str
+    summary: str = Field(description="The text of `sentences`, with how the run ended before it.")
+    sentences: list[Evidence] = Field(description="What happened, one item per sentence.")
     culprit: Culprit | None
     trouble: Trouble | None = Field(description="null if the run shows no trouble.")
     events: list[Happening] = Field(description="Ordered by step.")

@@ -10,6 +10,7 @@ import numpy as np
 
 from stablessm_core.telemetry import series as names
 from stablessm_core.telemetry.detectors.rows import LayerRows, Rows, Values
+from stablessm_core.telemetry.detectors.steps import Steps, steps_of
 
 Severity = Literal["warning", "critical"]
 
@@ -43,12 +44,15 @@ class Alert:
 class Condition:
     """A condition that holds in some of the rows. `alert` makes the alert for a row in which the condition starts to hold.
 
-    layer: the record's id, "0" or "0.dt_bias"; None if the condition is about the whole model.
+    layer: the record's id, "0" or "0.dt_bias"; None if the condition is about the whole model. critical: the rows in which the
+    alert is critical, if its severity depends on the row. A critical row raises an alert of its own in an episode that began
+    with a warning.
     """
 
     layer: str | None
     holds: Any  # bool array (rows,); typed as Any because numpy's type for any(axis=1) is array or scalar
     alert: Callable[[int], Alert]
+    critical: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +74,25 @@ class Setup:
     grad_clip: float | None = None
     skips_bad_batches: bool = False
 
+    @property
+    def steps(self) -> Steps:
+        """Whether the steps of the weights grow with the gradient."""
+        return steps_of([self.optimizer], clips=self.grad_clip is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
     """The data that a detector receives in addition to the rows.
 
     parameters: the names of the model's parameters. setup: None if unknown; detectors that need the setup then raise no alert.
-    threshold: the alert's setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush,
-    by layer; checkpoints store these arrays.
+    steps: whether the optimizer's steps grow with the gradient; this may be known if the setup is not. threshold: the alert's
+    setting, 0 if the alert has no setting. memory: arrays that the detector keeps from flush to flush, by layer; checkpoints
+    store these arrays.
     """
 
     parameters: list[str]
     setup: Setup | None = None
+    steps: Steps = "unknown"
     threshold: float = 0.0
     memory: dict[str, np.ndarray] = field(default_factory=dict)
 

@@ -24,6 +24,7 @@ from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition
 from stablessm_core.telemetry.detectors.nonfinite import NONFINITE_BATCH
 from stablessm_core.telemetry.detectors.registry import KINDS
 from stablessm_core.telemetry.detectors.rows import Rows
+from stablessm_core.telemetry.detectors.steps import Steps
 
 REARM_STEPS = 100
 FIRST_UPDATE = 16  # number of steps after which the alert of an episode is first extended
@@ -52,21 +53,30 @@ class Episode:
 class Detectors:
     """Watches a run from its first row to its last.
 
-    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. thresholds: the
-    alerts' settings; None switches an alert off.
+    parameters: names of the model's parameters, in the order of the rows' norms. setup: how the run trains. steps: whether the
+    optimizer's steps grow with the gradient, for a run whose setup is unknown. thresholds: the alerts' settings; None switches
+    an alert off.
     """
 
-    def __init__(self, parameters: list[str], setup: Setup | None = None, **thresholds: float | None) -> None:
+    def __init__(
+        self,
+        parameters: list[str],
+        setup: Setup | None = None,
+        *,
+        steps: Steps = "unknown",
+        **thresholds: float | None,
+    ) -> None:
         allowed = {kind.setting for kind in KINDS.values()} - {None}
         if unknown := thresholds.keys() - allowed:
             raise ValueError(f"alert settings are {sorted(unknown)}; allowed: {sorted(map(str, allowed))}")
         self._watches: dict[str, Watch] = {}
+        steps = steps if setup is None else setup.steps
         skips = setup is not None and setup.skips_bad_batches
         unused = NONFINITE_BATCH if skips else batch_skipped.KIND.name  # a bad batch raises one of the two
         for kind in KINDS.values():
             threshold = 0.0 if kind.setting is None else thresholds.get(kind.setting)
             if kind.detect is not None and threshold is not None and kind.name != unused:
-                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, threshold=threshold)
+                self._watches[kind.name] = Watch(parameters=parameters, setup=setup, steps=steps, threshold=threshold)
         # the episodes by kind of alert and layer; the last episode of a list is the newest
         self._episodes: dict[tuple[str, str], list[Episode]] = {}
 
@@ -135,6 +145,8 @@ class Detectors:
         episodes = self._episodes.setdefault((kind.name, condition.layer or "0"), [])
         before = episodes[-1].last if episodes else -REARM_STEPS - 1
         begins = np.flatnonzero(np.diff(first_step + held, prepend=before) > REARM_STEPS)
+        if condition.critical is not None:
+            begins = _with_escalations(begins, condition.critical[held], episodes[-1] if episodes else None)
         found: list[tuple[int, Alert | None]] = []
         for start, end in pairwise(sorted({0, *begins.tolist(), len(held)})):
             steps = first_step + held[start:end]
@@ -159,6 +171,22 @@ def without_alerts(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if key.startswith("episodes/")
     }
     return last | {key: array for key, array in state.items() if not key.startswith("episodes/")}
+
+
+def _with_escalations(begins: np.ndarray, critical: np.ndarray, last: Episode | None) -> np.ndarray:
+    """The beginnings of episodes, with the rows in which an episode that began with a warning becomes critical.
+
+    begins: positions in `critical`, which tells for each row whether its alert is critical. last: the episode before these rows.
+    """
+    found = set(begins.tolist())
+    is_critical = last is not None and (last.alert is None or last.alert.severity == "critical")
+    for i in np.flatnonzero(critical | np.isin(np.arange(len(critical)), begins)).tolist():
+        if i in found:
+            is_critical = bool(critical[i])
+        elif not is_critical:
+            found.add(i)
+            is_critical = True
+    return np.array(sorted(found), np.int64)
 
 
 def _begin(episodes: list[Episode], alert: Alert, step: int) -> Alert | None:

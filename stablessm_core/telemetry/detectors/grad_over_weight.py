@@ -18,6 +18,11 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
     ratio = layer.ratio.values
     # skip non-finite ratios: either the weight is exactly 0, or the gradient is not finite, which another alert reports
     above = (ratio > threshold) & np.isfinite(ratio)
+    typical = _typical_weight(layer)
+    if typical is not None:
+        with np.errstate(all="ignore"):
+            gradient = ratio * np.abs(layer.weight.values)
+        above &= gradient > threshold * typical
 
     def alert(row: int) -> Alert:
         worst, count = int(np.argmax(np.where(above[row], ratio[row], 0))), int(above[row].sum())
@@ -27,10 +32,19 @@ def _condition(rows: Rows, layer: LayerRows, threshold: float) -> Condition:
     return Condition(layer.id, above.any(axis=1), alert)
 
 
+def _typical_weight(layer: LayerRows) -> np.ndarray | None:
+    """The median |w| of each row, (rows, 1). A ratio to a single weight near 0 is large in any healthy run. None if the weights
+    and the ratios of a wide layer belong to different eigenvalues."""
+    if layer.ratio.at is not None or layer.weight.values.shape != layer.ratio.values.shape:
+        return None
+    return np.asarray(np.median(np.abs(layer.weight.values), axis=1, keepdims=True))
+
+
 KIND = AlertKind(
     name="grad_over_weight",
     severity="warning",
-    meaning="|dL/dw| / |w| of an eigenvalue has exceeded `alerts.max_grad_over_weight`.",
+    meaning="|dL/dw| / |w| of an eigenvalue has exceeded `alerts.max_grad_over_weight`, and so has |dL/dw| divided by the "
+    "median |w| of the layer.",
     detect=detect,
     threshold=Threshold(
         name="max_grad_over_weight", default=1e4, gt=0, description="Alert when |dL/dw| / |w| of an eigenvalue exceeds this."

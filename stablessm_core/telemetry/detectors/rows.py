@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stablessm_core.telemetry.boundary import overflow_distance
 from stablessm_core.telemetry.forms import Form
 
 
@@ -77,6 +78,13 @@ class LayerRows:
         """The part of a series name that identifies the record, such as "0" or "0.dt_bias". Detectors use this id as a key."""
         return f"{self.layer}.{self.record}" if self.record else str(self.layer)
 
+    @cached_property
+    def overflow_distance(self) -> np.ndarray:
+        """The distances that decide on overflow (`boundary.overflow_distance`), with the columns of `distance`."""
+        if self.form is None or self.recorded is None or not self.form.channels:
+            return self.distance.values
+        return np.asarray(overflow_distance(self.form, self.recorded))
+
     def cut(self, count: int) -> LayerRows:
         ratio, weight, distance, state = (v.cut(count) for v in (self.ratio, self.weight, self.distance, self.state))
         recorded = None if self.recorded is None else {kind: values[:count] for kind, values in self.recorded.items()}
@@ -91,8 +99,8 @@ class Rows:
     """Consecutive training steps from `first_step` on.
 
     norms: the norms of all weights, then of all gradients, (rows, 2 x parameters). batch: which part of the batch was not
-    finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm: the learning rate and the gradient's
-    global norm before clipping, (rows,). A field is None if it was not recorded.
+    finite, as the number that the series BATCH_NONFINITE stores, (rows,). lr, grad_norm, weight_norm: the learning rate, the
+    gradient's global norm before clipping, and the global norm of all weights, (rows,). A field is None if it was not recorded.
     """
 
     first_step: int
@@ -102,6 +110,7 @@ class Rows:
     batch: np.ndarray | None = None
     lr: np.ndarray | None = None
     grad_norm: np.ndarray | None = None
+    weight_norm: np.ndarray | None = None
 
     @property
     def finite_batch(self) -> np.ndarray:
@@ -119,5 +128,7 @@ class Rows:
     def cut(self, count: int) -> Rows:
         """The first `count` rows."""
         layers = [layer.cut(count) for layer in self.layers]
-        batch, lr, grad_norm = (None if v is None else v[:count] for v in (self.batch, self.lr, self.grad_norm))
-        return Rows(self.first_step, self.loss[:count], self.norms[:count], layers, batch, lr, grad_norm)
+        whole = (self.batch, self.lr, self.grad_norm, self.weight_norm)
+        return Rows(
+            self.first_step, self.loss[:count], self.norms[:count], layers, *(None if v is None else v[:count] for v in whole)
+        )

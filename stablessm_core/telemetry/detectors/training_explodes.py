@@ -1,4 +1,5 @@
-"""Detects that training explodes: the loss is many times its usual level. The recurrence may not be the cause."""
+"""Detects that training explodes: the loss is many times its usual level, or one step is longer than all weights together. The
+recurrence may not be the cause."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ from functools import cache
 import numpy as np
 
 from stablessm_core.telemetry import series as names
-from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Setup, Threshold, Watch
-from stablessm_core.telemetry.detectors.next_step import can_cross
+from stablessm_core.telemetry.detectors.alert import Alert, AlertKind, Condition, Threshold, Watch
+from stablessm_core.telemetry.detectors.next_step import may_be_outside, relative_step
 from stablessm_core.telemetry.detectors.rows import Rows, steps_held
 
 WINDOW = 16  # number of losses in a median
 LASTING = 8  # steps that a high loss must last if every step of the weights is bounded
 SUDDEN = 1.5  # a loss of this many times the threshold needs no second step
 SMALLEST = 1e-4
+LONG = 1.5  # a step of sgd of this many times the norm of all weights is an explosion, whatever the loss is
+NOTICEABLE = 0.6  # a high loss is critical if the step is at least this share of the norm of all weights
 LEVEL, RECENT, HIGH = "level", "recent", "high"  # keys of the detector's memory
 
 
@@ -29,27 +32,33 @@ def detect(rows: Rows, watch: Watch) -> Iterator[Condition]:
     lasts = steps_held(high, watch.memory.get(HIGH, np.zeros(2))[1])
     if len(loss):
         watch.memory[HIGH] = np.array([times[-1], lasts[-1]])
-    if not high.any():
+    relative = relative_step(rows, watch.setup) if watch.steps == "growing" else None
+    with np.errstate(invalid="ignore"):
+        long = np.zeros(len(loss), bool) if relative is None else (relative >= LONG) & np.isfinite(loss) & np.isfinite(relative)
+    if not (high.any() or long.any()):
         return
     quick = high & (rising | (times >= SUDDEN * watch.threshold))
-    if watch.setup is not None and _bounds_steps(watch.setup):
+    if watch.steps == "bounded":  # a high loss then nearly always falls again
         quick &= _some_outside(rows)
         holds = quick | (lasts >= LASTING)
     else:
-        holds = quick
+        holds = quick | long
+    critical = np.zeros(len(loss), bool)
+    if watch.steps == "growing":
+        critical = quick | long if relative is None else long | (quick & (relative >= NOTICEABLE))
 
     def alert(row: int) -> Alert:
-        found = KIND.alert(
-            step=rows.first_step + row,
-            message=_message(loss[row], times[row], level[row], spread[row]),
-            series=names.TRAIN_LOSS,
-            tensor="loss",
-            value=float(times[row]),
-        )
-        critical = quick[row] and (watch.setup is None or watch.setup.optimizer == "sgd")
-        return found if critical else replace(found, severity="warning")
+        step = rows.first_step + row
+        if long[row] and not quick[row] and relative is not None:
+            message = _of_step(rows, row, relative[row])
+            return KIND.alert(step=step, message=message, series=names.GRAD_NORM, value=float(relative[row]))
+        message = _message(loss[row], times[row], level[row], spread[row])
+        if relative is not None:
+            message += f"; the step is {relative[row]:.3g} times as long as all weights"
+        found = KIND.alert(step=step, message=message, series=names.TRAIN_LOSS, tensor="loss", value=float(times[row]))
+        return found if critical[row] else replace(found, severity="warning")
 
-    yield Condition(None, holds, alert)
+    yield Condition(None, holds, alert, critical)
 
 
 def _times_the_level(loss: np.ndarray, watch: Watch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -100,18 +109,22 @@ def _windows(count: int) -> np.ndarray:
     return np.arange(count)[:, None] + np.arange(1, WINDOW + 1)
 
 
-def _bounds_steps(setup: Setup) -> bool:
-    """True if the optimizer bounds every step of the weights. A high loss then nearly always falls again."""
-    return setup.optimizer == "adamw" or setup.grad_clip is not None
-
-
 def _some_outside(rows: Rows) -> np.ndarray:
     """True for each row in which an eigenvalue is outside the stability boundary, so that states can explode, (rows,)."""
     outside = np.zeros(len(rows.loss), bool)
     for layer in rows.layers:
-        if layer.form is None or can_cross(layer.form):
+        if may_be_outside(layer):
             outside |= (layer.distance.values < 0).any(axis=1)
     return outside
+
+
+def _of_step(rows: Rows, row: int, relative: float) -> str:
+    assert rows.lr is not None
+    assert rows.grad_norm is not None
+    return (
+        f"the step of all weights is {relative:.3g} times as long as the weights themselves: the learning rate is "
+        f"{rows.lr[row]:.4g}, the norm of the gradient is {rows.grad_norm[row]:.4g}"
+    )
 
 
 def _message(loss: float, times: float, level: float, spread: float) -> str:
@@ -127,8 +140,9 @@ KIND = AlertKind(
     severity="critical",
     meaning="The loss is at least `alerts.max_loss_over_best` times its usual level, the lowest median of 16 steps so far, and "
     f"was high in the step before as well, or half as high again. With adamw or clipping, which bound every step, it must stay "
-    f"so high for {LASTING} steps unless an eigenvalue is outside the boundary. The alert is critical with sgd, and a warning "
-    "where steps are bounded, because most such runs remain finite.",
+    f"so high for {LASTING} steps unless an eigenvalue is outside the boundary. Or a step of sgd is at least {LONG} times as "
+    "long as all weights together. The alert is critical with sgd, if such a step is at least "
+    f"{NOTICEABLE} times as long as all weights, and a warning where steps are bounded, because most such runs remain finite.",
     detect=detect,
     threshold=Threshold(
         name="max_loss_over_best",

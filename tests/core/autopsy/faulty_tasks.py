@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stablessm_core.tasks.base import IGNORED
+from stablessm_core.tasks.modular_counting import ModularCountingTask
 from stablessm_core.tasks.polynomial_memory import PolynomialMemoryTask
 
 SPOILED = 7  # the step of the planted fault
@@ -85,3 +87,92 @@ class GrowingTarget(PolynomialMemoryTask):
     def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
         x, y = super().batch(step, *given)
         return x, y * 4.0 ** max(0, step - SPOILED + 1)
+
+
+class Inflated(torch.autograd.Function):
+    """The identity, with a gradient `times` as large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, times: float) -> Tensor:
+        ctx.times = times
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.times, None
+
+
+class ThreefoldGradient(PolynomialMemoryTask):
+    """The backward pass of the loss is wrong from the first step on."""
+
+    times = 3.0
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return Inflated.apply(super().loss(output, y), self.times)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class TenfoldGradient(ThreefoldGradient):
+    times = 10.0
+
+
+class ThousandfoldGradient(ThreefoldGradient):
+    times = 1000.0
+
+
+class RoundedOutput(PolynomialMemoryTask):
+    """The outputs are rounded to signs, with the gradient of the identity: it is meant to differ from the slope."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return super().loss(output + (output.sign() - output).detach(), y)
+
+
+SUBTLE = 0.125  # the first target of the spoiled step; usual, but exact
+
+
+class SubtlyMarked(PolynomialMemoryTask):
+    """The spoiled step can be told from its targets, which are usual."""
+
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        if step == SPOILED:
+            y[0, 0, 0] = SUBTLE
+        return x, y
+
+    def is_spoiled(self, y: Tensor) -> bool:
+        return float(y[0, 0, 0]) == SUBTLE
+
+
+class RescaledLoss(SubtlyMarked):
+    """The loss of one step is divided by 1e-9."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        loss = super().loss(output, y)
+        return loss / 1e-9 if self.is_spoiled(y) else loss
+
+
+class HalfPrecisionLoss(SubtlyMarked):
+    """The loss of one step is computed in float16, where 1e5 is infinite."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        error = output - y + (1e5 if self.is_spoiled(y) else 0)
+        return error.half().float().square().mean() if self.is_spoiled(y) else error.square().mean()
+
+
+class SummedLoss(PolynomialMemoryTask):
+    """A sum over the calls that nobody sets back: the loss is NaN from the twelfth call on."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.sum = 0
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        self.sum += 1
+        return super().loss(output, y) * (self.sum if self.sum < 12 else torch.nan)
+
+
+class Unlabelled(ModularCountingTask):
+    """From the spoiled step on, no target is scored."""
+
+    def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
+        x, y = super().batch(step, *given)
+        return (x, torch.full_like(y, IGNORED)) if step >= SPOILED else (x, y)

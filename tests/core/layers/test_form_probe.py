@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm_core.layers.base import WatchedLayer
-from stablessm_core.layers.form_probe import FormError, probe_form
+from stablessm_core.layers.form_probe import FormError, form_error, probe_form
 from stablessm_core.layers.gla import GatedLinearAttention
 from stablessm_core.layers.lru import LRU
 from stablessm_core.layers.mamba import MambaBlock
@@ -155,3 +155,33 @@ def test_the_probe_changes_neither_the_layer_nor_the_random_number_generator(nam
     assert all(torch.equal(values, gates[gate]) for gate, values in layer.gates().items())
     assert all(parameter.grad is None for parameter in layer.parameters())
     assert not hasattr(layer, "scan_backend") or layer.scan_backend == "auto"
+
+
+class Bounded(Turning):
+    """Departs from its form as soon as training has made an eigenvalue larger than 0.95."""
+
+    def _lambda(self) -> Tensor:
+        return torch.polar(self.reparameterization(self.w).clamp(max=0.95), self.theta)
+
+
+def test_a_layer_that_departs_from_its_form_with_trained_weights_is_measured() -> None:
+    layer = Bounded(4)
+    assert probe_form(layer, "bounded", 4) == ""
+    assert form_error(layer, 4) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-4))
+    with torch.no_grad():
+        layer.w[3] = EXP.inverse(torch.tensor(0.999))
+    assert form_error(layer, 4) == (pytest.approx(0.049, rel=0.01), pytest.approx(0, abs=1e-4))
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
+@every_layer
+def test_what_rounding_explains_is_no_departure(name: str, options: dict[str, Any], scale: float) -> None:
+    """With weights as an exploding run has them."""
+    layer = made(name, options)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(scale)
+    if scale == 1:
+        assert layer.not_probed or form_error(layer, D_MODEL) == (pytest.approx(0, abs=1e-4), pytest.approx(0, abs=1e-2))
+    found = form_error(layer, D_MODEL)
+    assert isinstance(found, str) or found[0] - found[1] < 1e-3

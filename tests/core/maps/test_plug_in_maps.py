@@ -67,6 +67,22 @@ def test_a_package_can_import_its_own_map_first(tmp_path: Path) -> None:
             "continuous inverse(f(w)) gives other eigenvalues",
         ),
         ("return -self.rate(w) / self._root(w)", "return self.rate(w)", "continuous derivative(w) is not the slope of f(w)"),
+        (
+            "    def gradient_scale(self, w: Array) -> Array:  # |f'| / (1 - f)^2",
+            """
+    def f(self, w: Array) -> Array:
+        return 3 * super().f(w)
+
+    def derivative(self, w: Array) -> Array:
+        return super().derivative(w)
+
+    def inverse(self, lambda_: Array) -> Array:
+        return super().inverse(lambda_ / 3)
+
+    def gradient_scale(self, w: Array) -> Array:  # |f'| / (1 - f)^2""",
+            "it declares guarded=True, but its discrete f(0) is 1.10364, outside the stability boundary; "
+            "allowed: |f(w)| <= 1 at every weight, or guarded=False",
+        ),
     ],
 )
 def test_an_unusable_map_is_refused_by_name_with_the_reason(tmp_path: Path, before: str, after: str, reason: str) -> None:

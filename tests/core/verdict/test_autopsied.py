@@ -9,42 +9,10 @@ import numpy as np
 import pytest
 
 from stablessm_core.verdict import judge
+from tests.core.verdict.findings import counterfactual, findings, first, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 INF = float("inf")
-
-
-def findings(step: int, **changes: Any) -> dict[str, Any]:
-    """An autopsy of a step with an ordinary batch and ordinary numbers. The step was fatal."""
-    usual: dict[str, Any] = {
-        "step": step, "from_step": 0, "bits_equal": True, "refused": None, "seconds": 1.0, "fatal": True, "loss": NAN,
-        "batch": {
-            "largest_input": 3.2, "usual_input": 3.3, "largest_target": 3.9, "usual_target": 3.8, "nonfinite_input": 0,
-            "nonfinite_target": 0, "nonfinite": 0,
-        },
-        "first_nonfinite": first(), "modules": modules(220.0),
-        "float64": {"finite": True, "loss": 0.5, "largest": 220.0, "narrow": [], "first_nonfinite": None},
-        "counterfactuals": [], "evidence_changed": None,
-    }  # fmt: skip
-    return usual | changes
-
-
-def first(place: str = "forward", operation: str = "scan_states", module: str = "blocks.0.ssm", **changes: Any) -> dict[str, Any]:
-    return {
-        "pass": place, "operation": operation, "module": module, "tensor": "output", "index": [1, 98, 0], "count": 19,
-        "value": "-Infinity", "largest_input": 12.0, "largest_before": 220.0, "layer": None, "eigenvalue": None,
-    } | changes  # fmt: skip
-
-
-def modules(largest: float) -> list[dict[str, Any]]:
-    return [{"module": "blocks.0.ssm", "pass": "forward", "largest": 3e38, "largest_float64": largest, "nonfinite": 19}]
-
-
-def counterfactual(change: str, lives: bool, step: int = 200, **settings: Any) -> dict[str, Any]:
-    return {
-        "change": change, "settings": {path.replace("__", "."): value for path, value in settings.items()}, "from_step": 2,
-        "lives": lives, "step": step, "until": 200, "reason": None, "steps": [], "loss": [],
-    }  # fmt: skip
 
 
 def verdict_of(loss: Any, autopsy: dict[str, Any], **how: Any) -> dict[str, Any]:
@@ -75,7 +43,7 @@ def test_a_state_that_only_float64_can_hold_overflowed_and_is_no_arithmetic() ->
 def test_a_number_that_float32_could_hold_is_arithmetic() -> None:
     found = verdict_of(UNKNOWN, findings(7, first_nonfinite=first("backward", "rwkv4_backward")))
     assert told(found) == ("arithmetic", "measured", None)
-    assert "float32 could hold every true result" in found["summary"]
+    assert "float32 could hold each of them and its square" in found["summary"]
 
 
 def test_ordinary_numbers_are_no_arithmetic_if_the_loss_in_float64_is_another() -> None:
@@ -195,21 +163,43 @@ def test_nan_from_a_lower_layer_does_not_blame_the_upper_one() -> None:
     assert judge(own, source)["culprit"] == {"layer": 1, "eigenvalue": 0}
 
 
-def test_a_gradient_that_disagrees_with_its_loss_is_the_backward_pass() -> None:
-    wrong = {"step": 6, "norm": 4e8, "slope": 0.5, "agrees": False}
-    found = verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))
-    assert told(found)[:2] == ("bad_loss", "measured")
-    assert "wrong gradient at step 6: its norm is 4e8, but along it the loss changes only by 0.5" in found["summary"]
+@pytest.mark.parametrize("factor", [3.0, 10.0, 999.997, 1e9])
+def test_a_gradient_that_disagrees_with_its_loss_is_a_wrong_gradient_whatever_the_factor(factor: float) -> None:
+    found = verdict_of(UNKNOWN, findings(7, gradient=gradient(6, 0.5 * factor, 0.5), modules=modules(1e39)), name="sgd")
+    assert told(found)[:2] == ("wrong_gradient", "measured")
+    assert f"wrong gradient at step 6: its norm is {0.5 * factor:.3g}" in found["summary"].replace(",", "") or factor > 1e3
+    assert "along it the loss changes by 0.5 per unit of distance" in found["summary"]
     assert found["try"][0]["change"] == {"optimizer.grad_clip": 1.0}
-    right = verdict_of(UNKNOWN, findings(7, gradient=wrong | {"slope": 4e8, "agrees": True}, modules=modules(1e39)))
-    assert right["cause"] != "bad_loss"
 
 
-def test_a_gradient_of_the_first_step_may_be_scaled_but_not_a_thousandfold() -> None:
-    scaled = {"step": 1, "norm": 40.0, "slope": 0.5, "agrees": False}
-    assert verdict_of(UNKNOWN, findings(7, gradient=scaled, modules=modules(1e39)))["cause"] != "bad_loss"
-    wrong = scaled | {"norm": 4e5}
-    assert verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)))["cause"] == "bad_loss"
+def test_a_right_gradient_is_said_to_agree_and_is_not_accused() -> None:
+    found = verdict_of(UNKNOWN, findings(7, gradient=gradient(6, 4e8, 4e8), modules=modules(1e39)), name="sgd")
+    assert found["cause"] != "wrong_gradient"
+    assert any(one["sentence"] == "gradient_agrees" for one in found["evidence"])
+
+
+def test_a_slope_that_did_not_converge_proves_nothing() -> None:
+    open_ = gradient(6, 4e8, 0.5, converged=False, agrees=None)
+    found = verdict_of(UNKNOWN, findings(7, gradient=open_, modules=modules(1e39)), name="sgd")
+    assert found["cause"] != "wrong_gradient"
+    assert any(one["sentence"] == "gradient_not_proved" for one in found["evidence"])
+    before = {"step": 6, "norm": 4e8, "slope": 0.5, "agrees": False}  # findings from before slopes had to converge
+    assert verdict_of(UNKNOWN, findings(7, gradient=before, modules=modules(1e39)), name="sgd")["cause"] != "wrong_gradient"
+
+
+def test_a_constant_factor_of_the_gradient_does_not_move_adamw() -> None:
+    wrong = findings(7, gradient=gradient(6, 4e8, 0.5), modules=modules(1e39))
+    assert verdict_of(UNKNOWN, wrong)["cause"] != "wrong_gradient"
+    spiked = verdict_of(UNKNOWN, wrong, grad_norm=[1, 1, 1, 1, 1, 4e8, 1])
+    assert spiked["cause"] == "wrong_gradient", "a single gradient far above usual does"
+
+
+@pytest.mark.parametrize(("differs", "said"), [("kernels", "the run's compiled kernels"), ("training_mode", "training mode")])
+def test_a_gradient_that_is_wrong_only_as_the_run_computed_it_is_the_finding(differs: str, said: str) -> None:
+    wrong = gradient(6, 1.5, 1.5, recorded=737.0, differs=differs)
+    found = verdict_of(UNKNOWN, findings(7, gradient=wrong, modules=modules(1e39)), name="sgd")
+    assert told(found)[:2] == ("wrong_gradient", "measured")
+    assert f"The backward pass of {said} gave a wrong gradient at step 6" in found["summary"]
 
 
 @pytest.mark.parametrize(("lives", "cause"), [(True, "bad_input"), (False, "explosion")])

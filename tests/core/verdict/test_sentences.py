@@ -65,7 +65,8 @@ def test_losses_below_zero_are_not_divided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "said"), [(7e31, "7e31 at step 40, 7e31 x its start (1)"), (30.0, "30 at step 40, 30 x its start (1)")]
+    ("end", "said"),
+    [(7e31, "7e31 is the median of its last 10 recorded steps, 7e31 x its first value (1)."), (30.0, "30 is the median")],
 )
 def test_a_finished_run_whose_loss_ended_far_above_its_start_says_so_first(end: float, said: str) -> None:
     found = judge(*run_of([*LONG[:20], *[end] * 20]))
@@ -102,7 +103,7 @@ def test_a_model_with_one_eigenvalue_has_no_plural() -> None:
     rows = verdict.Rows.derived(
         Form.of_map("direct", "discrete"),
         source.rows.step,
-        {"weight": np.full((40, 1), 0.9), "grad_over_weight": np.ones((40, 1))},
+        {"weight": np.linspace(0.8, 0.9, 40)[:, None], "grad_over_weight": np.ones((40, 1))},
     )
     layer = replace(run.layers[0], width=1)
     one = replace(run, layers=(layer,))
@@ -164,7 +165,7 @@ def test_without_the_size_of_the_batch_the_cause_is_open() -> None:
     assert "How large the numbers of the batch were is not recorded" in found["summary"]
     sized = judge(run, MemorySource(replace(calm, largest_target=np.full(7, 3.8)), source.layers))
     assert (sized["cause"], sized["runner_up"]) == ("unknown", "bad_loss")
-    assert "The largest number of its batch was 3.8, usual in this run." in sized["summary"]
+    assert "The largest number of its batch was 3.8 (median of the batches before: 3.8)." in sized["summary"]
 
 
 def test_the_advised_rate_covers_the_eigenvalue_that_steps_furthest() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stablessm_core.verdict.trouble import trouble_start
+from stablessm_core.verdict.beginning import trouble_start
 from tests.core.verdict.recorded import CALM, NAN, run_of
 
 

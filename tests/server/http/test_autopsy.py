@@ -150,3 +150,30 @@ def test_the_command_waits_for_the_autopsy_and_prints_it_in_words(sqlite: Databa
 def asked(database: Database, run_id: int) -> bool:
     with database.read() as session:
         return autopsies.autopsy_json(session, session.get_one(Run, run_id), on=True)["state"] == "queued"
+
+
+def test_the_command_does_not_wait_with_an_automatic_autopsy_for_training_to_pause(
+    sqlite: Database, tmp_path: Path, died: int
+) -> None:
+    with sqlite.write() as session:
+        autopsies.queue_autopsy(session, session.get_one(Run, died))
+    with sqlite.read() as session:
+        assert autopsies.candidates(session, asked=True) == []
+    with running(sqlite.url, tmp_path) as (address, _):
+        environment = {"STABLESSM_DATA_DIR": str(tmp_path / "state"), "STABLESSM_URL": address, "STABLESSM_TOKEN": TOKEN}
+
+        def work() -> None:
+            for _ in range(1000):
+                with sqlite.read() as session:
+                    if autopsies.candidates(session, asked=True):
+                        break
+                time.sleep(0.02)
+            done(sqlite, died)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        shown = CliRunner().invoke(main, ["autopsy", str(died)], env=environment, catch_exceptions=False)
+        worker.join()
+    assert shown.exit_code == 0
+    with sqlite.read() as session:
+        assert autopsies.autopsy_json(session, session.get_one(Run, died), on=True)["requested_by"] is not None

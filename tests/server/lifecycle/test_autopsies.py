@@ -17,11 +17,11 @@ from server.keep.deletion import purge
 from server.keep.trash import move_to_trash
 from server.lifecycle import autopsies
 from server.lifecycle import transitions as lifecycle
-from server.lifecycle.autopsy_findings import check_findings
+from server.lifecycle.autopsy_findings import check_findings, read_findings
 from server.lifecycle.verdicts import describe_run, judge_ended
 from server.live.frames import read_events
 from server.series.recording import store_flush
-from tests.server.autopsies import findings
+from tests.server.autopsies import PLACE, findings
 from tests.server.recording import Recording, claim, claimed, nonfinite, run_of
 
 pytestmark = pytest.mark.both_engines
@@ -95,6 +95,7 @@ def test_findings_reach_readers_and_the_verdict_with_their_numbers(database: Dat
     "changes",
     [
         {"step": None}, {"bits_equal": False}, {"modules": None}, {"seconds": "soon"}, {"first_nonfinite": {"pass": "sideways"}},
+        {"counterfactuals": [findings()["counterfactuals"][0] | {"change": "nothing"}]}, {"trouble": {"step": 1, "kind": "bad"}},
         {"counterfactuals": [findings()["counterfactuals"][0] | {"steps": [1]}]}, {"trouble": {"step": -1, "kind": "fatal"}},
         {"modules": [{"module": "m" * 301, "pass": "loss", "largest": 1.0, "largest_float64": None, "nonfinite": 0}]},
     ],
@@ -215,6 +216,39 @@ def test_a_request_is_refused_with_the_reason(database: Database) -> None:
     assert (answer["state"], answer["asked_step"], answer["requested_by"], answer["reason"]) == ("queued", 3, "ada", None)
 
 
+def test_a_request_takes_the_place_of_an_automatic_autopsy_that_runs(database: Database) -> None:
+    run_id = died(database)
+    automatic = taken(database, run_id)
+    assert not automatic.asked
+    with database.write() as session:
+        autopsies.request_autopsy(session, session.get_one(Run, run_id), step=None, by="ada")
+    assert (state_of(database, run_id)["state"], state_of(database, run_id)["requested_by"]) == ("queued", "ada")
+    with database.write() as session:
+        assert not autopsies.beat_autopsy(session, automatic), "the automatic one must stop"
+    assert not ended(database, automatic, check_findings(findings()))
+    asked = taken(database, run_id)
+    assert asked.asked
+    assert ended(database, asked, check_findings(findings()))
+
+
+def test_findings_from_before_are_read_and_have_no_new_measurements() -> None:
+    old = findings()
+    for new in ("onset", "form", "hidden_state"):
+        del old[new]
+    old["batch"] = {name: value for name, value in old["batch"].items() if name != "classes"}
+    old["first_nonfinite"] = {name: value for name, value in PLACE.items() if name not in ("dtype", "inputs")}
+    old["gradient"] = {"step": 3, "norm": 2.0, "slope": 0.1, "agrees": False}
+    old["trouble"] = {"step": 2, "kind": "crossing"}
+    old["counterfactuals"] = [
+        {name: value for name, value in one.items() if name != "comparable"} for one in old["counterfactuals"]
+    ]
+    read = read_findings(check_findings(old))
+    assert (read["onset"], read["form"], read["hidden_state"], read["batch"]["classes"]) == (None, None, None, None)
+    assert (read["gradient"]["agrees"], read["gradient"]["converged"], read["gradient"]["recorded"]) == (False, None, None)
+    assert (read["trouble"]["shown"], read["first_nonfinite"]["dtype"]) == (None, None)
+    assert {one["comparable"] for one in read["counterfactuals"]} == {None}
+
+
 def test_a_run_that_went_on_after_nan_has_a_fatal_step(database: Database) -> None:
     own = claimed(database, train__on_nonfinite="continue")
     with database.write() as session:
@@ -245,6 +279,8 @@ def test_users_come_first_and_deleted_runs_get_no_autopsy(database: Database) ->
         move_to_trash(session, first, by="ada")
     with database.read() as session:
         assert [one.run_id for one in autopsies.candidates(session)] == [third, second]
+        assert [one.run_id for one in autopsies.candidates(session, asked=True)] == [third]
+        assert [one.run_id for one in autopsies.candidates(session, asked=False)] == [second]
     with database.write() as session:
         assert autopsies.claim_autopsy(session, first, "here:1:1") is None
     assert purge(database, None, first)

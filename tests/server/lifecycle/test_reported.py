@@ -158,12 +158,11 @@ def test_the_verdict_names_the_place_of_a_planted_nan_and_nothing_that_was_not_r
     ended(database, run, "diverged", divergence=where)
     with database.read() as session:
         verdict = judge_run(session, session.get_one(Run, run))
-    assert (verdict["cause"], verdict["confidence"], verdict["culprit"]) == (
-        "unknown",
-        "cannot_tell",
-        {"layer": 1, "eigenvalue": 3},
-    )
-    assert "at step 31, A_log at eigenvalue 3 of layer 1 (backbone.layers.1.mixer) is NaN" in verdict["summary"]
+    assert (verdict["cause"], verdict["confidence"]) == ("unknown", "cannot_tell")
+    assert verdict["culprit"] is None, "the order in which tensors are recorded blames nobody"
+    place = "A_log at eigenvalue 3 of layer 1 (backbone.layers.1.mixer)"
+    assert f"{place} stopped being finite at step 31. The recorded numbers cannot tell why." in verdict["summary"]
+    assert "the first one on record need not be the first that failed" in verdict["summary"]
     assert verdict["try"] == []
     assert "AdamW" not in str(verdict)
     assert [event["step"] for event in verdict["events"]] == [31]
@@ -188,7 +187,7 @@ def test_the_verdict_on_a_run_that_reports_no_loss_speaks_of_its_eigenvalues(dat
     with database.read() as session:
         verdict = judge_run(session, session.get_one(Run, run))
     assert verdict["cause"] is None
-    assert "At step 40, all 8 recorded eigenvalues are inside the stability boundary." in verdict["summary"]
+    assert verdict["summary"].startswith("So far, at step 40: all 8 recorded eigenvalues are inside the stability boundary;")
 
 
 def test_a_run_that_is_lost_is_found_by_its_fence_only_after_it_is_found(database: Database) -> None:

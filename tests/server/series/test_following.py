@@ -298,3 +298,34 @@ def test_the_ratio_of_loss_to_best_loss_is_correct_across_a_rollback(store: Stor
     assert stored is not None
     np.testing.assert_allclose(stored[:, 0], loss / np.minimum.accumulate(loss), rtol=1e-6)
     training.recorder.close()
+
+
+def test_the_overflow_budget_of_channels_follows_from_the_largest_step_size_at_every_zoom(store: Store) -> None:
+    form = Form("direct", "continuous", "zoh", phase="half_plane", gate=True)
+    layer = names.layer_catalogue(0, WIDTH, form, gates=1)
+    follows = names.following_catalogue(0, WIDTH, form, length=LENGTH, every_eigenvalue=True)
+    widths = {series.name: series.width for series in layer if not series.derived}
+    recorder = ResumableRecorder(
+        [names.scalar(names.TRAIN_LOSS), *layer, *follows],
+        store,
+        layout=[(names.TRAIN_LOSS, 1), ("norms", 2), *widths.items(), ("state/0", WIDTH)],
+        reader=ColumnReader([LayerForm(0, "ssm.w", form, WIDTH)], Detectors(["ssm.w"])),
+        flush_seconds=600,
+        flush_steps=10_000,
+    )
+    rng, truth = np.random.default_rng(2), []
+    for step in range(1, 701):
+        weight = rng.standard_normal(WIDTH).astype(np.float32)
+        gates = np.sort(np.exp(rng.standard_normal(3) - 3)).astype(np.float32)  # smallest, mean, largest step size
+        values = {"weight": weight} | dict(zip(("gate_min", "gate_mean", "gate_max"), gates[:, None], strict=True))
+        parts = [values.get(name.rpartition("/")[2], np.ones(width)) for name, width in widths.items()]
+        recorder.record(step, torch.from_numpy(np.concatenate([np.ones(3), *parts, np.ones(WIDTH)]).astype(np.float32)))
+        rate = float(weight.max())
+        truth.append(LENGTH * rate * float(gates[2] if rate > 0 else gates[0]) / LN_LARGEST)
+    recorder.close()
+    raw, coarse = read(store, BUDGET, max_points=10_000), read(store, BUDGET, max_points=20)
+    assert raw.value is not None
+    assert coarse.max is not None
+    np.testing.assert_allclose(raw.value[:, 0], truth, rtol=1e-12)
+    np.testing.assert_allclose(coarse.max.max(), max(truth), rtol=1e-6)
+    assert run_of(store.database, store.run_id).overflow_budget == pytest.approx(max(truth))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from email import message_from_string, policy
-from pathlib import Path
 
-import jinja2
 import pytest
 
 from server.database.models import NotificationRow, Run
 from server.webhooks.formats import FORMATS, header, mail
-from server.webhooks.messages import CAUSES, CHANGES, MAX_LINE, message_of
+from server.webhooks.messages import CHANGES, MAX_LINE, message_of
 from stablessm_core.telemetry.statuses import FINAL
-from stablessm_core.verdict import CAUSES as VERDICT_CAUSES
+from stablessm_core.verdict import CAUSES, LABELS
 
 BASE = "https://monitor.example.org"
 EVIL = "<!channel> @everyone *b* [x](http://evil) \r\nX-Evil: 1 🔥"
@@ -175,8 +173,5 @@ def test_a_text_beyond_ascii_is_encoded_in_a_header() -> None:
 
 
 def test_every_cause_and_every_end_of_a_run_has_words() -> None:
-    templates = Path(__file__).parents[3] / "web" / "templates"
-    page = jinja2.Environment(loader=jinja2.FileSystemLoader(templates), autoescape=True).get_template("_verdict_words.html")
-    assert page.module.CAUSES == CAUSES  # type: ignore[attr-defined]
-    assert set(CAUSES) == set(VERDICT_CAUSES)
+    assert set(LABELS) == set(CAUSES)
     assert {f"run.{status}" for status in FINAL} | {"run.lost", "run.found"} == set(CHANGES)
