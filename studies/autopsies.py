@@ -108,10 +108,12 @@ def death_of(answer: Mapping[str, Any]) -> Death:
 def trials_of(answer: Mapping[str, Any]) -> tuple[dict[str, bool | None], dict[str, Mapping[str, Any]]]:
     """For each change: whether the run lives, and the whole entry.
 
-    If the control, in which nothing was changed, did not die, the trials say nothing, and all are None.
+    If the trials are not comparable with the run, for example because the unchanged control did not die, they say nothing, and
+    all are None.
     """
     entries = {entry["change"]: entry for entry in answer["counterfactuals"] or ()}
     comparable = (entries.get("unchanged") or {}).get("lives") is not True
+    comparable &= all(entry.get("comparable") is not False for entry in entries.values())
     return {change: entry["lives"] if comparable else None for change, entry in entries.items()}, entries
 
 

@@ -21,9 +21,9 @@ class Change:
     name: identifies it in findings. label: names it in lists, such as "a tenth of the learning rate". how: continues the
     sentence "Trained again from step 4". line: the colour of its curve, a name in web/palette.py. make: the trial that begins
     with a `start.Start`; it raises NotPossible if there is none. place: its place among the changes for a kind of trouble
-    (`words.KINDS`); small numbers are tried first, because the time may end before the last. harmless: True if the change can
-    only keep a run alive for longer. A trial that dies earlier all the same shows that trials do not repeat this run. late: True
-    if the trial starts right before the fatal step instead of before the trouble.
+    (`words.KINDS`); small numbers are tried first, because the time may end before the last. harmless: True if the change
+    should only keep a run alive for longer. If it dies earlier all the same, the control is trained again after the trials. late:
+    True if the trial starts right before the fatal step instead of before the trouble.
     """
 
     name: str

@@ -24,44 +24,36 @@ CONTROL_SECONDS = 5.0  # the control may take this much longer than the replay o
 
 
 def try_changes(
-    bench: Bench, start: Checkpoint, last: Checkpoint, *, row: Row, kind: str, deadline: Deadline
-) -> list[dict[str, Any]]:
-    """One entry per change, as findings show it. start: the state before the trouble. last: the state before the fatal step.
-    row: the replayed fatal step.
+    bench: Bench, start: Checkpoint, last: Checkpoint, *, row: Row, rows: Sequence[Row], kind: str, deadline: Deadline
+) -> tuple[list[dict[str, Any]], str | None]:
+    """One entry per change, as findings show it, and a sentence if the trials are not comparable with the run.
 
-    The control has time of its own, because nothing follows from the others without it.
+    start: the state before the trouble. last: the state before the fatal step. row: the replayed fatal step. rows: the replayed
+    steps. The control has time of its own, because nothing follows from the others without it. If a trial dies earlier than the
+    run although its change is harmless, the control is trained once more after the others: a task that keeps a state may have
+    changed meanwhile.
     """
     fatal = row.step
     until = min(max(fatal + STEPS_AFTER, start.step + 2 * (fatal - start.step)), bench.config.train.steps)
+    begin = Start(bench, start, fatal)
+
+    def control() -> dict[str, Any]:
+        return _tried(CHANGES[CONTROL], begin, fatal, deadline.extended(_control_seconds(begin)))
+
     tried = []
     for change in in_order(kind):
-        begin = Start(bench, last if change.late else start, fatal)
-        is_control = change.name == CONTROL
-        tried.append(
-            _tried(
-                change,
-                begin,
-                fatal if is_control else until,
-                deadline.extended(_control_seconds(begin)) if is_control else deadline,
-            )
-        )
-    return tried
+        if change.name == CONTROL:
+            tried.append(control())
+        else:
+            tried.append(_tried(change, Start(bench, last, fatal) if change.late else begin, until, deadline))
+    why = difference(next((one for one in tried if one["change"] == CONTROL), None), row, rows)
+    if why is None and _is_doubtful(tried, fatal):
+        why = difference(control(), row, rows)
+    return [entry | {"comparable": why is None} for entry in tried], why
 
 
-def compare_control(tried: Sequence[dict[str, Any]], row: Row, rows: Sequence[Row]) -> str | None:
-    """Mark each trial as `comparable` or not. Returns the reason, as a sentence, if they are not. rows: the replayed steps.
-
-    Trials are comparable if the control repeated the run: it ended as the run did, with the same losses. A trial that dies
-    earlier than the run, although its change is harmless, shows that trials differ from the run by more than their change.
-    """
-    why = _difference(tried, row, rows)
-    for entry in tried:
-        entry["comparable"] = why is None
-    return why
-
-
-def _difference(tried: Sequence[dict[str, Any]], row: Row, rows: Sequence[Row]) -> str | None:
-    control = next((entry for entry in tried if entry["change"] == CONTROL), None)
+def difference(control: dict[str, Any] | None, row: Row, rows: Sequence[Row]) -> str | None:
+    """How the control differs from the run, as a sentence; None if it repeated the run: the same end, and the same losses."""
     if control is None or control["lives"] is None:
         return f"The trials are not comparable: the unchanged control was not finished ({(control or {}).get('reason')})."
     if (control["lives"], control["step"]) != (row.finite, row.step):
@@ -74,13 +66,12 @@ def _difference(tried: Sequence[dict[str, Any]], row: Row, rows: Sequence[Row]) 
                 f"The trials are not comparable: the unchanged control did not repeat the run, its loss at step {step:,} is "
                 f"{loss:.6g} instead of {replayed[step]:.6g}."
             )
-    for entry in tried:
-        if entry["lives"] is False and CHANGES[entry["change"]].harmless and entry["step"] < row.step:
-            return (
-                f"The trials are not comparable: the run died earlier, at step {entry['step']:,}, "
-                f"{CHANGES[entry['change']].how}, a change that can only do good."
-            )
     return None
+
+
+def _is_doubtful(tried: Sequence[dict[str, Any]], fatal: int) -> bool:
+    """Whether a trial died earlier than the run although its change should not do harm."""
+    return any(one["lives"] is False and CHANGES[one["change"]].harmless and one["step"] < fatal for one in tried)
 
 
 def _same(one: float, other: float) -> bool:

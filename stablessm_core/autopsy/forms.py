@@ -37,5 +37,5 @@ def _measure(layer: WatchedLayer, width: int) -> dict[str, Any]:
     error, rounding = found
     if error <= AGREES or error - rounding > DIFFERS:
         return {"agrees": error <= AGREES, "error": error, "reason": None}
-    reason = f"rounding alone may change an eigenvalue by {100 * rounding:.3g} %" if rounding > AGREES else None
+    reason = "rounding alone may make such an error" if error - rounding <= AGREES else None
     return {"agrees": None, "error": error, "reason": reason}

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from stablessm_core.autopsy.bench import Bench, Row
 from stablessm_core.autopsy.deadline import Deadline
-from stablessm_core.autopsy.instruments import OperationByOperation
+from stablessm_core.autopsy.instruments import Instruments, OperationByOperation
 from stablessm_core.autopsy.repeat import exact_loss, norm_of, unfused_model
 from stablessm_core.autopsy.replay import Replay, state_before
 from stablessm_core.autopsy.request import AutopsyRequest
 from stablessm_core.autopsy.slope import Slope, find_slope
+from stablessm_core.autopsy.wide import StayWide
 from stablessm_core.telemetry import series as names
 from stablessm_core.training.checkpoint import Checkpoint, restore_training
 from stablessm_core.training.optimizer import build_optimizer
@@ -95,7 +96,7 @@ def _compare(bench: Bench, before: Checkpoint, recorded: float | None, may_go_on
     slope = training.slope(may_go_on)
     repeated = _repeated_norm(bench, before)
     agrees = _agree(training.norm, slope.value)
-    if agrees is False and training.has_flat_parts(slope):
+    if agrees is False and (training.is_rounded() or training.has_flat_parts(slope)):
         agrees = None
     differs = _parted(bench, recorded, repeated, training.norm)
     if agrees is False and may_go_on():
@@ -175,7 +176,7 @@ class _Loss:
         longest = min(LONGEST * weights, MOST_DISTANCES * shortest)
         first = min(longest, max(shortest, FIRST_CHANGE * (size or 1.0) / self.norm))
         return find_slope(
-            lambda h: self._at(h) - self._at(-h), self.norm, first=first, shortest=shortest, longest=longest,
+            self._at, self.norm, first=first, shortest=shortest, longest=longest,
             rounding=self._epsilon * size, may_go_on=may_go_on,
         )  # fmt: skip
 
@@ -196,6 +197,13 @@ class _Loss:
         return False
 
     @torch.no_grad()
+    def is_rounded(self) -> bool:
+        """Whether a part of the model or of the loss computes in less than float64 all the same."""
+        with Instruments() as seen:
+            self._evaluate()
+        return bool(seen.narrow)
+
+    @torch.no_grad()
     def _at(self, by: float, only: Tensor | None = None) -> float:
         for p, w, g in self._moved:
             p.copy_(w + by / self.norm * g if only is None or only is g else w)
@@ -206,4 +214,5 @@ class _Loss:
         if "rng/cuda" in self._random and self._bench.device.type == "cuda":
             torch.cuda.set_rng_state(self._random["rng/cuda"], self._bench.device)
         x, y = self._batch
-        return exact_loss(self._bench.task, self._model(x), y)
+        with StayWide():
+            return exact_loss(self._bench.task, self._model(x), y)

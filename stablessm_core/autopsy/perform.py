@@ -24,7 +24,7 @@ import torch
 
 from stablessm_core.autopsy.batches import batch_facts, check_reproducible
 from stablessm_core.autopsy.bench import Bench, build_bench
-from stablessm_core.autopsy.counterfactuals import compare_control, try_changes
+from stablessm_core.autopsy.counterfactuals import try_changes
 from stablessm_core.autopsy.deadline import Deadline, Refused
 from stablessm_core.autopsy.forms import measure_forms
 from stablessm_core.autopsy.gradient import check_gradient
@@ -218,10 +218,10 @@ def _try_changes(
         done.notes.append("No change was tried: no state before the trouble could be restored in time.")
         return
     kind = "fatal" if trouble is None else trouble.kind
-    tried = try_changes(bench, start, done.before, row=done.row, kind=kind, deadline=deadline)
-    if (why := compare_control(tried, done.row, done.rows)) is not None:
-        done.notes.append(why)
+    tried, why = try_changes(bench, start, done.before, row=done.row, rows=done.rows, kind=kind, deadline=deadline)
     findings["counterfactuals"] = tried
+    if why is not None:
+        done.notes.append(why)
 
 
 def _planned(request: AutopsyRequest, findings: dict[str, Any], notes: list[str]) -> Trouble | None:

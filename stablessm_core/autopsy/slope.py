@@ -2,7 +2,8 @@
 
 One difference proves nothing. Over a long distance the function curves; over a short one rounding decides; a function with
 several scales has several slopes. Only slopes that agree with each other over neighbouring distances are the slope of the
-function.
+function. And if they contradict what was expected, they must not be contradicted by shorter distances themselves: a loss that
+wobbles has the slope of its wobble, and over longer distances another one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ NEIGHBOURS = 3  # this many neighbouring distances must agree
 FACTOR = 10.0  # ratio of neighbouring distances
 AGREEMENT = 0.01  # relative difference of slopes that agree
 ABOVE_ROUNDING = 100.0  # a difference of this many roundings of the function tells a slope to about 1 %
+NOISE = 1e4  # the roundings of a whole network add up to at most so many of its result
+CORNER = 0.1  # difference of the slopes of both sides, divided by their sum, at which a function has a corner
 SAME = 0.05  # relative difference of a slope from the expected slope that confirms it
 OTHER = 0.1  # relative difference above which two slopes are different
 
@@ -28,34 +31,44 @@ class Slope:
 
 
 def find_slope(
-    difference: Callable[[float], float], expected: float, *, first: float, shortest: float, longest: float, rounding: float,
+    function: Callable[[float], float], expected: float, *, first: float, shortest: float, longest: float, rounding: float,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Slope:  # fmt: skip
-    """The slope of f from `difference(h)` = f(h) - f(-h).
+    """The slope of a function at 0.
 
     Distances are tried outwards from `first`, between `shortest` and `longest`. As soon as NEIGHBOURS of them agree with each
     other and with `expected`, that is the slope. Otherwise all are tried, and the slope differs from `expected` only if the
-    distances leave no other reading: there is one plateau, and no two neighbours come near `expected`. rounding: the rounding
-    error of f.
+    distances leave no other reading: there is one plateau, no shorter distance contradicts it by more than rounding, the function
+    has no corner there (both sides have this slope), and no two neighbours come near `expected`. rounding: the rounding error of
+    the function.
     """
     slopes: dict[int, float] = {}
+    changes: dict[int, float] = {}
+    bends: dict[int, float] = {}
+    base = function(0.0)
     for i in _outwards(first, shortest, longest):
         if not may_go_on():
             return Slope(None)
         h = first * FACTOR**i
-        change = difference(h)
-        above = math.isfinite(change) and abs(change) >= ABOVE_ROUNDING * rounding
-        slopes[i] = change / (2 * h) if above else math.nan
+        after, before = function(h), function(-h)
+        changes[i], bends[i] = after - before, after + before - 2 * base
+        above = math.isfinite(changes[i]) and abs(changes[i]) >= ABOVE_ROUNDING * rounding
+        slopes[i] = changes[i] / (2 * h) if above else math.nan
         for middle, slope in _plateaus(slopes):
             if _close(slope, expected, SAME):
                 return Slope(slope, first * FACTOR**middle)
     found = _plateaus(slopes)
     if not found or not all(_close(slope, found[0][1], OTHER) for _, slope in found):
         return Slope(None)
-    near = [i for i, slope in slopes.items() if _close(slope, expected, SAME)]
-    if any(i + 1 in near for i in near):
-        return Slope(None)
     middle, slope = found[0]
+    straight = {i: 2 * first * FACTOR**i * slope for i in changes}
+    contradicted = any(
+        not abs(changes[i] - straight[i]) <= max(OTHER * abs(straight[i]), NOISE * rounding) for i in changes if i < middle
+    )
+    has_corner = all(not abs(bends[one]) <= CORNER * abs(changes[one]) for one in range(middle - 1, middle + 2))
+    near = [i for i, other in slopes.items() if _close(other, expected, SAME)]
+    if contradicted or has_corner or any(i + 1 in near for i in near):
+        return Slope(None)
     return Slope(slope, first * FACTOR**middle)
 
 

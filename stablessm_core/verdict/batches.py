@@ -23,7 +23,7 @@ class BadBatch:
 
     largest, usual: the largest absolute value of this batch and of a usual batch, of the input if which is 1, else of the target.
     None if it was not recorded. finite: False if the batch held NaN or an infinity. since: for a drift, the step from which the
-    numbers grew from batch to batch; None for a single batch.
+    numbers grew from batch to batch; None for a single batch. broken: whether they fell in single batches in between.
     """
 
     step: int
@@ -32,6 +32,12 @@ class BadBatch:
     largest: float | None = None
     usual: float | None = None
     since: int | None = None
+    broken: bool = False
+
+    @property
+    def growth(self) -> str:
+        """How the numbers grew, as text."""
+        return "in nearly every batch" if self.broken else "from batch to batch"
 
 
 def bad_batch(run: Run, scalars: Scalars, end: int) -> BadBatch | None:
@@ -93,11 +99,12 @@ def _drift(step: np.ndarray, largest: np.ndarray, which: int) -> BadBatch | None
     since = _growing_from(largest)
     if since is None:
         return None
-    before = largest[: since + 1][np.isfinite(largest[: since + 1])]
+    unbroken = _after_last_fall(largest)
+    before = largest[: unbroken + 1][np.isfinite(largest[: unbroken + 1])]
     if largest[-1] < FAR * np.median(before):
         return None
-    began, ends = int(step[since]), float(largest[-1])
-    return BadBatch(step=began, which=which, finite=True, largest=ends, usual=float(largest[since]), since=began)
+    began, ends, broken = int(step[since]), float(largest[-1]), since < unbroken
+    return BadBatch(step=began, which=which, finite=True, largest=ends, usual=float(largest[since]), since=began, broken=broken)
 
 
 def _growing_from(largest: np.ndarray) -> int | None:
@@ -105,14 +112,19 @@ def _growing_from(largest: np.ndarray) -> int | None:
     rows = largest[-RECENT:]
     if len(rows) <= GROWING or not np.isfinite(rows[-GROWING - 1 :]).all():
         return None
-    falls = np.flatnonzero(~(np.diff(largest) > 0))
-    since = int(falls[-1]) + 1 if len(falls) else 0
+    since = _after_last_fall(largest)
     steps = np.diff(np.log(np.maximum(largest[since:], np.finfo(np.float64).tiny)))
     if len(steps) >= GROWING and steps.sum() >= math.log(FAR) and steps.sum() - steps.max() >= math.log(FAR) / 2:
         return since
     if not np.isfinite(rows).all() or rows[-1] < FAR * rows[0] or (np.diff(rows) > 0).mean() < 0.9:
         return None
-    return since
+    return min(since, len(largest) - len(rows))
+
+
+def _after_last_fall(largest: np.ndarray) -> int:
+    """The row from which the numbers grow in each row."""
+    falls = np.flatnonzero(~(np.diff(largest) > 0))
+    return int(falls[-1]) + 1 if len(falls) else 0
 
 
 @dataclass(frozen=True)

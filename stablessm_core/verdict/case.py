@@ -189,8 +189,8 @@ class Case:
 
     @property
     def risen(self) -> bool:
-        """Whether the last finite loss was at least ROSE times the best one."""
-        return self.growth is not None and self.growth.times >= facts.ROSE
+        """Whether the last finite loss was at least ROSE times the best one, and twice its usual level before."""
+        return self.growth is not None and self.growth.rose_at is not None
 
     @cached_property
     def rise(self) -> int | None:

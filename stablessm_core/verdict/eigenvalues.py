@@ -283,3 +283,27 @@ def largest_step_sizes(run: Run, source: Source, layer: Layer, end: int) -> tupl
     which = int(np.nanargmax(last.dt[0]))
     began = float(np.nanmax(first.dt[0])) if len(first) and first.dt is not None else math.nan
     return began, float(last.dt[0, which]), which
+
+
+@dataclass(frozen=True)
+class LargeWeight:
+    """An eigenvalue weight that is no ordinary number, and the recorded step that shows it."""
+
+    step: int
+    layer: int
+    eigenvalue: int
+    weight: float
+
+
+def large_weight(run: Run, source: Source, step: int, least: float) -> LargeWeight | None:
+    """The largest finite eigenvalue weight recorded at this step, or at the row before, if its magnitude is `least` or more."""
+    largest = None
+    for layer in run.layers:
+        rows = source.layer(layer.index, step - run.every, step)
+        if rows.weight is None or not len(rows):
+            continue
+        size = np.where(np.isfinite(rows.weight), np.abs(rows.weight), 0.0)
+        row, column = (int(i) for i in np.unravel_index(int(size.argmax()), size.shape)) if size.size else (0, 0)
+        if size.size and size[row, column] >= least and (largest is None or size[row, column] > abs(largest.weight)):
+            largest = LargeWeight(int(rows.step[row]), layer.index, column, float(rows.weight[row, column]))
+    return largest

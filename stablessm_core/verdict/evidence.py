@@ -15,7 +15,7 @@ from stablessm_core.verdict.causes.cause import Answer, Cause
 from stablessm_core.verdict.causes.eigenvalue_overflow import overflow_budget
 from stablessm_core.verdict.formats import bounded, near_one, number, ordinal, plural, value_of
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.measured import FLOAT32_LARGEST, PASSES, Autopsy, number_of
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, MODERATE, PASSES, Autopsy, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
@@ -33,6 +33,7 @@ def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
     items += said(largest_of_bad_batch(case), flag_of_batch(case), nan_from_below(case))
     if not case.flags and not any(one.sentence == "overflow_budget" for one in items):
         items += said(nearest_eigenvalue(case), furthest_eigenvalue(case), parts_of_decay(case))
+    items += said(extreme_weight(case))
     items += said(range_of_bfloat16(case.run), evaluation_not_finite(case.evaluated))
     return items + limits_of_data(case)
 
@@ -310,6 +311,18 @@ def furthest_eigenvalue(case: Case) -> tuple[str, Numbers] | None:
 
 def _place(worst: eigenvalues.Worst) -> Numbers:
     return {"layer": worst.layer, "eigenvalue": worst.eigenvalue, "distance": worst.distance}
+
+
+@sentence("ssm/{layer}/weight", holds="an eigenvalue weight recorded at the fatal step or the row before is 1e18 or more")
+def extreme_weight(case: Case) -> tuple[str, Numbers] | None:
+    one = eigenvalues.large_weight(case.run, case.source, case.step, MODERATE)
+    if one is None:
+        return None
+    where = eigenvalue_label(case.run, one.layer, one.eigenvalue)
+    text = (
+        f"The weight of {where} is {number(one.weight)} at step {one.step:,}: float32 cannot square such a number and add it up."
+    )
+    return text, {"step": one.step, "layer": one.layer, "eigenvalue": one.eigenvalue, "weight": one.weight}
 
 
 @sentence(

@@ -66,8 +66,10 @@ def loss_growth(source: Source, scalars: Scalars, end: int) -> Growth | None:
     if times[-1] >= ROSE:
         calm = np.flatnonzero(times < ROSE)
         at = int(calm[-1]) + 1 if len(calm) else 0
-        rose = int(step[at])
-        if at > 0:
+        level, unit = usual_level(loss[max(0, at - LEVEL_ROWS) : at])
+        if not at or loss[-1] > level + unit:  # a single low loss is no level from which the others rose
+            rose = int(step[at])
+        if rose is not None and at > 0:
             before = float(np.max(loss[:at])) if largest is None else max(largest, float(np.max(loss[:at])))
             jump, record = (float(loss[at] / x) if x > 0 else float(times[at]) for x in (float(loss[at - 1]), before))
             ends = float(loss[at - 1]), float(loss[at])
@@ -184,8 +186,16 @@ def bad_evaluation(source: Source, upto: int | None = None) -> tuple[int, float]
 
 
 def losses_are_float16(scalars: Scalars, end: int) -> bool:
-    """Whether every recorded finite loss is a float16 number. By chance, one float32 number in 8,192 is a float16 number."""
+    """Whether every recorded finite loss is a float16 number, and half of them or more are no bfloat16 numbers.
+
+    By chance, one float32 number in 8,192 is a float16 number. Those with at most 8 bits are bfloat16 numbers, too, as the losses
+    of a run in bfloat16 and small fractions are; of float16 numbers, one in 8 is.
+    """
     losses = scalars.loss[(scalars.step < end) & np.isfinite(scalars.loss)]
     distinct = np.unique(losses)
+    if len(distinct) < HALF_ROWS:
+        return False
     with np.errstate(over="ignore"):
-        return len(distinct) >= HALF_ROWS and bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+        half = bool((distinct.astype(np.float16).astype(np.float64) == distinct).all())
+        short = distinct.astype(np.float32).view(np.uint32) & 0xFFFF == 0
+    return half and float(short.mean()) <= 0.5

@@ -25,7 +25,8 @@ from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 LAST_ROWS = 10  # the loss at the start and at the end is the median of this many rows, at most
 WORSE = 3.0  # loss at the end divided by the loss at the start: at this ratio it ended far above its start
 AS_CONSTANT = 0.97  # loss at the end divided by that of a constant prediction: from this share on, nothing was learned beyond it
-JUDGED_FROM = 20  # minimum number of recorded rows of a run that can have learned nothing
+JUDGED_FROM = 20  # minimum number of steps of a run that can have learned nothing
+JUDGED_ROWS = 8  # minimum number of recorded rows of such a run
 STILL = 0.25  # share of the eigenvalue weights that never moved, from which on the verdict says so
 SEARCHED = 4 * facts.LOSS_TAIL  # number of last rows that are searched for a change of the data
 
@@ -62,6 +63,11 @@ class Ending:
     @cached_property
     def rows(self) -> int:
         return (self.last - self.run.first_step) // self.run.every + 1
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the run had time to learn something, and enough rows show it."""
+        return self.last - self.run.first_step + 1 >= JUDGED_FROM and self.rows >= JUDGED_ROWS
 
     @cached_property
     def tail(self) -> Scalars:
@@ -185,12 +191,12 @@ def losses_at_both_ends(ending: Ending) -> tuple[str, dict[str, float]] | None:
 
 @sentence(
     names.TRAIN_LOSS, "environment.data.constant_loss",
-    holds="at least 20 rows are recorded, and the median of the last losses is at least 0.97 x the loss of the best constant "
-    "prediction, without being far above the start",
+    holds="at least 20 steps were trained and 8 rows recorded, and the median of the last losses is at least 0.97 x the loss "
+    "of the best constant prediction, without being far above the start",
 )  # fmt: skip
 def learned_nothing(ending: Ending) -> str | None:
     constant = ending.constant_loss
-    if constant is None or ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
+    if constant is None or ending.losses is None or not ending.is_long or _far_above(ending):
         return None
     begun, ended = ending.losses
     end = float(np.median(ended))
@@ -206,11 +212,12 @@ def learned_nothing(ending: Ending) -> str | None:
 
 @sentence(
     names.TRAIN_LOSS,
-    holds="at least 20 rows are recorded, the loss is not said to be that of a constant prediction, and the median of the "
-    "last losses is not below that of the first ones by more than 1 % or by more than half the range of the first ones",
+    holds="at least 20 steps were trained and 8 rows recorded, the loss is not said to be that of a constant prediction, and "
+    "the median of the last losses is not below that of the first ones by more than 1 % or by more than half the range of the "
+    "first ones",
 )  # fmt: skip
 def loss_did_not_fall(ending: Ending) -> str | None:
-    if ending.losses is None or ending.rows < JUDGED_FROM or _far_above(ending):
+    if ending.losses is None or not ending.is_long or _far_above(ending):
         return None
     begun, ended = ending.losses
     start, end = float(np.median(begun)), float(np.median(ended))
@@ -240,13 +247,13 @@ def loss_is_high(ending: Ending) -> str | None:
 
 @sentence(
     "ssm/{layer}/weight", "ssm/{layer}/grad_over_weight",
-    holds="the run has ended after at least 20 rows, it trains its eigenvalues, and at least a quarter of the recorded "
-    "weights have a gradient at the last row and equal their value of the first row in every bit",
+    holds="the run has ended after at least 20 steps and 8 recorded rows, it trains its eigenvalues, and at least a quarter "
+    "of the recorded weights have a gradient at the last row and equal their value of the first row in every bit",
 )  # fmt: skip
 def weights_never_moved(ending: Ending) -> tuple[str, dict[str, Any]] | None:
     run, still, of = ending.run, 0, 0
     frozen = run.reported is None and run.config["optimizer"].get("recurrent_lr") == 0
-    if frozen or run.status not in FINAL or ending.rows < JUDGED_FROM:
+    if frozen or run.status not in FINAL or not ending.is_long:
         return None
     for layer in run.layers:
         first, last = (ending.source.layer(layer.index, step, step) for step in (run.first_step, ending.last))

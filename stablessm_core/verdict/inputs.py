@@ -16,6 +16,8 @@ from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How, how_of_config
 from stablessm_core.telemetry.stability import layer_limits
 
+BOUNDED_STEPS = frozenset(("adamw", "adam", "adamax", "nadam", "radam", "lion"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
@@ -172,6 +174,11 @@ class Run:
     def optimizer(self) -> str:
         """The name of the optimizer in small letters; empty if it is unknown."""
         return self.how.optimizer or ""
+
+    @property
+    def bounded_steps(self) -> bool:
+        """Whether the optimizer divides each gradient by its usual size, so that its steps do not grow with the gradient."""
+        return self.optimizer in BOUNDED_STEPS
 
     @property
     def momentum(self) -> float:

@@ -202,6 +202,15 @@ class Autopsy:
             return False
         return unchanged is None or (not unchanged["lives"] and int(unchanged["step"]) == int(self.findings["step"]))
 
+    @property
+    def control_step(self) -> int | None:
+        """The step at which the unchanged control died if that is not the fatal step; -1 if it lives. None if it repeated the
+        run, or was not tried."""
+        unchanged = self.counterfactual("unchanged")
+        if unchanged is None or (not unchanged["lives"] and int(unchanged["step"]) == int(self.findings["step"])):
+            return None
+        return -1 if unchanged["lives"] else int(unchanged["step"])
+
 
 def autopsy_of(findings: Mapping[str, Any] | None, fatal_step: int) -> Autopsy | None:
     """The autopsy of the fatal step. None if there is none, if it has no result, or if it is about another step."""

@@ -12,6 +12,7 @@ from stablessm_core.verdict.inputs import Layer, Rows, Run, Scalars, Source
 
 DECAY_STEPS = 4  # minimum number of steps that must have multiplied the weights by the same factor
 SAME = 0.05  # relative difference up to which two factors are the same
+FITTED = 4  # minimum number of weight steps that AdamW's decay must explain
 ADAM_STEP = 1.5  # the largest usual step of AdamW, as a multiple of the learning rate
 GROWS = 1.05  # minimum size of a factor that makes weights grow
 FIT_ROWS = 20  # number of last rows that are fitted
@@ -98,16 +99,16 @@ def _of_layer(run: Run, source: Source, scalars: Scalars, layer: Layer, end: int
 
 
 def _configured_decay(run: Run, scalars: Scalars, layer: Layer, rows: Rows, end: int) -> DecayGrowth | None:
-    """The factor 1 - rate x decay of AdamW beyond 1, if it explains two or more steps of nearly all weights: what remains is at
+    """The factor 1 - rate x decay of AdamW beyond 1, if it explains the recorded steps of nearly all weights: what remains is at
     most the learning rate, which bounds AdamW's own step."""
     decay, ratio = run.recurrent_weight_decay, run.recurrent_ratio
     lr = scalars.lr[(scalars.step < end) & np.isfinite(scalars.lr)]
-    if run.optimizer != "adamw" or not decay or not ratio or not len(lr) or rows.weight is None or len(rows) < 3:
+    if run.optimizer != "adamw" or not decay or not ratio or not len(lr) or rows.weight is None or len(rows) < 2:
         return None
     rate, product = float(lr[-1]) * ratio, float(lr[-1]) * ratio * decay
     weight = rows.weight[np.isfinite(rows.weight).all(axis=1)]
     steps = rows.step[np.isfinite(rows.weight).all(axis=1)]
-    if product <= 2 or len(weight) < 3 or (np.diff(steps) != 1).any():
+    if product <= 2 or len(weight) < 2 or weight[1:].size < FITTED or (np.diff(steps) != 1).any():
         return None
     explained = np.abs(weight[1:] - (1 - product) * weight[:-1]) <= ADAM_STEP * rate + 1e-6 * np.abs(weight[1:])
     if explained.mean() < 0.9 or np.median(np.abs(weight[:-1])) * product <= rate:

@@ -68,7 +68,7 @@ def _batch(bad: BadBatch) -> str:
         return f"{WHICH[bad.which].capitalize()} held a number that is not finite."
     usual = "" if not bad.usual else f", {number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
     if bad.since is not None:
-        return f"From here on, {WHICH[bad.which]} grew from batch to batch, up to {number(bad.largest)}."
+        return f"From here on, {WHICH[bad.which]} grew {bad.growth}, up to {number(bad.largest)}."
     return f"The largest number of {WHICH[bad.which]} was {number(bad.largest)}{usual}."
 
 

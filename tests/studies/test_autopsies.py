@@ -86,6 +86,12 @@ def test_trials_say_nothing_if_the_unchanged_run_lived() -> None:
     assert (death.frozen, death.tenth) == (None, None)
 
 
+def test_trials_that_are_not_comparable_say_nothing() -> None:
+    trials = [trial("recurrence_frozen", True), trial("unchanged", False)]
+    assert death_of(answer(counterfactuals=[one | {"comparable": True} for one in trials])).frozen is True
+    assert death_of(answer(counterfactuals=[one | {"comparable": False} for one in trials])).frozen is None
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -27,11 +27,12 @@ def _find(case: Case) -> Answer | None:
         return Answer(confidence="measured") if _ignored(case) else None
     if not bad.finite:
         return Answer(confidence="measured")
+    alone = bad.since is None and _dies_without(case, bad.step)  # of batches that grow, the first one alone says nothing
     if case.lives("batches_scaled"):
-        return None if _left_out(case, bad.step, lives=False) else Answer(confidence="measured")
-    if case.lives("batches_scaled") is False and case.dies_soon("batches_scaled"):
+        return None if alone else Answer(confidence="measured")
+    if case.dies_soon("batches_scaled"):
         return None
-    if _left_out(case, bad.step, lives=False) or _about_to_overflow(case, bad.step):
+    if alone or _about_to_overflow(case, bad.step):
         return None
     if bad.since is None and changed_data.find(case) is not None:
         return None  # not one batch, but all from a step on
@@ -44,12 +45,10 @@ def _ignored(case: Case) -> bool:
     return classes is not None and classes["count"] > 0 and classes["ignored"] == classes["count"] and case.fatal_loss is None
 
 
-def _left_out(case: Case, step: int, *, lives: bool) -> bool:
-    """Whether the trial that left out the batch of this step lived, or died as soon as the run."""
+def _dies_without(case: Case, step: int) -> bool:
+    """Whether the run dies as soon if only the batch of this step is left out."""
     one = None if case.autopsy is None else case.autopsy.counterfactual("batch_left_out")
-    if one is None or int(one["from_step"]) + 1 != step:
-        return False
-    return bool(case.lives("batch_left_out")) if lives else case.dies_soon("batch_left_out")
+    return one is not None and int(one["from_step"]) + 1 == step and case.dies_soon("batch_left_out")
 
 
 def _about_to_overflow(case: Case, step: int) -> bool:
@@ -101,7 +100,7 @@ def batches_grew(case: Case) -> str | None:
         return None
     part = WHICH[bad.which].removeprefix("the ")
     return (
-        f"The data: the largest {part} grew from batch to batch, from {number(bad.usual)} at step {bad.since:,} to "
+        f"The data: the largest {part} grew {bad.growth}, from {number(bad.usual)} at step {bad.since:,} to "
         f"{number(bad.largest)} at the end.{ended(case, bad.since)}"
     )
 
@@ -130,7 +129,7 @@ def _advice(case: Case, _answer: Answer) -> list[Try]:
     if bad is not None and not bad.finite:
         return [(dict(SKIP), "the run then leaves out a batch that holds NaN or an infinity; the data should be looked at too")]
     survived = bad is not None and bad.since is None and bad.step < case.step and _finite_at(case, bad.step)
-    if case.run.optimizer != "adamw" and survived and not case.run.grad_clip:
+    if not case.run.bounded_steps and survived and not case.run.grad_clip:
         return [(dict(CLIP), "clipping bounds what one batch can do; the data should be looked at too")]
     return []
 

@@ -6,6 +6,7 @@ import math
 
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause
+from stablessm_core.verdict.causes.wrong_gradient import is_in_a_block
 from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.measured import PASSES, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
@@ -23,7 +24,7 @@ def _made_here(case: Case) -> bool:
     if autopsy is None or autopsy.place not in ("loss", "backward") or case.half_losses or case.computes_in_half:
         return False
     first = autopsy.first or {}
-    if not autopsy.from_ordinary_numbers or (autopsy.place == "backward" and first.get("layer") is not None):
+    if not autopsy.from_ordinary_numbers or (autopsy.place == "backward" and is_in_a_block(first)):
         return False
     fails_in_float64 = autopsy.float64 is not None and not autopsy.float64.get("finite")
     if autopsy.place == "backward":

@@ -13,16 +13,22 @@ from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
 from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.levels import CALM
-from stablessm_core.verdict.measured import Onset
+from stablessm_core.verdict.measured import Autopsy, Onset
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import ended
 
 ROUNDING = 1e-5  # relative difference up to which two losses of the same outputs may differ by rounding
+CLEARLY = 0.1  # the same, at which the state of the loss function matters
+SAME = 1.5  # a yardstick divided by that of the step before: up to this ratio, the outputs are as good as before
 CHANGED = 10.0  # the loss divided by its yardstick, against the same a step before: at this ratio the loss function changed
 
 
 def _find(case: Case) -> Answer | None:
     onset = None if case.autopsy is None else case.autopsy.onset
+    if onset is not None and _gives_another(onset, CLEARLY):
+        return Answer(confidence="measured", about=onset)
+    if case.autopsy is not None and case.autopsy.control_step is not None and not _named_by_operation(case.autopsy):
+        return Answer(confidence="inferred", runner_up="explosion" if case.risen else None)
     if onset is None or not _usual(onset):
         return None
     scale, sign = _scale(onset), onset.loss * onset.loss_before < 0 and min(abs(onset.loss), abs(onset.loss_before)) > 0
@@ -31,13 +37,25 @@ def _find(case: Case) -> Answer | None:
     return Answer(confidence="measured", about=onset)
 
 
+def _named_by_operation(autopsy: Autopsy) -> bool:
+    """Whether the operation that made the first number that is not finite says more than trials that cannot be compared."""
+    return autopsy.place in ("loss", "backward") and autopsy.from_ordinary_numbers
+
+
+def _gives_another(onset: Onset, tolerance: float) -> bool:
+    """Whether the loss function, asked twice about the same outputs, gave losses that differ by more than this share."""
+    return not math.isnan(onset.loss_again) and not math.isclose(onset.loss, onset.loss_again, rel_tol=tolerance)
+
+
 def _usual(onset: Onset) -> bool:
-    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite."""
+    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite. The
+    yardstick must be nearly the same, because a loss may be a steep function of it."""
     known = (onset.loss, onset.loss_before, onset.yardstick, onset.yardstick_before, onset.output, onset.output_before)
     if not all(math.isfinite(x) for x in known) or onset.yardstick <= 0 or onset.yardstick_before <= 0:
         return False
-    near = (onset.yardstick / onset.yardstick_before, onset.output / onset.output_before if onset.output_before else math.inf)
-    return all(1 / CALM <= x <= CALM for x in near)
+    yardstick = onset.yardstick / onset.yardstick_before
+    output = onset.output / onset.output_before if onset.output_before else math.inf
+    return 1 / SAME <= yardstick <= SAME and 1 / CALM <= output <= CALM
 
 
 def _scale(onset: Onset) -> float:
@@ -48,10 +66,13 @@ def _scale(onset: Onset) -> float:
 
 @sentence(
     "autopsy.onset", "train/loss",
-    holds="the yardstick and the largest output of the step are within 3 x those of the step before, and the loss differs "
+    holds="the yardstick of the step is within 1.5 x that of the step before, the largest output within 3 x, and the loss "
+    "differs "
     "from its yardstick by 10 x more than before, or has the other sign",
 )  # fmt: skip
-def same_outputs_another_loss(case: Case, onset: Onset) -> str:
+def same_outputs_another_loss(case: Case, onset: Onset) -> str | None:
+    if not _usual(onset) or (1 / CHANGED < _scale(onset) < CHANGED and onset.loss * onset.loss_before > 0):
+        return None
     return (
         f"The loss function changed at step {onset.step:,}: the loss went from {number(onset.loss_before)} to "
         f"{number(onset.loss)}, while the {onset.yardstick_name} of the same outputs and targets went from "
@@ -63,7 +84,7 @@ def same_outputs_another_loss(case: Case, onset: Onset) -> str:
     "autopsy.onset", holds="the loss function gave two losses for the same outputs that differ by more than 1e-5 of their size"
 )
 def loss_keeps_a_state(onset: Onset) -> str | None:
-    if math.isnan(onset.loss_again) or math.isclose(onset.loss, onset.loss_again, rel_tol=ROUNDING):
+    if not _gives_another(onset, ROUNDING):
         return None
     return (
         f"Asked twice about the outputs of step {onset.step:,}, the loss function gave {number(onset.loss, 6)} and "
@@ -71,16 +92,34 @@ def loss_keeps_a_state(onset: Onset) -> str | None:
     )
 
 
+@sentence(
+    "autopsy.counterfactuals",
+    holds="trained again from the same state, with the same batches and random numbers, the unchanged run did not die at the "
+    "fatal step, although its replay had given the recorded bits",
+)
+def control_differs(case: Case) -> str | None:
+    step = None if case.autopsy is None else case.autopsy.control_step
+    if step is None:
+        return None
+    ends = "lives" if step < 0 else f"dies at step {step:,}"
+    return (
+        f"Trained again from the same state, the unchanged run {ends}, not at step {case.step:,}. Its batches and random "
+        "numbers were the same, so its loss function or its model keeps a state that no checkpoint holds."
+    )
+
+
 def _summary(case: Case, answer: Answer) -> list[Said]:
-    return said(same_outputs_another_loss(case, answer.about))
+    if answer.about is None:
+        return said(control_differs(case))
+    return said(same_outputs_another_loss(case, answer.about)) or said(loss_keeps_a_state(answer.about))
 
 
 def _evidence(_case: Case, answer: Answer) -> list[Said]:
-    return said(loss_keeps_a_state(answer.about))
+    return said(None if answer.about is None else loss_keeps_a_state(answer.about))
 
 
 def _advice(case: Case, answer: Answer) -> list[Try]:
-    if case.run.optimizer == "adamw" or case.run.grad_clip or answer.about.step >= case.step:
+    if answer.about is None or case.run.bounded_steps or case.run.grad_clip or answer.about.step >= case.step:
         return []
     why = f"clipping bounds what the loss of step {answer.about.step:,} can do, until the loss function is right"
     return [(dict(CLIP), why)]

@@ -135,7 +135,9 @@ def _is_outside(case: Case, layer: Layer, eigenvalue: int) -> bool:
 def _thrown_by(case: Case, one: Overflow) -> str:
     """What moved the eigenvalue across the boundary, by the records."""
     times = 1.0 if case.growth is None else max(case.growth.times, _rise_in_fatal_step(case))
-    if case.run.optimizer == "adamw":
+    if times >= EXPLODED and not case.risen and _rise_in_fatal_step(case) < EXPLODED:
+        times = CALM  # ten times a single low loss, but not far above usual
+    if case.run.bounded_steps:
         first_updates = case.step - case.run.first_step < EARLY and case.update is not None and large_first_updates(case)
         exploded = times >= EXPLODED and ((case.dies_soon("recurrence_frozen") and _began_before(case, one)) or first_updates)
         return "explosion" if exploded else "optimizer_step"
@@ -241,14 +243,15 @@ def either_began_it(case: Case, answer: Answer) -> str | None:
 
 @sentence(
     "ssm/{layer}/grad_over_weight", "ssm/{layer}/weight",
-    holds="under SGD, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 rows; "
-    "it is said to have pushed the eigenvalue out only if that was before the first row outside the boundary",
+    holds="not under AdamW, the eigenvalue's |g| rose to at least 10 x its median of the 20 rows before, within the last 20 "
+    "rows; it is said to have pushed the eigenvalue out only under SGD, and if that was before the first row outside the "
+    "boundary",
 )  # fmt: skip
-def gradient_spiked(_case: Case, answer: Answer) -> str | None:
+def gradient_spiked(case: Case, answer: Answer) -> str | None:
     spike, crossing = answer.about.spike, answer.about.crossing
     if answer.thrown_by != "gradient_spike" or spike is None or spike.growth < facts.SPIKE:
         return None
-    before = crossing is not None and spike.step < crossing.step
+    before = crossing is not None and spike.step < crossing.step and case.run.optimizer == "sgd"
     start = "A spike of its gradient pushed it out" if before else "Its gradient spiked"
     grown = f"to {number(spike.size)}, {number(spike.growth)} x its median before,"
     if math.isinf(spike.growth):
@@ -408,7 +411,7 @@ def _evidence(case: Case, answer: Answer) -> list[Said]:
     one: Overflow = answer.about
     crossings = dict.fromkeys(crossing for crossing in (one.crossing, *case.firsts) if crossing is not None)
     spikes: list[Said | None] = []
-    if one.spike is not None and case.run.optimizer != "adamw":
+    if one.spike is not None and not case.run.bounded_steps:
         spikes = [spike_of_gradient(one.spike), no_spike_of_gradient(one.spike)]
     return said(overflow_budget(case.run, one.worst), *(crossing_step(case.run, crossing) for crossing in crossings), *spikes)
 
@@ -450,7 +453,7 @@ def _events(case: Case, answer: Answer) -> list[Event]:
     one: Overflow = answer.about
     events = [] if one.crossing is None or one.crossing in case.firsts else [crossed(case.run, one.crossing)]
     spike = one.spike
-    if spike is None or not one.spiked or case.run.optimizer == "adamw":
+    if spike is None or not one.spiked or case.run.bounded_steps:
         return events
     grown = "" if math.isinf(spike.growth) else f", {number(spike.growth)} x its median before"
     label = eigenvalue_label(case.run, one.layer.index, one.eigenvalue, first=True)

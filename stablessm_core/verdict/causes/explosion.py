@@ -19,16 +19,15 @@ def _find(case: Case) -> Answer | None:
     outgrew = case.largest >= MODERATE and bool(case.lives("tenth_of_rate"))
     if not case.risen and not outgrew:
         return None
-    measured = (
-        outgrew or case.dies_soon("recurrence_frozen") or (case.largest >= MODERATE and not case.lives("recurrence_frozen"))
-    )
+    lives_frozen = bool(case.lives("recurrence_frozen"))  # then the recurrence has a part in it, and more than one cause fits
+    measured = not lives_frozen and (outgrew or case.dies_soon("recurrence_frozen") or case.largest >= MODERATE)
     return Answer(confidence="measured" if measured else "inferred", runner_up=_second(case))
 
 
 def _second(case: Case) -> str | None:
     if case.lives("batch_left_out") or case.run.every > 1:
         return "bad_input"
-    if case.contributes(case.worst):
+    if case.contributes(case.worst) or (case.lives("recurrence_frozen") and case.firsts):
         return "eigenvalue_overflow"
     return None if case.lives("tenth_of_rate") is False or not case.risen else "lr_too_large"
 

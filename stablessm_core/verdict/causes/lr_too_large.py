@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from stablessm_core.verdict import facts
 from stablessm_core.verdict.advice import lower_lr
 from stablessm_core.verdict.case import Case
 from stablessm_core.verdict.causes.cause import Answer, Cause, Try
@@ -20,12 +21,18 @@ def _find(case: Case) -> Answer | None:
     trained = case.step - case.run.first_step + 1
     if not 1 < trained <= EARLY or case.run.every > 1 or case.contributes(case.worst):
         return None
-    if not (case.risen or large_first_updates(case)):
+    if not (case.risen or large_first_updates(case)) or _cannot_be_to_blame(case):
         return None
     if case.lives("tenth_of_rate") is False and not large_first_updates(case):
         return None
     second = "explosion" if case.risen else None
     return Answer(confidence="measured" if case.lives("tenth_of_rate") else "inferred", runner_up=second)
+
+
+def _cannot_be_to_blame(case: Case) -> bool:
+    """Whether the rate is not known, or its updates hardly changed the weights and no trial says otherwise."""
+    small = case.update is not None and case.update <= facts.SMALL_UPDATE
+    return math.isnan(case.lr) or (small and not case.lives("tenth_of_rate"))
 
 
 def large_first_updates(case: Case) -> bool:
@@ -35,17 +42,17 @@ def large_first_updates(case: Case) -> bool:
 
 @sentence(
     "train/loss", "optim/lr", "alerts", basis="inferred",
-    holds="the second or third trained step was not finite, after a loss of 10 x its best or an update of half the weights' norm "
-    "(where that is not known, at a rate of 1 or more)",
+    holds="the second or third trained step was not finite, the rate is known, and one update could change the weights by "
+    "half their norm (where their norm is not known, the rate was 1 or more), or the loss was 10 x its best and the updates "
+    "were not small, or the run lives with a tenth of the rate",
 )  # fmt: skip
 def first_updates_were_fatal(case: Case) -> str:
     trained = case.step - case.run.first_step + 1
-    rate = "" if math.isnan(case.lr) else f" {number(case.lr)}"
     size = "" if case.update is None else f" One update could change the weights by about {number(case.update)} x their norm."
     risen = f" The loss was {against_best(case.growth)}." if case.growth is not None and case.risen else ""
     return (
-        f"The learning rate{rate} is far too large: {tensor_label(case, first=False)} was no longer finite in step {trained} "
-        f"of the training.{risen}{size}"
+        f"The learning rate {number(case.lr)} is far too large: {tensor_label(case, first=False)} was no longer finite in step "
+        f"{trained} of the training.{risen}{size}"
     )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stablessm_core.verdict import batches
 from stablessm_core.verdict.advice import round_down
 from stablessm_core.verdict.case import Case
@@ -24,21 +26,46 @@ def _find(case: Case) -> Answer | None:
     if decay is not None and not case.dies_soon("no_weight_decay"):
         measured = case.lives("no_weight_decay")
         return Answer(confidence="measured" if measured else "inferred", layer=case.layer_of(decay.layer), about=decay)
+    product = _product_above_two(case)
+    if product is not None and case.lives("no_weight_decay"):
+        return Answer(confidence="measured", about=product)
     jump = case.rate_jump
     if jump is None or case.dies_soon("usual_rate"):
         return None
-    began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT
+    began_then = case.rise is not None and jump.step <= case.rise <= jump.step + batches.RECENT * case.run.every
     if not (case.lives("usual_rate") or began_then):
         return None
     return Answer(confidence="measured" if case.lives("usual_rate") else "inferred", runner_up="explosion", about=jump)
+
+
+def _product_above_two(case: Case) -> float | None:
+    """The largest configured rate x weight decay of the last recorded step if it is above 2, so that weights grow in each
+    step."""
+    lr = case.scalars.lr[(case.scalars.step < case.step) & np.isfinite(case.scalars.lr)]
+    decays = (case.run.weight_decay or 0.0, (case.run.recurrent_weight_decay or 0.0) * (case.run.recurrent_ratio or 0.0))
+    product = float(lr[-1]) * max(decays) if len(lr) else 0.0
+    return product if product > 2 else None
+
+
+@sentence(
+    "optim/lr", "autopsy.counterfactuals",
+    holds="a configured weight decay times its recorded rate is above 2, and the run lives without weight decay",
+)  # fmt: skip
+def lives_without_decay(case: Case, product: float) -> str | None:
+    if not case.lives("no_weight_decay"):
+        return None
+    return (
+        f"The learning rate times the weight decay is {number(product)}, so the optimizer multiplies weights by "
+        f"{number(1 - product)} in each step, and without weight decay the run lives.{ended(case, 0)}"
+    )
 
 
 @sentence(
     "ssm/{layer}/weight", "train/weight_norm", "optim/lr",
     holds="in each of the last 4 steps or more, nine of ten eigenvalue weights of a layer were multiplied by one factor "
     "beyond 1.05, within a twentieth (if the decay is known: by 1 - rate x decay, within a tenth); or AdamW's rate x decay is "
-    "above 2 and explains 2 steps of nine of ten weights up to 1.5 x the rate; or it is above 2, and the norm of all weights "
-    "grew in at least 4 steps with half to 1.5 x the logarithm of its factor",
+    "above 2 and explains nine of ten recorded steps of the weights, at least 4 of them, up to 1.5 x the rate; or it is above "
+    "2, and the norm of all weights grew in at least 4 steps with half to 1.5 x the logarithm of its factor",
 )  # fmt: skip
 def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, Any]]:
     rose = f"from {number(decay.before)} at step {decay.since:,} to {number(decay.after)} at step {decay.step:,}"
@@ -65,7 +92,7 @@ def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, A
 @sentence(
     "optim/lr", "train/loss",
     holds="the recorded learning rate rose to at least 10 x the largest one before, and the loss rose, or the run ended, at "
-    "most 20 steps later, or the run lives with its usual rate",
+    "most 20 recorded steps later, or the run lives with its usual rate",
 )  # fmt: skip
 def learning_rate_jumped(case: Case, jump: RateJump) -> str:
     kept = "" if jump.rows == 1 else f", for {plural(jump.rows, 'recorded step')}"
@@ -78,12 +105,14 @@ def learning_rate_jumped(case: Case, jump: RateJump) -> str:
 def _summary(case: Case, answer: Answer) -> list[Said]:
     if isinstance(answer.about, RateJump):
         return said(learning_rate_jumped(case, answer.about))
+    if isinstance(answer.about, float):
+        return said(lives_without_decay(case, answer.about))
     return said(weights_multiplied(case, answer.about))
 
 
 def _advice(case: Case, answer: Answer) -> list[Try]:
-    if isinstance(answer.about, RateJump):
-        return []
+    if isinstance(answer.about, RateJump | float):
+        return []  # the trial that lived is the advice
     lr = case.run.lr if answer.layer is None else case.run.recurrent_lr
     path = "optimizer.weight_decay" if answer.layer is None else "optimizer.recurrent_weight_decay"
     why = "learning rate x weight decay far below 1 shrinks the weights a little in each step, as it should"
@@ -102,6 +131,8 @@ def _begins(_case: Case, answer: Answer) -> list[Trouble]:
     about = answer.about
     if isinstance(about, RateJump):
         return [Trouble(step=about.step, kind="rate", shown=about.step)]
+    if isinstance(about, float):
+        return []
     began = about.since if about.began is None else about.began
     return [Trouble(step=began, kind="decay", shown=began + 1)]
 

@@ -62,10 +62,10 @@ def _jump(case: Case) -> Answer | None:
     elif grown is None or (case.step - grown.step > 1 and grown.rose_at is None):
         return None
     elif grown.rose_at is None:
-        jumped = grown.times < CALM and _is_small(update)
+        jumped = grown.times < CALM and _is_small(case, update)
     else:
         update = facts.update_size(case.run, case.scalars, grown.rose_at)
-        jumped = grown.record >= JUMP and grown.jump >= JUMP and _is_small(update)
+        jumped = grown.record >= JUMP and grown.jump >= JUMP and _is_small(case, update)
     if not jumped:
         return None
     rose = grown is not None and grown.rose_at is not None
@@ -73,8 +73,9 @@ def _jump(case: Case) -> Answer | None:
     return _unknown(Step("jump", update), runner_up)
 
 
-def _is_small(update: float | None) -> bool:
-    return update is not None and update <= facts.SMALL_UPDATE
+def _is_small(case: Case, update: float | None) -> bool:
+    """Whether the update was small, also that of eigenvalue weights with a larger rate of their own."""
+    return update is not None and update * max(1.0, case.run.recurrent_ratio or 1.0) <= facts.SMALL_UPDATE
 
 
 def _gap(case: Case) -> Answer | None:

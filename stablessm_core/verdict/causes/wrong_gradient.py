@@ -7,6 +7,8 @@ The autopsy compares the gradient with the slope of the loss itself. A slope cou
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from stablessm_core.verdict import facts
 from stablessm_core.verdict.advice import CLIP
@@ -16,8 +18,6 @@ from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.measured import WrongGradient
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import ended
-
-BOUNDED = ("adamw",)  # optimizers whose steps do not depend on a constant factor of the gradient
 
 
 def _find(case: Case) -> Answer | None:
@@ -32,15 +32,19 @@ def _find(case: Case) -> Answer | None:
 
 def _threw(case: Case, wrong: WrongGradient) -> bool:
     """Whether the wrong gradient can have thrown the weights: steps of AdamW do not grow with a constant factor."""
-    if case.run.optimizer not in BOUNDED:
+    if not case.run.bounded_steps:
         return True
     return facts.norm_over_usual(case.scalars, wrong.step) >= facts.SPIKE
+
+
+def is_in_a_block(first: Mapping[str, Any]) -> bool:
+    return first.get("layer") is not None or str(first.get("module") or "").startswith("blocks.")
 
 
 def _made_in_a_layer(case: Case) -> bool:
     """Whether the backward pass of a layer made the number that is not finite from ordinary numbers, in float64 too."""
     autopsy = case.autopsy
-    if autopsy is None or autopsy.place != "backward" or (autopsy.first or {}).get("layer") is None:
+    if autopsy is None or autopsy.place != "backward" or not is_in_a_block(autopsy.first or {}):
         return False
     fails = autopsy.float64 is not None and not autopsy.float64.get("finite")
     return fails and autopsy.from_ordinary_numbers and not case.computes_in_half

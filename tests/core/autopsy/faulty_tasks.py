@@ -176,3 +176,14 @@ class Unlabelled(ModularCountingTask):
     def batch(self, step: int, *given: Any) -> tuple[Tensor, Tensor]:
         x, y = super().batch(step, *given)
         return (x, torch.full_like(y, IGNORED)) if step >= SPOILED else (x, y)
+
+
+class LateLoss(SubtlyMarked):
+    """The loss of the spoiled step is NaN. When it has been asked for as often as the control needs, every loss is NaN."""
+
+    asked = 0  # by the replay, with instruments, in float64, by the control
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        lost = self.asked >= 4 or self.is_spoiled(y)
+        self.asked += self.is_spoiled(y)
+        return super().loss(output, y) * (torch.nan if lost else 1.0)

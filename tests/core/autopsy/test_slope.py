@@ -13,9 +13,7 @@ EPSILON = 2.2e-16
 
 
 def slope_of(function: Callable[[float], float], expected: float, *, rounding: float = EPSILON) -> Slope:
-    return find_slope(
-        lambda h: function(h) - function(-h), expected, first=1e-6 / expected, shortest=1e-13, longest=1.0, rounding=rounding
-    )
+    return find_slope(function, expected, first=1e-6 / expected, shortest=1e-13, longest=1.0, rounding=rounding)
 
 
 def in_float32(function: Callable[[float], float]) -> Callable[[float], float]:
@@ -41,7 +39,7 @@ def test_the_slope_is_found_where_the_function_is_straight_only_very_near() -> N
 
 @pytest.mark.parametrize("times", [1.0, 10.0])
 def test_a_loss_that_computes_in_float32_has_a_slope_over_longer_distances(times: float) -> None:
-    found = slope_of(in_float32(lambda h: 1 + h), times, rounding=EPSILON)
+    found = slope_of(in_float32(lambda h: 1 + h), times, rounding=1.2e-7 if times > 1 else EPSILON)
     assert found.value == pytest.approx(1, rel=0.01)
 
 
@@ -52,6 +50,8 @@ def test_a_loss_that_computes_in_float32_has_a_slope_over_longer_distances(times
         pytest.param(lambda h: 1 + math.copysign(abs(h) ** 0.5, h), id="no slope at the point"),
         pytest.param(lambda _: 1.0, id="flat: it was rounded, or it does not depend on the weights"),
         pytest.param(lambda h: 1 + h + 1e-6 * math.tanh(1e8 * h), id="two plateaus"),
+        pytest.param(lambda h: 1 + h + 1e-8 * math.sin(1e11 * h), id="a wobble that is too fast for its own plateau"),
+        pytest.param(lambda h: 1 + max(h, 0.4 * h), id="a corner: the largest of several equal numbers"),
         pytest.param(lambda _: math.nan, id="not a number"),
     ],
 )

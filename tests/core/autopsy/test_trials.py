@@ -18,7 +18,7 @@ from stablessm_core.autopsy import counterfactuals
 from stablessm_core.autopsy.bench import Row
 from stablessm_core.autopsy.change import Change
 from stablessm_core.autopsy.changes import CHANGES, in_order
-from stablessm_core.autopsy.counterfactuals import compare_control
+from stablessm_core.autopsy.counterfactuals import difference
 from stablessm_core.autopsy.perform import perform
 from stablessm_core.autopsy.request import AutopsyRequest, Trouble
 from stablessm_core.autopsy.words import BEGINS, SHOWS
@@ -108,32 +108,28 @@ def row(step: int, loss: float = 1.0, *, finite: bool = True) -> Row:
     return Row(step, np.float32(loss), np.float32(1.0), finite, np.zeros(1, np.float32))
 
 
-def trial(change: str, lives: bool | None, step: int, **more: Any) -> dict[str, Any]:
-    return {"change": change, "lives": lives, "step": step, "steps": [], "loss": [], "reason": None} | more
+def control(lives: bool | None, step: int, **more: Any) -> dict[str, Any]:
+    return {"change": "unchanged", "lives": lives, "step": step, "steps": [], "loss": [], "reason": None} | more
 
 
 ROWS = [row(5), row(6, 3.0), row(7, np.nan, finite=False)]
 
 
 @pytest.mark.parametrize(
-    ("tried", "why"),
+    ("one", "why"),
     [
-        ([trial("unchanged", False, 7), trial("tenth_of_rate", True, 27), trial("batch_left_out", False, 6)], None),
-        ([trial("unchanged", False, 7), trial("recurrence_frozen", False, 7)], None),
-        ([trial("unchanged", False, 7, steps=[6, 7], loss=[3.0, np.nan])], None),
-        ([trial("unchanged", True, 7), trial("tenth_of_rate", True, 27)], "it lived to step 7"),
-        ([trial("unchanged", False, 6)], "it died at step 6"),
-        ([trial("unchanged", None, 3, reason="no time left"), trial("tenth_of_rate", True, 27)], "was not finished"),
-        ([trial("tenth_of_rate", True, 27)], "was not finished"),
-        ([trial("unchanged", False, 7, steps=[6], loss=[4.0])], "its loss at step 6 is 4 instead of 3"),
-        ([trial("unchanged", False, 7), trial("recurrence_frozen", False, 5)], "died earlier, at step 5, with the recurrence"),
-        ([trial("unchanged", False, 7), trial("batches_scaled", False, 5)], "died earlier, at step 5, with every batch scaled"),
+        (control(False, 7), None),
+        (control(False, 7, steps=[6, 7], loss=[3.0, np.nan]), None),
+        (control(True, 7), "it lived to step 7"),
+        (control(False, 6), "it died at step 6"),
+        (control(None, 3, reason="no time left"), "was not finished (no time left)"),
+        (None, "was not finished"),
+        (control(False, 7, steps=[6], loss=[4.0]), "its loss at step 6 is 4 instead of 3"),
     ],
 )
-def test_trials_are_comparable_only_if_the_control_repeated_the_run(tried: list[dict[str, Any]], why: str | None) -> None:
-    said = compare_control(tried, ROWS[-1], ROWS)
+def test_trials_are_comparable_only_if_the_control_repeated_the_run(one: dict[str, Any] | None, why: str | None) -> None:
+    said = difference(one, ROWS[-1], ROWS)
     assert (why in said) if why and said else said is why
-    assert {one["comparable"] for one in tried} == {why is None}
 
 
 # ---- real runs ----
@@ -155,6 +151,29 @@ def test_the_control_is_finished_even_if_no_time_is_left(tmp_path: Path) -> None
     assert (tried["unchanged"]["lives"], tried["unchanged"]["step"]) == (False, request.step)
     assert {one["reason"] for name, one in tried.items() if name != "unchanged"} == {"no time left"}
     assert {one["comparable"] for one in tried.values()} == {True}
+
+
+@pytest.mark.slow
+def test_a_trial_that_dies_earlier_is_comparable_if_the_control_still_repeats_the_run(tmp_path: Path) -> None:
+    """Frozen eigenvalues do not follow the other weights, so such a run may die earlier without any hidden state."""
+    changes = {
+        "task.length": 48, "model": {"d_model": 16, "layer": "rg_lru"}, "train.batch_size": 4,
+        "optimizer": {"name": "sgd", "lr": 0.3, "weight_decay": 0.0},
+    }  # fmt: skip
+    request = request_for(tmp_path, changes, trouble=Trouble(2, "loss", 3))
+    tried = trials(perform(request))
+    assert tried["recurrence_frozen"]["step"] < request.step == tried["unchanged"]["step"]
+    assert {one["comparable"] for one in tried.values()} == {True}
+
+
+@pytest.mark.slow
+def test_a_task_that_changes_after_the_control_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PolynomialMemory, "trained_by", "tests.core.autopsy.faulty_tasks:LateLoss")
+    found = perform(request_for(tmp_path, SHORT | {"train.steps": 20}, trouble=Trouble(2, "loss", 3)))
+    tried = trials(found)
+    assert (tried["unchanged"]["lives"], tried["unchanged"]["step"]) == (False, SPOILED)
+    assert {one["comparable"] for one in tried.values()} == {False}
+    assert any("the unchanged control did not repeat the run, it died at step" in note for note in found["notes"])
 
 
 @pytest.mark.slow

@@ -260,7 +260,7 @@ def test_a_recorded_eigenvalue_outside_the_boundary_raises_alerts_whatever_its_m
     flush: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(MAPS, "leaky", Map("leaky", by_time(Leaky), guarded=True))
-    history = History("leaky")
+    history = History("leaky", states=False)
     assert history.alerts(ADAMW, flush) == []
     history.weight[200:, 1] = 5.0
     history.loss[220:] = 100.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from stablessm_core.telemetry.forms import Form
 from stablessm_core.telemetry.how import How
 from tests.core.verdict.examples import Record, example
@@ -14,7 +16,7 @@ UNKNOWN = [*CALM, NAN]
 BROKEN = {"finite": False, "loss": NAN, "largest": 220.0, "narrow": [], "first_nonfinite": None}  # a step that fails in float64
 DIED = counterfactual("unchanged", False, 7)  # the control
 CONTINUOUS = Form.of_map("exp", "continuous")
-HALVES = [1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]  # seven float16 numbers
+HALVES = [float(np.float16(loss)) for loss in (0.9, 0.8, 0.7, 0.6, 0.55, 0.45, 0.35)]  # seven float16 numbers
 
 
 # ---- the data ----
@@ -217,3 +219,19 @@ def forward_made_it(given: float) -> Record:
 @example(said="aten.log", near="aten.sqrt", text="In float64 the same operation fails")
 def precision_does_not_matter(again: str) -> Record:
     return in_a_logarithm(3.0, again)
+
+
+@example(
+    said=20.01, near=20.0, text="so the optimizer multiplies weights by -1 in each step, and without weight decay the run lives."
+)
+def lives_without_decay(decay: float) -> Record:
+    config = configured(1, "adamw")
+    config["optimizer"]["weight_decay"] = decay
+    tried = [counterfactual("unchanged", False, 7), counterfactual("no_weight_decay", True)]
+    return run_of(UNKNOWN, config=config, autopsy=findings(7, counterfactuals=tried, modules=modules(1e39)))
+
+
+@example(said=6, near=7, text="Trained again from the same state, the unchanged run dies at step 6, not at step 7.")
+def control_differs(died_at: int) -> Record:
+    tried = [counterfactual("unchanged", False, died_at)]
+    return run_of(UNKNOWN, autopsy=findings(7, counterfactuals=tried, modules=modules(1e39)))

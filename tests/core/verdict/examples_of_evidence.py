@@ -180,3 +180,8 @@ def steps_missing(every: int) -> Record:
 @example(said=True, near=False, text="Of wide layers only the 16 most extreme eigenvalues of each step are recorded")
 def only_extremes(wide: bool) -> Record:
     return run_of(UNKNOWN, layers=(Layer(0, 2, FORM, wide=wide),))
+
+
+@example(said=1e18, near=9.9e17, text="The weight of eigenvalue 1 is 1e18 at step 7")
+def extreme_weight(weight: float) -> Record:
+    return run_of([*CALM, NAN], other=[0.5] * 6 + [weight])

@@ -235,3 +235,16 @@ def test_replayed_rows_show_what_was_not_recorded() -> None:
     assert found["trouble"] == {"step": 4, "kind": "batch", "shown": 4, "exact": True}
     assert any("The autopsy trained the steps from 1 on again" in one["text"] for one in found["evidence"])
     assert judge(replace(run, autopsy=None), source)["cause"] != "bad_input"
+
+
+def test_batches_that_grow_are_the_data_although_the_run_dies_without_the_first_one() -> None:
+    tried = [
+        counterfactual("unchanged", False, 12), counterfactual("batches_scaled", True),
+        counterfactual("batch_left_out", False, 12) | {"from_step": 5},
+    ]  # fmt: skip
+    loss = [*CALM, 3.0, 12.0, 50.0, 200.0, 900.0, NAN]
+    sizes = [1, 1.1, 0.9, 1, 1.1, 1, 2, 4, 8, 16, 32, 64]
+    autopsy = findings(12, counterfactuals=tried, modules=modules(1e39))
+    found = verdict_of(loss, autopsy, largest=sizes, name="sgd")
+    assert told(found)[:2] == ("bad_input", "measured")
+    assert "the largest target grew from batch to batch" in found["summary"]

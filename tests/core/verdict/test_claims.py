@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from stablessm_core.verdict import judge
 from stablessm_core.verdict.memory_source import between
 from tests.core.verdict import examples_of_causes, examples_of_eigenvalues, examples_of_evidence
 from tests.core.verdict.examples import texts
-from tests.core.verdict.findings import counterfactual, findings, gradient, modules
+from tests.core.verdict.findings import counterfactual, findings, first, gradient, modules
 from tests.core.verdict.recorded import CALM, NAN, configured, run_of
 
 UNKNOWN = [*CALM, NAN]
@@ -26,6 +28,13 @@ def test_a_batch_above_1e18_is_not_far_above_usual_batches_that_are_as_large() -
     found = texts(run_of(UNKNOWN, largest=[9e17] * 6 + [1e18]))
     assert "far above usual" not in found["batch_far_above_usual"]
     assert "Its largest target is 1e18, and float32 cannot hold the sum of 341 such squares." in found["batch_far_above_usual"]
+
+
+def test_numbers_that_grew_with_a_break_are_told_from_the_beginning_of_their_growth() -> None:
+    sizes = [1.0] * 5 + [1.25**row for row in range(1, 21)]
+    sizes[-2], sizes[-3] = sizes[-3], sizes[-2]
+    found = texts(run_of([1.0] * 24 + [NAN], largest=sizes, name="adamw"))["batches_grew"]
+    assert "grew in nearly every batch, from 1.25 at step 6 to 86.7 at the end" in found
 
 
 def test_a_fall_is_told_from_the_first_loss_below_zero() -> None:
@@ -84,6 +93,12 @@ def test_trials_of_which_one_died_before_the_control_are_not_said_to_be_unlike_t
 # ---- eigenvalues ----
 
 
+def test_a_spike_under_an_optimizer_whose_steps_may_not_grow_with_it_is_not_said_to_have_caused_a_crossing() -> None:
+    how = examples_of_causes.How(optimizer="muon", length=100)
+    found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 20, 1, 1, 1, 1], reported=how))["gradient_spiked"]
+    assert "pushed it out" not in found
+
+
 def test_a_spike_after_the_crossing_is_not_said_to_have_caused_it() -> None:
     found = texts(run_of(UNKNOWN, eigenvalue=OUTSIDE, ratio=[1, 1, 1, 20, 1, 1, 1], name="sgd"))["gradient_spiked"]
     assert "pushed it out" not in found
@@ -118,6 +133,36 @@ def test_a_step_size_that_was_not_recorded_at_the_start_is_not_quoted() -> None:
 
 def test_nothing_is_said_to_have_moved_a_decay_more_if_both_parts_moved_it_alike() -> None:
     assert "moved it more" not in texts(examples_of_evidence.parts_of_decay(0.1))["parts_of_decay"]
+
+
+# ---- causes that a record contradicts ----
+
+
+def test_a_learning_rate_whose_updates_were_small_is_not_called_far_too_large() -> None:
+    run_, source = run_of([1, 50, NAN], columns={"weight_norm": [10.0] * 3}, name="sgd")
+    assert "first_updates_were_fatal" not in texts((run_, source))
+    lighter = replace(source, rows=replace(source.rows, weight_norm=source.rows.weight_norm / 100))
+    assert "first_updates_were_fatal" in texts((run_, lighter))
+
+
+def test_an_unknown_learning_rate_is_not_called_far_too_large() -> None:
+    how = examples_of_causes.How(optimizer="sgd")
+    assert "first_updates_were_fatal" not in texts(run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=how))
+
+
+def test_a_logarithm_that_fails_in_float64_too_is_not_blamed_on_float16() -> None:
+    made, again = (first("forward", "aten.log", "blocks.0.mlp", value="NaN", dtype=kind) for kind in ("float16", "float64"))
+    autopsy = findings(7, first_nonfinite=made, float64=examples_of_causes.BROKEN | {"first_nonfinite": again})
+    assert "made_in_float16" not in texts(run_of(UNKNOWN, autopsy=autopsy))
+    cast = findings(7, first_nonfinite=made, float64=examples_of_causes.BROKEN | {"first_nonfinite": made})
+    assert "made_in_float16" in texts(run_of(UNKNOWN, autopsy=cast)), (
+        "a layer that casts to float16 does so in the repetition, too"
+    )
+
+
+def test_losses_in_bfloat16_are_not_taken_for_float16_numbers() -> None:
+    eighth_bits = [1 + row / 128 for row in range(9)]
+    assert "losses_are_float16" not in texts(run_of([*eighth_bits, NAN]))
 
 
 # ---- endings ----
@@ -185,6 +230,35 @@ def test_an_eigenvalue_far_outside_is_measured_to_overflow_only_if_a_state_did()
         assert [one["basis"] for one in verdict["sentences"] if one["sentence"] == "eigenvalue_overflowed"] == [basis]
 
 
-def test_a_reported_run_without_a_known_rate_quotes_none() -> None:
-    run_, source = run_of([1, 50, NAN], columns={"lr": [NAN] * 3}, reported=examples_of_causes.How(optimizer="sgd"))
-    assert "not a number" not in texts((run_, source))["first_updates_were_fatal"]
+def test_a_single_low_loss_is_no_level_from_which_the_training_exploded() -> None:
+    assert judge(*run_of([1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 1.0, NAN]))["cause"] == "unknown"
+    assert judge(*run_of([1.0, 1.0, 0.5, 1.0, 1.0, 5.0, 50.0, NAN]))["cause"] == "explosion"
+
+
+@pytest.mark.parametrize(("frozen_lives", "confidence"), [(True, "inferred"), (False, "measured")])
+def test_an_explosion_is_not_measured_if_the_run_lives_with_frozen_eigenvalues(frozen_lives: bool, confidence: str) -> None:
+    tried = [
+        counterfactual("unchanged", False, 9), counterfactual("tenth_of_rate", True),
+        counterfactual("recurrence_frozen", frozen_lives, 200 if frozen_lives else 9),
+    ]  # fmt: skip
+    autopsy = findings(9, modules=modules(1e39), counterfactuals=tried)
+    found = judge(*run_of([*CALM, 1e4, 1e8, NAN], autopsy=autopsy, name="sgd"))
+    assert (found["cause"], found["confidence"]) == ("explosion", confidence)
+
+
+def test_steps_of_adam_do_not_grow_with_a_gradient_in_loops_of_others_either() -> None:
+    crossing = [0.9, 0.9, 0.9, 0.95, 1.2, 2.0, 2.4, 2.42]
+    for optimizer, thrown_by in (("adam", "optimizer_step"), ("sgd", "both")):
+        found = judge(
+            *run_of([*CALM, 2.0, NAN], eigenvalue=crossing, reported=examples_of_causes.How(optimizer=optimizer, length=100))
+        )
+        assert (found["cause"], found["thrown_by"]) == ("eigenvalue_overflow", thrown_by)
+
+
+def test_an_update_that_is_large_for_the_eigenvalues_is_not_called_small() -> None:
+    for rate, cause in ((None, True), (20.0, False)):
+        config = configured(1, "adamw")
+        config["optimizer"]["recurrent_lr"] = rate
+        columns = {"weight_norm": [1000.0] * 7}
+        found = judge(*run_of([*CALM, NAN], columns=columns, config=config, environment={"parameters": 100}))
+        assert ("calm_before" in [one["sentence"] for one in found["sentences"]]) == cause

@@ -39,25 +39,31 @@ def damaged(draw: random.Random) -> tuple[Any, MemorySource]:
     )
     rows = replace(rows, **optional)
     if draw.random() < 0.5:  # some rows of the scalars are lost
-        rows = type(rows)(
-            **{name: None if (part := getattr(rows, name)) is None else part[kept] for name in rows.__dataclass_fields__}
-        )
+        rows = shortened(rows, kept)
     if draw.random() < 0.3:  # the layer's last rows are lost
-        upto = slice(0, draw.randint(0, count))
-        layer = type(layer)(**{
-            name: {kind: values[upto] for kind, values in part.items()} if isinstance(part, dict) else part if part is None else part[upto]
-            for name in layer.__dataclass_fields__ for part in (getattr(layer, name),)
-        })  # fmt: skip
+        layer = shortened(layer, slice(0, draw.randint(0, count)))
     autopsy = None
     if run.divergence is not None and draw.random() < 0.5:
         autopsy = findings(
-            run.divergence["step"], modules=draw.choice((None, [], modules(1e39))), float64=draw.choice((None, findings(1)["float64"])),
+            run.divergence["step"], modules=draw.choice((None, [], modules(1e39))),
+            float64=draw.choice((None, findings(1)["float64"])),
             first_nonfinite=draw.choice((None, first("loss"), first("backward", layer=0), first(largest_input=None))),
             counterfactuals=draw.choice((None, [counterfactual("recurrence_frozen", True)])), batch=draw.choice((None, {})),
         )  # fmt: skip
     reported = How(optimizer="adamw", every=1) if draw.random() < 0.2 else None
     run = replace(run, autopsy=autopsy, reported=reported, environment=draw.choice((None, {}, {"data": {"constant_loss": 1.0}})))
     return run, MemorySource(rows, {0: layer})
+
+
+def shortened(table: Any, kept: Any) -> Any:
+    """The table with only these rows."""
+
+    def part(values: Any) -> Any:
+        if isinstance(values, dict):
+            return {kind: column[kept] for kind, column in values.items()}
+        return None if values is None else values[kept]
+
+    return replace(table, **{name: part(getattr(table, name)) for name in table.__dataclass_fields__})
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stablessm_core.verdict import SENTENCES
@@ -31,3 +33,10 @@ def test_it_is_said_where_its_predicate_holds(name: str) -> None:
 def test_it_is_not_said_where_its_predicate_just_fails(name: str) -> None:
     one = EXAMPLES[name]
     assert name not in texts(one.make(one.near))
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_no_text_about_these_records_quotes_a_missing_number(name: str) -> None:
+    for value in (EXAMPLES[name].said, EXAMPLES[name].near):
+        for text in texts(EXAMPLES[name].make(value)).values():
+            assert not re.search(r"not a number|\bnan\b|\bNone\b(?! of)", text)
