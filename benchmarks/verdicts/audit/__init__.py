@@ -19,7 +19,7 @@ CLAIMS: list[tuple[re.Pattern[str], Check]] = []
 FILLER = """
     the a an and or of at in on to by with for from so but that this these it its is was are were be
     been had has have then not because although while which than as no also only too there here step
-    steps run loss layer one eigenvalue eigenvalues before after until training number numbers said
+    steps run loss layer one eigenvalue eigenvalues before after until training number numbers said earlier
 """
 
 
@@ -68,10 +68,10 @@ def audit(verdict: Mapping[str, Any], facts: Any, truth: Any) -> list[Checked]:
 
 def _parts(verdict: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, str]]:
     """(where, item, text of the item, sentence) of every sentence of the verdict."""
-    named = verdict.get("sentences")
-    for one in named if isinstance(named, list) and named else [{"text": verdict.get("summary") or ""}]:
-        for sentence in sentences(str(one["text"])):
-            yield "summary", one, str(verdict.get("summary") or one["text"]), sentence
+    summary, named = str(verdict.get("summary") or ""), verdict.get("sentences") or ()
+    for sentence in sentences(summary):
+        item = next((one for one in named if sentence in str(one["text"])), {"text": summary})
+        yield "summary", item, summary, sentence
     for where, key in (("events", "text"), ("evidence", "text"), ("try", "because")):
         for one in verdict.get(where) or ():
             for sentence in sentences(str(one.get(key) or "")):
@@ -88,6 +88,7 @@ def _checked(
         claims_of_causes,
         claims_of_eigenvalues,
         claims_of_rows,
+        claims_of_training,
         claims_of_watched,
     )
 

@@ -144,7 +144,8 @@ def above_one(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
 
 
 @claim(
-    rf"Since step {S}, the decay -ln\|lambda_bar\| of [Ee]igenvalue {S}(?: of layer {S})? has changed to {N} x its "
+    rf"Since step {S}, the decay -ln\|lambda_bar\| of [Ee]igenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? has "
+    rf"changed to {N} x its "
     rf"value: the rate of "
     rf"its weight to {N} x, its (gate|step size) to {N} x"
 )
@@ -252,7 +253,7 @@ def more_than_float32(context: Context, match: re.Match[str]) -> bool:
 
 @claim(r"in the backward pass(?=: the loss of this step)")
 def in_the_backward_pass(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
-    return context.facts.tensor.endswith(".grad")  # type: ignore[no-any-return]
+    return context.facts.tensor.endswith((".grad", "gradient"))  # type: ignore[no-any-return]
 
 
 @claim(r"after one gradient far above usual")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.verdicts.audit import Context, claim
-from benchmarks.verdicts.audit.numbers import N, S, says, step
+from benchmarks.verdicts.audit.numbers import N, S, read, says, step
 from benchmarks.verdicts.families.moments import is_active
 
 SLACK = 3  # steps by which a fork may die earlier or later than the trial, because rounding differs
@@ -123,9 +123,9 @@ def made_the_first_nonfinite(context: Context, match: re.Match[str]) -> bool:
 
 
 @claim(
-    rf"The gradient of step {S} (agrees with|disagrees with|may differ from) the loss: its norm is {N}, and a small "
-    rf"step along it "
-    rf"changes the loss by {N} per unit of distance"
+    rf"(?:In float64, the|The) gradient of step {S} (agrees with|disagrees with|may differ from) the loss: its norm "
+    rf"is {N}, and (?:a small "
+    rf"step along it changes the loss by|the loss changes by) {N} per unit of distance(?: along it)?"
 )
 def the_gradient_agrees(context: Context, match: re.Match[str]) -> bool:
     found, at = context.facts.findings["gradient"], step(match[1])
@@ -133,19 +133,116 @@ def the_gradient_agrees(context: Context, match: re.Match[str]) -> bool:
     wrong = "wrong_gradient" in context.truth.causes and _faulty(context, at)
     if match[2] == "agrees with":
         recorded = context.facts.norm.get(at, math.nan)
-        same = not math.isfinite(recorded) or abs(recorded - float(found["norm"])) <= 0.1 * recorded
+        told = "The run recorded the norm" in context.whole
+        same = told or not math.isfinite(recorded) or abs(recorded - float(found["norm"])) <= 0.1 * recorded
         return right and not wrong and same
     return right and (match[2] == "may differ from" or wrong)
 
 
-@claim(rf"its norm is {N}, but along it the loss changes only by {N} per unit of distance")
+@claim(rf"The run recorded the norm {N}")
+def the_run_recorded_the_norm(context: Context, match: re.Match[str]) -> bool:
+    return any(says(match[1], one) for one in context.facts.norm.values())
+
+
+@claim(
+    rf"Whether the gradient of step {S}, with norm {N}, is right could not be measured: the slopes of the loss over "
+    rf"different distances "
+    rf"along it disagree, or rounding hides them"
+)
+def the_gradient_is_not_proved(context: Context, match: re.Match[str]) -> bool:
+    found = context.facts.findings["gradient"]
+    return not found["converged"] and step(match[1]) == found["step"] and says(match[2], float(found["norm"]))
+
+
+@claim(
+    rf"[Tt]he backward pass(?: of [\w ]+?)? gave a wrong gradient at step {S}: its norm is {N}, but (?:without these "
+    rf"kernels it is {N}, and "
+    rf")?along it the loss changes (?:only )?by {N} per unit of distance"
+)
 def the_loss_changes_less(context: Context, match: re.Match[str]) -> bool:
     found = context.facts.findings["gradient"]
-    return (
-        says(match[1], float(found["norm"]))
-        and says(match[2], abs(float(found["slope"])))
-        and "wrong_gradient" in {*context.truth.causes}
-    )
+    norms = [float(found[kind]) for kind in ("norm", "recorded", "repeated") if found.get(kind) is not None]
+    slope = abs(float(found["slope"]))
+    planted = "wrong_gradient" in context.truth.causes and _faulty(context, step(match[1]))
+    return planted and any(says(match[2], one) for one in norms) and says(match[4].lstrip("-"), slope, 1.5)
+
+
+@claim(r"In evaluation mode, norm and slope agree")
+def right_in_evaluation(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return context.facts.findings["gradient"].get("differs") == "training_mode"  # type: ignore[no-any-return]
+
+
+@claim(
+    rf"[Tt]he backward pass of ([\w.]+) made the first number that is not finite, at step {S}: (NaN|Infinity"
+    rf"|-Infinity) in ([\w.:]*\w)"
+)
+def the_backward_pass_of(context: Context, match: re.Match[str]) -> bool:
+    first = context.facts.findings["first_nonfinite"]
+    blamed = bool({"wrong_gradient", "bad_loss"} & set(context.truth.causes))
+    return blamed and match[1] == first["module"] and match[3] == first["value"] and match[4] == first["operation"]
+
+
+@claim(
+    rf"The model's forward pass made the first number that is not finite, at step {S}: ([\w.:]*\w) in ([\w.' ]+?) gave "
+    rf"(NaN|Infinity|-Infinity)(?: from numbers up to {N})?"
+)
+def the_forward_pass_made_it(context: Context, match: re.Match[str]) -> bool:
+    first = context.facts.findings["first_nonfinite"]
+    blamed = bool({"model_forward", "precision", "not_its_form", "arithmetic"} & set(context.truth.causes))
+    right = step(match[1]) == context.facts.died_at and match[2] == first["operation"] and match[4] == first["value"]
+    return blamed and right and (match[5] is None or says(match[5], float(first["largest_input"])))
+
+
+@claim(r"In float64 the same operation fails, so its argument is at fault and not the precision")
+def it_fails_in_float64(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    repeat, first = context.facts.findings["float64"], context.facts.findings["first_nonfinite"]
+    same = (repeat["first_nonfinite"] or {}).get("operation") == first["operation"]
+    return not repeat["finite"] and same and context.truth.causes != {"precision"}
+
+
+@claim(rf"from numbers up to {N}(?=\.|, )|The loss itself was finite: {N}")
+def from_numbers(context: Context, match: re.Match[str]) -> bool:
+    if match[2]:
+        return says(match[2], context.facts.loss[int(context.facts.died_at or 0)])
+    return says(match[1], float(context.facts.findings["first_nonfinite"]["largest_input"]))
+
+
+@claim(
+    rf"Layer {S} does not compute its recorded form: with the weights of step {S}, an eigenvalue differs from the "
+    rf"recorded one by {N} x its "
+    rf"size|What is recorded as its eigenvalues is not what the layer does"
+)
+def not_its_form(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return "not_its_form" in context.truth.causes
+
+
+@claim(rf"No result of a module exceeds {N} there, so float32 could hold each of them and its square")
+def no_result_exceeds(context: Context, match: re.Match[str]) -> bool:
+    modules = context.facts.findings["modules"]
+    largest = [float(one["largest_float64"]) for one in modules if one.get("largest_float64") is not None]
+    return says(match[1], max(largest)) and read(match[1]) ** 2 < 3.4e38
+
+
+@claim(
+    rf"at step {S}, ([\w.:]*\w)(?: (?:of|in) ([\w.]*\w))? \((?:forward pass|loss function|backward pass|optimizer's "
+    rf"update)\) gave "
+    rf"(NaN|Infinity|-Infinity)(?: in float16, from numbers up to {N})?"
+)
+def it_gave(context: Context, match: re.Match[str]) -> bool:
+    first = context.facts.findings["first_nonfinite"]
+    half = match[5] is None or (str(first.get("dtype")) == "float16" and says(match[5], float(first["largest_input"])))
+    return step(match[1]) == context.facts.died_at and match[2] == first["operation"] and match[4] == first["value"] and half
+
+
+@claim(rf"and its largest number more than {N}")
+def a_bound(context: Context, match: re.Match[str]) -> bool:
+    return float(context.facts.findings["float64"]["largest"]) >= read(match[1])
+
+
+@claim(r"The trials cannot be compared with the run, so they say nothing about its cause: .*")
+def trials_say_nothing(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    trials = context.facts.findings["counterfactuals"]
+    return any(one.get("comparable") is False for one in trials)
 
 
 @claim(r"The batch and the outputs of the model were finite and ordinary(?:, and so was the loss)?")

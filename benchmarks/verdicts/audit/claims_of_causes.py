@@ -38,6 +38,21 @@ def the_backward_pass_made_it(context: Context, match: re.Match[str]) -> bool:  
     return _one_of(context, BACKWARD)
 
 
+@claim(
+    r"(?:float16 numbers end at 65,504)?(?:, and float32 numbers at 3\.4e38)|float16 numbers end at 65,504|The loss "
+    r"function should compute in float32, which ends at 3\.4e38"
+)
+def a_constant_of_formats(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return True
+
+
+@claim(r"every recorded loss is a float16 number, and these end at 65,504")
+def every_loss_is_half(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    losses = [v for v in context.facts.loss.values() if np.isfinite(v)]
+    with np.errstate(over="ignore"):
+        return all(float(np.float16(v)) == v for v in losses)
+
+
 @claim(r"^(?:Arithmetic|Half precision): ")
 def the_arithmetic(context: Context, match: re.Match[str]) -> bool:
     return _one_of(context, {"arithmetic", "precision"} if match[0].startswith("A") else {"precision"})
@@ -73,6 +88,9 @@ def sizes_not_recorded(context: Context, match: re.Match[str]) -> bool:  # noqa:
 
 
 @claim(
+    r"bfloat16 numbers end at 3\.39e38, almost where float32 ends: rounding to them makes no infinity of a number "
+    r"below|Within a step, "
+    r"tensors are recorded in a fixed order: the first one on record need not be the first that failed|"
     r"bfloat16 has the range of float32: rounding to it makes no infinity|States and eigenvalues are float32|A "
     r"right gradient has "
     r"equal numbers|Whether the batch was finite was not recorded|above 2 they grow|This norm squares its input|It is where the "
@@ -138,7 +156,7 @@ def losses_are_half(context: Context, match: re.Match[str]) -> bool:  # noqa: AR
     return half and _one_of(context, {"precision"})
 
 
-@claim(rf"[Tt]he loss became (?:Infinity|-Infinity|NaN|infinite) at step {S}(?: after {N} at step {S})?")
+@claim(rf"[Tt]he loss became (?:Infinity|-Infinity|NaN|infinite|nan|inf|-inf) at step {S}(?: after {N} at step {S})?")
 def the_loss_became(context: Context, match: re.Match[str]) -> bool:
     loss = context.facts.loss
     return not np.isfinite(loss[step(match[1])]) and (not match[2] or says(match[2], loss[step(match[3])]))

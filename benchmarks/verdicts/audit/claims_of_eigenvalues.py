@@ -54,7 +54,8 @@ def was_outside(context: Context, match: re.Match[str]) -> bool:
 
 
 @claim(
-    rf"Eigenvalue {S}(?: of layer {S})? (left the boundary|was first recorded outside the boundary|was outside the boundary from "
+    rf"Eigenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? (left the boundary|was first recorded outside the boundary"
+    rf"|was outside the boundary from "
     rf"the start)(?: \(now {N}\))?(?:, as (?:did|were) (?:at least )?{S} of the other {S})?"
 )
 def crossed(context: Context, match: re.Match[str]) -> bool:
@@ -144,7 +145,7 @@ def not_far_enough(context: Context, match: re.Match[str]) -> bool | None:  # no
     if not outside or context.facts.length is None:
         return False if not outside else None
     shares = [
-        context.facts.length * math.log(1 - float(np.nanmin(layer.closest[row]))) for layer, row in _last_rows(context).values()
+        context.facts.length * math.log(1 - float(np.nanmin(layer.distance[row]))) for layer, row in _last_rows(context).values()
     ]
     return max(shares) < LN_LARGEST  # type: ignore[no-any-return]
 
@@ -157,17 +158,19 @@ def all_inside(context: Context, match: re.Match[str]) -> bool:
     return inside and (match[1] is None or step(match[1]) >= count)
 
 
-@claim(rf"(?:the nearest, |The nearest(?: at step {S})? was )[Ee]igenvalue {S}(?: of layer {S})?,(?: is)? at distance {N}")
+@claim(
+    rf"(?:the nearest, |The nearest(?: at step {S})? was )[Ee]igenvalue {S}(?: of layer {S})?(?: \([\w.]+\))?,(?: "
+    rf"is)? (?:at distance {N}|exactly on it, so it does not decay)"
+)
 def the_nearest(context: Context, match: re.Match[str]) -> bool:
     layer = _layer(context, match[3])
-    row = (
-        layer.row(step(match[1]))
-        if match[1]
-        else _last_rows(context)[step(match[3]) if match[3] else min(context.facts.layers)][1]
-    )
-    assert row is not None
+    row = layer.row(step(match[1])) if match[1] else _last_rows(context)[step(match[3] or str(min(context.facts.layers)))][1]
+    if row is None:
+        return False
     least = min(float(np.nanmin(one.distance[at])) for one, at in _last_rows(context).values())
     own = float(layer.distance[row, step(match[2])])
+    if match[4] is None:
+        return own == 0
     return says(match[4], own) and own >= 0 and (match[1] is not None or own <= least * 1.01 + 1e-12)
 
 
@@ -232,12 +235,54 @@ def some_before(context: Context, match: re.Match[str]) -> bool:
 
 
 @claim(
-    rf"step size dt ran away, from at most {N} at the start to {N}(?: \(eigenvalue {S}(?: of layer {S})?\))?"
-    rf"|[Ll]argest step size dt: {N} at the start, {N} at step {S}"
+    rf"step size dt ran away,(?: from at most {N} at the start)? to (more than )?{N}(?: \(eigenvalue {S}(?: of layer {S})?\))?"
+    rf"|[Ll]argest step size dt: {N} at the start, (more than )?{N} at step {S}"
 )
 def dt_grew(context: Context, match: re.Match[str]) -> bool:
-    began, now = (match[1], match[2]) if match[1] else (match[5], match[6])
+    began, more, now = (match[1], match[2], match[3]) if match[3] else (match[6], match[7], match[8])
     for layer in context.facts.layers.values():
-        if layer.dt is not None and says(began, float(np.nanmax(layer.dt[0])), 1.5):
-            return any(says(now, float(np.nanmax(row)), 1.5) for row in layer.dt[-3:] if not np.isnan(row).all())
+        if layer.dt is None or (began and not says(began, float(np.nanmax(layer.dt[0])), 1.5)):
+            continue
+        last = [float(np.nanmax(row)) for row in layer.dt[-3:] if not np.isnan(row).all()]
+        if any(one >= read(now) if more else says(now, one, 1.5) for one in last):
+            return True
     return False
+
+
+@claim(rf"At step {S} no recorded eigenvalue was outside the boundary")
+def none_outside_at(context: Context, match: re.Match[str]) -> bool:
+    rows = [(layer, layer.row(step(match[1]))) for layer in context.facts.layers.values() if layer.bounded]
+    return not any((layer.distance[row] < 0).any() for layer, row in rows if row is not None)
+
+
+@claim(rf"An eigenvalue was outside the stability boundary, first at step {S}, but at step {S}")
+def outside_first_at(context: Context, match: re.Match[str]) -> bool:
+    firsts = [_first_outside(layer, None) for layer in context.facts.layers.values() if layer.bounded]
+    return min(one for one in firsts if one is not None) == step(match[1])
+
+
+@claim(rf"(?:[Ee]xactly )?{S} (?:eigenvalues? (?:are|is)|of them (?:are|is)) (?:exactly )?on the (?:stability )?boundary")
+def on_the_boundary(context: Context, match: re.Match[str]) -> bool:
+    return sum(int((layer.distance[row] == 0).sum()) for layer, row in _last_rows(context).values()) == step(match[1])
+
+
+@claim(rf"but at step {S} none was far enough outside to overflow a state")
+def none_far_enough(context: Context, match: re.Match[str]) -> bool | None:
+    length = context.facts.length
+    if length is None:
+        return None
+    rows = [(layer, layer.row(step(match[1]))) for layer in context.facts.layers.values() if layer.bounded]
+    used = [length * math.log(1 - float(np.nanmin(layer.distance[row]))) for layer, row in rows if row is not None]
+    return max(used) < LN_LARGEST  # type: ignore[no-any-return]
+
+
+@claim(
+    rf"{S} of {S} (?:recorded )?eigenvalues (?:are|is) exactly on the stability boundary(?:: such a state does not "
+    rf"decay)?|No (?:recorded )?"
+    rf"eigenvalue is outside"
+)
+def exactly_on_it(context: Context, match: re.Match[str]) -> bool:
+    rows = _last_rows(context).values()
+    if not match[1]:
+        return not any((layer.distance[row] < 0).any() for layer, row in rows)
+    return sum(int((layer.distance[row] == 0).sum()) for layer, row in rows) == step(match[1])

@@ -215,9 +215,9 @@ def usual_loss(context: Context, at: int) -> bool:
     return bool(context.facts.loss[at] <= level + (CALM - 1) * scale)
 
 
-@claim(rf"[Tt]he (?:loss of the evaluation|evaluation's loss) at step {S} (?:is|was) (NaN|infinite|not finite)")
+@claim(rf"[Tt]he (?:loss of the evaluation|evaluation's loss)(?: at step {S})? (?:is|was) (NaN|infinite|not finite)")
 def the_evaluation(context: Context, match: re.Match[str]) -> bool:
-    value = context.facts.evaluations[step(match[1])]
+    value = context.facts.evaluations[step(match[1]) if match[1] else int(context.step or 0)]
     return math.isnan(value) if match[2] == "NaN" else math.isinf(value) if match[2] == "infinite" else not math.isfinite(value)
 
 
@@ -264,16 +264,19 @@ def no_update_before(context: Context, match: re.Match[str]) -> bool:  # noqa: A
 
 
 @claim(
-    r"(?:[Tt]he loss|[\w.\[\]]+) (?:was no longer finite|stopped being finite|became (?:NaN|Infinity|-Infinity|not "
+    rf"(?:[Tt]he loss|[\w.\[\]]+)(?: at (?:eigenvalue {S} of )?layer {S}(?: \([\w.]+\))?)? (?:was no longer finite"
+    rf"|stopped being finite|became (?:NaN|Infinity|-Infinity|not "
     r"finite|infinite))"
 )
 def stopped_being_finite(context: Context, match: re.Match[str]) -> bool:
     facts = context.facts
-    named = match[0].split(" ")[0]
-    tensor = facts.tensor or "loss"
+    after = re.match(rf" at step {S}", match.string[match.end() :])
+    if after and match[0].lower().startswith("the loss") and step(after[1]) in facts.loss:
+        return not math.isfinite(facts.loss[step(after[1])])
+    named, tensor = match[0].split(" ")[0], facts.tensor or "loss"
     if facts.died_at is None:
         return False
-    return tensor in (named, "loss") or ("loss" in match[0] and tensor in ("", "loss"))
+    return tensor in (named, "loss", "gradient", "weight") or ("loss" in match[0] and tensor in ("", "loss"))
 
 
 @claim(rf"(?:[Aa]t|of|in) step {S}(?=[,. ]|$)")

@@ -56,3 +56,8 @@ def first_outside(context: Context, match: re.Match[str]) -> bool:
 @claim(rf"[Ll]oss {N} at step {S}|the lowest of {S} steps")
 def a_loss_of_the_loop(context: Context, match: re.Match[str]) -> bool | None:
     return says(match[1], context.facts.loss[step(match[2])]) if match[1] else None
+
+
+@claim(rf"([\w.]+)(?: at (?:eigenvalue {S} of )?layer {S} \([\w.]+\))? was first recorded as not finite")
+def first_recorded_as_not_finite(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return context.step is not None and any(at <= context.step for at, _ in context.facts.loop.nonfinite)

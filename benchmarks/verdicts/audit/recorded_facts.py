@@ -52,16 +52,6 @@ class LayerRows:
     def bounded(self) -> bool:
         return self.form.bounded and self.form.map != "none"
 
-    @property
-    def closest(self) -> np.ndarray:
-        """The smallest distance over the range of the gate, (n, eigenvalues); `distance` without a gate."""
-        if not self.form.gate:
-            return self.distance
-        with np.errstate(all="ignore"):
-            ends = [self.form.decay(self.recorded, np, gate) for gate in ("gate_min", "gate_max")]
-            nearest: np.ndarray = np.fmin(*(-np.expm1(np.minimum(-one, 700.0)) for one in ends))
-        return nearest
-
     def row(self, step: int) -> int | None:
         at = np.flatnonzero(self.step == step)
         return int(at[0]) if len(at) else None
@@ -182,17 +172,46 @@ class Facts:
     @cached_property
     def sizes(self) -> dict[int, tuple[float, float]]:
         """The largest magnitude of input and target of each batch, from the task itself; NaN for classes and tokens."""
-        config = parse_config(self.config)
-        task = get_task(config.task, Path())
+        task, config = self.task_and_config
         found = {}
-        for step in range(1, (self.died_at or self.last) + 1):
+        for step in range(1, min(config.train.steps, (self.died_at or self.last) + 10) + 1):
             x, y = task.batch(step, config.train.batch_size, config.train.seed, "cpu")
             found[step] = (_largest(x), _largest(y))
         return found
 
+    @cached_property
+    def task_and_config(self) -> tuple[Any, Any]:
+        config = parse_config(self.config)
+        return get_task(config.task, Path()), config
+
+    @cached_property
+    def task_keeps_a_state(self) -> bool:
+        """Whether the loss function gives two losses for the same outputs, asked twice in each of the first steps."""
+        task, config = self.task_and_config
+        for step in range(1, self.died_at or self.last):
+            y = task.batch(step, config.train.batch_size, config.train.seed, "cpu")[1]
+            classes = task.kind != "regression"
+            output = torch.full((*y.shape, task.output_size), 0.1) if classes else torch.full_like(y, 0.1)
+            first, again = (float(task.loss(output.clone().requires_grad_(), y)) for _ in range(2))
+            if math.isfinite(first) and first != again:
+                return True
+        return False
+
+    @cached_property
+    def constant_loss(self) -> float | None:
+        """The mean squared error of the mean target, or the entropy of the classes, over the batches of the run."""
+        task, config = self.task_and_config
+        targets = [task.batch(s, config.train.batch_size, config.train.seed, "cpu")[1] for s in range(1, self.last + 1)]
+        if task.kind == "regression":
+            return float(torch.cat(targets).double().var(unbiased=False))
+        counts = torch.bincount(torch.cat([y[y >= 0].flatten() for y in targets])).double()
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * shares.log()).sum())
+
     def usual_size(self, step: int, part: int) -> float:
         """The median of the largest numbers of the other batches. part: 0 input, 1 target."""
-        others = [pair[part] for s, pair in self.sizes.items() if s != step and math.isfinite(pair[part])]
+        end = self.died_at or self.last
+        others = [pair[part] for s, pair in self.sizes.items() if s != step and s <= end and math.isfinite(pair[part])]
         return float(np.median(others)) if others else math.nan
 
     def fork(self, change: Mapping[str, Any], from_step: int, until: int) -> tuple[bool, int] | None:
@@ -279,12 +298,12 @@ def layers_of(sink: MemorySink, known: set[int] | None = None) -> dict[int, Laye
             step, recorded = step[kept], {kind: values[kept] for kind, values in recorded.items()}
         recorded = spread(recorded, spec.width)
         with np.errstate(all="ignore"):
-            value = np.asarray(form.derive("eigenvalue", recorded), np.float64) if form.map != "none" else recorded["weight"]
-            distance = (
-                np.asarray(form.derive("boundary_distance", recorded), np.float64)
-                if form.map != "none"
-                else np.full_like(recorded["weight"], np.nan)
-            )
+            unknown = np.full_like(next(iter(recorded.values())), np.nan)
+            value, distance = recorded.get("weight", unknown), unknown
+            if form.map != "none":  # of several channels with steps of their own, the worst counts
+                kind = "boundary_distance_closest" if form.channels else "boundary_distance"
+                distance = np.asarray(form.derive(kind, recorded), np.float64)
+                value = 1 - distance if form.channels else np.asarray(form.derive("eigenvalue", recorded), np.float64)
         found[index] = LayerRows(
             form, step, distance, value, recorded.get("dt"), recorded.get("weight"), not form.complex, recorded
         )

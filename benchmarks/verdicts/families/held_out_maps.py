@@ -85,6 +85,6 @@ class TurnsPositiveContinuous(Continuous):
         return w
 
 
-planted_map_b = Map("planted_map_b", by_time(BendsOutDiscrete), guarded=True)
+planted_map_b = Map("planted_map_b", by_time(BendsOutDiscrete), guarded=False)
 planted_map_c = Map("planted_map_c", by_time(RootDiscrete), guarded=False)
-planted_map_d = Map("planted_map_d", by_time(TurnsPositiveContinuous), guarded=True)
+planted_map_d = Map("planted_map_d", by_time(TurnsPositiveContinuous), guarded=False)

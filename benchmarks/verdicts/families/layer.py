@@ -62,7 +62,7 @@ def _look(layer: Any, given: Any, made: Any) -> None:
 def _forward_of(own: type) -> Callable[..., Any]:
     def forward(layer: Any, x: Tensor, *args: Any, **options: Any) -> Any:
         planted = layer.planted
-        if layer.training and torch.is_grad_enabled() and x.shape[1] > 1:
+        if layer.training and x.shape[1] > 1:
             layer.trained_steps += 1
         step = int(layer.trained_steps)
         layer.moment = Moment(step, planted.at, planted.size, layer.training)

@@ -6,7 +6,7 @@ from stablessm_core.map import Array, Discrete, Interval, Map, by_time, sigmoid
 
 
 class BeyondOneDiscrete(Discrete):
-    """1.2 times the logistic function: it reaches 1.2, and its map says that it is guarded."""
+    """1.2 times the logistic function: it reaches 1.2."""
 
     text = "1.2/(1 + e^-w)"
 
@@ -30,4 +30,4 @@ class BeyondOneDiscrete(Discrete):
         return self.xp.log(lambda_ / (1.2 - lambda_))
 
 
-planted_map_a = Map("planted_map_a", by_time(BeyondOneDiscrete), guarded=True)
+planted_map_a = Map("planted_map_a", by_time(BeyondOneDiscrete), guarded=False)

@@ -129,7 +129,7 @@ def _shares_outside(recorded: Recorded, died_at: int) -> float:
     length * ln|lambda| / ln(largest float32). Negative if all eigenvalues are inside."""
     facts, shares = Facts(recorded), [-1.0]
     for layer in facts.layers.values():
-        closest = layer.closest[(layer.step >= died_at - 1) & (layer.step <= died_at)]
+        closest = layer.distance[(layer.step >= died_at - 1) & (layer.step <= died_at)]
         finite = closest[np.isfinite(closest)]
         if layer.bounded and len(finite) and facts.length:
             shares.append(float(facts.length * np.log(np.maximum(1 - finite, 1e-30)).max() / LN_LARGEST))

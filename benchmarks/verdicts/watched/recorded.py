@@ -51,6 +51,10 @@ class Watched:
     findings: Mapping[str, Any] | None = None
 
     @property
+    def constant_loss(self) -> float | None:
+        return None
+
+    @property
     def weight_norm(self) -> dict[int, float]:
         return {}
 
