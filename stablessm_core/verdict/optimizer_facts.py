@@ -129,8 +129,6 @@ def _rows_at_the_end(holds: np.ndarray) -> int:
 def _of_all_weights(run: Run, scalars: Scalars, end: int) -> DecayGrowth | None:
     """The factor 1 - rate x decay, if the norm of all weights grew with it."""
     decay = run.weight_decay
-    if run.every > 1:
-        return None
     rows = (scalars.step < end) & np.isfinite(scalars.lr)
     if scalars.weight_norm is None or rows.sum() < 2 or not decay:
         return None

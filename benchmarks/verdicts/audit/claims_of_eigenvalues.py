@@ -56,7 +56,7 @@ def was_outside(context: Context, match: re.Match[str]) -> bool:
 @claim(
     rf"Eigenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? (left the boundary|was first recorded outside the boundary"
     rf"|was outside the boundary from "
-    rf"the start)(?: \(now {N}\))?(?:, as (?:did|were) (?:at least )?{S} of the other {S})?"
+    rf"the start)(?: \(now (?:more than )?{N}\))?(?:, as (?:did|were) (?:at least )?{S} of the other {S})?"
 )
 def crossed(context: Context, match: re.Match[str]) -> bool:
     layer, index, at = _layer(context, match[2]), step(match[1]), int(context.step or 0)
