@@ -332,7 +332,7 @@ def extreme_weight(case: Case) -> tuple[str, Numbers] | None:
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
-    if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
+    if moved is None or worst is None or not 0 < moved.decay < MODERATE or not min(abs(moved.weight), abs(moved.step)) > 0:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
     by_weight, by_step = (abs(math.log(abs(part))) for part in (moved.weight, moved.step))
