@@ -17,6 +17,7 @@ from benchmarks.warnings.rows_of_run import RowsOfRun, rows_of_run
 PAGE = Path(__file__).parent.parent.parent / "docs" / "warnings.md"
 BEGIN, END = "<!-- mix: written by `python -m benchmarks.warnings --mix` -->", "<!-- end of mix -->"
 KINDS = (*ACTING, "unstable_eigenvalue", "boundary_distance", "grad_over_weight", "dead_eigenvalues")
+ORDINARY = {"adamw": 0.03, "sgd": 0.1, "momentum": 0.03}  # the largest rate that counts as ordinary
 EARLY = 3  # a run that dies at this step or before leaves almost no time for a warning
 
 
@@ -83,6 +84,8 @@ def _groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
         yield f"{optimizer}, map `direct`", [r for r in own if r.map == "direct"]
         yield f"{optimizer}, other maps", [r for r in own if r.map != "direct"]
     yield "all", list(records)
+    named = ", ".join(f"{optimizer} {rate:g}" for optimizer, rate in ORDINARY.items())
+    yield f"all at ordinary rates (up to: {named})", [r for r in records if r.lr <= ORDINARY[r.optimizer]]
     yield f"all, without those that died at step {EARLY} or before", [r for r in records if not (r.died and r.steps <= EARLY)]
 
 

@@ -29,8 +29,8 @@ def at_which_gate(layer: LayerRows) -> str:
 def bound_text(layer: LayerRows, row: int, column: int, length: int) -> str:
     """The budget as if every gate were the one of the step that grows most; empty if the gates do not vary over time.
 
-    The budget of the batch's worst sequence lies between the two. This bound raises no alert: in 180 runs of five layers with
-    the map `direct`, it would have announced none of the 22 deaths that `overflow_near` missed, and 2 in runs that lived.
+    The budget of the batch's worst sequence lies between the two. This bound alone raises no alert: in 180 runs of five layers
+    with the map `direct`, it would have announced none of the 22 deaths that `overflow_near` missed, and 2 in runs that lived.
     """
     if layer.form is None or layer.recorded is None or not layer.form.gate or layer.form.channels:
         return ""
