@@ -47,6 +47,8 @@ MEMORY, FLOATS, ANY = ("polynomial_memory",), ("polynomial_memory", "digits"), (
 SGD, ADAMW, EITHER = ("sgd", "momentum"), ("adamw",), ("adamw", "sgd", "momentum")
 OF_DATA, OF_LOSS, OF_GRADIENT = {"bad_input", "changed_data"}, {"bad_loss", "changed_loss"}, {"wrong_gradient"}
 NAN_GRADIENT, OF_FORM = {"wrong_gradient", "bad_loss"}, {"not_its_form", "model_forward"}
+# from the first step on, these are the run's own data and loss: that its rate is too large for them is right too
+OF_THE_RUN = ("one_unit", "heavy_tails", "power_of_target", "scaled_loss", "summed", "power_of_error")
 Draw = Callable[[Random], FamilyPlant]
 
 
