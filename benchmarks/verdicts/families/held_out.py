@@ -66,8 +66,9 @@ def _task(
         number = sign * (round(random.uniform(low, high), 3) if plain_size else size(random, low, high))
         changed = in_task(config, fault, at, how, number, random.choice((2, 3, 5)))
         said = f"{fault} {how} at step {at}, size {number:g}"
+        right = causes | ({"explosion", "lr_too_large"} if (at, how) == (1, "from") and fault in OF_THE_RUN else set())
         return FamilyPlant(
-            name, said, changed, without_task_fault(), frozenset(causes), at if at_once else None, alive=alive, must_die=must_die
+            name, said, changed, without_task_fault(), frozenset(right), at if at_once else None, alive=alive, must_die=must_die
         )
 
     return draw
