@@ -282,13 +282,32 @@ def _gradient_at(context: Context, layer: str | None, eigenvalue: str, at: int) 
 
 
 @claim(rf"Its gradient at step {S}: \|g\| {N}, {N} x the median before, with the eigenvalue at {N}; \|grad\|/\|w\| {N}")
-@claim(rf"A spike of its gradient pushed it out: \|g\| rose to {N} x its median before, {N}, at step {S}")
+@claim(rf"(?:A spike of its gradient pushed it out|Its gradient spiked): \|g\| rose to {N}, {N} x its median before, at step {S}")
 def a_spike_of_the_culprit(context: Context, match: re.Match[str]) -> bool | None:
     culprit = context.verdict.get("culprit")
     if culprit is None:
         return None
-    spike = match[0].startswith("A spike")
-    at, size, times = (match[3], match[2], match[1]) if spike else (match[1], match[2], match[3])
+    spike = "rose to" in match[0]
+    at, size, times = (match[3], match[1], match[2]) if spike else (match[1], match[2], match[3])
     own, usual = _gradient_at(context, str(culprit["layer"]), str(culprit["eigenvalue"]), step(at))
-    blamed = not spike or "gradient_spike" not in context.truth.not_thrown_by
+    blamed = "pushed" not in match[0] or "gradient_spike" not in context.truth.not_thrown_by
     return blamed and says(size, own, 2.0) and says(times, own / usual, 5.0)
+
+
+@claim(rf"Its gradient did not spike: over the last recorded steps, {S} at most, \|g\| was at most {N}, {N} x the median before")
+def no_spike(context: Context, match: re.Match[str]) -> bool | None:
+    culprit = context.verdict.get("culprit")
+    if culprit is None:
+        return None
+    number, index = int(culprit["layer"]), int(culprit["eigenvalue"])
+    steps, ratio = context.facts.sink.series(names.layer_series(number, "grad_over_weight"))
+    weight = context.facts.sink.series(names.layer_series(number, "weight"))[1]
+    size = np.abs(ratio[:, index].astype(float) * weight[: len(ratio), index])[steps < (context.facts.died_at or math.inf)]
+    return says(match[2], float(np.nanmax(size[-step(match[1]) :])), 2.0) and read(match[3]) < 10
+
+
+@claim(rf"The weight of eigenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? is {N} at step {S}")
+def an_extreme_weight(context: Context, match: re.Match[str]) -> bool:
+    rows = context.facts.layers[step(match[2]) if match[2] else min(context.facts.layers)]
+    row = rows.row(step(match[4]))
+    return row is not None and rows.weight is not None and says(match[3], float(rows.weight[row, step(match[1])]))

@@ -155,7 +155,7 @@ def the_gradient_is_not_proved(context: Context, match: re.Match[str]) -> bool:
 
 
 @claim(
-    rf"[Tt]he backward pass(?: of [\w ]+?)? gave a wrong gradient at step {S}: its norm is {N}, but (?:without these "
+    rf"[Tt]he backward pass(?: of [\w' .]+?)? gave a wrong gradient at step {S}: its norm is {N}, but (?:without these "
     rf"kernels it is {N}, and "
     rf")?along it the loss changes (?:only )?by {N} per unit of distance"
 )
@@ -212,8 +212,17 @@ def from_numbers(context: Context, match: re.Match[str]) -> bool:
     rf"recorded one by {N} x its "
     rf"size|What is recorded as its eigenvalues is not what the layer does"
 )
-def not_its_form(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
-    return "not_its_form" in context.truth.causes
+def not_its_form(context: Context, match: re.Match[str]) -> bool:
+    if "not_its_form" in context.truth.causes or not match[1]:
+        return match[1] is not None or "not_its_form" in context.truth.causes or _departs(context)
+    return context.facts.form_error(step(match[1]), step(match[2])) > 0.005  # type: ignore[no-any-return]
+
+
+def _departs(context: Context) -> bool:
+    named = re.search(
+        rf"Layer {S} does not compute its recorded form: with the weights of step {S}", str(context.verdict["summary"])
+    )
+    return named is not None and context.facts.form_error(step(named[1]), step(named[2])) > 0.005
 
 
 @claim(rf"No result of a module exceeds {N} there, so float32 could hold each of them and its square")
@@ -254,3 +263,26 @@ def ordinary(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
 @claim(rf"The autopsy trained the steps from {S} on again and measured all of them")
 def trained_again(context: Context, match: re.Match[str]) -> bool:
     return bool(context.facts.findings["replayed"]["steps"][0] <= step(match[1]))
+
+
+@claim(
+    rf"Trained again from the same state, the unchanged run dies at step {S}, not at step {S}|Its batches and random "
+    rf"numbers were the same, "
+    rf"so its loss function or its model keeps a state that no checkpoint holds|The loss keeps a state|The autopsy "
+    rf"has no result \(.*\)"
+)
+def the_control_differs(context: Context, match: re.Match[str]) -> bool:
+    if match[1]:
+        return step(match[1]) != context.facts.died_at and step(match[2]) == context.facts.died_at  # type: ignore[no-any-return]
+    return "The autopsy" in match[0] or context.facts.task_keeps_a_state
+
+
+@claim(
+    rf"The learning rate times the weight decay is {N}, so the optimizer multiplies weights by {N} in each step, and "
+    rf"without weight decay the "
+    rf"run lives"
+)
+def lives_without_decay(context: Context, match: re.Match[str]) -> bool:
+    trials = context.facts.findings["counterfactuals"]
+    product = max(context.facts.lr.values()) * context.facts.config["optimizer"]["weight_decay"]
+    return says(match[1], product) and any(one["change"] == "no_weight_decay" and one["lives"] for one in trials)

@@ -175,3 +175,26 @@ def the_numbers_exploded(context: Context, match: re.Match[str]) -> bool:
     modules = context.facts.findings["modules"]
     largest = [float(one.get(kind) or 0) for one in modules for kind in ("largest_float64", "largest")]
     return step(match[1]) == context.facts.died_at and any(says(match[2], one) for one in largest)
+
+
+@claim(
+    r"Every state of layer \d+ is NaN,? and none is infinite(?:, so NaN came into its recurrence from elsewhere)?"
+    r"|An overflow begins with single "
+    r"infinite states, so NaN came into this recurrence from elsewhere"
+)
+def nan_from_elsewhere(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return any(alert.kind == "nonfinite_state" and alert.step == context.facts.died_at for alert in context.facts.alerts)
+
+
+@claim(
+    r"Of wide layers only the 16 most extreme eigenvalues of each step are recorded; their sign, gradient and "
+    r"weight step are not|Eigenvalues "
+    r"outside the stability boundary are meant in this model, and cannot make a state overflow|Whether its "
+    r"eigenvalues are inside the stability "
+    r"boundary is not recorded|above 2, weights grow in each step|the run computes in float16, whose numbers end at "
+    r"65,504|with random inputs its "
+    r"state would overflow|float32, which ends at 3\.4e38, cannot (?:hold|square) them|: float32 cannot square such "
+    r"a number and add it up"
+)
+def what_holds_for_every_run(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return True

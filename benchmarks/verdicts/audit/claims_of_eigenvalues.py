@@ -276,13 +276,15 @@ def none_far_enough(context: Context, match: re.Match[str]) -> bool | None:
     return max(used) < LN_LARGEST  # type: ignore[no-any-return]
 
 
+@claim(r"No (?:recorded )?eigenvalue is outside")
+def none_is_outside(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return not any((layer.distance[row] < 0).any() for layer, row in _last_rows(context).values())
+
+
 @claim(
-    rf"{S} of {S} (?:recorded )?eigenvalues (?:are|is) exactly on the stability boundary(?:: such a state does not "
-    rf"decay)?|No (?:recorded )?"
-    rf"eigenvalue is outside"
+    rf"(?:{S} of {S} (?:recorded )?eigenvalues are|[Ee]igenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? is) exactly on the "
+    rf"stability boundary: such a state does not decay"
 )
 def exactly_on_it(context: Context, match: re.Match[str]) -> bool:
-    rows = _last_rows(context).values()
-    if not match[1]:
-        return not any((layer.distance[row] < 0).any() for layer, row in rows)
-    return sum(int((layer.distance[row] == 0).sum()) for layer, row in rows) == step(match[1])
+    count = sum(int((layer.distance[row] == 0).sum()) for layer, row in _last_rows(context).values())
+    return count == (step(match[1]) if match[1] else 1)

@@ -265,8 +265,7 @@ def no_update_before(context: Context, match: re.Match[str]) -> bool:  # noqa: A
 
 @claim(
     rf"(?:[Tt]he loss|[\w.\[\]]+)(?: at (?:eigenvalue {S} of )?layer {S}(?: \([\w.]+\))?)? (?:was no longer finite"
-    rf"|stopped being finite|became (?:NaN|Infinity|-Infinity|not "
-    r"finite|infinite))"
+    rf"|stopped being finite|became (?:NaN|-?Infinity|not finite|infinite|nan|-?inf))"
 )
 def stopped_being_finite(context: Context, match: re.Match[str]) -> bool:
     facts = context.facts

@@ -320,3 +320,25 @@ def mean_of_nothing(context: Context, match: re.Match[str]) -> bool:  # noqa: AR
 def the_row_before(context: Context, match: re.Match[str]) -> bool:
     at = step(match[1] or match[2]) if match[1] or match[2] else None
     return at is None or at == max(s for s in context.facts.finite_losses(end_of(context) - 1))
+
+
+@claim(rf"The loss rose, too: at step {S} it was its best so far(?:, and at step {S} it was {N})?")
+def it_rose_from_its_best(context: Context, match: re.Match[str]) -> bool:
+    loss = context.facts.loss
+    return loss[step(match[1])] <= context.facts.best(step(match[1])) and (not match[2] or says(match[3], loss[step(match[2])]))
+
+
+@claim(rf"^It rose at step {S}")
+def it_rose_at(context: Context, match: re.Match[str]) -> bool:
+    return rose_at(context, end_of(context)) == step(match[1])
+
+
+@claim(rf"The squares of {S} such numbers, added, exceed float32")
+def the_squares(context: Context, match: re.Match[str]) -> bool:
+    named = re.search(rf"they reached {N}", str(context.verdict["summary"]))
+    return named is not None and step(match[1]) * read(named[1]) ** 2 > 3.2e38
+
+
+@claim(rf"at or above the limit of {N}")
+def above_the_limit(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
+    return read(match[1]) in (0.5, 1.0)

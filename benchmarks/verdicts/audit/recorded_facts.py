@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.verdicts.recorded import Recorded, trained
+from stablessm_core.layers.form_probe import _claimed, _gates
 from stablessm_core.model import build_model
 from stablessm_core.spec.config import parse_config
 from stablessm_core.spec.errors import ConfigError
@@ -233,6 +234,29 @@ class Facts:
             return None
         died = made.died and int(made.outcome.step) <= until
         return not died, int(made.outcome.step)
+
+    def form_error(self, index: int, step: int) -> float:
+        """By how much of its size |lambda_bar| of an eigenvalue of this layer differs from the recorded form, at most.
+
+        One step is computed in float64, with the weights before `step`.
+        """
+        task, config = self.task_and_config
+        model = build_model(config, task)
+        if step > 1:
+            with tempfile.TemporaryDirectory() as folder:
+                before = load_checkpoint(state_after(self.config, step - 1, Path(folder)))
+                model.load_state_dict(before.under("model"))
+        layer: Any = model.double().blocks[index].ssm
+        x = layer.probe_scale * torch.arange(config.model.d_model, dtype=torch.float64).sin()[None]
+        record, errors = layer.records()[0], []
+        with torch.no_grad(), np.errstate(all="ignore"):
+            actual = np.abs(layer.transition(x).to(torch.complex128).numpy())
+            gates = _gates(layer, record, x) if record.form.gate else {"": None}
+            for gate in gates.values():
+                claimed = np.abs(_claimed(record, gate))[:, None]
+                errors.append(np.abs(actual - claimed) / np.maximum(claimed, 1e-12))
+        least = np.min([np.nanmax(np.where(np.isfinite(one), one, np.nan), axis=1) for one in errors], axis=0)
+        return float(np.nanmax(least))
 
     def float64_loss(self, step: int) -> float | None:
         """The loss of this step in float64 with the weights before it; None for a task with a loss of its own and

@@ -47,6 +47,8 @@ MEMORY, FLOATS, ANY = ("polynomial_memory",), ("polynomial_memory", "digits"), (
 SGD, ADAMW, EITHER = ("sgd", "momentum"), ("adamw",), ("adamw", "sgd", "momentum")
 OF_DATA, OF_LOSS, OF_GRADIENT = {"bad_input", "changed_data"}, {"bad_loss", "changed_loss"}, {"wrong_gradient"}
 NAN_GRADIENT, OF_FORM = {"wrong_gradient", "bad_loss"}, {"not_its_form", "model_forward"}
+# from the first step on, these are the run's own data and loss: that its rate is too large for them is right too
+OF_THE_RUN = ("one_unit", "heavy_tails", "power_of_target", "scaled_loss", "summed", "power_of_error")
 Draw = Callable[[Random], FamilyPlant]
 
 
@@ -64,8 +66,9 @@ def _task(
         number = sign * (round(random.uniform(low, high), 3) if plain_size else size(random, low, high))
         changed = in_task(config, fault, at, how, number, random.choice((2, 3, 5)))
         said = f"{fault} {how} at step {at}, size {number:g}"
+        right = causes | ({"explosion", "lr_too_large"} if (at, how) == (1, "from") and fault in OF_THE_RUN else set())
         return FamilyPlant(
-            name, said, changed, without_task_fault(), frozenset(causes), at if at_once else None, alive=alive, must_die=must_die
+            name, said, changed, without_task_fault(), frozenset(right), at if at_once else None, alive=alive, must_die=must_die
         )
 
     return draw

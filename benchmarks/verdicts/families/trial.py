@@ -42,7 +42,7 @@ def family_trial(
         plant, recorded, truth = _planted(family, draw, Path(folder))
         run, source = run_and_source(recorded)
         findings = opened(recorded, run, source, Path(folder)) if autopsy and recorded.died else None
-        result = known | {
+        result: dict[str, Any] = known | {
             "fault": plant.fault,
             "config": plant.config,
             "status": recorded.outcome.status,
@@ -56,7 +56,8 @@ def family_trial(
             verdict = judge(replace(run, autopsy=findings), source)
             facts = Facts(recorded, findings=findings)
             result["with_autopsy"] = judged(truth, verdict, facts, recorded.outcome.status, texts=texts)
-            result["findings"] = findings and _shortened(findings)
+            if findings is not None and result["with_autopsy"]["grade"] != RIGHT:
+                result["findings"] = _shortened(findings)  # of a right verdict nobody will ask for them
     if advice and recorded.died:
         result["advice"] = follow(recorded, run, source, verdict)
     return result | {"seconds": round(time.perf_counter() - began, 1)}

@@ -167,7 +167,8 @@ def watched_run_and_source(watched: Watched) -> tuple[Run, MemorySource]:
         reported=watched.how,
         paths=tuple(str(layer.get("path", "")) for layer in watched.opening.get("layers") or ()),
     )
-    return run, MemorySource(_scalars(sink), rows, ([], []))
+    told = sorted(pair for name, pairs in watched.metrics.items() if names.is_evaluation_loss(name) for pair in pairs)
+    return run, MemorySource(_scalars(sink), rows, ([s for s, _ in told], [loss for _, loss in told]))
 
 
 def _scalars(sink: MemorySink) -> Scalars:
