@@ -92,7 +92,12 @@ def _speed(run: dict[str, Any]) -> str:
 
 
 def _verdict_lines(verdict: dict[str, Any]) -> list[Text]:
-    cause = f" {verdict['cause'].replace('_', ' ')}" if verdict["cause"] else ""
+    from stablessm_core.verdict import LABELS  # only here, because the other views need no verdict
+    from stablessm_core.verdict.words import CONFIDENCE
+
+    cause = ""
+    if verdict["cause"]:
+        cause = f" {LABELS.get(verdict['cause'], verdict['cause'])} ({CONFIDENCE[verdict['confidence']][0]})"
     lines = [Text.assemble(("verdict", "bold"), cause), Text(printable(f"  {verdict['summary']}"))]
     lines += [Text(printable(f"  step {event['step']}: {event['text']}")) for event in verdict["events"]]
     lines += [Text(printable(f"  {evidence['text']}")) for evidence in verdict["confirmed"]]
