@@ -34,6 +34,7 @@ from stablessm_core.training.step import autocast
 LARGE = 100.0
 AGREES, DIFFERS = 0.05, 0.1  # relative difference of slope and norm: up to AGREES they agree, above DIFFERS they do not
 PARTED = {"float32": 0.1, "bfloat16": 0.3}  # relative difference above which two norms of one step part
+CLEARLY = 3.0  # the kernels differ only if they differ by more than so many times what rounding makes
 FIRST_CHANGE = 1e-6  # relative change of the loss that the first distance is expected to make
 LONGEST = 0.1  # the weights move at most by this share of their norm
 SHORTEST = 1e-13  # and at least by this share of the norm of those that have a gradient, which is above the rounding of float64
@@ -98,7 +99,7 @@ def _compare(bench: Bench, before: Checkpoint, recorded: float | None, may_go_on
     agrees = _agree(training.norm, slope.value)
     if agrees is False and (training.is_rounded() or training.has_flat_parts(slope)):
         agrees = None
-    differs = _parted(bench, recorded, repeated, training.norm)
+    differs = _parted(bench, recorded, repeated, training)
     if agrees is False and may_go_on():
         evaluation = _Loss(bench, before, training=False)
         if _agree(evaluation.norm, evaluation.slope(may_go_on).value):
@@ -113,24 +114,29 @@ def _agree(norm: float, slope: float | None) -> bool | None:
     """Whether the norm of a gradient equals the slope of the loss along it; None if that is not known."""
     if slope is None or not math.isfinite(norm):
         return None
-    off = abs(norm - slope) / max(norm, abs(slope))
+    off = _distance(norm, slope)
     return True if off <= AGREES else False if off > DIFFERS else None
 
 
-def _parted(bench: Bench, recorded: float | None, repeated: float, norm: float) -> str | None:
+def _parted(bench: Bench, recorded: float | None, repeated: float, exact: _Loss) -> str | None:
     """Between which two ways to compute it the norm changes: "kernels", "precision", or None.
 
     Only if two ways that round differently agree, the third is to blame. So the kernels are named only if float32 without them
-    agrees with float64. On CUDA, float64 drops other units than float32, so with dropout nothing can be compared.
+    agrees with float64. A step that draws random numbers may draw others in float64, which says nothing about rounding.
     """
+    norm = exact.norm
     if recorded is None or not all(math.isfinite(value) for value in (recorded, repeated, norm)):
         return None
-    if bench.device.type == "cuda" and bench.config.model.dropout > 0:
-        return None
     within = PARTED[bench.config.train.precision]
-    if not math.isclose(repeated, norm, rel_tol=within):
-        return "precision"
-    return None if math.isclose(recorded, repeated, rel_tol=within) else "kernels"
+    by_rounding, by_kernels = _distance(repeated, norm), _distance(recorded, repeated)
+    if by_rounding > within:
+        return None if exact.draws else "precision"
+    return "kernels" if by_kernels > max(within, CLEARLY * by_rounding) else None
+
+
+def _distance(one: float, other: float) -> float:
+    """Their difference, as a share of the larger one."""
+    return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
 
 
 def _repeated_norm(bench: Bench, before: Checkpoint) -> float:
@@ -148,7 +154,8 @@ def _repeated_norm(bench: Bench, before: Checkpoint) -> float:
 class _Loss:
     """The loss of the step after `before` in float64, as a function of the distance by which the weights move along its gradient.
 
-    Each evaluation draws the same random numbers, so the same units are dropped. norm: the norm of the gradient.
+    Each evaluation draws the same random numbers, so the same units are dropped. norm: the norm of the
+    gradient. draws: whether the step draws random numbers.
     """
 
     def __init__(self, bench: Bench, before: Checkpoint, *, training: bool) -> None:
@@ -214,5 +221,13 @@ class _Loss:
         if "rng/cuda" in self._random and self._bench.device.type == "cuda":
             torch.cuda.set_rng_state(self._random["rng/cuda"], self._bench.device)
         x, y = self._batch
+        before = self._random_numbers()
         with StayWide():
-            return exact_loss(self._bench.task, self._model(x), y)
+            loss = exact_loss(self._bench.task, self._model(x), y)
+        self.draws = not all(torch.equal(one, other) for one, other in zip(before, self._random_numbers(), strict=True))
+        return loss
+
+    def _random_numbers(self) -> list[Tensor]:
+        """The states of the random generators."""
+        cuda = [torch.cuda.get_rng_state(self._bench.device)] if self._bench.device.type == "cuda" else []
+        return [torch.get_rng_state(), *cuda]

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from stablessm_core.autopsy.batches import batch_facts
 from stablessm_core.autopsy.bench import Bench
-from stablessm_core.autopsy.replay import Replay
+from stablessm_core.autopsy.deadline import Deadline
+from stablessm_core.autopsy.replay import Replay, state_before
 from stablessm_core.tasks.base import IGNORED, Task
 from stablessm_core.training.checkpoint import Checkpoint
 from stablessm_core.training.step import autocast
@@ -23,34 +24,45 @@ from stablessm_core.training.step import autocast
 SAME_LOSS = {"float32": 0.01, "bfloat16": 0.1}  # relative difference that rounding may make, where losses are computed again
 
 
-def measure_onset(bench: Bench, done: Replay, shown: int) -> dict[str, Any] | None:
-    """The findings about step `shown`, as docs/autopsy.md describes them; None if the state before it is not known."""
-    here, before = done.kept.get(shown - 1), done.kept.get(shown - 2)
+def measure_onset(
+    bench: Bench, done: Replay, shown: int, deadline: Deadline
+) -> tuple[dict[str, Any] | None, str | None]:  # fmt: skip
+    """The findings about step `shown`, as docs/autopsy.md describes them, None if the state before it is not known; and a
+    sentence if the task was asked twice for one loss and gave two answers."""
+    here = state_before(bench, done, shown, deadline)
     if here is None or shown < 2:
-        return None
+        return None, None
+    before = state_before(bench, done, shown - 1, deadline)
     now, then = _measure(bench, done, here), None if before is None else _measure(bench, done, before)
     earlier = {f"{name}_before": None if then is None else then[name] for name in ("loss", "output", "yardstick")}
-    return {"step": shown, "batch": batch_facts(bench, shown)} | now | earlier
+    sentences = [_hidden_state(step, one, bench) for step, one in ((shown, now), (shown - 1, then)) if one is not None]
+    onset = {"step": shown, "batch": batch_facts(bench, shown)} | now | earlier
+    return onset, next((sentence for sentence in sentences if sentence is not None), None)
 
 
-def describe_hidden_state(onset: dict[str, Any] | None, precision: str) -> str | None:
-    """A sentence if the task was asked twice for one loss and gave two answers; otherwise None."""
-    if onset is None or _same(onset["loss"], onset["loss_again"], SAME_LOSS[precision]):
+def _hidden_state(step: int, measured: dict[str, Any], bench: Bench) -> str | None:
+    if _same(measured["loss"], measured["loss_again"], SAME_LOSS[bench.config.train.precision]):
         return None
     return (
-        f"The task or its loss function keeps a hidden state: asked again for the loss of step {onset['step']:,}, with the same "
-        f"outputs and targets, it answered {onset['loss_again']:.6g} instead of {onset['loss']:.6g}."
+        f"The task or its loss function keeps a hidden state: asked again for the loss of step {step:,}, with the same outputs "
+        f"and targets, it answered {measured['loss_again']:.6g} instead of {measured['loss']:.6g}."
     )
 
 
 @torch.no_grad()
 def _measure(bench: Bench, done: Replay, before: Checkpoint) -> dict[str, Any]:
-    """The loss of the step after `before`, asked twice, and the outputs of the run's own network."""
+    """The loss of the step after `before`, asked twice with the same random numbers, and the outputs of the run's own network."""
     bench.restore(before)
     x, y = bench.batches(before.step + 1)
+    devices = [bench.device] if bench.device.type == "cuda" else []
+
+    def ask() -> float:
+        with torch.random.fork_rng(devices=devices):
+            return float(bench.task.loss(output, y))
+
     with autocast(bench.device, bench.config.train.precision):
         output = bench.model(x)
-        first, again = (float(bench.task.loss(output, y)) for _ in range(2))
+        first, again = ask(), ask()
     trained = next((float(row.loss) for row in done.rows if row.step == before.step + 1), first)
     if not _same(first, trained, SAME_LOSS[bench.config.train.precision]):
         first, again = trained, first  # the run itself asked first

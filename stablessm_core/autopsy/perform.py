@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,12 +29,11 @@ from stablessm_core.autopsy.counterfactuals import try_changes
 from stablessm_core.autopsy.deadline import Deadline, Refused
 from stablessm_core.autopsy.forms import measure_forms
 from stablessm_core.autopsy.gradient import check_gradient
-from stablessm_core.autopsy.onset import describe_hidden_state, measure_onset
+from stablessm_core.autopsy.onset import measure_onset
 from stablessm_core.autopsy.repeat import Repeated, repeat
 from stablessm_core.autopsy.replay import BitsDiffer, Replay, replay, state_before, state_from_the_start
-from stablessm_core.autopsy.request import AutopsyRequest, Trouble, refused
+from stablessm_core.autopsy.request import AutopsyRequest, refused
 from stablessm_core.autopsy.rows import replayed_rows
-from stablessm_core.autopsy.words import BEGINS
 from stablessm_core.training.checkpoint import Checkpoint
 
 COPIES = 11  # states in memory: the run's, up to six kept ones, the instrumented step and its float64 form (twice the size)
@@ -85,22 +85,38 @@ def _performed(request: AutopsyRequest, deadline: Deadline) -> dict[str, Any]:
         "loss": float(done.row.loss),
         "batch": batch_facts(bench, request.step),
         "replayed": replayed_rows(bench, done.rows),
-        "trouble": None if request.trouble is None else request.trouble._asdict(),
         "evidence_changed": None,
         "notes": done.notes,
     }
+    findings |= dict.fromkeys(("onset", "hidden_state", "gradient", "form", "trouble"))
     findings |= _instrumented(bench, done, findings["fatal"])
-    shown = request.step if request.trouble is None else min(request.trouble.first_shown, request.step)
-    measures: dict[str, tuple[str, Callable[[], Any]]] = {
-        "onset": ("The step that first shows the trouble cannot be measured", lambda: measure_onset(bench, done, shown)),
-        "gradient": ("The gradient cannot be compared with the loss", lambda: check_gradient(bench, done, request, deadline)),
-        "form": ("The forms of the layers cannot be checked", lambda: measure_forms(bench, done.before)),
-    }
-    for name, (problem, measure) in measures.items():
-        findings[name] = _try(problem, measure, done.notes)
-    findings["hidden_state"] = describe_hidden_state(findings["onset"], config.train.precision)
-    _try_changes(bench, request, done, deadline, findings)
+    expected = request.trouble
+    request = _plan(request, findings)  # the replay has filled the gaps of the record
+    findings |= _suspects(bench, request, done, deadline)
+    request = _plan(request, findings)
+    if expected is not None and request.trouble is not None and expected.step != request.trouble.step:
+        done.notes.append(
+            f"The trials start before step {request.trouble.step:,}, because the measurements show that the trouble began there. "
+            f"The recorded rows let one expect step {expected.step:,}."
+        )
+    findings["trouble"] = None if request.trouble is None else request.trouble._asdict()
+    findings["counterfactuals"] = _try_changes(bench, request, done, deadline, findings["hidden_state"])
     return findings | {"seconds": round(deadline.elapsed(), 3)}
+
+
+def _suspects(bench: Bench, request: AutopsyRequest, done: Replay, deadline: Deadline) -> dict[str, Any]:
+    """What may have begun the trouble: the loss function, a backward pass, a layer that departs from its form."""
+    shown = request.step if request.trouble is None else min(request.trouble.first_shown, request.step)
+
+    def attempt(problem: str, measure: Callable[[], Any]) -> Any:
+        return _try(problem, measure, done.notes)
+
+    onset, hidden_state = attempt(
+        "The step that first shows the trouble cannot be measured", lambda: measure_onset(bench, done, shown, deadline)
+    ) or (None, None)
+    gradient = attempt("The gradient cannot be compared with the loss", lambda: check_gradient(bench, done, request, deadline))
+    form = attempt("The forms of the layers cannot be checked", lambda: measure_forms(bench, done.before))
+    return {"onset": onset, "hidden_state": hidden_state, "gradient": gradient, "form": form}
 
 
 def _try(problem: str, measure: Callable[[], Any], notes: list[str]) -> Any:
@@ -203,43 +219,34 @@ def _modules(narrow: Repeated, wide: Repeated | None) -> list[dict[str, Any]]:
     return rows
 
 
+def _plan(request: AutopsyRequest, findings: dict[str, Any]) -> AutopsyRequest:
+    """The request with the trouble judged again with the findings so far, if the request can do so."""
+    if request.plan is None:
+        return request
+    try:
+        trouble = request.plan(findings | {"counterfactuals": []})
+    except Exception as error:
+        log.warning("the autopsy was not planned again", exc_info=error)
+        return request
+    return request if trouble is None else replace(request, trouble=trouble)
+
+
 def _try_changes(
-    bench: Bench, request: AutopsyRequest, done: Replay, deadline: Deadline, findings: dict[str, Any]
-) -> None:  # fmt: skip
-    """Add the trials to the findings, planned with what was measured before."""
-    findings["counterfactuals"] = []
-    trouble = _planned(request, findings, done.notes)
-    findings["trouble"] = None if trouble is None else trouble._asdict()
+    bench: Bench, request: AutopsyRequest, done: Replay, deadline: Deadline, hidden_state: str | None
+) -> list[dict[str, Any]]:
+    trouble = request.trouble
     if done.row.finite and trouble is None:
-        return
+        return []
     begin = request.step if trouble is None else min(trouble.step, request.step)
     start = state_before(bench, done, begin, deadline) or state_from_the_start(bench, request, done, begin, deadline)
     if start is None:
         done.notes.append("No change was tried: no state before the trouble could be restored in time.")
-        return
+        return []
     kind = "fatal" if trouble is None else trouble.kind
     tried, why = try_changes(bench, start, done.before, row=done.row, rows=done.rows, kind=kind, deadline=deadline)
-    findings["counterfactuals"] = tried
     if why is not None:
         done.notes.append(why)
-
-
-def _planned(request: AutopsyRequest, findings: dict[str, Any], notes: list[str]) -> Trouble | None:
-    """The trouble, judged again with the findings if the request can do so."""
-    if request.plan is None:
-        return request.trouble
-    try:
-        trouble = request.plan(findings)
-    except Exception as error:
-        log.warning("the trials were not planned again", exc_info=error)
-        return request.trouble
-    if trouble is None or request.trouble is None or trouble[:2] == request.trouble[:2]:
-        return trouble or request.trouble
-    before = f"in step {request.trouble.step:,}, where {BEGINS[request.trouble.kind]}"
-    notes.append(
-        f"The trials start before step {trouble.step:,}: what was measured shows that the trouble began there, not {before}."
-    )
-    return trouble
+    return tried if hidden_state is None else [entry | {"comparable": False} for entry in tried]
 
 
 @contextmanager

@@ -92,7 +92,8 @@ def lower_lr(lr: float, because: str) -> Try:
 def against_explosion(case: Case) -> list[Try]:
     run, lr = case.run, case.run.lr
     times = f": its loss reached {against_best(case.growth)}" if case.growth is not None and case.risen else ""
-    tries = [lower_lr(lr / 10 if lr <= 1 else min(lr / 100, 0.01), f"the whole training exploded{times}")]
+    why = f"the whole training exploded{times}" if times else "a lower rate makes every step shorter"
+    tries = [lower_lr(lr / 10 if lr <= 1 else min(lr / 100, 0.01), why)]
     if case.lives("tenth_of_rate") is False:
         tries = [lower_lr(lr / 100, "a tenth of the rate was tried and died too")]
     if run.optimizer != "adamw":

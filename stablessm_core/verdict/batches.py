@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stablessm_core.verdict.formats import number
 from stablessm_core.verdict.inputs import Run, Scalars
 from stablessm_core.verdict.levels import CALM, LEVEL_ROWS, usual_level
 
@@ -33,6 +34,13 @@ class BadBatch:
     usual: float | None = None
     since: int | None = None
     broken: bool = False
+    few: bool = False  # fewer than FEW other batches are recorded, so that their median is not called usual
+
+    @property
+    def against(self) -> str:
+        """What the batch is compared with, as text. Call it only if `usual` is known."""
+        assert self.usual is not None
+        return f"the {number(self.usual)} of the other recorded batches" if self.few else f"the usual {number(self.usual)}"
 
     @property
     def growth(self) -> str:
@@ -78,7 +86,9 @@ def _far_batch(step: np.ndarray, largest: np.ndarray, which: int, loss: np.ndarr
         never_back = bool((later > level + (CALM - 1) * scale).all())
         if len(step) - 1 - row <= recent or never_back:
             normal = float(usual[row]) if np.isfinite(usual[row]) else None
-            return BadBatch(step=int(step[row]), which=which, finite=True, largest=float(largest[row]), usual=normal)
+            few = known.sum() <= FEW
+            size = float(largest[row])
+            return BadBatch(step=int(step[row]), which=which, finite=True, largest=size, usual=normal, few=bool(few))
     return None
 
 
@@ -142,8 +152,8 @@ class ChangedBatches:
 def changed_batches(scalars: Scalars, end: int) -> ChangedBatches | None:
     """The step from which every recorded batch up to `end` is far above all batches before. None if there is no such step.
 
-    At least 2 rows lie on each side. Each largest number after is at least 3 times every one before, and the medians differ by
-    FAR.
+    At least 2 rows lie after it, and one before. Each largest number after is at least 3 times every one before, and the
+    medians differ by FAR.
     """
     for which, column in ((1, scalars.largest_input), (2, scalars.largest_target)):
         if column is None:
@@ -151,10 +161,10 @@ def changed_batches(scalars: Scalars, end: int) -> ChangedBatches | None:
         keep = (scalars.step <= end) & np.isfinite(column)
         step, size = scalars.step[keep], np.abs(column[keep])
         if len(size) < 4:
-            continue
+            continue  # fewer rows show a bad batch, and no lasting change
         before, after = np.maximum.accumulate(size)[:-1], np.minimum.accumulate(size[::-1])[::-1][1:]
         splits = np.flatnonzero((after >= 3 * before) & (before > 0)) + 1
-        splits = splits[(splits >= 2) & (splits <= len(size) - 2)]
+        splits = splits[splits <= len(size) - 2]
         if not len(splits):
             continue
         at = int(splits[np.argmax(after[splits - 1] / before[splits - 1])])

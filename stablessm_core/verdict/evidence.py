@@ -15,14 +15,13 @@ from stablessm_core.verdict.causes.cause import Answer, Cause
 from stablessm_core.verdict.causes.eigenvalue_overflow import overflow_budget
 from stablessm_core.verdict.formats import bounded, near_one, number, ordinal, plural, value_of
 from stablessm_core.verdict.inputs import Run
-from stablessm_core.verdict.measured import FLOAT32_LARGEST, MODERATE, PASSES, Autopsy, number_of
+from stablessm_core.verdict.measured import FLOAT32_LARGEST, MODERATE, PASSES, SAME_NORM, Autopsy, number_of
 from stablessm_core.verdict.sentences import Said, said, sentence
 from stablessm_core.verdict.words import WHICH, against_best, eigenvalue_label
 
 Numbers = dict[str, Any]
 FAILS_TO_SQUARE = 1e18
 ALIKE = 0.01  # difference up to which the logarithms of two factors count as the same
-DIFFERS = 0.1  # relative difference above which the recorded norm of a gradient is another one than that in float64
 
 
 def evidence(case: Case, cause: Cause, answer: Answer) -> list[Said]:
@@ -107,7 +106,7 @@ def gradient_agrees(autopsy: Autopsy) -> tuple[str, Numbers] | None:
     if not autopsy.gradient_agrees:
         return None
     step, norm, slope, recorded = int(one["step"]), *(number_of(one.get(name)) for name in ("norm", "slope", "recorded"))
-    other = f" The run recorded the norm {number(recorded)}." if abs(recorded - norm) > DIFFERS * norm else ""
+    other = f" The run recorded the norm {number(recorded)}." if abs(recorded - norm) > SAME_NORM * norm else ""
     text = (
         f"In float64, the gradient of step {step:,} agrees with the loss: its norm is {number(norm)}, and the loss changes by "
         f"{number(slope)} per unit of distance along it.{other}"
@@ -253,7 +252,8 @@ def largest_of_bad_batch(case: Case) -> tuple[str, Numbers] | None:
         ends = f"{number(bad.usual or 0.0)} at step {bad.since:,}, {number(bad.largest)} at step {case.step:,}"
         text = f"Largest number of {WHICH[bad.which]}: {ends}."
         return text, {"largest": bad.largest, "first": bad.usual, "step": bad.since}
-    usual = f"; usual in this run: {number(bad.usual)}" if bad.usual else ""
+    usual = f"; compared with {bad.against}" if bad.usual and bad.few else ""
+    usual = f"; usual in this run: {number(bad.usual)}" if bad.usual and not bad.few else usual
     text = f"Largest number of {WHICH[bad.which]} at step {bad.step:,}: {number(bad.largest)}{usual}."
     return text, {"largest": bad.largest, "usual": bad.usual, "step": bad.step}
 
@@ -332,7 +332,7 @@ def extreme_weight(case: Case) -> tuple[str, Numbers] | None:
 )  # fmt: skip
 def parts_of_decay(case: Case) -> tuple[str, Numbers] | None:
     moved, worst = case.decay_change, case.worst
-    if moved is None or worst is None or not moved.decay > 0 or not min(abs(moved.weight), abs(moved.step)) > 0:
+    if moved is None or worst is None or not 0 < moved.decay < MODERATE or not min(abs(moved.weight), abs(moved.step)) > 0:
         return None
     where = eigenvalue_label(case.run, worst.layer, worst.eigenvalue)
     by_weight, by_step = (abs(math.log(abs(part))) for part in (moved.weight, moved.step))

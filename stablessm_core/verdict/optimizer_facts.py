@@ -47,8 +47,6 @@ class RateJump:
 
 def decay_growth(run: Run, source: Source, scalars: Scalars, end: int) -> DecayGrowth | None:
     """The decay that made weights grow in each of the last steps before `end`: of one layer's eigenvalues, or of all weights."""
-    if run.every > 1:
-        return None
     of_layers = (_of_layer(run, source, scalars, layer, end) for layer in run.layers)
     one = next((one for one in of_layers if one is not None), None) or _of_all_weights(run, scalars, end)
     if one is None or one.product is None:
@@ -108,9 +106,12 @@ def _configured_decay(run: Run, scalars: Scalars, layer: Layer, rows: Rows, end:
     rate, product = float(lr[-1]) * ratio, float(lr[-1]) * ratio * decay
     weight = rows.weight[np.isfinite(rows.weight).all(axis=1)]
     steps = rows.step[np.isfinite(rows.weight).all(axis=1)]
-    if product <= 2 or len(weight) < 2 or weight[1:].size < FITTED or (np.diff(steps) != 1).any():
+    gap = set(np.diff(steps).tolist())
+    if product <= 2 or len(weight) < 2 or weight[1:].size < FITTED or len(gap) != 1:
         return None
-    explained = np.abs(weight[1:] - (1 - product) * weight[:-1]) <= ADAM_STEP * rate + 1e-6 * np.abs(weight[1:])
+    between = np.abs(1 - product) ** np.arange(gap.pop())  # how later steps multiply the optimizer's own step
+    factor = (1 - product) ** len(between)
+    explained = np.abs(weight[1:] - factor * weight[:-1]) <= ADAM_STEP * rate * between.sum() + 1e-6 * np.abs(weight[1:])
     if explained.mean() < 0.9 or np.median(np.abs(weight[:-1])) * product <= rate:
         return None
     norms = np.linalg.norm(weight, axis=1)

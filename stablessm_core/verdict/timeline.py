@@ -66,7 +66,7 @@ def evaluated(bad: tuple[int, float] | None) -> list[Event]:
 def _batch(bad: BadBatch) -> str:
     if not bad.finite or bad.largest is None:
         return f"{WHICH[bad.which].capitalize()} held a number that is not finite."
-    usual = "" if not bad.usual else f", {number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
+    usual = "" if not bad.usual else f", {number(bad.largest / bad.usual)} x {bad.against}"
     if bad.since is not None:
         return f"From here on, {WHICH[bad.which]} grew {bad.growth}, up to {number(bad.largest)}."
     return f"The largest number of {WHICH[bad.which]} was {number(bad.largest)}{usual}."

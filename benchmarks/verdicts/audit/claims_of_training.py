@@ -218,20 +218,18 @@ def the_rate_jumped(context: Context, match: re.Match[str]) -> bool:
 
 
 @claim(
-    rf"The optimizer itself multiplies all weights by {N} in each step, because the learning rate times the weight "
-    rf"decay is {N}|The "
-    rf"recurrent rate times the weight decay is {N}"
+    rf"The optimizer itself multiplies (?:all|the eigenvalue) weights(?: of layer \d+)? by {N} in each step, because the "
+    rf"(?:learning|recurrent) rate times the weight decay is {N}"
 )
 def the_optimizer_multiplies(context: Context, match: re.Match[str]) -> bool:
     own = context.facts.config["optimizer"]
     lr = max(context.facts.lr.values())
     products = [lr * own["weight_decay"], lr * (own.get("recurrent_lr") or own["lr"]) / own["lr"] * own["recurrent_weight_decay"]]
-    said = match[2] or match[3]
-    return any(says(said, one) and (match[1] is None or says(match[1], 1 - one)) for one in products)
+    return any(says(match[2], one) and says(match[1], 1 - one) for one in products)
 
 
 @claim(
-    rf"(?:The optimizer itself|Each step) multiplied the eigenvalue weights of layer {S} by (?:the same factor, "
+    rf"Each step multiplied the eigenvalue weights of layer {S} by (?:the same factor, "
     rf")?{N}(?: in each step|, as a "
     rf"weight decay does)?"
 )
@@ -245,7 +243,7 @@ def the_weights_were_multiplied(context: Context, match: re.Match[str]) -> bool:
     )
 
 
-@claim(rf"[Tt]heir norm rose from {N} at step {S} to {N} at step {S}(?:, by {N} x [\w ]*)?")
+@claim(rf"[Tt]heir norm (?:rose|went) from {N} at step {S} to {N} at step {S}(?:, by {N} x [\w ]*)?")
 def their_norm_rose(context: Context, match: re.Match[str]) -> bool:
     norms = [context.facts.weight_norm]
     for layer in context.facts.layers.values():

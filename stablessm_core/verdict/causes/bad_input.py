@@ -80,7 +80,7 @@ def batch_far_above_usual(case: Case) -> str | None:
         return None
     part, largest = WHICH[bad.which].removeprefix("the "), number(bad.largest)
     if bad.usual is not None and 0 < FAR * bad.usual <= bad.largest:
-        times = f"{number(bad.largest / bad.usual)} x the usual {number(bad.usual)}"
+        times = f"{number(bad.largest / bad.usual)} x {bad.against}"
         text = f"is far above usual. Its largest {part} is {largest}, {times}."
     else:
         squares = math.floor(FLOAT32_LARGEST / bad.largest**2)

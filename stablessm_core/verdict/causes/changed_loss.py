@@ -19,7 +19,7 @@ from stablessm_core.verdict.words import ended
 
 ROUNDING = 1e-5  # relative difference up to which two losses of the same outputs may differ by rounding
 CLEARLY = 0.1  # the same, at which the state of the loss function matters
-SAME = 1.5  # a yardstick divided by that of the step before: up to this ratio, the outputs are as good as before
+STEEP = 10.0  # logarithm of the change of a loss divided by that of its yardstick: no usual loss is so steep
 CHANGED = 10.0  # the loss divided by its yardstick, against the same a step before: at this ratio the loss function changed
 
 
@@ -48,14 +48,18 @@ def _gives_another(onset: Onset, tolerance: float) -> bool:
 
 
 def _usual(onset: Onset) -> bool:
-    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite. The
-    yardstick must be nearly the same, because a loss may be a steep function of it."""
+    """Whether the yardstick and the outputs of the step were like those of the step before, and everything is finite. A loss may
+    be a steep function of its yardstick, so its logarithm must have changed STEEP times as much."""
     known = (onset.loss, onset.loss_before, onset.yardstick, onset.yardstick_before, onset.output, onset.output_before)
     if not all(math.isfinite(x) for x in known) or onset.yardstick <= 0 or onset.yardstick_before <= 0:
         return False
     yardstick = onset.yardstick / onset.yardstick_before
     output = onset.output / onset.output_before if onset.output_before else math.inf
-    return 1 / SAME <= yardstick <= SAME and 1 / CALM <= output <= CALM
+    if not (1 / CALM <= yardstick <= CALM and 1 / CALM <= output <= CALM):
+        return False
+    if onset.loss * onset.loss_before <= 0:
+        return True
+    return abs(math.log(onset.loss / onset.loss_before)) >= STEEP * abs(math.log(yardstick))
 
 
 def _scale(onset: Onset) -> float:
@@ -66,9 +70,8 @@ def _scale(onset: Onset) -> float:
 
 @sentence(
     "autopsy.onset", "train/loss",
-    holds="the yardstick of the step is within 1.5 x that of the step before, the largest output within 3 x, and the loss "
-    "differs "
-    "from its yardstick by 10 x more than before, or has the other sign",
+    holds="the yardstick and the largest output of the step are within 3 x those of the step before; and the loss has the other "
+    "sign, or differs from its yardstick by 10 x more than before while its logarithm changed 10 x as much as the yardstick's",
 )  # fmt: skip
 def same_outputs_another_loss(case: Case, onset: Onset) -> str | None:
     if not _usual(onset) or (1 / CHANGED < _scale(onset) < CHANGED and onset.loss * onset.loss_before > 0):

@@ -77,9 +77,9 @@ def weights_multiplied(case: Case, decay: DecayGrowth) -> tuple[str, dict[str, A
         )
     elif decay.product is not None:
         text = (
-            f"The optimizer itself multiplied the eigenvalue weights of layer {decay.layer} by {number(decay.factor)} in each "
-            f"step: their norm rose {rose}. The recurrent rate times the weight decay is {number(decay.product)}; above 2, "
-            "weights grow in each step."
+            f"The optimizer itself multiplies the eigenvalue weights of layer {decay.layer} by {number(1 - decay.product)} "
+            "in each "
+            f"step, because the recurrent rate times the weight decay is {number(decay.product)}. Their norm went {rose}."
         )
     else:
         text = (

@@ -187,3 +187,10 @@ class LateLoss(SubtlyMarked):
         lost = self.asked >= 4 or self.is_spoiled(y)
         self.asked += self.is_spoiled(y)
         return super().loss(output, y) * (torch.nan if lost else 1.0)
+
+
+class SampledLoss(PolynomialMemoryTask):
+    """A loss over outputs that are drawn anew in each step: with other random numbers it gives another answer."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return super().loss(output, y + 0.1 * torch.randn_like(y))

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.verdicts.autopsies import opened
+from benchmarks.verdicts.recorded import Recorded, run_and_source
 from stablessm_core.autopsy.perform import perform
 from stablessm_core.autopsy.request import Trouble
 from stablessm_core.spec.tasks.modular_counting import ModularCounting
 from stablessm_core.spec.tasks.polynomial_memory import PolynomialMemory
+from stablessm_core.verdict import trouble_start
 from tests.core.autopsy.faulty_tasks import SPOILED
 from tests.core.autopsy.runs import config_of, request_of, trained
 
@@ -80,6 +83,39 @@ def test_a_loss_that_keeps_a_sum_answers_differently_and_its_trials_are_not_comp
     assert found["gradient"]["agrees"] is None
     assert {trial["comparable"] for trial in found["counterfactuals"]} == {False}
     assert any("the unchanged control did not repeat the run" in note for note in found["notes"])
+
+
+def test_a_state_that_only_the_step_before_betrays_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "SummedLoss")
+    found = findings_of(tmp_path, SHORT | {"train.steps": 20})
+    assert math.isnan(found["onset"]["loss"])
+    assert "asked again for the loss of step 11" in found["hidden_state"]
+    found = findings_of(tmp_path / "planned", SHORT | {"train.steps": 20}, trouble=Trouble(12, "fatal"))
+    assert {trial["comparable"] for trial in found["counterfactuals"]} == {False}
+
+
+def test_a_loss_that_draws_random_numbers_keeps_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "SampledLoss")
+    found = findings_of(tmp_path, SHORT, step=9, trouble=Trouble(4, "loss", 5))
+    assert (found["hidden_state"], found["gradient"]["agrees"], found["gradient"]["differs"]) == (None, True, None)
+    assert found["onset"]["loss_again"] == found["onset"]["loss"]
+    assert {trial["comparable"] for trial in found["counterfactuals"]} == {True}
+
+
+def test_an_onset_between_recorded_steps_is_measured_where_the_replay_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, "RescaledLoss")
+    config = config_of(SHORT | {"optimizer": {"name": "sgd", "lr": 0.02, "weight_decay": 0.0}, "telemetry.every": 5})
+    recorded = Recorded(config.model_dump(mode="json"), *trained(config, tmp_path))
+    run, source = run_and_source(recorded)
+    expected = trouble_start(run, source)
+    assert expected is not None
+    assert expected.shown != SPOILED, "the spoiled step was not recorded"
+    found = opened(recorded, run, source, tmp_path)
+    assert found["trouble"] == {"step": SPOILED - 1, "kind": "loss", "shown": SPOILED}
+    assert found["onset"]["step"] == SPOILED
+    assert found["onset"]["yardstick"] == pytest.approx(found["onset"]["yardstick_before"], rel=0.5)
 
 
 def test_a_cast_to_half_precision_inside_the_loss_is_named_with_its_types(

@@ -182,7 +182,7 @@ def largest_step_sizes(dt: float) -> Record:
     return run_of(UNKNOWN, form=CONTINUOUS, dt=[1.0] * 6 + [dt])
 
 
-@example(said=-1.21, near=-1.22, text="multiplied the eigenvalue weights of layer 0 by -1.16 in each step")
+@example(said=-1.21, near=-1.22, text="multiplies the eigenvalue weights of layer 0 by -1.1 in each step")
 def weights_multiplied(factor: float) -> Record:
     """Weight decay 21 at rate 0.1 multiplies each weight by -1.1, and eigenvalue 1 has another factor."""
     config = configured(1, "sgd")
