@@ -82,7 +82,7 @@ def carried_weights(w: np.ndarray, old: LayerMap, new: LayerMap, layer: int = 0)
     with np.errstate(all="ignore"):
         lambda_ = np.asarray(formulas(old.name, old.time, np, a=old.a, b=old.b).f(weights))
         for index in np.flatnonzero(~_inside(lambda_, target.reachable)):
-            raise Unreachable(int(index), float(lambda_[index]), new, target.reachable, layer)
+            raise Unreachable(int(index), float(lambda_.flat[index]), new, target.reachable, layer)
         return np.asarray(target.inverse(lambda_), np.float32)
 
 

@@ -101,7 +101,7 @@ def _checked(
             continue  # a longer claim has explained these words
         try:
             true = check(context, match)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError):
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError):
             true = None  # the records lack what the claim is about
         if true is False:
             return Checked(where, name, sentence, False, f"{match[0]!r} ({check.__name__.replace('_', ' ')})")

@@ -102,7 +102,7 @@ def a_distance(context: Context, match: re.Match[str]) -> bool:
     return row is not None and says(match[5], float(rows.distance[row, step(match[2])]))
 
 
-@claim(rf"Overflow budget at step {S}: {S} x ln {N} / 88\.72 = {N}")
+@claim(rf"Overflow budget at step {S}: {S} x ln (?:more than )?{N} / 88\.72 = {N}")
 def a_budget(context: Context, match: re.Match[str]) -> bool:
     value = step(match[2]) * math.log(read(match[3])) / 88.72
     rows = [layer for layer in context.facts.layers.values() if layer.bounded and layer.row(step(match[1])) is not None]
@@ -121,7 +121,7 @@ def the_limit(context: Context, match: re.Match[str]) -> bool | None:
     return None if not length else says(match[2], math.exp(read(match[1]) * LN_LARGEST / length), 2.0)
 
 
-@claim(rf"Expected step: {N} x this distance \(map slope R_f {N} x learning rate(?: x \|g\|)? {N}\)")
+@claim(rf"Expected step: {N} x this distance \(map slope R_f {N} x learning rate(?: x \|g\|)?(?: plus momentum)? {N}\)")
 def an_expected_step(context: Context, match: re.Match[str]) -> bool:  # noqa: ARG001
     return abs(read(match[1]) - read(match[2]) * read(match[3])) <= 0.02 * read(match[1]) + 0.01
 

@@ -56,7 +56,7 @@ def was_outside(context: Context, match: re.Match[str]) -> bool:
 @claim(
     rf"Eigenvalue {S}(?: of layer {S})?(?: \([\w.]+\))? (left the boundary|was first recorded outside the boundary"
     rf"|was outside the boundary from "
-    rf"the start)(?: \(now (?:more than )?{N}\))?(?:, as (?:did|were) (?:at least )?{S} of the other {S})?"
+    rf"the start)(?: \(now (more than )?{N}\))?(?:, as (?:did|were) (?:at least )?{S} of the other {S})?"
 )
 def crossed(context: Context, match: re.Match[str]) -> bool:
     layer, index, at = _layer(context, match[2]), step(match[1]), int(context.step or 0)
@@ -65,9 +65,10 @@ def crossed(context: Context, match: re.Match[str]) -> bool:
     first = min(one for one in (_first_outside(layer, None),) if one is not None)
     others = int((layer.distance[row] < 0).sum()) - 1
     right = first == at or _first_outside(layer, index) == at
-    right = right and (match[4] is None or says(match[4], float(layer.value[row, index])))
-    count = step(match[5]) if match[5] else 0
-    return right and count == others and (not match[6] or step(match[6]) == layer.distance.shape[1] - 1)
+    value = float(layer.value[row, index])
+    right = right and (match[5] is None or (value >= read(match[5]) if match[4] else says(match[5], value)))
+    count = step(match[6]) if match[6] else 0
+    return right and count == others and (not match[7] or step(match[7]) == layer.distance.shape[1] - 1)
 
 
 @claim(rf"(?:Its step was|the step was|Measured:) {N} (?:x the distance it had|times as long as the remaining distance)")
@@ -197,13 +198,13 @@ def the_furthest(context: Context, match: re.Match[str]) -> bool:
     return own == least and (says(match[3].lstrip("-"), 1 - own) or says(match[3], float(layer.value[row, step(match[1])])))
 
 
-@claim(rf"Furthest outside the boundary at step {S}: eigenvalue {S}(?: of layer {S})?, at {N}")
+@claim(rf"Furthest outside the boundary at step {S}: eigenvalue {S}(?: of layer {S})?(?: \([\w.]+\))?, at (more than )?{N}")
 def furthest_outside(context: Context, match: re.Match[str]) -> bool:
     layer = _layer(context, match[3])
     row = layer.row(step(match[1]))
     assert row is not None
     own = float(layer.distance[row, step(match[2])])
-    return own < 0 and says(match[4].lstrip("-"), 1 - own)
+    return own < 0 and (1 - own >= read(match[5]) if match[4] else says(match[5].lstrip("-"), 1 - own))
 
 
 @claim(rf"with an overflow budget of {N} \(limit {N}\)|[Oo]verflow budget (?:is )?{N}")
@@ -288,3 +289,9 @@ def none_is_outside(context: Context, match: re.Match[str]) -> bool:  # noqa: AR
 def exactly_on_it(context: Context, match: re.Match[str]) -> bool:
     count = sum(int((layer.distance[row] == 0).sum()) for layer, row in _last_rows(context).values())
     return count == (step(match[1]) if match[1] else 1)
+
+
+@claim(rf"its absolute value is more than {N}, over {S} steps")
+def its_absolute_value(context: Context, match: re.Match[str]) -> bool:
+    worst = [1 - float(np.nanmin(layer.distance[row])) for layer, row in _last_rows(context).values()]
+    return max(worst) >= read(match[1]) and step(match[2]) == context.facts.length

@@ -88,7 +88,7 @@ def best_so_far(context: Context, match: re.Match[str]) -> bool:
 
 @claim(rf"of step {S}(?=\.|,)")
 def the_step_of_the_best(context: Context, match: re.Match[str]) -> bool | None:
-    if "x its best" not in match.string:
+    if "its best" not in match.string:
         return None
     at = step(match[1])
     return bool(context.facts.loss[at] == context.facts.best(_last_row(context)))

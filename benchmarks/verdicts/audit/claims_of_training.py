@@ -28,7 +28,8 @@ def _sizes_of_updates(context: Context) -> Iterator[float]:
 @claim(
     rf"(?:The update before|The updates since step {S}) could move the weights by about {N} x their norm \(learning "
     rf"rate x (?:the "
-    rf"largest norm of the last gradients|the norm of the gradient|the root of the number of weights|the clipped norm[\w ]*)"
+    rf"largest norm of the last gradients(?:, clipped,?)?|the norm of the gradient|the root of the number of weights"
+    rf"|the clipped norm[\w ]*)"
     rf"(?: / \(1 - momentum\))?\)"
 )
 @claim(rf"the update (?:between|before it) was small, about {N} x the norm of all weights")

@@ -212,8 +212,10 @@ class Facts:
     def usual_size(self, step: int, part: int) -> float:
         """The median of the largest numbers of the other batches. part: 0 input, 1 target."""
         end = self.died_at or self.last
-        others = [pair[part] for s, pair in self.sizes.items() if s != step and s <= end and math.isfinite(pair[part])]
-        return float(np.median(others)) if others else math.nan
+        others = [(s, pair[part]) for s, pair in self.sizes.items() if s != step and math.isfinite(pair[part])]
+        recorded = [size for s, size in others if s <= end]
+        known = recorded if len(recorded) > 2 else [size for _, size in others]  # of a short run, also batches that would follow
+        return float(np.median(known)) if known else math.nan
 
     def fork(self, change: Mapping[str, Any], from_step: int, until: int) -> tuple[bool, int] | None:
         """(lives, its last or fatal step) of the run with this change from the step on; None if there is no such fork."""

@@ -17,7 +17,7 @@ from benchmarks.verdicts.watched.loop import Loop, LoopFault
 NOTHING = (
     r"learn\w* (almost |next to |hardly )?(nothing|anything)|(not|hardly|barely|never) (really )?(learn|improv"
     r"|f[ae]ll|below|better|mov|chang)"
-    r"|no better than|constant prediction|skipped|unchanged"
+    r"|no better than|constant prediction|skipped|unchanged|\bstep 0\b"
 )
 
 

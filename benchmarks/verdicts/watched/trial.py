@@ -23,6 +23,8 @@ def watched_trial(draw: Callable[[random.Random], FamilyPlant], seed: random.Ran
         watched = record(plant)
         if plant.must_die and not watched.died:
             continue
+        if watched.died and not plant.causes and plant.watched and plant.watched["fault"] == "none":
+            continue  # it was to be healthy
         if plant.causes and watched.loop.options["fault"] != "none" and record(plant, fault="none").died:
             continue
         run, source = watched_run_and_source(watched)

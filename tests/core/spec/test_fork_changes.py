@@ -59,6 +59,12 @@ def test_no_map_reaches_a_non_finite_eigenvalue() -> None:
             carried_weights(np.array([0.5, value], np.float32), map_("direct"), map_("best"))
 
 
+def test_an_unreachable_eigenvalue_of_a_layer_with_a_matrix_of_weights_is_named_too() -> None:
+    weights = np.array([[0.5, 0.6], [0.7, 1.5]], np.float32)  # as of S4D: channels x modes
+    with pytest.raises(Unreachable, match="eigenvalue 3 of layer 2 is"):
+        carried_weights(weights, map_("direct"), map_("best"), layer=2)
+
+
 def test_new_constants_of_the_same_map_keep_the_eigenvalues() -> None:
     w = np.linspace(0.5, 30, 100, dtype=np.float32)
     carried = carried_weights(w, map_("best"), map_("best", a=4.0, b=0.5))
