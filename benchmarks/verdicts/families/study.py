@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import sys
@@ -9,6 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,23 @@ from benchmarks.verdicts.families.drawing import Family
 from benchmarks.verdicts.families.trial import family_trial
 from stablessm_core.telemetry.nonfinite import json_safe
 
-GROUPS = ("development", "held_out")
+GROUPS = ("development", "opened", "held_out")
+
+
+def _opened(family: Family) -> Family:
+    """The family in the group "opened" if its rules were looked at after the first reading of the held-out families. A hash of its
+    name decided which half that was."""
+    looked_at = hashlib.sha256(family.name.encode()).digest()[0] % 2 == 0
+    return replace(family, group="opened") if looked_at else family
+
+
+FAMILIES = (*development.FAMILIES, *(_opened(family) for family in held_out.FAMILIES))
 
 
 def chosen(groups: Sequence[str], named: Sequence[str], limit: int | None) -> list[tuple[Family, int]]:
     """(family, number) of every plant, round by round one of each family. named: parts of names; empty means all. limit: of the
     number of plants of a family."""
-    families = [one for one in (*development.FAMILIES, *held_out.FAMILIES) if one.group in groups]
+    families = [one for one in FAMILIES if one.group in groups]
     families = [one for one in families if not named or any(part.lower() in one.name.lower() for part in named)]
     most = max((one.share for one in families), default=0)
     return [(one, i) for i in range(min(most, limit or most)) for one in families if i < one.share]
@@ -51,7 +63,7 @@ def _be_quiet() -> None:
 
 
 def _tried(group: str, name: str, seed: int, number: int, parts: dict[str, bool]) -> dict[str, Any]:
-    family = next(one for one in (*development.FAMILIES, *held_out.FAMILIES) if (one.group, one.name) == (group, name))
+    family = next(one for one in FAMILIES if (one.group, one.name) == (group, name))
     began = time.perf_counter()
     try:
         return family_trial(family, seed, number, **parts)
