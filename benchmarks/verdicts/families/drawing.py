@@ -35,7 +35,8 @@ class FamilyPlant(Plant):
 
 @dataclass(frozen=True)
 class Family:
-    """Plants that share a fault. group: "development" or "held_out" (`study` moves half of the latter to "opened"). share: its number of plants. place: where the fault is.
+    """Plants that share a fault. group: "development" or "held_out" (`study` moves half of the latter to "opened"). share: its
+    number of plants. place: where the fault is.
     first: True for a kind of the first benchmark, whose truth `benchmarks.verdicts.truth` establishes."""
 
     name: str

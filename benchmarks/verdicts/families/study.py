@@ -23,8 +23,8 @@ GROUPS = ("development", "opened", "held_out")
 
 
 def _opened(family: Family) -> Family:
-    """The family in the group "opened" if its rules were looked at after the first reading of the held-out families. A hash of its
-    name decided which half that was."""
+    """The family in the group "opened" if it was looked at after the first reading of the held-out families. A hash of its name
+    decided which half that was."""
     looked_at = hashlib.sha256(family.name.encode()).digest()[0] % 2 == 0
     return replace(family, group="opened") if looked_at else family
 
